@@ -17,11 +17,9 @@ FILES = sorted(
 # Public class names that more than one module defines.
 SHARED = set(
     """
-    Arm Batch Block Cache Call Constant Counts DeadlockError Decoded Descriptor Document Exponential
-    Fabric Failure Fault FaultError Feature Field Filter Function FunctionType Group Groups Job
-    Lanes Layout Linear Links Machine Memory Model Op OpProfiler Optimizer Pair
-    Position Problem Program Region Report Row Rule Rules Schedule Source Stream Summary Tables
-    Tally Task Tile Type Value Vocabulary
+    Block Cache Constant DeadlockError Decoded Descriptor Document Exponential Fabric Fault
+    FaultError Field Filter Function FunctionType Groups Lanes Layout Linear Machine Model Op
+    Optimizer Pair Problem Program Row Schedule Source Stream Tables Tile Type Value
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array

@@ -12,7 +12,7 @@ from typing import Any
 
 from models.names import MODELS
 from models.user.code import register
-from wafer.data.tasks import TASKS, Feature, Task
+from wafer.data.tasks import TASKS, DataTask, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import OPTIMIZERS
 
@@ -80,14 +80,14 @@ def register_task(
                 [Problem((name, feature), f"{shape}, {dtype!r}: expected {expected}")]
             )
 
-    def of_length(section: Any, config: Any, length: int) -> dict[str, Feature]:
+    def of_length(section: Any, config: Any, length: int) -> dict[str, TaskFeature]:
         del section, config
         return {
-            feature: Feature(tuple(length if s == "S" else int(s) for s in shape), dtype)
+            feature: TaskFeature(tuple(length if s == "S" else int(s) for s in shape), dtype)
             for feature, (shape, dtype) in rows.items()
         }
 
-    TASKS[name] = Task(of_length, dict(tags or {}))
+    TASKS[name] = DataTask(of_length, dict(tags or {}))
     _OWN_TASKS.add(name)
 
 

@@ -15,10 +15,10 @@ from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.paths import Params
 from vsl import Layout
 
-__all__ = ["Memory", "decode_target", "encode_source"]
+__all__ = ["SourceMemory", "decode_target", "encode_source"]
 
 
-class Memory(NamedTuple):
+class SourceMemory(NamedTuple):
     """What the decoder reads of the source.
 
     keys, values: one [B * S, K, H] array per decoder layer
@@ -67,7 +67,7 @@ def encode_source(
         return h.reshape(-1, cfg.num_kv_heads, cfg.head_dim)
 
     layers = range(cfg.decoder_layers)
-    memory = Memory(
+    memory = SourceMemory(
         tuple(heads(i, "key") for i in layers), tuple(heads(i, "value") for i in layers), layout
     )
     return init_cache(cfg, rows, capacity, cfg.decoder_layers, memory)
@@ -83,7 +83,7 @@ def decode_target(
     """Run S target tokens per row through the decoder; see ``generation.decode_step``."""
     rows, size = tokens.shape
     layout = chunk_layout(cache.length, added, size)
-    memory: Memory = cache.extra
+    memory: SourceMemory = cache.extra
     embed = Seq2SeqEmbed(cfg, cfg.tgt_vocab_size or cfg.vocab_size)
     branch = {"params": embed_table(cfg, params)}
     y: Any = embed.apply(branch, tokens.reshape(-1), layout.positions, no_dropout)

@@ -20,7 +20,7 @@ from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES
 from wafer.data.preprocess.layouts import lm_row
 from wafer.data.rowfiles.files import Hdf5Source
-from wafer.data.rowfiles.rules import Group
+from wafer.data.rowfiles.rules import RowGroup
 from wafer.data.rowfiles.writer import write_rows
 
 BATCH = 8
@@ -35,7 +35,7 @@ def corpus(folder: pathlib.Path, rows: int, length: int, compression: str | None
         ids = np.minimum(rng.zipf(1.3, (rows // 4, length + 1)), VOCABULARY - 1).astype(np.int32)
         data = np.stack([lm_row(tokens, length, 0) for tokens in ids])
         write_rows(
-            folder / f"part_{part}.h5", (Group("data", FEATURES, length),), [data], compression
+            folder / f"part_{part}.h5", (RowGroup("data", FEATURES, length),), [data], compression
         )
     return folder
 

@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 
-from wafer.data.preprocess.records import Position, batches
+from wafer.data.preprocess.records import RecordPosition, batches
 
 TEXTS = ["a b c", "d e", "f g h a b"]
 
@@ -50,5 +50,5 @@ def _write_table(path, records):
     return path
 
 
-def texts_of(paths, start=Position(), **kwargs):  # noqa: B008
+def texts_of(paths, start=RecordPosition(), **kwargs):  # noqa: B008
     return [r[0] for batch in batches(paths, ["text"], start, **kwargs) for r in batch.records]

@@ -11,7 +11,7 @@ import pytest
 import sparsity
 from models.alias import _names, decoder_alias, encoder_alias, known_names, seq2seq_alias
 from models.paths import map_named, named_leaves
-from wafer.optim.groups import Groups
+from wafer.optim.groups import ParamGroups
 
 LAYER = "model.transformer_decoder.layers.1"
 HELPER = "position_embed_helper"
@@ -105,7 +105,7 @@ def test_filters_select_experts_in_every_layout_of_the_vendor(glob):
 
 
 def test_groups_of_the_optimizer_find_the_last_norm_by_either_name():
-    groups = Groups(factors=((("*transformer_decoder.norm.*",), 0.5),), alias=decoder_alias)
+    groups = ParamGroups(factors=((("*transformer_decoder.norm.*",), 0.5),), alias=decoder_alias)
     assert groups.factor("norm_f/scale") == 0.5
     assert groups.factor("layers_0/norm1/scale") == 1.0
 

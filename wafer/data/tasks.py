@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 
-__all__ = ["TASKS", "Feature", "Task", "metric_tags", "row_features"]
+__all__ = ["TASKS", "DataTask", "TaskFeature", "metric_tags", "row_features"]
 
 
-class Feature(NamedTuple):
+class TaskFeature(NamedTuple):
     """Shape and dtype of one row's array."""
 
     shape: tuple[int, ...]
     dtype: str = "int32"
 
 
-Features = dict[str, Feature]
+Features = dict[str, TaskFeature]
 
 
-class Task(NamedTuple):
+class DataTask(NamedTuple):
     """One kind of rows.
 
     features: (section, model's configuration, S) -> features of a row
@@ -36,15 +36,15 @@ class Task(NamedTuple):
 
 
 def _each(names: tuple[str, ...], *shape: int) -> Features:
-    return dict.fromkeys(names, Feature(shape))
+    return dict.fromkeys(names, TaskFeature(shape))
 
 
 def _rows(length: int) -> Features:
-    return _each(("input_ids", "attention_mask"), length) | {"lengths": Feature(())}
+    return _each(("input_ids", "attention_mask"), length) | {"lengths": TaskFeature(())}
 
 
 def _segments(length: int) -> Features:
-    return _rows(length) | {"token_type_ids": Feature((length,))}
+    return _rows(length) | {"token_type_ids": TaskFeature((length,))}
 
 
 def _gathered(most: int) -> Features:
@@ -55,7 +55,7 @@ def _lm(section: Any, config: Any, length: int) -> Features:
     del config
     length += getattr(section, "tokens_added", 0)
     packed = _each(VSL_FEATURES, length)
-    return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": Feature(())}
+    return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": TaskFeature(())}
 
 
 def _masked_rows(section: Any, length: int) -> Features:
@@ -70,20 +70,20 @@ def _mlm(section: Any, config: Any, length: int) -> Features:
     features = _masked_rows(section, length)
     if getattr(section, "disable_nsp", not config.has_nsp):
         return features
-    return features | _segments(length) | {"next_sentence_label": Feature(())}
+    return features | _segments(length) | {"next_sentence_label": TaskFeature(())}
 
 
 def _epigenetic_mlm(section: Any, config: Any, length: int) -> Features:
     if getattr(section, "kmer_size", 1) == 1:
-        states = Feature((length,))
+        states = TaskFeature((length,))
     else:  # a token of several bases may lie in several states
-        states = Feature((length, config.epigenetic_vocab_size), "float32")
+        states = TaskFeature((length, config.epigenetic_vocab_size), "float32")
     return _masked_rows(section, length) | {"epigenetic": states}
 
 
 def _classification(section: Any, config: Any, length: int) -> Features:
     del section, config
-    return _segments(length) | {"labels": Feature(())}
+    return _segments(length) | {"labels": TaskFeature(())}
 
 
 def _token_classification(section: Any, config: Any, length: int) -> Features:
@@ -106,18 +106,18 @@ def _seq2seq(section: Any, config: Any, length: int) -> Features:
     source = getattr(section, "src_max_sequence_length", length)
     target = getattr(section, "tgt_max_sequence_length", None) or source
     decoder = ("decoder_input_ids", "decoder_attention_mask", "labels")
-    return _rows(source) | _each(decoder, target) | {"decoder_lengths": Feature(())}
+    return _rows(source) | _each(decoder, target) | {"decoder_lengths": TaskFeature(())}
 
 
 def _image(section: Any, config: Any, length: int) -> Features:
     del section, length
-    pixels = Feature(config.input_shape, "float32")
+    pixels = TaskFeature(config.input_shape, "float32")
     return {"images": pixels} | _each(("labels", "attention_mask"))
 
 
 def _image_text(section: Any, config: Any, length: int) -> Features:
     del section
-    pixels = Feature(config.input_shape, "float32")
+    pixels = TaskFeature(config.input_shape, "float32")
     return _rows(length) | _each(("labels", "loss_mask"), length) | {"pixel_values": pixels}
 
 
@@ -128,14 +128,14 @@ def _dpr(section: Any, config: Any, length: int) -> Features:
     return (
         _rows(asked)
         | _each(("context_input_ids", "context_attention_mask"), contexts, length)
-        | {"context_lengths": Feature((contexts,))}
+        | {"context_lengths": TaskFeature((contexts,))}
     )
 
 
 def _dpo(section: Any, config: Any, length: int) -> Features:
     del section, config
     pair = _each((*VSL_FEATURES, "loss_mask"), 2 * length)  # two answers side by side
-    return pair | {"reference_logps": Feature((2,), "float32")}
+    return pair | {"reference_logps": TaskFeature((2,), "float32")}
 
 
 _ACCURACY = {"accuracy": "eval/accuracy"}
@@ -147,19 +147,19 @@ _MLM = {
 }
 _SEQ2SEQ = {"perplexity": "eval/perplexity_lm", "accuracy": "eval/accuracy_lm"}
 
-TASKS: dict[str, Task] = {
-    "lm": Task(_lm, _LANGUAGE),
-    "mlm": Task(_mlm, _MLM),
-    "epigenetic_mlm": Task(_epigenetic_mlm, _MLM),
-    "classification": Task(_classification, _ACCURACY, scored=True),
-    "token_classification": Task(_token_classification, _ACCURACY, scored=True),
-    "qa": Task(_qa, {}, scored=True),
-    "summarization": Task(_summarization, _ACCURACY, scored=True),
-    "seq2seq": Task(_seq2seq, _SEQ2SEQ),
-    "image": Task(_image, _ACCURACY),
-    "image_text": Task(_image_text, _LANGUAGE),
-    "dpr": Task(_dpr, _ACCURACY),
-    "dpo": Task(_dpo, _ACCURACY | {"margin": "eval/margin"}),
+TASKS: dict[str, DataTask] = {
+    "lm": DataTask(_lm, _LANGUAGE),
+    "mlm": DataTask(_mlm, _MLM),
+    "epigenetic_mlm": DataTask(_epigenetic_mlm, _MLM),
+    "classification": DataTask(_classification, _ACCURACY, scored=True),
+    "token_classification": DataTask(_token_classification, _ACCURACY, scored=True),
+    "qa": DataTask(_qa, {}, scored=True),
+    "summarization": DataTask(_summarization, _ACCURACY, scored=True),
+    "seq2seq": DataTask(_seq2seq, _SEQ2SEQ),
+    "image": DataTask(_image, _ACCURACY),
+    "image_text": DataTask(_image_text, _LANGUAGE),
+    "dpr": DataTask(_dpr, _ACCURACY),
+    "dpo": DataTask(_dpo, _ACCURACY | {"margin": "eval/margin"}),
 }
 
 

@@ -19,8 +19,8 @@ from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own
 from wafer.optim.directions import UpdateParts, direction
 from wafer.optim.freeze import train_outliers
-from wafer.optim.groups import Groups, make_groups, split_by_tags
-from wafer.optim.rules import Declared, Rule
+from wafer.optim.groups import ParamGroups, make_groups, split_by_tags
+from wafer.optim.rules import ParamRule, WithParamRules
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.schedules import ScheduleFn, compose
 from wafer.optim.sections import Optimizer, parse_optimizer
@@ -70,7 +70,7 @@ def _is_zero(entries: tuple[Schedule, ...]) -> bool:
     return all(getattr(entry, "learning_rate", None) == 0 for entry in entries)
 
 
-def _decay(cfg: Optimizer, groups: Groups) -> Transform:
+def _decay(cfg: Optimizer, groups: ParamGroups) -> Transform:
     """Add weight_decay · w to the updates of the parameters that decay."""
     if _is_zero(cfg.weight_decay):
         return optax.identity()
@@ -93,7 +93,7 @@ def _decay(cfg: Optimizer, groups: Groups) -> Transform:
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _rate(schedules: _Tagged, groups: Groups, shape: Rate = lambda rate, t: rate) -> Transform:
+def _rate(schedules: _Tagged, groups: ParamGroups, shape: Rate = lambda rate, t: rate) -> Transform:
     """Multiply by minus the learning rate of each parameter's group, and remember it."""
 
     def init(params: Tree) -> RateState:
@@ -114,7 +114,7 @@ def _rate(schedules: _Tagged, groups: Groups, shape: Rate = lambda rate, t: rate
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _parts(cfg: Optimizer, groups: Groups) -> UpdateParts:
+def _parts(cfg: Optimizer, groups: ParamGroups) -> UpdateParts:
     rates = _tagged(cfg.learning_rate, "learning_rate")
 
     def first_rate() -> Callable[[str], float]:
@@ -131,7 +131,7 @@ def make_optimizer(
     *,
     clip: bool = True,
     all_decay: bool = False,
-) -> Declared:
+) -> WithParamRules:
     """Build the optimizer of a run.
 
     Args:
@@ -166,19 +166,19 @@ def make_optimizer(
         tx = optax.chain(optax.clip(section.max_gradient_value), tx)
     if groups.selective:  # before clipping
         tx = train_outliers(tx, groups.trains_outliers)
-    return Declared(tx, _rules(section, groups))
+    return WithParamRules(tx, _rules(section, groups))
 
 
-def _rules(section: Optimizer, groups: Groups) -> Callable[[str], Rule]:
+def _rules(section: Optimizer, groups: ParamGroups) -> Callable[[str], ParamRule]:
     """Declare what the builders look up by name: ``_rate`` and ``_decay``."""
     rates = tuple(split_by_tags(section.learning_rate)[1])
     decays = tuple(split_by_tags(section.weight_decay)[1])
     has_decay = not _is_zero(section.weight_decay)
 
-    def rule(name: str) -> Rule:
+    def rule(name: str) -> ParamRule:
         decay = groups.schedule_of(name, decays) if has_decay and groups.decays(name) else None
         only = groups.trains_outliers(name, ndim=2)
-        return Rule(groups.schedule_of(name, rates), groups.factor(name), decay, only)
+        return ParamRule(groups.schedule_of(name, rates), groups.factor(name), decay, only)
 
     return rule
 

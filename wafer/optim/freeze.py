@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from models.factored.adapters import ADAPTER_LEAVES
 from models.paths import map_named, named_leaves, unflatten
-from wafer.optim.rules import Declared
+from wafer.optim.rules import WithParamRules
 
 __all__ = ["SelectiveGradState", "outliers", "train_only", "train_outliers"]
 
@@ -44,9 +44,9 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
         return filled, state
 
     rest: Any = optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
-    if not isinstance(tx, Declared):
+    if not isinstance(tx, WithParamRules):
         return rest
-    return Declared(rest, lambda name: tx.rule(name) if name in names else None)
+    return WithParamRules(rest, lambda name: tx.rule(name) if name in names else None)
 
 
 class SelectiveGradState(NamedTuple):

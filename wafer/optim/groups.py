@@ -20,7 +20,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.sections import Optimizer
 
-__all__ = ["MUP_GROUPS", "Groups", "make_groups", "split_by_tags", "with_mup_rates"]
+__all__ = ["MUP_GROUPS", "ParamGroups", "make_groups", "split_by_tags", "with_mup_rates"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _PARTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Groups:
+class ParamGroups:
     """What a parameter's name decides.
 
     Attributes:
@@ -97,7 +97,7 @@ def make_groups(
     alias: Callable[[str], str] = lambda name: name,
     *,
     all_decay: bool = False,
-) -> Groups:
+) -> ParamGroups:
     """Build the rules of an optimizer section.
 
     Args:
@@ -119,13 +119,13 @@ def make_groups(
     )
     entries = (entry.param_filter for entry in cfg.selective_grad or ())
     selective = tuple(Filter("glob", globs) if globs else Filter() for globs in entries)
-    groups = Groups(factors, tags, alias, all_decay, selective)
+    groups = ParamGroups(factors, tags, alias, all_decay, selective)
     if params is not None:
         _check(cfg, groups, {name: len(leaf.shape) for name, leaf in named_leaves(params)})
     return groups
 
 
-def _check(cfg: Optimizer, groups: Groups, ranks: Mapping[str, int]) -> None:
+def _check(cfg: Optimizer, groups: ParamGroups, ranks: Mapping[str, int]) -> None:
     names = list(ranks)
 
     def unmatched(globs: Iterable[str]) -> bool:

@@ -13,10 +13,10 @@ import optax
 
 from models.paths import map_named, named_leaves
 
-__all__ = ["Declared", "Rule", "rules_of", "without_frozen"]
+__all__ = ["ParamRule", "WithParamRules", "rules_of", "without_frozen"]
 
 
-class Rule(NamedTuple):
+class ParamRule(NamedTuple):
     """How an optimizer treats one parameter, besides what it does to all of them.
 
     rate: index of its learning-rate schedule
@@ -31,7 +31,7 @@ class Rule(NamedTuple):
     outliers: bool = False
 
 
-class Declared(optax.GradientTransformationExtraArgs):
+class WithParamRules(optax.GradientTransformationExtraArgs):
     """An optimizer that declares its rules.
 
     Chained with other transformations it is another optimizer, which declares nothing.
@@ -40,11 +40,11 @@ class Declared(optax.GradientTransformationExtraArgs):
         rule: name of a parameter -> its rule; None where it is not trained.
     """
 
-    rule: Callable[[str], Rule | None]
+    rule: Callable[[str], ParamRule | None]
 
     def __new__(
-        cls, tx: optax.GradientTransformation, rule: Callable[[str], Rule | None]
-    ) -> "Declared":
+        cls, tx: optax.GradientTransformation, rule: Callable[[str], ParamRule | None]
+    ) -> "WithParamRules":
         """Declare the rules of ``tx``."""
         declared = super().__new__(cls, *optax.with_extra_args_support(tx))
         declared.rule = rule
@@ -53,14 +53,14 @@ class Declared(optax.GradientTransformationExtraArgs):
 
 def rules_of(
     tx: optax.GradientTransformation, names: Iterable[str]
-) -> tuple[Rule | None, ...] | None:
+) -> tuple[ParamRule | None, ...] | None:
     """Return the rule of each named parameter; None for an optimizer that declares none."""
-    return tuple(map(tx.rule, names)) if isinstance(tx, Declared) else None
+    return tuple(map(tx.rule, names)) if isinstance(tx, WithParamRules) else None
 
 
 def without_frozen(tx: optax.GradientTransformation, grads: Any) -> Any:
     """Set gradients to 0 of parameters that an optimizer does not train: norms leave them out."""
-    if not isinstance(tx, Declared):
+    if not isinstance(tx, WithParamRules):
         return grads
     frozen = {name for name, _ in named_leaves(grads) if tx.rule(name) is None}
     if not frozen:

@@ -10,7 +10,7 @@ from models.checkpoint.moments import field_of
 from models.convert.vendor.state import KEYS, Grouping, OptimizerState, structural_groups
 from models.paths import named_leaves, unflatten
 from wafer.errors import CheckpointError
-from wafer.optim.groups import Groups
+from wafer.optim.groups import ParamGroups
 from wafer.optim.sections import Optimizer
 
 __all__ = ["finished_steps", "our_tree", "vendor_groupings"]
@@ -30,7 +30,7 @@ def finished_steps(state: OptimizerState, section: Optimizer) -> int:
     return state.step if abs(steps - state.step) <= 1e-3 * state.step else steps
 
 
-def vendor_groupings(section: Optimizer, groups: Groups) -> list[Grouping]:
+def vendor_groupings(section: Optimizer, groups: ParamGroups) -> list[Grouping]:
     """Groups that the vendor's optimizer has under a section, the likeliest first.
 
     By tags in the order of their first parameter, then decay and no decay, then by scaled rates

@@ -11,12 +11,12 @@ import jax
 from wafer.profile.report import write_report
 from wafer.profile.trace import read_operations
 
-__all__ = ["OpProfiler"]
+__all__ = ["StepProfiler"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class OpProfiler:
+class StepProfiler:
     """Traces a window of steps; outside it, a step costs two comparisons of integers.
 
     Args:

@@ -24,7 +24,7 @@ from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
 from wafer.profile.rates import RateTracker, log_line
-from wafer.profile.window import OpProfiler
+from wafer.profile.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter, TrainProgress
 from wafer.session.persist import save
@@ -64,7 +64,7 @@ class Session:
     rates: RateTracker | None = None
     asked: int = 0
     stop: int = 0
-    profiler: OpProfiler | None = None
+    profiler: StepProfiler | None = None
 
     def execute(
         self, run: Run, state: TrainState, features: Any, *, topology: bool

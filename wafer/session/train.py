@@ -17,7 +17,7 @@ from wafer.data.batching.dataset import Dataset
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.profile.rates import RateTracker
-from wafer.profile.window import OpProfiler
+from wafer.profile.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf
@@ -178,7 +178,7 @@ def _checkpoints_in_words(settings: RunSection) -> str:
     return f"a checkpoint {f'every {every:,}' if every else 'of the last (checkpoint_steps)'}"
 
 
-def _profiler(run: Run, steps: int) -> OpProfiler | None:
+def _profiler(run: Run, steps: int) -> StepProfiler | None:
     """Make what ``runconfig.op_profiler_config`` asks for; its steps count from this run's 1."""
     asked = run.cfg.runconfig.op_profiler_config
     if asked is None:
@@ -194,4 +194,4 @@ def _profiler(run: Run, steps: int) -> OpProfiler | None:
     if jax.process_count() > 1:  # each process traces its own systems
         folder /= f"process-{jax.process_index()}"
     shapes, texts = run.experiment.shapes, run.engine.programs.texts
-    return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
+    return StepProfiler(asked.start_step, asked.end_step, folder, shapes, texts)

@@ -18,7 +18,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 from wafer.yamlfile import read_yaml
 
-__all__ = ["Arm", "Sweep", "SweepFile", "read_sweep", "run_sections"]
+__all__ = ["Sweep", "SweepArm", "SweepFile", "read_sweep", "run_sections"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _OWN = {  # keys that the sweep itself sets in every run
@@ -48,7 +48,7 @@ class SweepFile(Section):
     metric: str | None = None
 
 
-class Arm(NamedTuple):
+class SweepArm(NamedTuple):
     """A run file of the grid.
 
     name: as in the sweep file
@@ -78,7 +78,7 @@ class Sweep(NamedTuple):
     metric: name, or None for the default
     """
 
-    arms: tuple[Arm, ...]
+    arms: tuple[SweepArm, ...]
     seeds: tuple[int, ...]
     metric: str | None
 
@@ -118,7 +118,7 @@ def read_sweep(path: str | pathlib.Path, only: Sequence[str] = ()) -> Sweep:
 
 
 def run_sections(
-    arm: Arm, seed: int, folder: pathlib.Path, weights: pathlib.Path | None = None
+    arm: SweepArm, seed: int, folder: pathlib.Path, weights: pathlib.Path | None = None
 ) -> dict[str, Any]:
     """Write down one run of an arm: a run file's sections.
 
@@ -135,7 +135,7 @@ def run_sections(
     return {**arm.sections, "runconfig": settings}
 
 
-def _wrong_order(arms: Mapping[str, Arm]) -> Iterable[Problem]:
+def _wrong_order(arms: Mapping[str, SweepArm]) -> Iterable[Problem]:
     """Check that what an arm comes after is there, begins before it, and has the same weights."""
     for name, arm in arms.items():
         chain, at = [name], arm
@@ -152,7 +152,7 @@ def _wrong_order(arms: Mapping[str, Arm]) -> Iterable[Problem]:
             yield from _other_weights(arm, arms[arm.after])
 
 
-def _other_weights(arm: Arm, before: Arm) -> Iterable[Problem]:
+def _other_weights(arm: SweepArm, before: SweepArm) -> Iterable[Problem]:
     """Say before hours of training that the weights will not fit."""
     own, theirs = (
         {name: leaf.shape for name, leaf in named_leaves(one.experiment.shapes)}
@@ -213,7 +213,7 @@ class _Bases:
         return copy.deepcopy(self._read[name])
 
 
-def _arm(name: str, changes: Any, base: str | None, bases: _Bases) -> Arm:
+def _arm(name: str, changes: Any, base: str | None, bases: _Bases) -> SweepArm:
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping):
         message = f"{changes!r}: expected changes by dotted key, as sparsity.sparsity: 0.9"
@@ -232,7 +232,7 @@ def _arm(name: str, changes: Any, base: str | None, bases: _Bases) -> Arm:
     sections = _for_sweep(sections)
     experiment = Experiment.from_config(parse_config(sections), seed=0)
     check(experiment)
-    return Arm(name, own.get("group", ""), own.get("after", ""), sections, experiment)
+    return SweepArm(name, own.get("group", ""), own.get("after", ""), sections, experiment)
 
 
 def _set(sections: dict[str, Any], key: str, value: Any) -> None:

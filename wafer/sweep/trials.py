@@ -20,7 +20,7 @@ from models.files import appearing_whole
 from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
 from wafer.session.metrics import read_metrics
-from wafer.sweep.files import Arm, run_sections
+from wafer.sweep.files import SweepArm, run_sections
 
 __all__ = ["Result", "Trial", "trials_of"]
 
@@ -50,7 +50,7 @@ class Trial(NamedTuple):
     before: the run whose last weights it begins with; None for fresh ones
     """
 
-    arm: Arm
+    arm: SweepArm
     seed: int
     folder: pathlib.Path
     before: "Trial | None" = None
@@ -186,7 +186,9 @@ class Trial(NamedTuple):
         return math.fsum(json.loads(line)["seconds"] for line in lines)
 
 
-def trials_of(arms: tuple[Arm, ...], seeds: tuple[int, ...], folder: pathlib.Path) -> list[Trial]:
+def trials_of(
+    arms: tuple[SweepArm, ...], seeds: tuple[int, ...], folder: pathlib.Path
+) -> list[Trial]:
     """List the runs of a sweep, seed by seed, so that pairs are complete early.
 
     Raises:
@@ -194,7 +196,7 @@ def trials_of(arms: tuple[Arm, ...], seeds: tuple[int, ...], folder: pathlib.Pat
     """
     by_name = {arm.name: arm for arm in arms}
 
-    def trial(arm: Arm, seed: int) -> Trial:
+    def trial(arm: SweepArm, seed: int) -> Trial:
         before = trial(by_name[arm.after], seed) if arm.after else None
         return Trial(arm, seed, folder / arm.name / str(seed), before)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.records import TEXTS, lines, texts_of, write
 
-from wafer.data.preprocess.records import Position, batches, find_inputs
+from wafer.data.preprocess.records import RecordPosition, batches, find_inputs
 from wafer.errors import DataError
 
 
@@ -32,11 +32,11 @@ def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
         return
     write(path, [{"text": text, "meta": 1} for text in TEXTS])
     assert texts_of([path]) == TEXTS
-    assert texts_of([path, path], Position(0, 2)) == [TEXTS[2], *TEXTS]
-    assert texts_of([path, path], Position(1, 1)) == TEXTS[1:]
+    assert texts_of([path, path], RecordPosition(0, 2)) == [TEXTS[2], *TEXTS]
+    assert texts_of([path, path], RecordPosition(1, 1)) == TEXTS[1:]
     (batch,) = batches([path], ["text"])
     assert batch.bytes_read == path.stat().st_size
-    assert batch.end == Position(1, 0)
+    assert batch.end == RecordPosition(1, 0)
 
 
 def test_text_files_are_one_document_each_in_the_order_of_their_names(tmp_path):

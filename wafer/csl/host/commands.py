@@ -14,7 +14,7 @@ from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
 from wafer.machine.image import HostPort, Image
 
-__all__ = ["Call", "Collect", "Copy", "Receive", "Task"]
+__all__ = ["Collect", "Copy", "HostCall", "Receive", "Task"]
 
 # A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
 # thousands of cycles of a real host, in which programs get ready what is copied.
@@ -36,7 +36,7 @@ class Task:
 
 
 @dataclasses.dataclass(eq=False)
-class Call(Task):
+class HostCall(Task):
     """A function called on some PEs; each takes it up after the calls before.
 
     Attributes:

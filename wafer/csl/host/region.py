@@ -11,7 +11,7 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.machine import Rectangle
 from wafer.csl.host.order import MemcpyOrder
 
-__all__ = ["MemcpyDataType", "Options", "Region", "flat_words"]
+__all__ = ["CopyRegion", "MemcpyDataType", "Options", "flat_words"]
 
 
 class MemcpyDataType(enum.IntEnum):
@@ -42,7 +42,7 @@ class Options(NamedTuple):
     nonblock: bool = False
 
 
-class Region(NamedTuple):
+class CopyRegion(NamedTuple):
     """What is moved.
 
     Attributes:

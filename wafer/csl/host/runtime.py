@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wafer.csl.host.commands import SETTLES, Call, Collect, Copy, Receive, Task
+from wafer.csl.host.commands import SETTLES, Collect, Copy, HostCall, Receive, Task
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.machine import Machine, Rectangle, Status
 from wafer.csl.host.order import places
-from wafer.csl.host.region import Region, flat_words
+from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
@@ -57,7 +57,7 @@ class Runtime:
         checks = {"check_bounds": True} if check_bounds else {}
         self.image, self.machine = image, machine or machine_for(image, record, **checks)
         self._log, self._offsets = log, offsets
-        self._commands = list[Call | Copy]()  # that are not done: the command stream
+        self._commands = list[HostCall | Copy]()  # that are not done: the command stream
         self._reads = list[Collect | Receive]()  # and the streams to the host
         self._received = dict[str, int]()  # words asked for, of each port
         self._ids = {export.name: k for k, export in enumerate(image.exports)}
@@ -166,7 +166,7 @@ class Runtime:
         at = [(x, y) for x, y in self.whole.pes() if self.image.tiles[y, x] in having]
         if not at:
             raise HostError(f"no PE exports the function '{name}' with @export_symbol")
-        task = Call(f"the call of '{name}'", at, name, words)
+        task = HostCall(f"the call of '{name}'", at, name, words)
         return self._begin(task, self._commands, nonblock)
 
     def memcpy_h2d(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
@@ -178,23 +178,23 @@ class Runtime:
             region: first column, first row, columns, rows, items of each PE.
             options: of ``Options``.
         """
-        return self._send(dest, src, Region.of(region, options))
+        return self._send(dest, src, CopyRegion.of(region, options))
 
     def memcpy_h2d_rowbcast(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
         """As ``memcpy_h2d`` of height x items: all PEs of a row get the same."""
-        return self._send(dest, src, Region.of(region, options, same_along="x"))
+        return self._send(dest, src, CopyRegion.of(region, options, same_along="x"))
 
     def memcpy_h2d_colbcast(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
         """As ``memcpy_h2d`` of width x items: all PEs of a column get the same."""
-        return self._send(dest, src, Region.of(region, options, same_along="y"))
+        return self._send(dest, src, CopyRegion.of(region, options, same_along="y"))
 
     def memcpy_h2d_stride(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
         """As a copying ``memcpy_h2d``, to every n-th element; n is the last of ``region``."""
-        return self._send(dest, src, Region.of(region[:-1], options, stride=region[-1]))
+        return self._send(dest, src, CopyRegion.of(region[:-1], options, stride=region[-1]))
 
     def memcpy_d2h(self, dest: np.ndarray, src: int, *region: int, **options: Any) -> Task:
         """Copy, or read from a stream, items of PEs into the host's array, in place."""
-        todo = Region.of(region, options)
+        todo = CopyRegion.of(region, options)
         array = flat_words(dest)
         where = self._places(todo, array)
         if not todo.options.streaming:
@@ -259,7 +259,7 @@ class Runtime:
             raise HostError(f"'{name}' {does[port.to_host]}(…)")
         return port
 
-    def _send(self, dest: int, src: np.ndarray, region: Region) -> Task:
+    def _send(self, dest: int, src: np.ndarray, region: CopyRegion) -> Task:
         array = flat_words(np.ascontiguousarray(src))
         where = self._places(region, array)
         if not region.options.streaming:
@@ -274,7 +274,13 @@ class Runtime:
         return Task(f"the stream of colour {dest}", finished=True)
 
     def _copy(
-        self, symbol: int, array: np.ndarray, region: Region, where: np.ndarray, *, to_host: bool
+        self,
+        symbol: int,
+        array: np.ndarray,
+        region: CopyRegion,
+        where: np.ndarray,
+        *,
+        to_host: bool,
     ) -> Task:
         name = self._exported(symbol, region)
         verb = "from" if to_host else "to"
@@ -291,7 +297,7 @@ class Runtime:
         )
         return self._begin(task, self._commands, region.options.nonblock)
 
-    def _exported(self, symbol: int, region: Region) -> str:
+    def _exported(self, symbol: int, region: CopyRegion) -> str:
         exports = self.image.exports
         if not 0 <= symbol < len(exports):
             raise HostError(
@@ -307,7 +313,7 @@ class Runtime:
                 raise HostError(f"PE ({x}, {y}) does not export '{export.name}'")
         return export.name
 
-    def _places(self, region: Region, array: np.ndarray) -> np.ndarray:
+    def _places(self, region: CopyRegion, array: np.ndarray) -> np.ndarray:
         """[height, width, items], once the region and the array are known to fit."""
         at, width, height = region.rectangle, region.rectangle.width, region.rectangle.height
         beyond = at.x + width > self.whole.width or at.y + height > self.whole.height
@@ -350,7 +356,7 @@ class Runtime:
     def is_task_done(self, task: Task) -> bool:
         """Whether a ``nonblock`` call has happened; runs nothing."""
         self._advance(quiet=False)
-        return task.finished and not (isinstance(task, Call) and self._called(task))
+        return task.finished and not (isinstance(task, HostCall) and self._called(task))
 
     def task_wait(self, task: Task) -> None:
         """Run until a ``nonblock`` call has happened.
@@ -394,7 +400,7 @@ class Runtime:
             self._wait(task)
         return task
 
-    def _called(self, call: Call) -> bool:
+    def _called(self, call: HostCall) -> bool:
         """Whether the PEs of a call have still to answer it, or one after it."""
         waiting = self.machine.commands_waiting
         return any(waiting(Rectangle(x, y, 1, 1)) for x, y in call.at)
@@ -425,7 +431,7 @@ class Runtime:
 
     def _wait(self, task: Task) -> None:
         end = self.machine.cycle + _MOST_CYCLES
-        while not task.finished or (isinstance(task, Call) and self._called(task)):
+        while not task.finished or (isinstance(task, HostCall) and self._called(task)):
             status = self._run()
             advanced = self._advance(quiet=status == Status.QUIET)
             if status == Status.QUIET and not advanced:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.expressions import ExpressionReader
 from wafer.csl.syntax.lexer import Tokens, tokenize
-from wafer.csl.syntax.reader import Failure
+from wafer.csl.syntax.reader import ParseFailure
 from wafer.csl.syntax.source import CslError, Problem, Source
 
 __all__ = ["Parsed", "parse", "read"]
@@ -57,7 +57,7 @@ class Parser(ExpressionReader):
         start, depth = self.index, self.depth
         try:
             nodes.append(item())
-        except Failure:
+        except ParseFailure:
             self.depth = depth
             if self.index == start and self.kind != "}":
                 self.advance()

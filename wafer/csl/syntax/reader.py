@@ -5,7 +5,7 @@ import difflib
 from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
 from wafer.csl.syntax.source import Position, Problem
 
-__all__ = ["Failure", "Reader"]
+__all__ = ["ParseFailure", "Reader"]
 
 DEEPEST = 50  # brackets, blocks and types within each other
 _ENOUGH = 200  # problems after which the rest of a file is not read
@@ -31,7 +31,7 @@ _WORDS = (*sorted(KEYWORDS), *_HABITS)
 _SHOWN = {"end": "the end of the file", "string": "a string", "char": "a character"}
 
 
-class Failure(Exception):
+class ParseFailure(Exception):
     """Raised when the present statement cannot be read on; its problem is already noted."""
 
 
@@ -110,13 +110,13 @@ class Reader:
         if len(self.problems) >= _ENOUGH:
             self.index = len(self.tokens) - 1
 
-    def failure(self, expected: str, hint: str = "") -> Failure:
+    def failure(self, expected: str, hint: str = "") -> ParseFailure:
         """Note that something else was expected here; to be raised."""
         token = self.token
         if not hint and token.kind in KEYWORDS:
             hint = f"'{token.text}' is a keyword"
         self.note(token.at, f"expected {expected}, found {shown(token)}", hint or self.meant())
-        return Failure()
+        return ParseFailure()
 
     def expect(self, kind: str, where: str) -> Token:
         """Take a token that must be of a kind; ``where`` reads "after the …"."""
@@ -170,7 +170,7 @@ class Reader:
             message = f"nested more than {DEEPEST} deep"
             self.note(self.token.at, message, "give an inner part a name of its own")
             self.index = len(self.tokens) - 1
-            raise Failure
+            raise ParseFailure
 
     def recover(self, start: int) -> None:
         """Skip the rest of a statement that began at ``start``: to after its ';' or '}'.

@@ -9,7 +9,7 @@ import numpy as np
 
 from models.files import file_name
 from wafer.data.rowfiles.described import PARAMS
-from wafer.data.rowfiles.rules import Group
+from wafer.data.rowfiles.rules import RowGroup
 from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 
@@ -59,7 +59,7 @@ def convert_dataset_to_hdf5(
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     collate = data_collator or _stack
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RowGroup, ...] = ()
     waiting: list[list[np.ndarray]] = []
     paths: list[pathlib.Path] = []
     count = 0
@@ -110,7 +110,7 @@ def _stack(batch: Sequence[Features]) -> Features:
     return {key: [example[key] for example in batch] for key in batch[0]}
 
 
-def _groups(features: Mapping[str, np.ndarray]) -> tuple[Group, ...]:
+def _groups(features: Mapping[str, np.ndarray]) -> tuple[RowGroup, ...]:
     lengths: dict[int, list[str]] = {}
     for key, value in features.items():
         if value.ndim != 2:
@@ -121,13 +121,13 @@ def _groups(features: Mapping[str, np.ndarray]) -> tuple[Group, ...]:
         lengths.setdefault(value.shape[1], []).append(key)
     one = len(lengths) == 1
     return tuple(
-        Group("data" if one else f"data_{i}", tuple(names), length)
+        RowGroup("data" if one else f"data_{i}", tuple(names), length)
         for i, (length, names) in enumerate(lengths.items())
     )
 
 
 def _grouped(
-    features: Mapping[str, np.ndarray], groups: Sequence[Group], first: int
+    features: Mapping[str, np.ndarray], groups: Sequence[RowGroup], first: int
 ) -> list[np.ndarray]:
     for group in groups:
         for name in group.features:

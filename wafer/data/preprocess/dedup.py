@@ -19,15 +19,15 @@ import numpy as np
 from models.files import appearing_whole, read_json
 from wafer.data.preprocess.records import (
     BEGINNING,
-    Batch,
-    Position,
+    RecordBatch,
+    RecordPosition,
     batches,
     find_inputs,
 )
 from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 
-__all__ = ["Deduplication", "Report", "deduplicate", "shingles"]
+__all__ = ["DedupReport", "Deduplication", "deduplicate", "shingles"]
 
 _KEPT, _REMOVED, _SIGNATURES = "kept.jsonl", "removed.jsonl", ".signatures.bin"
 _STANDING, _REPORT = ".dedup.json", "dedup.json"
@@ -54,7 +54,7 @@ class Deduplication(NamedTuple):
     skip_bad_records: bool = False
 
 
-class Report(NamedTuple):
+class DedupReport(NamedTuple):
     """What a run has removed.
 
     inputs: files read
@@ -88,10 +88,10 @@ class Report(NamedTuple):
 class _Standing(NamedTuple):
     """A point between two batches: next record, its number in its file, file sizes, sums."""
 
-    position: Position = BEGINNING
+    position: RecordPosition = BEGINNING
     number: int = 0
     sizes: tuple[int, ...] = (0, 0, 0)
-    report: Report = Report()
+    report: DedupReport = DedupReport()
 
 
 def shingles(text: str, size: int) -> set[bytes]:
@@ -168,7 +168,7 @@ def _load(folder: pathlib.Path, mark: str) -> _Standing:
         return _Standing()
     try:
         stored = read_json(path)
-        position, report = Position(*stored["position"]), Report(*stored["report"])
+        position, report = RecordPosition(*stored["position"]), DedupReport(*stored["report"])
         standing = _Standing(position, int(stored["number"]), tuple(stored["sizes"]), report)
         there = [(folder / name).stat().st_size for name in _FILES if (folder / name).exists()]
         short = any(size < said for size, said in zip(there, standing.sizes, strict=False))
@@ -205,7 +205,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 def deduplicate(
     inputs: Sequence[str], output_dir: str, options: Deduplication | None = None
-) -> Report:
+) -> DedupReport:
     """Write the records that resemble no earlier one, and a list of the others.
 
     Files in ``output_dir``: ``kept.jsonl``, one record a line; ``removed.jsonl`` with file, record
@@ -232,16 +232,16 @@ def deduplicate(
     with _opened(folder, standing.sizes) as files:
         index = _Index(options, files[2])
         for at in range(standing.position.file, len(paths)):
-            start = Position(0, standing.position.record)
+            start = RecordPosition(0, standing.position.record)
             read = batches([paths[at]], (options.key,), start, skip_bad=options.skip_bad_records)
             for batch in read:
                 standing = _sift(batch, paths[at], index, files, standing)
                 if batch.end.file == 0:  # else the file is at its end
-                    position = Position(at, batch.end.record)
+                    position = RecordPosition(at, batch.end.record)
                     standing = standing._replace(position=position)
                     _save(folder, mark, standing)
             report = standing.report._replace(inputs=at + 1)
-            standing = standing._replace(position=Position(at + 1), number=0, report=report)
+            standing = standing._replace(position=RecordPosition(at + 1), number=0, report=report)
             _save(folder, mark, standing)
     with appearing_whole(folder / _REPORT, sync=True) as partial:
         content = options._asdict() | standing.report._asdict()
@@ -252,7 +252,7 @@ def deduplicate(
 
 
 def _sift(
-    batch: Batch,
+    batch: RecordBatch,
     path: pathlib.Path,
     index: _Index,
     files: Sequence[BinaryIO],

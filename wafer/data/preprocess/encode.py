@@ -17,15 +17,15 @@ from tokenizers import Tokenizer
 from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import RunSettings
-from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.text.compressed import optional
 from wafer.data.text.pieces import for_pieces
 from wafer.data.text.tokenizer import tokenizing
 
 __all__ = [
+    "EncodeCounts",
     "Encoded",
     "Encoder",
-    "Tally",
     "count_marks",
     "current",
     "current_for_pieces",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Tally(NamedTuple):
+class EncodeCounts(NamedTuple):
     """What is counted besides, where a read hook makes the texts.
 
     raw_bytes: of the texts, in UTF-8
@@ -64,14 +64,14 @@ class Encoded(NamedTuple):
     sequences: per record [n] ids, or [3, n] ids, loss mask and labels
     characters: of the texts
     discarded: records too short, or too long for a row
-    tally: see ``Tally``
+    tally: see ``EncodeCounts``
     marks: special tokens that stood in the texts
     """
 
     sequences: list[Any]
     characters: int
     discarded: int
-    tally: Tally = Tally()
+    tally: EncodeCounts = EncodeCounts()
     marks: int = 0
 
 
@@ -86,7 +86,7 @@ class Encoder:
     """
 
     settings: Any
-    vocabulary: Vocabulary
+    vocabulary: RowVocabulary
     tokenizer: str
 
 

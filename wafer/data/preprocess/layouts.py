@@ -22,8 +22,8 @@ from wafer.data.preprocess.encode import current, current_for_pieces
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import RunSettings, Settings
-from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.rules import Attachment, Group
+from wafer.data.preprocess.vocabulary import RowVocabulary
+from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.data.text.pieces import decode_inside
 from wafer.errors import DataError
 
@@ -46,7 +46,7 @@ class Layout:
         described: further keys of ``data_params.json``.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     packer: Callable[[], Packer]
     shape: Callable[[Any, Draws], Row]
     heavy: bool = False
@@ -82,7 +82,7 @@ def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarra
     return padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
 
 
-def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _lm_shape(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     if tokens.ndim == 1 and settings.short_seq_prob:
         rng = draws()
         if rng.random() < settings.short_seq_prob:
@@ -90,12 +90,12 @@ def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Dr
     return (lm_row(tokens, settings.max_seq_length, ids.pad_id),)
 
 
-def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, draws: Draws) -> Row:
+def _vsl_shape(settings: Settings, ids: RowVocabulary, blocks: Any, draws: Draws) -> Row:
     del draws
     return (vsl_row(blocks, settings.max_seq_length, ids.pad_id),)
 
 
-def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def fim_row(settings: RunSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
     rng = draws()
     ends = np.flatnonzero(tokens == ids.eos_id) + 1
@@ -110,7 +110,7 @@ def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, draws: D
     return (lm_row(whole, settings.max_seq_length, ids.pad_id),)
 
 
-def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) -> list[int]:
+def _moved(body: list[int], settings: RunSettings, ids: RowVocabulary, rng: Any) -> list[int]:
     _, tokenizer = current()
     if ids.fim is None:
         return body
@@ -121,7 +121,7 @@ def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) ->
     return fill_in_the_middle(text, encode, rng, ids.fim, rng.random() < settings.spm_rate)
 
 
-def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _mlm_shape(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """[CLS] tokens [SEP]; the tokens to hide are drawn anew at every reading."""
     del draws
     whole = np.array([ids.cls_id, *tokens, ids.sep_id], np.int32)
@@ -129,7 +129,7 @@ def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: D
     return (padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
 
 
-def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, draws: Draws) -> Row:
+def _nsp_shape(settings: Settings, ids: RowVocabulary, pair: SentencePair, draws: Draws) -> Row:
     """[CLS] first [SEP] second [SEP], and whether the second text is a random one."""
     del draws
     tokens = np.array([ids.cls_id, *pair.first, ids.sep_id, *pair.second, ids.sep_id], np.int32)
@@ -139,7 +139,7 @@ def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, draws: D
     return padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)), label
 
 
-def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _t5_shape(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     pair = corrupt_spans(
         tokens,
         draws(),
@@ -162,7 +162,7 @@ def _stream(settings: Settings, length: int, shared: int) -> Callable[[], Packer
     return functools.partial(kind, length, shared, settings.min_sequence_len)
 
 
-def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
+def layout_of(settings: Settings, ids: RowVocabulary) -> Layout:
     """Choose the layout of a mode.
 
     Raises:
@@ -170,11 +170,11 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     """
     mode, length = settings.mode, settings.max_seq_length
     bind = lambda shape: functools.partial(shape, settings, ids)
-    rows = (Group("data", FEATURES, length),)
+    rows = (RowGroup("data", FEATURES, length),)
     if settings.vsl:
         shortest = settings.min_sequence_len
         pack = functools.partial(BinPacker, length, settings.fold_long_doc, shortest)
-        return Layout((Group("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
+        return Layout((RowGroup("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
     if mode.startswith("MLM"):
         return _bert_layout(settings, ids)
     if mode == "T5":
@@ -186,17 +186,17 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     return Layout(rows, _stream(settings, length, 1), bind(_lm_shape))
 
 
-def _bert_layout(settings: Settings, ids: Vocabulary) -> Layout:
+def _bert_layout(settings: Settings, ids: RowVocabulary) -> Layout:
     length = settings.max_seq_length
     if length < 5:
         raise DataError(f"max_seq_length: {length} leaves no room between [CLS] and [SEP]")
     if settings.mode == "MLM":
-        group = Group("data", ("input_ids", "attention_mask"), length)
+        group = RowGroup("data", ("input_ids", "attention_mask"), length)
         shape = functools.partial(_mlm_shape, settings, ids)
         return Layout((group,), _stream(settings, length - 2, 0), shape)
     groups = (
-        Group("data_0", ("input_ids", "attention_mask", "token_type_ids"), length),
-        Group("data_1", ("next_sentence_label",), 1),
+        RowGroup("data_0", ("input_ids", "attention_mask", "token_type_ids"), length),
+        RowGroup("data_1", ("next_sentence_label",), 1),
     )
     pack = functools.partial(
         SentencePacker,
@@ -224,8 +224,8 @@ def _t5_layout(settings: Settings, shape: Callable[[Any, Draws], Row]) -> Layout
             f"extra_ids: {settings.extra_ids} sentinels, but a row hides {spans} spans; raise it"
         )
     groups = (
-        Group("data_0", ("input_ids", "attention_mask"), settings.max_seq_length),
-        Group(
+        RowGroup("data_0", ("input_ids", "attention_mask"), settings.max_seq_length),
+        RowGroup(
             "data_1",
             ("decoder_input_ids", "decoder_attention_mask", "labels"),
             settings.tgt_max_sequence_length,

@@ -10,18 +10,18 @@ from tokenizers import Tokenizer
 
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.layouts import Layout
-from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
-from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.preprocess.progress import OutputCounts, ReadCounts, ResumePoint, Saved
+from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
 from wafer.data.vendor.keys import vendor_params
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
-__all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
+__all__ = ["OutputSummary", "PreprocessJob", "Sink", "filled", "outputs"]
 
 
-class Summary(NamedTuple):
+class OutputSummary(NamedTuple):
     """What a run has written.
 
     folder: of the output
@@ -31,8 +31,8 @@ class Summary(NamedTuple):
     """
 
     folder: pathlib.Path
-    written: Written
-    counts: Counts
+    written: OutputCounts
+    counts: ReadCounts
     params: dict[str, Any]
 
     def __str__(self) -> str:
@@ -66,13 +66,13 @@ class Summary(NamedTuple):
         return "\n".join(lines)
 
 
-class Job(NamedTuple):
+class PreprocessJob(NamedTuple):
     """A checked run, ready to start."""
 
     settings: AnySettings
     inputs: list[pathlib.Path]
     tokenizer: Tokenizer
-    ids: Vocabulary
+    ids: RowVocabulary
     layout: Layout
     folder: pathlib.Path
     mark: str
@@ -94,11 +94,11 @@ class Sink:
         saved: of the run that it continues, or None.
     """
 
-    def __init__(self, job: Job, begin: Standing, saved: Saved | None) -> None:
+    def __init__(self, job: PreprocessJob, begin: ResumePoint, saved: Saved | None) -> None:
         self._job, self._standing = job, begin
         self._since = 0  # rows made since that standing
         self._skipped = saved.skip if saved else 0  # of these, in complete files already
-        self._written = self._complete = saved.written if saved else Written()
+        self._written = self._complete = saved.written if saved else OutputCounts()
         limit = job.settings.files_per_record
         self._limit = limit * job.settings.max_seq_length if self._corpus else limit
         self._open = contextlib.ExitStack()
@@ -121,7 +121,7 @@ class Sink:
         """Rows written, those of the unfinished file included."""
         return self._written.rows
 
-    def add(self, rows: list[np.ndarray], standing: Standing | None) -> None:
+    def add(self, rows: list[np.ndarray], standing: ResumePoint | None) -> None:
         """Take rows, [N, F, S] for each group, and the standing where a batch ends with them."""
         start = min(self._skipped - self._since, len(rows[0])) if self._skipped > self._since else 0
         while start < len(rows[0]):
@@ -163,7 +163,7 @@ class Sink:
         self._append = None
         self._complete = self._written = self._written._replace(files=self._written.files + 1)
 
-    def finish(self) -> Summary:
+    def finish(self) -> OutputSummary:
         """Write the last file and ``data_params.json``."""
         if self._append is not None and self._job.settings.write_remainder:
             self._end_file()
@@ -178,10 +178,10 @@ class Sink:
         params = _params(self._job, self._complete, counts)
         write_json(self._job.folder / PARAMS, params)
         progress.forget(self._job.folder)
-        return Summary(self._job.folder, self._complete, counts, params)
+        return OutputSummary(self._job.folder, self._complete, counts, params)
 
 
-def _image_hint(counts: Counts) -> str:
+def _image_hint(counts: ReadCounts) -> str:
     count = counts.without_image
     return f"; {count:,} records have no image in image_dir, or too many" if count else ""
 
@@ -193,7 +193,7 @@ def _tokens(groups: list[np.ndarray], features: tuple[str, ...]) -> int:
     return sum(int(filled(rows).sum()) for rows in groups if rows.shape[1] > 1)
 
 
-def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
+def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
     """The content of ``data_params.json``: the vendor's keys, the settings, and what came out."""
     settings = job.settings
     corpus = settings.data_format == "corpus"
@@ -239,7 +239,7 @@ def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _special(job: Job) -> list[int]:
+def _special(job: PreprocessJob) -> list[int]:
     """Ids that are never masked."""
     added = job.tokenizer.get_added_tokens_decoder()
     ids = job.ids

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.data.preprocess import progress
-from wafer.data.preprocess.output import Summary
+from wafer.data.preprocess.output import OutputSummary
 from wafer.data.preprocess.records import batches, find_inputs
 from wafer.data.preprocess.run import preprocess
 from wafer.data.rowfiles.described import PARAMS
@@ -96,7 +96,7 @@ def _is_complete(folder: pathlib.Path, settings: AnySettings) -> bool:
     return True
 
 
-def preprocess_parts(settings: AnySettings) -> Iterator[Summary]:
+def preprocess_parts(settings: AnySettings) -> Iterator[OutputSummary]:
     """Make the rows of each part in a folder of its own: ``output_dir/split_0``, ``split_1``, ...
 
     A vocabulary is trained on the texts of the first part. A run that was killed goes on.

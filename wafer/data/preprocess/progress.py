@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.data.preprocess.records import Position
+from wafer.data.preprocess.records import RecordPosition
 from wafer.data.preprocess.settings import RunSettings
 from wafer.errors import DataError
 
 __all__ = [
-    "Counts",
+    "OutputCounts",
+    "ReadCounts",
+    "ResumePoint",
     "Saved",
-    "Standing",
-    "Written",
     "deciding",
     "exists",
     "fingerprint",
@@ -43,7 +43,7 @@ _FREE = (
 )
 
 
-class Counts(NamedTuple):
+class ReadCounts(NamedTuple):
     """Sums over everything read so far.
 
     records: texts read
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
     discarded: records or rests too short or too long
     characters: of the texts
     rows: made so far, those not yet written included
-    raw_bytes, clean_characters, clean_bytes, empty, sequences, without_image: see ``encode.Tally``
+    raw_bytes, clean_characters, clean_bytes, empty, sequences, without_image: see ``EncodeCounts``
     marks: special tokens that stood in the texts
     """
 
@@ -69,7 +69,7 @@ class Counts(NamedTuple):
     without_image: int = 0
 
 
-class Written(NamedTuple):
+class OutputCounts(NamedTuple):
     """What the complete files hold.
 
     files: their number
@@ -89,12 +89,12 @@ class Written(NamedTuple):
     pads: int = 0
     plain: int = 0
 
-    def plus(self, groups: Sequence[np.ndarray], tokens: int, eos: int, pad: int) -> "Written":
+    def plus(self, groups: Sequence[np.ndarray], tokens: int, eos: int, pad: int) -> "OutputCounts":
         """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
         rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
         padding = [r[:, 0] == pad for r in rows[:1]]
         ends = [r[:, 0] == eos for r in rows[:1]]
-        return Written(
+        return OutputCounts(
             self.files,
             self.rows + len(groups[0]),
             self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
@@ -105,7 +105,7 @@ class Written(NamedTuple):
         )
 
 
-class Standing(NamedTuple):
+class ResumePoint(NamedTuple):
     """A point between two batches from which the run can go on.
 
     position: next record
@@ -114,9 +114,9 @@ class Standing(NamedTuple):
     packer: what the packer holds
     """
 
-    position: Position
+    position: RecordPosition
     bytes_read: int
-    counts: Counts
+    counts: ReadCounts
     packer: dict[str, np.ndarray]
 
 
@@ -141,8 +141,8 @@ def exists(folder: pathlib.Path) -> bool:
 def save(
     folder: pathlib.Path,
     mark: str,
-    written: Written,
-    standing: Standing,
+    written: OutputCounts,
+    standing: ResumePoint,
     skip: int,
 ) -> None:
     """Write the standing after a complete file.
@@ -171,8 +171,8 @@ def save(
 class Saved(NamedTuple):
     """What ``load`` found; see ``save`` for the fields."""
 
-    written: Written
-    standing: Standing
+    written: OutputCounts
+    standing: ResumePoint
     skip: int
 
 
@@ -195,10 +195,13 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
             "begin again here"
         )
     packer = {name.removeprefix("packer/"): value for name, value in arrays.items()}
-    standing = Standing(
-        Position(*numbers["position"]), numbers["done"], Counts(*numbers["counts"]), packer
+    standing = ResumePoint(
+        RecordPosition(*numbers["position"]),
+        numbers["done"],
+        ReadCounts(*numbers["counts"]),
+        packer,
     )
-    return Saved(Written(*numbers["written"]), standing, numbers["skip"])
+    return Saved(OutputCounts(*numbers["written"]), standing, numbers["skip"])
 
 
 def forget(folder: pathlib.Path) -> None:

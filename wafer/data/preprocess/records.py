@@ -20,9 +20,9 @@ from wafer.errors import DataError
 __all__ = [
     "BEGINNING",
     "SUFFIXES",
-    "Batch",
     "Columns",
-    "Position",
+    "RecordBatch",
+    "RecordPosition",
     "arrow_tables",
     "batches",
     "find_inputs",
@@ -51,7 +51,7 @@ class Columns(tuple[str, ...]):
         return columns
 
 
-class Position(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where reading stands: the record to read next.
 
     file: index of the file
@@ -62,10 +62,10 @@ class Position(NamedTuple):
     record: int = 0
 
 
-BEGINNING = Position()
+BEGINNING = RecordPosition()
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """Records that are worked on together.
 
     records: their texts, in the order of the files
@@ -75,7 +75,7 @@ class Batch(NamedTuple):
     """
 
     records: list[Record]
-    end: Position
+    end: RecordPosition
     bytes_read: int
     skipped: int
 
@@ -394,11 +394,11 @@ def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
 def batches(
     files: Sequence[pathlib.Path],
     fields: Sequence[str],
-    start: Position = BEGINNING,
+    start: RecordPosition = BEGINNING,
     *,
     skip_bad: bool = False,
     chunk: int | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[RecordBatch]:
     """Read records in batches whose borders depend on the input alone.
 
     Args:
@@ -429,17 +429,17 @@ def batches(
             else:
                 added = sum(map(len, read.texts)) if chunk is None else _size(read.texts)
                 if chunk is not None and size and size + added > chunk:
-                    yield Batch(
-                        records, Position(index, read.number), before + read.offset, skipped
+                    yield RecordBatch(
+                        records, RecordPosition(index, read.number), before + read.offset, skipped
                     )
                     records, size, skipped = [], 0, 0
                 records.append(read.texts)
                 size += added
             full = size >= _BATCH_CHARACTERS or len(records) >= _BATCH_RECORDS
             if chunk is None and full:
-                end = Position(index, read.number + 1)
-                yield Batch(records, end, before + read.offset, skipped)
+                end = RecordPosition(index, read.number + 1)
+                yield RecordBatch(records, end, before + read.offset, skipped)
                 records, size, skipped = [], 0, 0
         before += path.stat().st_size
     if records or skipped:
-        yield Batch(records, Position(len(files), 0), before, skipped)
+        yield RecordBatch(records, RecordPosition(len(files), 0), before, skipped)

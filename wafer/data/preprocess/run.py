@@ -28,12 +28,18 @@ from models.files import appearing_whole
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
-from wafer.data.preprocess.output import Job, Sink, Summary, outputs
+from wafer.data.preprocess.output import OutputSummary, PreprocessJob, Sink, outputs
 from wafer.data.preprocess.packing import Packer
 from wafer.data.preprocess.pool import Pool, open_pool
-from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
-from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
-from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
+from wafer.data.preprocess.progress import ReadCounts, ResumePoint, Saved, fingerprint
+from wafer.data.preprocess.records import (
+    BEGINNING,
+    RecordBatch,
+    RecordPosition,
+    batches,
+    find_inputs,
+)
+from wafer.data.preprocess.vocabulary import RowVocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.text.compressed import optional
 from wafer.data.text.tokenizer import load_tokenizer
@@ -53,7 +59,7 @@ _PIECE = 4 << 20  # bytes of rows that are made at once
 Keep = Callable[[tuple[str, ...]], bool]
 
 
-def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
+def preprocess(settings: AnySettings, keep: Keep | None = None) -> OutputSummary:
     """Turn text into HDF5 rows.
 
     A run that was killed goes on where its last complete file ends, and gives the same files as
@@ -79,7 +85,7 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
     if isinstance(settings, HookSettings):
         vendor_vocabulary.keep_settings(settings, ids, tokenizer, folder)
     mark = fingerprint(settings, inputs, tokenizer.to_str())
-    job = Job(settings, inputs, tokenizer, ids, layout, folder, mark)
+    job = PreprocessJob(settings, inputs, tokenizer, ids, layout, folder, mark)
     saved = standings.load(folder, mark)
     if saved is None:
         _check_empty(job)
@@ -93,7 +99,7 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
     return _work(job, saved, keep)
 
 
-def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
+def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Layout]:
     """Ids and row layout by the kind of settings."""
     if settings.use_ftfy:
         optional("ftfy", "ftfy", "use_ftfy")  # a missing package ends the run now
@@ -110,8 +116,8 @@ def _read(
     settings: AnySettings,
     inputs: list[pathlib.Path],
     keep: Keep | None,
-    start: Position = BEGINNING,
-) -> Iterator[Batch]:
+    start: RecordPosition = BEGINNING,
+) -> Iterator[RecordBatch]:
     skip, chunk = settings.skip_bad_records, settings.chunk_bytes
     for batch in batches(inputs, settings.fields, start, skip_bad=skip, chunk=chunk):
         if keep is None:
@@ -129,7 +135,7 @@ def _clear(folder: pathlib.Path, settings: AnySettings) -> None:
         path.unlink(missing_ok=True)
 
 
-def _check_empty(job: Job) -> None:
+def _check_empty(job: PreprocessJob) -> None:
     if job.settings.resume_from_checkpoint:
         raise DataError(f"resume_from_checkpoint: {job.folder} holds no unfinished run")
     existing = outputs(job.folder, job.settings.output_name)
@@ -165,10 +171,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
+def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputSummary:
     settings = job.settings
     packer = job.layout.packer()
-    begin = Standing(Position(), 0, Counts(), packer.state()) if saved is None else saved.standing
+    begin = (
+        ResumePoint(RecordPosition(), 0, ReadCounts(), packer.state())
+        if saved is None
+        else saved.standing
+    )
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
     read = _read(settings, job.inputs, keep, begin.position)
@@ -208,8 +218,11 @@ def _bar(settings: AnySettings) -> Progress:
 
 
 def _packed(
-    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: AnySettings
-) -> Iterator[tuple[tuple[list[Any], int], Standing]]:
+    encoded: Iterator[tuple[Encoded, RecordBatch]],
+    packer: Packer,
+    begin: ResumePoint,
+    settings: AnySettings,
+) -> Iterator[tuple[tuple[list[Any], int], ResumePoint]]:
     """What becomes rows after each batch, the number of its first row, and the standing."""
     counts, position, read = begin.counts, begin.position, begin.bytes_read
     earlier = counts.discarded
@@ -222,7 +235,7 @@ def _packed(
         earlier += texts.discarded
         first = counts.rows
         tally = texts.tally
-        counts = Counts(
+        counts = ReadCounts(
             counts.records + len(batch.records) - tally.failed,
             counts.skipped + batch.skipped + tally.failed,
             earlier + packer.discarded,
@@ -237,19 +250,19 @@ def _packed(
             counts.without_image + tally.without_image,
         )
         position, read = batch.end, batch.bytes_read
-        yield (full, first), Standing(position, read, counts, packer.state())
+        yield (full, first), ResumePoint(position, read, counts, packer.state())
         if counts.rows >= limit:
             return
     if limit < math.inf:
         _LOG.warning("token_limit: the input has fewer tokens (%s rows)", f"{counts.rows:,}")
     rest = packer.finish() if settings.write_remainder else []
     last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(rest))
-    yield (rest, counts.rows), Standing(position, read, last, packer.state())
+    yield (rest, counts.rows), ResumePoint(position, read, last, packer.state())
 
 
 def _pieces(
-    packed: Iterator[tuple[tuple[list[Any], int], Standing]], size: int
-) -> Iterator[tuple[tuple[list[Any], int], Standing | None]]:
+    packed: Iterator[tuple[tuple[list[Any], int], ResumePoint]], size: int
+) -> Iterator[tuple[tuple[list[Any], int], ResumePoint | None]]:
     """Cut batches to ``size`` rows; the standing comes with the last piece of each."""
     for (full, first), standing in packed:
         starts = range(0, max(len(full), 1), size)
@@ -259,8 +272,8 @@ def _pieces(
 
 
 def _shaped(
-    job: Job, pool: Pool, packed: Iterator[tuple[tuple[list[Any], int], Standing]]
-) -> Iterator[tuple[list[np.ndarray], Standing | None]]:
+    job: PreprocessJob, pool: Pool, packed: Iterator[tuple[tuple[list[Any], int], ResumePoint]]
+) -> Iterator[tuple[list[np.ndarray], ResumePoint | None]]:
     if job.settings.data_format == "corpus":
         empty = np.empty(0, np.int32)
         for (full, _), standing in packed:

@@ -15,7 +15,7 @@ from wafer.errors import DataError
 
 __all__ = [
     "END_MARKS",
-    "Vocabulary",
+    "RowVocabulary",
     "build_vocabulary",
     "describe",
     "first_of",
@@ -26,7 +26,7 @@ END_MARKS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 _PADS = ("<pad>", "[PAD]", "<|pad|>")
 
 
-class Vocabulary(NamedTuple):
+class RowVocabulary(NamedTuple):
     """Ids that the rows need.
 
     size: V, sentinels of T5 included
@@ -156,7 +156,7 @@ def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
     return index
 
 
-def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:
+def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
     """Look up the ids that the mode needs.
 
     Raises:
@@ -173,7 +173,7 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:
     for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
         if value >= size:
             raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
-    out = Vocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
+    out = RowVocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
     if settings.mode.startswith("MLM"):
         names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
         return out._replace(**{k: _needed(tokenizer, v, "MLM") for k, v in names.items()})

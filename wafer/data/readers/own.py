@@ -12,7 +12,7 @@ from models.user.code import call, find, place
 from wafer.data.batching.dataset import Context
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
-from wafer.data.rowfiles.rules import Group, checked_row
+from wafer.data.rowfiles.rules import RowGroup, checked_row
 from wafer.data.tasks import TASKS
 from wafer.errors import DataError
 
@@ -179,7 +179,8 @@ class _Loader:
             for length in lengths
         ]
         groups = tuple(
-            Group("", _ordered(names), length) for names, length in zip(named, lengths, strict=True)
+            RowGroup("", _ordered(names), length)
+            for names, length in zip(named, lengths, strict=True)
         )
         stacked = [np.stack([arrays[k] for k in group.features], axis=1) for group in groups]
         states = getattr(self._context.config, "epigenetic_vocab_size", None)

@@ -9,7 +9,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.readers.text.preferences import pair_row
-from wafer.data.tasks import Feature, row_features
+from wafer.data.tasks import TaskFeature, row_features
 from wafer.errors import DataError
 
 __all__ = ["RandomRows", "random_rows"]
@@ -105,7 +105,7 @@ class RandomRows:
     """
 
     task: str
-    features: Mapping[str, Feature]
+    features: Mapping[str, TaskFeature]
     num_examples: int
     vocab_size: int
     classes: int

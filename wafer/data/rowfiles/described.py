@@ -15,7 +15,7 @@ import h5py
 
 from models.guarded import guarded
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
-from wafer.data.rowfiles.rules import ATTACHED, Group
+from wafer.data.rowfiles.rules import ATTACHED, RowGroup
 from wafer.errors import DataError
 
 __all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
@@ -42,7 +42,7 @@ class Described(NamedTuple):
     promised: the attribute ``n_examples``, or None
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     size: int
     promised: int | None
 
@@ -156,7 +156,7 @@ def look(path: str, params: dict[str, Any]) -> Described:
                 raise DataError(f"dataset {name!r} has shape {data.shape}; expected [N, F, S]")
             contexts = data.shape[2] if data.ndim == 4 else 0
             features = _features(name, data.shape, params, images=ATTACHED[0] in file)
-            groups.append(Group(name, features, data.shape[-1], contexts))
+            groups.append(RowGroup(name, features, data.shape[-1], contexts))
         counts = {len(data) for data in datasets.values()}
         if len(counts) > 1:
             raise DataError(f"its datasets {', '.join(names)} have {sorted(counts)} rows")
@@ -178,4 +178,4 @@ def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
         groups, size, promised = guarded(function, whole, params)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
-    return Described(tuple(Group(n, tuple(f), *own) for n, f, *own in groups), size, promised)
+    return Described(tuple(RowGroup(n, tuple(f), *own) for n, f, *own in groups), size, promised)

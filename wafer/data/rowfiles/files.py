@@ -16,7 +16,7 @@ import numpy as np
 from models.files import read_json
 from wafer.data.batching.sources import FEATURES
 from wafer.data.rowfiles.described import DAMAGE, PARAMS, describe, open_rows
-from wafer.data.rowfiles.rules import ATTACHED, Attachment, Group, checked_row, checked_tokens
+from wafer.data.rowfiles.rules import ATTACHED, Attachment, RowGroup, checked_row, checked_tokens
 from wafer.errors import DataError
 
 __all__ = [
@@ -149,7 +149,7 @@ class Hdf5Source(StoredRows):
     ) -> None:
         self.params = folder_params(folders[0])
         self._vocab_size, self._states = vocab_size, states
-        self.groups: tuple[Group, ...] = ()
+        self.groups: tuple[RowGroup, ...] = ()
         paths, counts = find_files(folders), []
         for path in paths:
             described = describe(path, self.params)
@@ -211,7 +211,7 @@ def _attachments(path: pathlib.Path) -> tuple[Attachment, ...]:
         )
 
 
-def _shown(columns: Sequence[Group]) -> str:
+def _shown(columns: Sequence[RowGroup]) -> str:
     return ", ".join(str(c.shape) for c in columns)
 
 

@@ -14,7 +14,7 @@ __all__ = [
     "ATTACHED",
     "IGNORED",
     "Attachment",
-    "Group",
+    "RowGroup",
     "checked_row",
     "checked_tokens",
     "span_problem",
@@ -31,7 +31,7 @@ _PLACES = ("position_ids", "masked_lm_positions")
 _INT32 = np.iinfo(np.int32)
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """One HDF5 dataset of a sample file.
 
     name: of the dataset
@@ -76,7 +76,7 @@ class _Range(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _ranges(
-    groups: tuple[Group, ...], vocab_size: int | None, states: int | None
+    groups: tuple[RowGroup, ...], vocab_size: int | None, states: int | None
 ) -> tuple[tuple[_Range, ...], ...]:
     sizes = {feature: group.length for group in groups for feature in group.features}
     size = sizes.get("input_ids", _INT32.max)
@@ -97,7 +97,7 @@ def _ranges(
 
 
 def checked_row(
-    groups: tuple[Group, ...],
+    groups: tuple[RowGroup, ...],
     stored: Sequence[np.ndarray],
     vocab_size: int | None,
     states: int | None = None,
@@ -143,7 +143,7 @@ def checked_tokens(stored: np.ndarray, vocab_size: int | None) -> np.ndarray:
     Raises:
         DataError: an id that is none; says where.
     """
-    group = Group("data", ("input_ids",), len(stored))
+    group = RowGroup("data", ("input_ids",), len(stored))
     return checked_row((group,), [stored[None]], vocab_size)["input_ids"]
 
 

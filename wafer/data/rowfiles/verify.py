@@ -8,16 +8,16 @@ import h5py
 
 from wafer.data.rowfiles.described import DAMAGE, Described, describe, open_rows
 from wafer.data.rowfiles.files import find_files, folder_params
-from wafer.data.rowfiles.rules import Group, checked_row, checked_tokens
+from wafer.data.rowfiles.rules import RowGroup, checked_row, checked_tokens
 from wafer.errors import DataError
 
-__all__ = ["Report", "verify_folder"]
+__all__ = ["VerifyReport", "verify_folder"]
 
 _SHOWN = 20
 _BLOCK = 256  # rows read at once
 
 
-class Report(NamedTuple):
+class VerifyReport(NamedTuple):
     """What was read and what was found.
 
     folder: what was read
@@ -42,7 +42,7 @@ class Report(NamedTuple):
         return "\n  ".join([*lines, *([f"... and {more:,} more"] if more > 0 else [])])
 
 
-def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> Report:
+def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> VerifyReport:
     """Read a folder of rows.
 
     Args:
@@ -57,7 +57,7 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
     params = folder_params(folder)
     if vocab_size is None:
         vocab_size = params.get("post-process", {}).get("vocab_size")
-    seen: dict[tuple[Group, ...], pathlib.Path] = {}
+    seen: dict[tuple[RowGroup, ...], pathlib.Path] = {}
     problems: list[str] = []
     corpus, count = False, 0
     for path in paths:
@@ -81,7 +81,7 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
     expected = params.get("n_examples")
     if expected is not None and expected != count and not problems:
         problems.append(f"{folder}: data_params.json tells of {expected} {unit}, found {count}")
-    return Report(folder, len(paths), count, unit, problems)
+    return VerifyReport(folder, len(paths), count, unit, problems)
 
 
 def _blocks(file: h5py.File, names: list[str], size: int) -> Iterator[tuple[int, list[Any] | None]]:

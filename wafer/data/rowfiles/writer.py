@@ -11,7 +11,7 @@ import numpy as np
 
 from models.files import appearing_whole
 from models.vendor.hdf5 import create_hdf5
-from wafer.data.rowfiles.rules import Attachment, Group
+from wafer.data.rowfiles.rules import Attachment, RowGroup
 
 __all__ = ["Append", "described", "growing", "write_json", "write_rows"]
 
@@ -24,7 +24,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=4) + "\n")
 
 
-def described(groups: Sequence[Group]) -> dict[str, Any]:
+def described(groups: Sequence[RowGroup]) -> dict[str, Any]:
     """Say in ``data_params.json`` which features stand where, as the vendor does."""
     longest = {"max_sequence_length": max(group.length for group in groups)}
     if len(groups) == 1:
@@ -37,7 +37,7 @@ def described(groups: Sequence[Group]) -> dict[str, Any]:
 @contextlib.contextmanager
 def growing(
     path: pathlib.Path,
-    groups: Sequence[Group],
+    groups: Sequence[RowGroup],
     compression: str | None,
     dtype: str = "i4",
     *,
@@ -90,7 +90,7 @@ def growing(
 
 def write_rows(
     path: pathlib.Path,
-    groups: Sequence[Group],
+    groups: Sequence[RowGroup],
     rows: Sequence[np.ndarray],
     compression: str | None = "gzip",
     dtype: str = "i4",

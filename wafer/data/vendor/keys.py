@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wafer.data.preprocess.progress import Counts, Written
-from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.preprocess.progress import OutputCounts, ReadCounts
+from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.vendor.settings import HookSettings
 
 __all__ = ["GROUPS", "NO_EFFECT", "REFUSED", "vendor_params"]
@@ -58,9 +58,9 @@ REFUSED = {
 
 def vendor_params(
     settings: HookSettings,
-    written: Written,
-    counts: Counts,
-    ids: Vocabulary,
+    written: OutputCounts,
+    counts: ReadCounts,
+    ids: RowVocabulary,
     features: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the top-level keys, and those of ``post-process``.

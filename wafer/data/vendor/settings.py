@@ -12,7 +12,7 @@ from wafer.data.vendor.hooks import columns
 from wafer.data.vendor.image_hooks import OLD_HOOK
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "Rules"]
+__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "RowRules"]
 
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
@@ -21,7 +21,7 @@ HIDDEN = ("nested_keys", "given", "subsets")  # fields that are no keys of a fil
 _Weights = Annotated[dict[str, float], Field(default_factory=dict)]
 
 
-class Rules(NamedTuple):
+class RowRules(NamedTuple):
     """How rows are made.
 
     release: (major, minor) whose rules they follow
@@ -221,10 +221,10 @@ class HookSettings(RunSettings):
         return 1 if self.use_single_image_token else self.num_patches
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> RowRules:
         """The newest release that takes the file, unless one is given."""
         newest = "2.3" if self.nested_keys else RELEASES[-1]
-        return Rules(_numbers(self.release or newest), self.release is not None)
+        return RowRules(_numbers(self.release or newest), self.release is not None)
 
     @property
     def overlapping(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.data.preprocess.output import Summary, outputs
+from wafer.data.preprocess.output import OutputSummary, outputs
 from wafer.data.preprocess.parts import document_hash, preprocess_parts
 from wafer.data.preprocess.run import Keep, preprocess
 from wafer.data.rowfiles.described import PARAMS
@@ -35,7 +35,7 @@ class _Share(NamedTuple):
     splits: Mapping[str, Any] | None = None
 
 
-def preprocess_all(settings: AnySettings) -> Iterator[Summary]:
+def preprocess_all(settings: AnySettings) -> Iterator[OutputSummary]:
     """Make every part that the settings ask for.
 
     Yields:
@@ -120,7 +120,7 @@ def row_length(text: str) -> int:
     return int(length)
 
 
-def _shuffled(settings: HookSettings, keep: Keep | None) -> Summary:
+def _shuffled(settings: HookSettings, keep: Keep | None) -> OutputSummary:
     """Make the rows in order, then write them in random order."""
     folder = pathlib.Path(settings.output_dir)
     first = folder / _IN_ORDER

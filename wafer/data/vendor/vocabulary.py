@@ -5,7 +5,7 @@ import shutil
 
 from tokenizers import Tokenizer
 
-from wafer.data.preprocess.vocabulary import END_MARKS, Vocabulary, first_of, gpt2_tokenizer
+from wafer.data.preprocess.vocabulary import END_MARKS, RowVocabulary, first_of, gpt2_tokenizer
 from wafer.data.rowfiles.writer import write_json
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor.settings import HookSettings
@@ -111,7 +111,7 @@ def _id(tokenizer: Tokenizer, text: str | None) -> int | None:
     return None if text is None else tokenizer.token_to_id(text)
 
 
-def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
+def describe(settings: HookSettings, tokenizer: Tokenizer) -> RowVocabulary:
     """Ids that the rows need: by the settings, the tokenizer's own files, or usual names.
 
     Raises:
@@ -140,7 +140,7 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
     )
     image = settings.image_token if settings.is_multimodal else None
     image_id = None if image is None else _needed(tokenizer, image, "image_token")
-    ids = Vocabulary(size, eos_id, pad_id, special=special, image_id=image_id)
+    ids = RowVocabulary(size, eos_id, pad_id, special=special, image_id=image_id)
     objective = settings.training_objective
     if objective == "fim":
         keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
@@ -153,7 +153,7 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
 
 
 def keep_settings(
-    settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer, folder: pathlib.Path
+    settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer, folder: pathlib.Path
 ) -> None:
     """Keep special ids, chat template and the tokenizer's own settings beside the rows.
 

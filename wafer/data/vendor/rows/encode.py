@@ -13,9 +13,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from wafer.data.preprocess.encode import (
+    EncodeCounts,
     Encoded,
     Encoder,
-    Tally,
     count_marks,
     current,
     current_for_pieces,
@@ -37,7 +37,7 @@ from wafer.data.vendor.rows.preferences import preference_rows
 from wafer.data.vendor.rows.regions import (
     Defaults,
     Document,
-    Region,
+    TextRegion,
     chat_document,
     is_chat,
     pair_document,
@@ -72,7 +72,7 @@ class _Batch:
             raise TypeError(f"expected settings with a read hook, got {type(settings).__name__}")
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
-        self.tally = Tally()
+        self.tally = EncodeCounts()
         self.characters = self.discarded = self.marks = 0
         self.raw_bytes = self.clean_characters = self.clean_bytes = 0
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
@@ -458,7 +458,7 @@ def _preferred(batch: _Batch, turns: Turns) -> np.ndarray | None:
 
 def _old_image(batch: _Batch, turns: Turns) -> tuple[OldImageRow | None] | None:
     """A row, or None in a tuple where it is too long."""
-    images = [Region(0, 0, 0, path=turn["image"]) for turn in turns if "image" in turn]
+    images = [TextRegion(0, 0, 0, path=turn["image"]) for turn in turns if "image" in turn]
     document = batch.pictured(Document("", [], tuple(images))) if turns else None
     if document is None:
         return None

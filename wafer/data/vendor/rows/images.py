@@ -10,10 +10,10 @@ import numpy as np
 
 from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
 from wafer.data.preprocess.packing import Packer, State
-from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.rules import Attachment, Group
+from wafer.data.preprocess.vocabulary import RowVocabulary
+from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.data.vendor.rows.packers import Ready
-from wafer.data.vendor.rows.regions import Document, Range, Region
+from wafer.data.vendor.rows.regions import Document, Range, TextRegion
 from wafer.data.vendor.settings import HookSettings
 from wafer.errors import DataError
 
@@ -55,7 +55,7 @@ class _Expanded(NamedTuple):
     numbers: np.ndarray
 
 
-def has_images(images: Sequence[Region], settings: HookSettings) -> bool:
+def has_images(images: Sequence[TextRegion], settings: HookSettings) -> bool:
     """Whether a document has at most ``max_num_img`` images and each is a file."""
     folder = settings.image_dir or ""
     found = (os.path.isfile(os.path.join(folder, image.path)) for image in images)
@@ -65,9 +65,9 @@ def has_images(images: Sequence[Region], settings: HookSettings) -> bool:
 def expand_images(
     ids: Sequence[int],
     offsets: Sequence[Range],
-    images: Sequence[Region],
+    images: Sequence[TextRegion],
     settings: HookSettings,
-    vocabulary: Vocabulary,
+    vocabulary: RowVocabulary,
 ) -> _Expanded:
     """Replace each image mark by ``num_patches`` slots.
 
@@ -237,7 +237,7 @@ class ImagePacker(Packer):
 
 
 def _image_row(
-    settings: HookSettings, ids: Vocabulary, sequence: ImageSequence, draws: Draws
+    settings: HookSettings, ids: RowVocabulary, sequence: ImageSequence, draws: Draws
 ) -> Row:
     """Data [5, S], paths, whether there is an image, and the slots of each image."""
     del draws
@@ -256,13 +256,13 @@ def _image_row(
     return data, paths, np.array([bool(sequence.paths)]), slots
 
 
-def image_layout(settings: HookSettings, ids: Vocabulary) -> Layout:
+def image_layout(settings: HookSettings, ids: RowVocabulary) -> Layout:
     """The layout of rows with images."""
     most = settings.max_num_img
     named = _FEATURES_2_3 if settings.rules.release < (2, 4) else _FEATURES
     cuts = functools.partial(ImagePacker, settings, ids.eos_id)
     return Layout(
-        (Group("data", named, settings.max_seq_length),),
+        (RowGroup("data", named, settings.max_seq_length),),
         cuts if settings.mode == "pretraining" else Ready,
         functools.partial(_image_row, settings, ids),
         attachments=(

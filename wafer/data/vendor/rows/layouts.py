@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.preprocess.layouts import Draws, Layout, Row, fim_row, lm_row, padded
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
-from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.rules import Group
+from wafer.data.preprocess.vocabulary import RowVocabulary
+from wafer.data.rowfiles.rules import RowGroup
 from wafer.data.vendor.rows.images import image_layout
 from wafer.data.vendor.rows.old_llava import old_image_layout
 from wafer.data.vendor.rows.packers import (
@@ -35,7 +35,7 @@ def _shifted(tokens: np.ndarray) -> np.ndarray:
     return np.stack([tokens[0, :-1], tokens[1, 1:], tokens[0, 1:]])
 
 
-def _rows(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _rows(settings: HookSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """Next-token rows of ids [n], [2, n] with weights, or [3, n] as they are."""
     short = settings.short_seq_prob
     if settings.mode == "pretraining" and short:
@@ -53,7 +53,7 @@ def _written(settings: HookSettings, row: np.ndarray) -> np.ndarray:
     return row
 
 
-def _vsl_rows(settings: HookSettings, ids: Vocabulary, group: Any, draws: Draws) -> Row:
+def _vsl_rows(settings: HookSettings, ids: RowVocabulary, group: Any, draws: Draws) -> Row:
     """Sequences side by side; the last token of the row is a label alone."""
     del draws
     rows = _shifted(np.concatenate(group, axis=1))
@@ -70,13 +70,13 @@ def _spans(lengths: Any) -> tuple[np.ndarray, np.ndarray]:
     return spans, places
 
 
-def _bert_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _bert_row(settings: HookSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     del draws
     rows = np.concatenate([tokens, np.ones_like(tokens), np.zeros_like(tokens)])
     return (padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)),)
 
 
-def _mlm_row(settings: HookSettings, ids: Vocabulary, masked: Masked, draws: Draws) -> Row:
+def _mlm_row(settings: HookSettings, ids: RowVocabulary, masked: Masked, draws: Draws) -> Row:
     del draws
     length = settings.max_seq_length
     rows = np.stack([masked.ids, np.ones_like(masked.ids)])
@@ -97,11 +97,11 @@ def _most(settings: HookSettings) -> int:
     return math.ceil(settings.mlm_fraction * settings.max_seq_length)
 
 
-def _fim_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+def _fim_row(settings: HookSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     return fim_row(settings, ids, tokens[0] if tokens.ndim > 1 else tokens, draws)
 
 
-def _stream(settings: HookSettings, ids: Vocabulary) -> Callable[[], Packer]:
+def _stream(settings: HookSettings, ids: RowVocabulary) -> Callable[[], Packer]:
     length, least = settings.max_seq_length, settings.min_sequence_len
     exact, pack = settings.rules.exact, settings.pack_sequences
     if not settings.overlapping:
@@ -111,7 +111,7 @@ def _stream(settings: HookSettings, ids: Vocabulary) -> Callable[[], Packer]:
     return functools.partial(OverlapPacker if exact else StreamPacker, length, 1, least)
 
 
-def layout_of(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> Layout:
+def layout_of(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
     """Choose the layout of a mode and objective."""
     length, objective = settings.max_seq_length, settings.training_objective
     bind = lambda shape: functools.partial(shape, settings, ids)
@@ -123,14 +123,14 @@ def layout_of(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> 
     if objective == "bert_pretraining":
         first = settings.truncate_to_msl is True
         pack = functools.partial(BertPacker, length, settings.min_sequence_len, first=first)
-        return Layout((Group("data", _BERT, length),), pack, bind(_bert_row))
+        return Layout((RowGroup("data", _BERT, length),), pack, bind(_bert_row))
     if settings.vsl:
-        return Layout((Group("data", VSL_FEATURES, length),), Ready, bind(_vsl_rows))
+        return Layout((RowGroup("data", VSL_FEATURES, length),), Ready, bind(_vsl_rows))
     if settings.mode == "dpo":
-        return Layout((Group("data", PAIR_FEATURES, length),), Ready, _as_is)
+        return Layout((RowGroup("data", PAIR_FEATURES, length),), Ready, _as_is)
     pack = _stream(settings, ids) if settings.mode == "pretraining" else Ready
     shape = _fim_row if objective == "fim" else _rows
-    return Layout((Group("data", FEATURES, length),), pack, bind(shape), objective == "fim")
+    return Layout((RowGroup("data", FEATURES, length),), pack, bind(shape), objective == "fim")
 
 
 def _as_is(row: np.ndarray, draws: Draws) -> Row:
@@ -138,7 +138,7 @@ def _as_is(row: np.ndarray, draws: Draws) -> Row:
     return (row,)
 
 
-def _mlm_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> Layout:
+def _mlm_layout(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
     length, special = settings.max_seq_length, ids.special
     named = (special.cls, special.pad, special.eos, special.unk)
     found = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
@@ -155,9 +155,9 @@ def _mlm_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -
     )
     spans = VSL_FEATURES[3:] if settings.use_vsl else ()
     labels = (
-        Group("labels", ("labels", "masked_lm_positions", "masked_lm_mask"), _most(settings))
+        RowGroup("labels", ("labels", "masked_lm_positions", "masked_lm_mask"), _most(settings))
         if settings.mlm_with_gather
-        else Group("labels", ("labels",), length)
+        else RowGroup("labels", ("labels",), length)
     )
-    groups = (Group("data", (*_BERT[:2], *spans), length), labels)
+    groups = (RowGroup("data", (*_BERT[:2], *spans), length), labels)
     return Layout(groups, pack, functools.partial(_mlm_row, settings, ids))

@@ -13,8 +13,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
-from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.rules import Attachment, Group
+from wafer.data.preprocess.vocabulary import RowVocabulary
+from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.data.vendor.image_hooks import OLD_HOOK, SYSTEM_PROMPTS
 from wafer.data.vendor.rows.packers import Ready
 from wafer.data.vendor.settings import HookSettings
@@ -90,7 +90,7 @@ def old_image_row(
     path: str,
     tokenizer: Tokenizer,
     settings: HookSettings,
-    ids: Vocabulary,
+    ids: RowVocabulary,
 ) -> OldImageRow | None:
     """One row of a conversation; None where it is too long.
 
@@ -128,7 +128,7 @@ def old_image_row(
     return OldImageRow(np.stack([tokens[:-1], loss[:-1], tokens[1:], attended[:-1] == 0]), path)
 
 
-def _row(settings: HookSettings, ids: Vocabulary, row: OldImageRow, draws: Draws) -> Row:
+def _row(settings: HookSettings, ids: RowVocabulary, row: OldImageRow, draws: Draws) -> Row:
     del draws
     data = padded(row.tokens, settings.max_seq_length, (ids.pad_id, 0, ids.pad_id, 1))
     if settings.inverted_mask:
@@ -136,7 +136,7 @@ def _row(settings: HookSettings, ids: Vocabulary, row: OldImageRow, draws: Draws
     return data, np.array([row.path or "None"])
 
 
-def old_image_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> Layout:
+def old_image_layout(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
     """The layout, with the slot where images begin for ``data_params.json``.
 
     Args:
@@ -146,7 +146,7 @@ def old_image_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokeniz
     """
     start = len(_before(tokenizer, settings.read_hook_kwargs)[0])
     return Layout(
-        (Group("data", _FEATURES, settings.max_seq_length),),
+        (RowGroup("data", _FEATURES, settings.max_seq_length),),
         Ready,
         functools.partial(_row, settings, ids),
         attachments=(Attachment("img_path", (1,), "str"),),

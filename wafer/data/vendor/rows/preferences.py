@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.vendor.settings import HookSettings
 
 __all__ = ["preference_rows"]
@@ -18,7 +18,7 @@ def preference_rows(
     render: Render,
     encode: Callable[[str], list[int]],
     settings: HookSettings,
-    ids: Vocabulary,
+    ids: RowVocabulary,
     *,
     begin: int | None = None,
 ) -> np.ndarray | None:

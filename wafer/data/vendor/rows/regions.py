@@ -11,7 +11,7 @@ from wafer.errors import DataError
 __all__ = [
     "Defaults",
     "Document",
-    "Region",
+    "TextRegion",
     "chat_document",
     "is_chat",
     "pair_document",
@@ -26,7 +26,7 @@ Range = tuple[int, int]
 Render = Callable[[Sequence[Mapping[str, str]]], str]
 
 
-class Region(NamedTuple):
+class TextRegion(NamedTuple):
     """A stretch of a document's text.
 
     start, end: characters
@@ -50,8 +50,8 @@ class Document(NamedTuple):
     """A text and its regions, in order; the text has a mark where an image stands."""
 
     text: str
-    regions: list[Region]
-    images: tuple[Region, ...] = ()
+    regions: list[TextRegion]
+    images: tuple[TextRegion, ...] = ()
 
 
 class Defaults(NamedTuple):
@@ -124,10 +124,10 @@ def text_document(turns: Turns, defaults: Defaults) -> Document:
     return _document(text, regions)
 
 
-def _region(part: _Part, start: int, role: str = "") -> Region:
+def _region(part: _Part, start: int, role: str = "") -> TextRegion:
     """The region of a part whose text begins at a character."""
     end = start + len(part.text or "")
-    return Region(start, end, part.weight, role, attention=part.attention, path=part.path)
+    return TextRegion(start, end, part.weight, role, attention=part.attention, path=part.path)
 
 
 def is_chat(turns: Turns) -> bool:
@@ -162,7 +162,7 @@ def pair_document(turns: Turns, defaults: Defaults, after: Mapping[str, str]) ->
     return _document(text, regions)
 
 
-def _document(text: str, regions: Sequence[Region]) -> Document:
+def _document(text: str, regions: Sequence[TextRegion]) -> Document:
     """Regions of texts apart from those of images, without empty ones."""
     texts = [region for region in regions if region.end > region.start and not region.path]
     return Document(text, texts, tuple(region for region in regions if region.path))
@@ -239,7 +239,7 @@ def stretch_over_ends(
 
 
 def token_ranges(
-    offsets: Sequence[Range], regions: Sequence[Region], *, by_gaps: bool
+    offsets: Sequence[Range], regions: Sequence[TextRegion], *, by_gaps: bool
 ) -> list[Range]:
     """Tokens of each region, the end excluded.
 
@@ -276,7 +276,7 @@ def _last(offsets: Sequence[Range], first: int, end: int, by_gaps: bool) -> int 
     return None
 
 
-def weights_of(count: int, regions: Sequence[Region], ranges: Sequence[Range]) -> np.ndarray:
+def weights_of(count: int, regions: Sequence[TextRegion], ranges: Sequence[Range]) -> np.ndarray:
     """[count] float weights of the tokens; 0 outside the regions."""
     weights = np.zeros(count)
     for region, (first, end) in zip(regions, ranges, strict=True):
@@ -286,7 +286,7 @@ def weights_of(count: int, regions: Sequence[Region], ranges: Sequence[Range]) -
 
 def truncation(
     count: int,
-    regions: Sequence[Region],
+    regions: Sequence[TextRegion],
     ranges: Sequence[Range],
     *,
     length: int,
