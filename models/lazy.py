@@ -37,10 +37,8 @@ class LazyArray:
         return math.prod(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Read it."""
         array = np.asarray(self.read(), dtype)
         return array.copy() if copy else array
 
     def __repr__(self) -> str:
-        """Describe it without reading it."""
         return f"LazyArray({self.name}: {self.dtype}{list(self.shape)})"

@@ -86,7 +86,14 @@ def run_python(path, *, slow):
     return scope
 
 
-@pytest.mark.parametrize("path", [p for p in with_blocks("python") if p != README], ids=name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if "hpc" in path.name else [], id=name(path))
+        for path in with_blocks("python")
+        if path != README
+    ],
+)
 def test_python_runs(path, folder):
     run_python(path, slow=False)
 

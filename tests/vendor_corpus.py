@@ -108,7 +108,7 @@ def files(folder: Path) -> Iterator[Vendor]:
 
 def problems_of(text: str, name: str, release: str = "2.0") -> list[Problem]:
     """Check one file as ``wafer run CSX --mode train --validate_only`` does; [] is accepted."""
-    from wafer.commands.dry import validate_only
+    from wafer.commands.planning.dry import validate_only
     from wafer.config import load_all
     from wafer.errors import ConfigError, WaferError
 
@@ -130,7 +130,7 @@ def problems_of(text: str, name: str, release: str = "2.0") -> list[Problem]:
 
 def converted(text: str, name: str, release: tuple[int, int]) -> str:
     """Rewrite a file as ``convert-config --tgt-fmt wafer`` does; '' where it ends with 1."""
-    from wafer.commands.convert import rewrite
+    from wafer.commands.checkpoints.convert import rewrite
     from wafer.errors import WaferError
 
     with tempfile.TemporaryDirectory() as folder:

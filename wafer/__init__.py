@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from wafer.version import __version__
 
 if TYPE_CHECKING:
-    from wafer.commands.compile import compile
-    from wafer.commands.finalize import finalize
+    from wafer.commands.checkpoints.finalize import finalize
+    from wafer.commands.checkpoints.prune import prune
     from wafer.commands.generate import generate
     from wafer.commands.inputs import load
-    from wafer.commands.plan import plan
-    from wafer.commands.prune import prune
+    from wafer.commands.planning.compile import compile
+    from wafer.commands.planning.plan import plan
     from wafer.commands.run import evaluate, train
     from wafer.experiment import Experiment
     from wafer.registration import register_model, register_optimizer, register_task
@@ -42,13 +42,13 @@ __all__ = [
 
 _MODULES = {
     "Experiment": "wafer.experiment",
-    "compile": "wafer.commands.compile",
+    "compile": "wafer.commands.planning.compile",
     "evaluate": "wafer.commands.run",
-    "finalize": "wafer.commands.finalize",
+    "finalize": "wafer.commands.checkpoints.finalize",
     "generate": "wafer.commands.generate",
     "load": "wafer.commands.inputs",
-    "plan": "wafer.commands.plan",
-    "prune": "wafer.commands.prune",
+    "plan": "wafer.commands.planning.plan",
+    "prune": "wafer.commands.checkpoints.prune",
     "register_model": "wafer.registration",
     "register_optimizer": "wafer.registration",
     "register_task": "wafer.registration",

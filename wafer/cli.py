@@ -40,11 +40,11 @@ _VERBS = {
     "score": ("a model's log-probabilities of DPO's answers", "wafer.commands.score:add_arguments"),
     "plan": (
         "predict memory, traffic and time of N systems",
-        "wafer.commands.plan:add_arguments",
+        "wafer.commands.planning.plan:add_arguments",
     ),
     "compile": (
         "floor plan of a model on the wafer, and its predicted speed",
-        "wafer.commands.compile:add_arguments",
+        "wafer.commands.planning.compile:add_arguments",
     ),
     "config": ("write run files, list their keys", "wafer.commands.config:add_arguments"),
     "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
@@ -55,17 +55,20 @@ _VERBS = {
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
     "prune": (
         "choose masks from data, without training: Wanda, SparseGPT, SNIP, SynFlow",
-        "wafer.commands.prune:add_arguments",
+        "wafer.commands.checkpoints.prune:add_arguments",
     ),
-    "checkpoint": ("is a checkpoint sound?", "wafer.commands.checkpoint:add_arguments"),
-    "finalize": ("turn NaN at pruned weights into 0", "wafer.commands.finalize:add_arguments"),
+    "checkpoint": ("is a checkpoint sound?", "wafer.commands.checkpoints.inspect:add_arguments"),
+    "finalize": (
+        "turn NaN at pruned weights into 0",
+        "wafer.commands.checkpoints.finalize:add_arguments",
+    ),
     "jobs": (
         "list, cancel and label runs; share the systems out",
         "wafer.commands.jobs:add_arguments",
     ),
     "convert": (
         "checkpoints and configs of Hugging Face and of the vendor, both ways",
-        "wafer.commands.convert:add_arguments",
+        "wafer.commands.checkpoints.convert:add_arguments",
     ),
 }
 

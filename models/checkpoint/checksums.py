@@ -30,7 +30,6 @@ class ArrayRecord(NamedTuple):
         return cls(tuple(value.shape), value.dtype.name, checksum(value))
 
     def __str__(self) -> str:
-        """Write dtype, shape and checksum."""
         return f"{self.dtype}{list(self.shape)} with checksum {self.checksum}"
 
 

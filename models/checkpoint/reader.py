@@ -201,7 +201,6 @@ class StoredTree:
         return names
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the arrays' paths in name order."""
         return iter(sorted(self.names))
 
     def open(self, name: str) -> ts.TensorStore:

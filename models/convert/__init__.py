@@ -2,8 +2,8 @@
 
 from models.convert.api import config_from_hf, config_to_hf, from_hf, register, to_hf
 from models.convert.config_map import ConfigMap, read_rope, write_rope
-from models.convert.decoder_tables import decoder_table
 from models.convert.engine import embedding, fused, linear, norm
+from models.convert.tables.decoder_tables import decoder_table
 
 __all__ = [
     "ConfigMap",

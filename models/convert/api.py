@@ -13,15 +13,15 @@ from numpy.typing import DTypeLike
 
 from models.base import Model
 from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
-from models.convert.decoder_configs import DECODER_CONFIGS
-from models.convert.decoder_tables import DECODER_TABLES
 from models.convert.engine import Table, export_tensors, has_own_head, import_tensors
 from models.convert.files import open_tensors, read_config
-from models.convert.other_configs import OTHER_CONFIGS
-from models.convert.other_tables import OTHER_TABLES
 from models.convert.same import require_same
 from models.convert.shards import write_shards
 from models.convert.standard import standard_form
+from models.convert.tables.decoder_configs import DECODER_CONFIGS
+from models.convert.tables.decoder_tables import DECODER_TABLES
+from models.convert.tables.other_configs import OTHER_CONFIGS
+from models.convert.tables.other_tables import OTHER_TABLES
 from models.convert.tokenizer import carry_tokenizer, write_tokenizer_config
 from models.errors import did_you_mean
 from models.families.decoder_config import DecoderConfig

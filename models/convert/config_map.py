@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.convert.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
+from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
 from models.errors import did_you_mean
 
 __all__ = [

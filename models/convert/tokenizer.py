@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.convert.class_defaults import CLASS_IDS
+from models.convert.tables.class_defaults import CLASS_IDS
 from models.files import appearing_whole, read_json
 
 __all__ = [

@@ -38,9 +38,12 @@ class _DeferredFile(io.RawIOBase):
             raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_CUR: self._at, os.SEEK_END: os.fstat(self._number).st_size}
-        self._at = base.get(whence, 0) + offset
-        return self._at
+        if whence == os.SEEK_CUR:
+            offset += self._at
+        elif whence == os.SEEK_END:
+            offset += os.fstat(self._number).st_size
+        self._at = offset
+        return offset
 
     def tell(self) -> int:
         return self._at

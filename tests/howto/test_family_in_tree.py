@@ -6,11 +6,11 @@ import re
 import pytest
 from helpers.paths import GOLDEN, ROOT
 
-from models.convert.class_defaults import CLASS_DEFAULTS, HARMLESS
-from models.convert.decoder_configs import DECODER_CONFIGS
-from models.convert.decoder_tables import DECODER_TABLES
-from models.convert.other_configs import OTHER_CONFIGS
-from models.convert.other_tables import OTHER_TABLES
+from models.convert.tables.class_defaults import CLASS_DEFAULTS, HARMLESS
+from models.convert.tables.decoder_configs import DECODER_CONFIGS
+from models.convert.tables.decoder_tables import DECODER_TABLES
+from models.convert.tables.other_configs import OTHER_CONFIGS
+from models.convert.tables.other_tables import OTHER_TABLES
 from models.names import MODELS
 
 PAGE = ROOT / "docs" / "howto" / "family-in-tree.md"

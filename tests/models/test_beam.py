@@ -61,7 +61,7 @@ def best_of_all(chances, penalty):
     return [*best, *[END] * (count - len(best))], scores[best]
 
 
-@pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 3.0])
+@pytest.mark.parametrize("penalty", [pytest.param(-1.0, marks=pytest.mark.slow), 0.0, 1.0, 3.0])
 def test_enough_beams_find_the_best_of_all_sequences(seq2seq, chances, penalty):
     result = models.beam_search(
         *seq2seq, SOURCE, 2, num_beams=8, end_id=END, length_penalty=penalty, lengths=LENGTHS
@@ -94,8 +94,8 @@ def test_more_beams_are_never_worse_here_and_rows_are_independent(seq2seq):
             *seq2seq, source, 6, num_beams=beams, end_id=END, length_penalty=0.0, lengths=lengths
         )
 
-    scores = [search(beams).scores for beams in (1, 2, 4)]
-    assert (scores[2] >= scores[0] - 1e-5).all()
+    scores = [search(beams).scores for beams in (1, 4)]
+    assert (scores[1] >= scores[0] - 1e-5).all()
     alone = search(4, SOURCE[1:, :2], [2])
     np.testing.assert_array_equal(alone.tokens[0], search(4).tokens[1])
 

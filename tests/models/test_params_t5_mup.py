@@ -33,7 +33,7 @@ def batch():
     return Batch(tokens, tokens, jnp.ones(8), layout, extras)
 
 
-@pytest.mark.parametrize("head", [None, 2])
+@pytest.mark.parametrize("head", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_forward_is_that_of_a_plain_t5_with_the_scales_in_its_weights(head):
     """q.k x alpha / d_kv, and / width where heads keep their size; embeddings x alpha x d^1/2."""
     own = model_of(**MUP, mup_base_d_kv=head)

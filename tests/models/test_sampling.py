@@ -177,7 +177,7 @@ def test_errors_come_before_the_first_token(decoder):
     [
         (1, None, 0.0),
         pytest.param(6, None, 0.0, marks=pytest.mark.slow),
-        (6, 4, 0.1),
+        pytest.param(6, 4, 0.1, marks=pytest.mark.slow),
         pytest.param(6, None, 0.1, marks=pytest.mark.slow),
         (6, None, 3.0),
         pytest.param(6, 4, 3.0, marks=pytest.mark.slow),

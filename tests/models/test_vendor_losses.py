@@ -164,8 +164,15 @@ def test_t5_norm_rows_and_initial_values_are_the_vendors():
         assert float(jnp.std(values)) == pytest.approx(std, rel=0.05), name
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", ["t5", "transformer"])
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [
+        ("t5", True),
+        ("transformer", False),
+        pytest.param("t5", False, marks=pytest.mark.slow),
+        pytest.param("transformer", True, marks=pytest.mark.slow),
+    ],
+)
 def test_logits_are_scaled_only_where_weights_are_shared(name, tied):
     model, data = seq2seq(name, share_embedding_weights=tied), seq2seq_batch()
     params = model.init(jax.random.key(0))

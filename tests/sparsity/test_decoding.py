@@ -36,7 +36,7 @@ def trees(name):
 
 @pytest.mark.parametrize(
     ("family", "rows"),
-    [("gpt2", 1), ("llama", 3), pytest.param("gptj", 3, marks=pytest.mark.slow)],
+    [("gpt2", 1), *(pytest.param(name, 3, marks=pytest.mark.slow) for name in ("llama", "gptj"))],
 )
 def test_greedy_tokens_are_those_of_dense_weights(family, rows):
     model, stored, dense = trees(family)

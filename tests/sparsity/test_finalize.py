@@ -60,7 +60,9 @@ def assert_finalized(source, target):
         assert not np.isnan(after[name]).any()
 
 
-@pytest.mark.parametrize("storage", ["ours", "raw", "files"])
+@pytest.mark.parametrize(
+    "storage", ["ours", *(pytest.param(s, marks=pytest.mark.slow) for s in ("raw", "files"))]
+)
 def test_ninety_arrays_of_every_threshold(tmp_path, storage):
     near = [n + d for n in (FLOATS // 4, FLOATS, 2 * FLOATS) for d in (-1, 0, 1)]
     small = [100] * 31 + [50_000] * 5

@@ -66,7 +66,11 @@ def trained(parts, compute):
     return sparsifier.expand(params, (), sparse)[0], sparsifier.masks(sparse), losses
 
 
-@pytest.mark.parametrize("parts", [linen_parts, nnx_parts], ids=["linen", "nnx"])
+@pytest.mark.parametrize(
+    "parts",
+    [linen_parts, pytest.param(nnx_parts, marks=pytest.mark.slow)],
+    ids=["linen", "nnx"],
+)
 def test_csr_weights_train_in_flax_layers_as_masked_ones_do(parts):
     masked, csr = trained(parts, "masked"), trained(parts, "csr")
     assert len(csr[1]) == 2

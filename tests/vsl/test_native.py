@@ -234,7 +234,7 @@ print(fused.LIBRARY.target(), float(abs(got - want).max() / abs(want).max()) < 3
     ("setting", "said"),
     [
         ("avx2", "avx2 True"),
-        ("0", "None True"),
+        pytest.param("0", "None True", marks=pytest.mark.slow),
         pytest.param("baseline", "baseline True", marks=pytest.mark.slow),
     ],
 )

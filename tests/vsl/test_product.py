@@ -153,7 +153,7 @@ def _batch(family: str) -> models.Batch:
     return models.Batch(tokens, labels, layout.valid.astype(jnp.float32), layout, extras)
 
 
-SLOW = {"gpt2 padded", "bert", "t5"}  # two compilations each
+SLOW = {"gpt2 padded", "bert masked", "bert", "t5"}  # two compilations each
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from helpers.runs import config
 
 import models
 from wafer.cli import main
-from wafer.commands.plan import plan
+from wafer.commands.planning.plan import plan
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, Machine, StageCost, costs, measure_host, predict
 

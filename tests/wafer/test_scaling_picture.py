@@ -5,7 +5,7 @@ import yaml
 from helpers.runs import config
 
 from wafer.cli import main
-from wafer.commands.scaling import ScalingPlan, draw_scaling, short_count
+from wafer.commands.planning.scaling import ScalingPlan, draw_scaling, short_count
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, Prediction
 

@@ -43,7 +43,10 @@ def _tokenizer(*, bos):
     return tokenizer
 
 
-@pytest.mark.parametrize(("name", "bos"), TEXTS)
+@pytest.mark.parametrize(
+    ("name", "bos"),
+    [pytest.param(*case, marks=[] if case[1] else pytest.mark.slow) for case in TEXTS],
+)
 def test_a_folder_gives_the_text_that_transformers_gives(tmp_path, name, bos):
     folder = shutil.copytree(GOLDEN / "hf" / name, tmp_path / name)
     _tokenizer(bos=bos).save(str(folder / "tokenizer.json"))

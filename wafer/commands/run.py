@@ -222,8 +222,13 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     Raises:
         WaferError: whatever the user has to fix.
     """
-    from wafer.commands.copies import with_copies
-    from wafer.commands.dry import compile_only, floor_plan, makes_floor_plan, validate_only
+    from wafer.commands.planning.copies import with_copies
+    from wafer.commands.planning.dry import (
+        compile_only,
+        floor_plan,
+        makes_floor_plan,
+        validate_only,
+    )
     from wafer.experiment import Experiment
     from wafer.session.build import seed_of
     from wafer.session.evaluate import evaluate_every, evaluate_one

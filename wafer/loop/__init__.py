@@ -4,6 +4,7 @@
 ``loss.backward()`` becomes ``cstorch.backward(loss)``, ``torch`` functions become ``jax.numpy``.
 """
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +101,4 @@ __all__ = [
     "utils",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

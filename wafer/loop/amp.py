@@ -1,6 +1,7 @@
 """Loss scaling, clipping and the half type in a loop."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -283,6 +284,4 @@ def disable_casts() -> Iterator[None]:
         where.autocast_depth = depth
 
 
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

@@ -4,6 +4,7 @@ One process loads every batch here, so a loader that shares its rows among strea
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -106,7 +107,4 @@ def barrier(*_: object, **__: object) -> None:
 get_rank = get_streaming_rank = get_ordinal
 get_world_size = num_tasks = num_streamers
 
-
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

@@ -8,6 +8,7 @@ A metric is called in a traced step or outside one; its sums grow when the step 
 """
 
 import abc
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -93,7 +94,6 @@ class LoopMetric(abc.ABC):
     __call__ = forward
 
     def __float__(self) -> float:
-        """The value over all steps."""
         return float(self.compute())
 
 
@@ -447,6 +447,4 @@ class AUCMetric(LoopMetric):
         return float(_divide(areas, self.all_positives).sum())
 
 
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

@@ -175,7 +175,6 @@ class ParameterState:
         return self.arrays.setdefault(parameter.name, {})
 
     def __setitem__(self, parameter: Parameter, arrays: dict[str, Array]) -> None:
-        """Replace the arrays of a parameter."""
         self.arrays[parameter.name] = arrays
 
 

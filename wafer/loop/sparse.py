@@ -244,7 +244,4 @@ Static, GMP, SET, RigL = (functools.partial(_algorithm, name) for name in _NAMES
     RigLSparsityOptimizer,
 ) = (functools.partial(configure_sparsity_optimizer, name) for name in _NAMES)
 
-
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

@@ -83,7 +83,13 @@ def test_the_archive_holds_every_case(unpacked):
     assert {path.name for path in unpacked.iterdir()} == CASES.keys()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if i % 3 and name not in QUICK else [])
+        for i, name in enumerate(CASES)
+    ],
+)
 def test_what_is_stored_is_read_and_is_what_would_be_stored(unpacked, name):
     expected, folder = CASES[name], unpacked / name
     stored = folder / "run" / "checkpoints" / "2"

@@ -9,7 +9,7 @@ import pytest
 
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import _CONFIGS
-from models.convert.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
+from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
 from models.layers.basic import ACTIVATIONS
 from models.registry import build
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-from wafer.commands.compile import compile
 from wafer.commands.inputs import experiment_of
+from wafer.commands.planning.compile import compile
 from wafer.compiler.compile import CompileOptions, compile_graph
 from wafer.compiler.costs import Setting, choices_of
 from wafer.compiler.decode.costs import gemv_cycles, line_cycles

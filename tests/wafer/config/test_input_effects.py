@@ -54,7 +54,7 @@ ELSEWHERE = {
     "image_size": "of other tasks: test_random_rows.py",
 }
 PARTS = ("train_input", "eval_input")
-FAST = {"GptHDF5DataProcessor", "T5DynamicDataProcessor", "RemoteHomologyDataProcessor"}
+FAST = {"GptHDF5DataProcessor", "RemoteHomologyDataProcessor"}
 
 
 @functools.cache

@@ -267,7 +267,7 @@ def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, ca
     assert not (killed / "data_params.json").exists()
     written_at = {path.name: path.stat().st_mtime_ns for path in killed.glob("*.h5")}
     caplog.set_level("INFO", logger="wafer")
-    assert main(command(big, killed, words, 2)[3:]) == 0
+    assert main(command(big, killed, words, 1)[3:]) == 0
     assert "Going on after" in caplog.text
     same_rows(whole, killed)
     kept = [

@@ -14,6 +14,7 @@ from models.convert.tokenizer import special_ids
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.sections.rows import GptHDF5MapDataProcessor
+from wafer.data.text.tokenizer import train_bpe
 from wafer.data.vendor.keys import NO_EFFECT, REFUSED
 from wafer.data.vendor.load import load_settings
 from wafer.data.vendor.settings import HookSettings
@@ -140,6 +141,20 @@ def test_a_text_longer_than_a_chunk_stays_one_document(tmp_path):
 
     assert written("ours") == f"{text}/"
     assert written("vendor", release="2.10").count("/") > 3
+
+
+def test_a_long_text_is_cut_between_tokens_where_no_word_ends_before_a_blank(tmp_path):
+    text = ("12345, 67890. " * 150).strip()
+    processing = {"read_chunk_size": 1, "max_seq_length": 2000}
+    path = hook_file(tmp_path, [{"text": text}], processing=processing)
+    tokenizer = train_bpe([text], 290)
+    tokenizer.save(
+        str(pathlib.Path(load_settings(path, {}).huggingface_tokenizer) / "tokenizer.json")
+    )
+    run(path)
+    (row,) = rows_in(tmp_path / "out")
+    assert row[0, row[1] > 0].tolist() == tokenizer.encode(text).ids
+    assert row[1].sum() < len(text) / 2
 
 
 def test_shuffled_rows_are_the_same_rows(tmp_path):

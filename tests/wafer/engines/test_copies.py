@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 import models
 from models.checkpoint.reader import load_checkpoint
-from wafer.commands.copies import with_copies
-from wafer.commands.plan import plan
+from wafer.commands.planning.copies import with_copies
+from wafer.commands.planning.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.engines.choose import check, make

@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 import models
 from models.checkpoint.reader import load_checkpoint
 from models.families.fc_mnist import image_batch
-from wafer.commands.plan import plan
+from wafer.commands.planning.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.config.engines import engine_row

@@ -72,6 +72,7 @@ def first_step(sections, params=None):
     return {name: float(value) for name, value in metrics.items()}
 
 
+@pytest.mark.slow
 def test_a_teacher_that_is_the_student_gives_no_divergence(teacher):
     _, params, _ = wafer.load(teacher)
     plain = first_step(config(), params)

@@ -95,7 +95,14 @@ def words(states, name):
     return np.asarray(fabric.read(CASES[name], states[name], "a"))[0]
 
 
-@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize(
+    "levels",
+    [
+        ("medium", "medium"),
+        ("medium", "high"),
+        *(pytest.param(two, marks=pytest.mark.slow) for two in LEVELS if two[0] != "medium"),
+    ],
+)
 def test_the_higher_level_goes_first_and_the_task_of_equals(reference, levels):
     got = words(reference, f"task {levels[0]}, microthread {levels[1]}")[0, 16:21]
     np.testing.assert_array_equal(got, RAMP[:5] if LEVELS[levels] is FIRST else RAMP[8:13])

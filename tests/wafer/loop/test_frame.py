@@ -91,6 +91,7 @@ def train(folder, steps, start=None, num_csx=1):
     return losses, model
 
 
+@pytest.mark.slow
 def test_gigagpts_frame_is_optax_with_two_groups(tmp_path):
     losses, model = train(tmp_path, 3)
     reference = gigagpt.GPTModel(TINY)

@@ -48,6 +48,7 @@ def run(params: pathlib.Path, folder: pathlib.Path, *flags: str) -> None:
     assert main(["run", "--params", str(params), "--model_dir", str(folder), *flags]) == 0
 
 
+@pytest.mark.slow
 def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run(params, whole, "--mode", "train_and_eval")

@@ -307,7 +307,7 @@ def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monk
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+@pytest.mark.parametrize("mode", ["train_and_eval", pytest.param("train", marks=pytest.mark.slow)])
 def test_finished_training_says_so_and_is_no_error(trained, run_copy, caplog, mode):
     settings = {"mode": mode, "eval_frequency": 4}
     written = (run_copy / "train" / "metrics.jsonl").read_bytes()
@@ -328,6 +328,7 @@ def test_fill_template_suggests_names():
         fill_template({"a": {"kernels": np.zeros(2)}}, {"a": {"kernel": np.zeros(2)}}, "here")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
 def test_half_written_and_damaged_checkpoints_are_skipped(run_copy, caplog):
     folder = run_copy / "checkpoints"

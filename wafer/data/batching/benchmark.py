@@ -24,7 +24,6 @@ class ReadingRate(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        """One line for the terminal."""
         seconds = max(self.seconds, 1e-9)
         return (
             f"{self.batches:,} batches in {self.seconds:.2f} s: {self.batches / seconds:,.1f} "

@@ -30,11 +30,9 @@ class RowSource:
         self._examples, self._build = examples, build
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self._examples)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One complete row; the same index always gives the same arrays."""
         index = int(index)
         features = self._build(self._examples[index])
         return features | {"row": np.asarray(index + 1, np.int32)}

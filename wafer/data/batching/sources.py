@@ -33,13 +33,9 @@ PAIR_FEATURES = tuple(f"{side}_{name}" for side in ("chosen", "rejected") for na
 class Source(Protocol):
     """What grain reads: a sized, random-access collection of examples."""
 
-    def __len__(self) -> int:
-        """Number of examples."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> dict[str, np.ndarray]:
-        """One example; the same index always gives the same arrays."""
-        ...
+    def __getitem__(self, index: int, /) -> dict[str, np.ndarray]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +89,6 @@ class DocumentSource:
         self._bos_id = bos_id
 
     def __len__(self) -> int:
-        """Number of documents."""
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -133,7 +128,6 @@ class Subset:
         self._size = len(self._index) if num_samples is None else num_samples
 
     def __len__(self) -> int:
-        """Examples of one pass."""
         return self._size
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

@@ -47,7 +47,6 @@ class Stream:
         self._batches: Iterator[Rows] | None = None
 
     def __iter__(self) -> Iterator[Rows]:
-        """The stream is its own iterator."""
         return self
 
     def __next__(self) -> Rows:

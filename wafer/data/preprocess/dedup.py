@@ -75,7 +75,6 @@ class Report(NamedTuple):
     characters_removed: int = 0
 
     def __str__(self) -> str:
-        """One line for the reader."""
         share = self.removed / max(self.records, 1)
         characters = self.characters_removed / max(self.characters, 1)
         return (

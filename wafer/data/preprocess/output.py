@@ -36,7 +36,6 @@ class Summary(NamedTuple):
     params: dict[str, Any]
 
     def __str__(self) -> str:
-        """A few lines for the terminal."""
         after = self.params["post-process"]
         unit = "tokens" if self.params["data_format"] == "corpus" else "rows"
         lines = [
@@ -106,7 +105,6 @@ class Sink:
         self._append: Append | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
     def __exit__(self, *error: object) -> None:

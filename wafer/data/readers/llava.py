@@ -151,7 +151,6 @@ class LlavaSource(StoredRows):
         return slots._replace(first=start)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One row with its image."""
         path, row, datasets = self.place(index)
         rows = datasets["data"][row].astype(np.int32)
         ids, loss_mask, labels = rows[:3]

@@ -112,7 +112,6 @@ class RandomRows:
     seed: int
 
     def __len__(self) -> int:
-        """Rows of one epoch."""
         return self.num_examples
 
     def _row(self, index: int) -> _Row:
@@ -129,7 +128,6 @@ class RandomRows:
         return _Row(rng, self.vocab_size, self.classes, valid)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One row."""
         row, out = self._row(index), {}
         if self.task == "dpo":
             return self._pair(row)

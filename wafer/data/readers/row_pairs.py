@@ -60,7 +60,6 @@ class PairSource:
             self._reference = np.concatenate([_reference(f, len(part)) for f, part in own])
 
     def __len__(self) -> int:
-        """Pairs of all folders."""
         return int(self._ends[-1])
 
     @property
@@ -69,7 +68,6 @@ class PairSource:
         return self._parts[0].row_shape[1]
 
     def __getitem__(self, index: int) -> Rows:
-        """One pair."""
         part = int(np.searchsorted(self._ends, index, side="right"))
         row = self._parts[part][index - (int(self._ends[part - 1]) if part else 0)]
         answers = []

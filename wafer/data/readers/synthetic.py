@@ -27,7 +27,6 @@ class SyntheticSource:
     seed: int = 0
 
     def __len__(self) -> int:
-        """Examples in one epoch."""
         return self.num_examples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

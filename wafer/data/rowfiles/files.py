@@ -108,7 +108,6 @@ class StoredRows:
         self._handles: dict[int, dict[str, Any]] = {}
 
     def __len__(self) -> int:
-        """Examples in all files."""
         return self._ends[-1]
 
     def place(self, index: int) -> tuple[pathlib.Path, int, dict[str, Any]]:

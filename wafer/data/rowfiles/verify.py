@@ -34,7 +34,6 @@ class Report(NamedTuple):
     problems: list[str]
 
     def __str__(self) -> str:
-        """Report in a few lines."""
         head = f"{self.folder}: {self.rows:,} {self.unit} in {self.files} file(s)"
         if not self.problems:
             return f"{head}, all in order"

@@ -32,7 +32,6 @@ class Rules(NamedTuple):
     exact: bool
 
     def __str__(self) -> str:
-        """One line for the log."""
         name = f"{self.release[0]}.{self.release[1]}"
         if self.exact:
             return f"Rows of release {name}, as the vendor's tool writes them"

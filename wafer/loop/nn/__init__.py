@@ -4,6 +4,7 @@ A model derives from ``nn.Module`` and is made of ``nnx``'s layers. After ``comp
 ``parameters()``, ``state_dict()`` and the rest itself, as a torch module does.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,7 +67,4 @@ class LoopModule(nnx.Module):
 Module = LoopModule
 """The name that ports of torch modules use."""
 
-
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

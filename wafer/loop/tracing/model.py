@@ -91,7 +91,6 @@ class Parameter:
         return np.asarray(self.value).__array__(*args, **kwargs)
 
     def __repr__(self) -> str:
-        """Name and array."""
         return f"Parameter({self.name!r}, {self.value!r})"
 
 
@@ -107,7 +106,6 @@ class Parameters:
         self.model, self._named = model, named
 
     def __iter__(self) -> Iterator[Any]:
-        """List them."""
         for name, _ in named_leaves(self.model.params):
             parameter = Parameter(self.model, name)
             yield (name, parameter) if self._named else parameter

@@ -1,6 +1,6 @@
 """``wafer.loop.utils``: what the vendor keeps under this name."""
 
-from typing import Any
+import functools
 
 from wafer.loop import distributed as cluster
 from wafer.loop.distributed import CSConfig
@@ -9,7 +9,4 @@ from wafer.loop.utils import data, tensorboard, tracker
 
 __all__ = ["CSConfig", "cluster", "data", "tensorboard", "tracker"]
 
-
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

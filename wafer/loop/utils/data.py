@@ -1,5 +1,6 @@
 """Loaders and the loop itself."""
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,7 +47,6 @@ class DataLoader:
         self._batches_ahead: Iterable[Any] | None = self._make()
 
     def __len__(self) -> int:
-        """Batches of one pass, where the iterable knows."""
         if self._batches_ahead is None:
             self._batches_ahead = self._make()
         return len(self._batches_ahead)  # type: ignore[arg-type]
@@ -194,7 +194,6 @@ class DataExecutor:
         self._num_csx = self.cs_config.num_csx
 
     def __len__(self) -> int:
-        """Steps of the loop."""
         return self.num_steps
 
     @property
@@ -316,6 +315,4 @@ def compute_num_steps(
     return given[0] * min(one_pass, steps_per_epoch or one_pass)
 
 
-def __getattr__(name: str) -> Any:
-    """Say what to use for a name of the vendor's that is not here."""
-    explain(__name__, name)
+__getattr__ = functools.partial(explain, __name__)

@@ -54,7 +54,8 @@ from wafer.errors import DataError
 __all__ = ["encode_examples"]
 
 _LOG = logging.getLogger(__name__)
-_JOINT = re.compile(r"\w(?=[ \n]\w)")  # a word's end: the blank is the next token's beginning
+# A word's end, whose blank is the next token's beginning; where there is none, any one blank.
+_JOINTS = (re.compile(r"\w(?=[ \n]\w)"), re.compile(r"\S(?=[ \n]\S)"))
 
 
 class _Batch:
@@ -229,8 +230,8 @@ def _stretches(text: str, size: int) -> Iterator[str]:
     """A text that is longer than a chunk in stretches, so that encoding it takes little memory."""
     start = 0
     while len(text) - start > size:
-        joint = _JOINT.search(text, start + size, start + 2 * size)
-        end = joint.end() if joint else start + size
+        found = (joint.search(text, start + size, start + 2 * size) for joint in _JOINTS)
+        end = next((joint.end() for joint in found if joint), start + size)
         yield text[start:end]
         start = end
     yield text[start:]

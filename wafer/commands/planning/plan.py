@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from wafer.commands.scaling import ScalingPlan, draw_scaling
+from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
@@ -70,8 +70,8 @@ def plan(
     """
     import jax
 
-    from wafer.commands.copies import with_copies
     from wafer.commands.inputs import experiment_of
+    from wafer.commands.planning.copies import with_copies
     from wafer.engines.choose import check
     from wafer.engines.stagewise.pipeline.regions import regions
     from wafer.errors import ConfigError, Problem

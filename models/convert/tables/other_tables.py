@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.convert.codecs import PATCHES, SAME, leading_one
-from models.convert.decoder_tables import DECODER_TABLES
 from models.convert.engine import Row, Table, embedding, linear, norm, repeated, under
+from models.convert.tables.decoder_tables import DECODER_TABLES
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig

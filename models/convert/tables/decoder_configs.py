@@ -10,7 +10,7 @@ from models.convert.config_map import (
     write_activation,
     write_rope,
 )
-from models.convert.llama_configs import (
+from models.convert.tables.llama_configs import (
     KEYS,
     LLAMA_KEYS,
     full_rope,

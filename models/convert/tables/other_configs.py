@@ -13,7 +13,7 @@ from models.convert.config_map import (
     to_our_settings,
     write_activation,
 )
-from models.convert.decoder_configs import DECODER_CONFIGS
+from models.convert.tables.decoder_configs import DECODER_CONFIGS
 from models.errors import did_you_mean
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig

@@ -1,0 +1,1 @@
+"""Tables of Hugging Face's names and settings, by family."""

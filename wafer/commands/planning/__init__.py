@@ -1,0 +1,1 @@
+"""Verbs and modes that predict a run: costs, floor plans, shapes."""
