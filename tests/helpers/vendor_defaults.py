@@ -6,7 +6,8 @@ FOLDER is a checkout or a git directory of the public model zoo with its tags. W
 tests/golden/vendor_defaults.json. ``defaults``: family -> key -> [[default, first release, last
 release], ...], of ``.pop("key", default)`` and ``.get("key", default)`` until 2.3 and of the fields
 of configuration classes since. ``names``: a model's folder -> [[family whose code it runs, first,
-last], ...]. ``optimizers``: class of an optimizer or a schedule -> key -> rows, until 1.9.
+last], ...]. ``optimizers``: class of an optimizer or a schedule -> key -> rows, until 1.9;
+``processors``: data processor -> key -> rows.
 """
 
 import ast
@@ -108,6 +109,36 @@ def signatures(source):
                         yield cls.name, argument.arg, value
 
 
+def fields(source):
+    """Yield (class, bases, defaults) of every class; keys of ``params`` count as its fields."""
+    for cls in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)):
+        found = {}
+        for node in ast.walk(cls):
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                found |= {ast.unparse(node.target): value for value in constant(node.value)}
+            elif isinstance(node, ast.Call) and len(node.args) == 2:
+                key = getattr(node.args[0], "value", "")
+                pops = re.fullmatch(r"(self\.)?(\w+_)?params\.(get|pop)", ast.unparse(node.func))
+                for value in constant(node.args[1]) if pops and key else ():
+                    found[key] = value
+        yield cls.name, [ast.unparse(base).rpartition(".")[2] for base in cls.bases], found
+
+
+def processors(sources):
+    """Map each data processor to its defaults, those of base classes included."""
+    classes = {name: row for source in sources for name, *row in fields(source)}
+
+    def inherited(name, seen):
+        bases, own = classes.get(name, ((), {}))
+        found = {}
+        for base in (base for base in reversed(bases) if base not in seen):
+            found |= inherited(base, (*seen, base))
+        return found | own
+
+    names = {name.removesuffix("Config") for name in classes if "DataProcessor" in name}
+    return {name: inherited(name, ()) | inherited(f"{name}Config", ()) for name in names}
+
+
 def add(rows, value, release):
     """Append a release's value to rows of (value, first, last), or lengthen the last row."""
     if rows and json.dumps(rows[-1][0]) == json.dumps(value):
@@ -137,6 +168,7 @@ def main(folder):
 
     tags = {tuple(map(int, re.findall(r"\d+", tag)[:2])): tag for tag in git("tag").split()}
     out = {"defaults": {family: {} for family in FAMILIES}, "names": {}, "optimizers": {}}
+    out["processors"] = {}
     for parts, tag in sorted(tags.items()):
         release = ".".join(map(str, parts))
         listed = git("ls-tree", "-r", "--name-only", tag).split()
@@ -147,6 +179,12 @@ def main(folder):
         for path in (p for p in paths if "/common/pytorch/optim/" in p):
             for cls, key, value in signatures(read(path)):
                 add(out["optimizers"].setdefault(cls, {}).setdefault(key, []), value, release)
+        sources = (
+            read(p) for p in paths if re.search("/data/|/input/|data_processor|Processor", p)
+        )
+        for name, known in processors(sources).items():
+            for key, value in known.items():
+                add(out["processors"].setdefault(name, {}).setdefault(key, []), value, release)
         for family, (classes, files) in FAMILIES.items():
             known = {}
             if not any(p.endswith(tuple(f"/{end}.py" for end in files[-2:])) for p in paths):

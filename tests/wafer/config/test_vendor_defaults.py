@@ -12,6 +12,7 @@ from models import registry
 from models.errors import SectionError
 from wafer.config.vendor.defaults import code_of, covers
 from wafer.config.vendor.keys import translate
+from wafer.data.registry import DATA_PROCESSORS
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
 
@@ -135,6 +136,33 @@ def test_the_default_of_an_optimizer_or_schedule_changes_nothing():
         ("Adafactor", "relative_step"),  # true beside a learning rate is an error there
         ("Constant", "decay_steps"),  # null: forever
     }
+
+
+# Defaults of data that change no result (workers, a repeated pass, null for false), and an order,
+# which no two stacks share; synthetic rows are others.
+_UNREAD = (
+    "num_workers prefetch_factor persistent_workers use_worker_cache sort_files pad_last repeat"
+)
+_UNREAD += " whole_word_masking data_transforms shuffle_seed"
+
+
+def test_the_default_of_a_data_processor_changes_nothing():
+    differ, seen = set(), set()
+    for name in TABLES["processors"].keys() & DATA_PROCESSORS.keys():
+        cls = DATA_PROCESSORS[name]
+        for key, rows in TABLES["processors"][name].items():
+            field = cls.model_fields.get(cls.legacy.get(key, key))
+            if field is None or field.is_required() or key in _UNREAD.split():
+                continue
+            default = field.get_default(call_default_factory=True)
+            for value, *releases in rows:
+                for release in releases:
+                    raw = {"release": release, "train_input": {"data_processor": name}}
+                    ours = translate(raw).sections["train_input"].get(key, default)
+                    seen.add(name)
+                    differ |= set() if ours == value else {(name, key, release)}
+    assert len(seen) > 12
+    assert {row[:2] for row in differ if row[0] != "SyntheticDataProcessor"} == set()
 
 
 def test_a_llama_of_a_release_is_gpt2_until_it_says_otherwise():

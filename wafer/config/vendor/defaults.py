@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from models.names import MODELS
 
-__all__ = ["Release", "code_of", "covers", "set_defaults"]
+__all__ = ["Release", "code_of", "covers", "set_defaults", "set_input_defaults"]
 
 Release = tuple[int, int]
 _GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # Hugging Face types of those that run its code
@@ -135,6 +135,20 @@ _ROWS = (
     _Default("vision", "num_hidden_layers", 12, "2.4-2.10"),
     _Default("vision", "patch_size", 16, "2.4-2.10"),
 )
+# The same of data processors: ``code`` is the processor's name
+_INPUTS = (
+    _Default("BertCSVDataProcessor", "shuffle", True, "1.6-2.3"),
+    _Default("BertCSVDynamicMaskDataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("BertQADataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("BertSumCSVDataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("BertTokenClassifierDataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("MNLIDataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("SST2DataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("T5DynamicDataProcessor", "extra_ids", 0, "1.6-2.10"),
+    _Default("T5DynamicDataProcessor", "shuffle", True, "1.6-2.10"),
+    _Default("T5HDF5DataProcessor", "use_vsl", True, "2.3-2.10"),
+    _Default("TransformerDynamicDataProcessor", "shuffle", True, "1.6-2.10"),
+)
 # Other spellings: a given one keeps the default of its row away
 _SPELLINGS = {
     "use_embedding_layer_norm": ("embedding_layer_norm",),
@@ -188,6 +202,13 @@ def set_defaults(model: dict[str, Any], code: str, release: Release | None) -> N
         model.setdefault("num_segments", None)
     if model.get("name") == "esm2" and release is not None and not model.get("disable_nsp", True):
         model.setdefault("head", "pretraining")
+
+
+def set_input_defaults(section: dict[str, Any], release: Release | None) -> None:
+    """Set what a section of data leaves out and ours has otherwise; in place."""
+    for row in _INPUTS:
+        if row.code == section.get("data_processor") and covers(row.releases, release):
+            section.setdefault(row.key, row.value)
 
 
 def _given(model: dict[str, Any], key: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from models.names import MODELS
-from wafer.config.vendor.defaults import code_of, set_defaults
+from wafer.config.vendor.defaults import code_of, set_defaults, set_input_defaults
 from wafer.config.vendor.parts import translate_parts
 from wafer.config.vendor.seq2seq import translate_seq2seq
 from wafer.errors import Problem
@@ -144,6 +144,8 @@ def _defaults(out: Any) -> None:
     """Set the vendor's defaults where Hugging Face's, which presets have, are others."""
     model, family = _model(out)
     set_defaults(model, code_of(str(model.get("name"))), out.release)
+    for _, section in _inputs(out):
+        set_input_defaults(section, out.release)
     if model.get("sliding_window_every_other_decoder_layer"):
         pattern = "sliding_window_every_other_decoder_layer_pattern"
         model.setdefault(pattern, "full_attention_first")
