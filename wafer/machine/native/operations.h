@@ -227,7 +227,8 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
 }
 
 // Up to `most` elements of a plain operation in memory; a single value is a row with the step 0.
-inline void walk(Wafer& w, Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
+[[gnu::noinline]] inline void walk(Wafer& w, Core& core, int thread, Operation& o, uint32_t most,
+                                   Worker* worker) {
   struct Row {
     uint8_t* at;
     int64_t step;
