@@ -60,10 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set JAX up, except in a process that only hands tests out."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
+    import hypothesis
     import jax
     import shapechecks  # noqa: F401  before the packages that it checks
     from jax._src.interpreters import mlir
 
+    slow = [hypothesis.HealthCheck.too_slow]  # no test depends on the machine's speed
+    hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("tests")
     jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
     jax.config.update("jax_default_matmul_precision", "highest")
 

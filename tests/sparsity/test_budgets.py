@@ -47,7 +47,7 @@ def test_kernels_differ_in_er_and_erk():
     assert BUDGETS["uniform"](shape) == 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(1e-4, 1.0), st.integers(1, 10_000)), min_size=1, max_size=6),
     st.floats(0.0, 0.99),

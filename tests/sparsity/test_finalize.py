@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from models.checkpoint.reader import PIECE, StoredTree, load_checkpoint
 from models.checkpoint.verify import verify
@@ -74,7 +74,7 @@ def test_ninety_arrays_of_every_threshold(tmp_path, storage):
         assert main(["checkpoint", "verify", str(tmp_path / "dense")]) == 0
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4)
 @given(
     sizes=st.lists(st.integers(0, FLOATS + 1), min_size=1, max_size=12),
     storage=st.sampled_from(["ours", "raw"]),

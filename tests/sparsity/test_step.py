@@ -28,7 +28,7 @@ def reference_topk(scores, k):
     return mask
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, 1e-38, -1e30, np.inf, -np.inf]),
              min_size=24, max_size=24),
@@ -76,7 +76,7 @@ RIGL, SET = sparsity.RigL(sparsity=0.5), sparsity.SET(sparsity=0.5)
 GMP = sparsity.GMP(sparsity=[0.1, 0.2])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1), st.sampled_from(VIEWS),
     st.sampled_from([RIGL, SET, GMP]), st.booleans(),

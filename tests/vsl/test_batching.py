@@ -14,7 +14,7 @@ import vsl
 sys.path.append(str(ROOT / "tests" / "bench"))
 from vsl_models import LONGEST, draw_lengths
 
-settings = hypothesis.settings(deadline=None, max_examples=50, derandomize=True)
+settings = hypothesis.settings(max_examples=50, derandomize=True)
 
 
 def _example(n: int, start: int = 0) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from helpers.paths import GOLDEN
 import vsl
 
 VECTORS = np.load(GOLDEN / "vsl" / "vsl.npz")
-settings = hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
+settings = hypothesis.settings(max_examples=12, derandomize=True)
 
 
 def test_layouts_by_hand() -> None:

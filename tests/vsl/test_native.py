@@ -157,7 +157,7 @@ def _both() -> Any:
     return jax.jit(run)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 66), min_size=3, max_size=3))
 def test_any_lengths(lengths: list[int]) -> None:
     """Sequences may begin and end anywhere in a tile."""

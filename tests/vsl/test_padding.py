@@ -15,7 +15,7 @@ from jax.experimental import checkify
 import vsl
 from vsl import checks
 
-settings = hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
+settings = hypothesis.settings(max_examples=40, derandomize=True)
 
 # Few shapes, so that eager operations compile once; the masks and values vary.
 BATCH, LENGTH = 4, 7

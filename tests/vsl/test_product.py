@@ -30,7 +30,7 @@ def test_by_hand() -> None:
     np.testing.assert_array_equal(y, want)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     rows=st.integers(1, 150),
     share=st.floats(0, 1),

@@ -120,7 +120,7 @@ def test_both_equal_dense_autodiff(tokens, rows, columns, share, dtype):
             )
 
 
-@hypothesis.settings(deadline=None, max_examples=10, database=None)
+@hypothesis.settings(max_examples=10, database=None)
 @hypothesis.given(st.data())
 def test_native_equals_masked(data):
     tokens = data.draw(st.sampled_from([0, 1, 31, 100]))

@@ -12,7 +12,7 @@ import pytest
 from sparsity import kernels, selection
 
 update = jax.jit(kernels.rigl_update, static_argnames=("implementation", "groups"))
-SETTINGS = hypothesis.settings(deadline=None, max_examples=12, database=None)
+SETTINGS = hypothesis.settings(max_examples=12, database=None)
 
 
 def test_rigl_by_hand():

@@ -100,7 +100,7 @@ def flat(items):
 
 
 @pytest.mark.parametrize("name", PACKERS)
-@limits(deadline=None, max_examples=25)
+@limits(max_examples=25)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=30), at=st.integers(0, 30))
 def test_a_restored_packer_goes_on_with_the_same_rows(name, lengths, at):
     documents = arange(*lengths)
@@ -111,7 +111,7 @@ def test_a_restored_packer_goes_on_with_the_same_rows(name, lengths, at):
     assert flat(rows_of(packer, documents[at:])) == flat(rows_of(again, documents[at:]))
 
 
-@limits(deadline=None, max_examples=40)
+@limits(max_examples=40)
 @given(length=st.integers(2, 60), seed=st.integers(0, 99))
 def test_corrupted_spans_put_together_are_the_original(length, seed):
     tokens = np.arange(length, dtype=np.int32)

@@ -39,7 +39,7 @@ def test_two_copies_by_hand():
     assert bubble(2, 4, copies=2) == Fraction(28 - 18, 28)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.booleans())
 def test_every_task_comes_after_what_it_needs_and_idle_time_is_the_formulas(
     stages, turns, copies, deferred

@@ -32,7 +32,7 @@ step   0   1   2   3   4   5   6
 2      .   .  F0  B0   U   .   .""",
 }
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 20), st.booleans())
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 @pytest.mark.parametrize("sizes", BY_HAND)

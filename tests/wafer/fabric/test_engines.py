@@ -250,7 +250,7 @@ ROW = st.tuples(
 )
 
 
-@hypothesis.settings(deadline=None, max_examples=6)
+@hypothesis.settings(max_examples=6)
 @hypothesis.given(rows=st.lists(ROW, min_size=4, max_size=4), seed=st.integers(0, 99))
 def test_wavelets_are_conserved_in_order_and_links_never_exceed_one(rows, seed):
     a = np.random.default_rng(seed).standard_normal((1, 5, 16)).astype(np.float32)

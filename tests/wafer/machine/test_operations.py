@@ -43,7 +43,7 @@ def element_by_element(op, memory, operands, length):
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     op=st.sampled_from(list(RULES)),
     arch=st.sampled_from(["wse2", "wse3"]),

@@ -78,7 +78,7 @@ def a_value(kind):
     return st.one_of(st.integers(low, low + (1 << int(kind.name[1:])) - 1), st.integers(0, 20))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_integers_wrap_round_and_shift_as_described(data):
     bodies, kinds, expected = [], [], []

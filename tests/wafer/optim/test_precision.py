@@ -65,7 +65,7 @@ def test_tolerance_lets_some_overflows_pass():
     assert scales.tolist() == [8, 8, 4, 4]  # 1 of 2 is tolerated, 2 of 3 is not
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.booleans(), min_size=24, max_size=24))
 def test_scale_stays_a_power_of_two_within_its_bounds(finite):
     scaler = LossScaler(dynamic=True, initial=1.0, steps_per_increase=2, smallest=0.25, largest=4.0)
