@@ -24,7 +24,7 @@ class _As(NamedTuple):
 class _Default(NamedTuple):
     """What a key means that a section leaves out.
 
-    code: whose code of the vendor reads it: 'gpt2', 'gptj', 'encoder', 'seq2seq', 'llava', ...
+    code: whose code of the vendor reads it: 'gpt2', 'gptj', 'encoder', 't5', 'llava', ...
     key: of the section
     value: the default
     releases: 'first-last' of the files that name theirs; '' is every run file
