@@ -4,7 +4,14 @@ import functools
 import re
 from collections.abc import Callable
 
-__all__ = ["decoder_alias", "encoder_alias", "is_decayed", "known_names", "seq2seq_alias"]
+__all__ = [
+    "decoder_alias",
+    "encoder_alias",
+    "is_decayed",
+    "known_names",
+    "rewrite",
+    "seq2seq_alias",
+]
 
 _Rules = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 
@@ -38,10 +45,15 @@ _DECODER: _Rules = (
 )
 
 
-def _shared_alias(name: str) -> str:
-    for pattern, replacement in _LAYER:
+def rewrite(name: str, rules: _Rules) -> str:
+    """Apply (pattern, replacement) rules one after another."""
+    for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
-    name = re.sub(r"(kernel|scale|embedding)$", "weight", name)
+    return name
+
+
+def _dotted(name: str, rules: _Rules) -> str:
+    name = re.sub(r"(kernel|scale|embedding)$", "weight", rewrite(name, (*rules, *_LAYER)))
     return f"model.{name.replace('/', '.')}"
 
 
@@ -51,9 +63,7 @@ def decoder_alias(name: str) -> str:
     >>> decoder_alias("layers_3/attn/query/kernel")
     'model.transformer_decoder.layers.3.self_attn.proj_q_dense_layer.weight'
     """
-    for pattern, replacement in _DECODER:
-        name = re.sub(pattern, replacement, name)
-    return _shared_alias(name)
+    return _dotted(name, _DECODER)
 
 
 _ENCODER: _Rules = (
@@ -93,9 +103,7 @@ def encoder_alias(name: str) -> str:
     >>> encoder_alias("layers_0/norm2/scale")
     'model.bert_encoder.transformer_encoder.layers.0.norm2.weight'
     """
-    for pattern, replacement in _ENCODER:
-        name = re.sub(pattern, replacement, name)
-    return _shared_alias(name)
+    return _dotted(name, _ENCODER)
 
 
 def seq2seq_alias(name: str) -> str:
@@ -104,12 +112,9 @@ def seq2seq_alias(name: str) -> str:
     >>> seq2seq_alias("decoder_layers_1/cross/query/kernel")
     'model.decoder.layers.1.multihead_attn.proj_q_dense_layer.weight'
     """
-    decoder = name.startswith("decoder_layers")
-    for pattern, replacement in _SEQ2SEQ:
-        name = re.sub(pattern, replacement, name)
-    if decoder:
+    if name.startswith("decoder_layers"):
         name = name.replace("norm2/", "norm3/").replace("norm_cross/", "norm2/")
-    return _shared_alias(name)
+    return _dotted(name, _SEQ2SEQ)
 
 
 # Other names of one tensor in the vendor's models: the last norm hangs on two modules, relative
@@ -159,9 +164,5 @@ _NO_DECAY = ("bias", "norm", "ln_", "slopes")
 
 
 def is_decayed(*names: str) -> bool:
-    """Whether weight decay reaches a parameter: not biases, norms and slopes; embeddings too.
-
-    Args:
-        *names: of the parameter, ours and the vendor's.
-    """
+    """Whether weight decay reaches a parameter: not biases, norms and slopes; embeddings too."""
     return not any(word in name.lower() for word in _NO_DECAY for name in names)

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from models.paths import Params, pick
 from vsl import Layout
 
-__all__ = ["Aux", "Batch", "Model", "Stage", "StageFn"]
+__all__ = ["Aux", "Batch", "DropKey", "Model", "Stage", "StageFn"]
 
 
 class Batch(NamedTuple):
@@ -50,7 +50,9 @@ class Aux(NamedTuple):
     metrics: Mapping[str, Array]
 
 
-StageFn = Callable[[Params, Any, Batch, Array | None], Any]
+DropKey = Array | None
+"""Random key of a stage's dropout, consumed; None switches dropout off."""
+StageFn = Callable[[Params, Any, Batch, DropKey], Any]
 
 
 @dataclasses.dataclass(frozen=True)

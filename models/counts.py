@@ -32,12 +32,6 @@ def parameter_count(model: Model, *, trainable_matrices_only: bool = False) -> i
     )
 
 
-def _active_share(name: str, cfg: Any) -> float:
-    """Give the share of tokens that pay for a kernel: k of E for an expert, else all."""
-    moe = next((part.moe for part in getattr(cfg, "parts", (cfg,)) if hasattr(part, "moe")), None)
-    return moe.top_k / moe.num_experts if moe and "/experts_" in name else 1.0
-
-
 def forward_flops(model: Model, seq_len: int | None = None) -> dict[str, float]:
     """Count one token's forward pass by kernel; see ``flops_per_token``.
 
@@ -46,15 +40,18 @@ def forward_flops(model: Model, seq_len: int | None = None) -> dict[str, float]:
         product with tied embeddings.
     """
     cfg = model.config
+    parts = getattr(cfg, "parts", (cfg,))
+    moe = next((part.moe for part in parts if hasattr(part, "moe")), None)
+    active = moe.top_k / moe.num_experts if moe else 1.0  # k of E experts see a token
     flops = {
-        name: 2.0 * math.prod(leaf.shape) * _active_share(name, cfg)
+        name: 2.0 * math.prod(leaf.shape) * (active if "/experts_" in name else 1.0)
         for name, leaf in named_leaves(abstract_params(model))
         if name.endswith("kernel")
     }
     rest, text = 0.0, getattr(cfg, "text_model", cfg)
     if getattr(text, "with_lm_head", False) and getattr(text, "share_embedding_weights", False):
         rest += 2.0 * text.vocab_size * text.hidden_size
-    for part in getattr(cfg, "parts", (cfg,)):
+    for part in parts:
         if hasattr(part, "attended_keys"):
             length = seq_len or part.max_position_embeddings
             keys = part.attended_keys(getattr(part, "image_slots", length))

@@ -76,11 +76,7 @@ _GUARD = _Guard()
 
 
 def guarded(function: str, *arguments: Any) -> Any:
-    """Call a function in the other process.
-
-    Args:
-        function: 'module:name'.
-        *arguments: JSON values.
+    """Call a function, 'module:name', in the other process; arguments are JSON values.
 
     Returns:
         Its result, by way of JSON.

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,24 +88,23 @@ def token_aux(
     return Aux(loss_sum, weights.sum(), metrics)
 
 
-def language_model_aux(
-    logits: Float[Array, "T V"],
-    batch: Batch,
-    *,
-    loss_scaling: str,
-    loss_weight: float,
-    label_smoothing: float = 0.0,
-) -> Aux:
+def language_model_aux(cfg: Any, logits: Float[Array, "T V"], batch: Batch) -> Aux:
     """Score a language model by the vendor's loss knobs.
 
     ``loss_scaling: num_tokens`` divides the sum by the weights' sum; ``batch_size`` by the number
     of rows, packed or not, then multiplies by ``loss_weight`` (the vendor's 1/average length).
+
+    Args:
+        cfg: has ``loss_scaling``, ``loss_weight`` and ``label_smoothing``.
+        logits: scores.
+        batch: has the targets.
     """
-    aux = token_aux(logits, batch.labels, batch.weights, label_smoothing=label_smoothing)
-    if loss_scaling == "num_tokens":
+    smoothing = cfg.label_smoothing
+    aux = token_aux(logits, batch.labels, batch.weights, label_smoothing=smoothing)
+    if cfg.loss_scaling == "num_tokens":
         return aux
     rows = batch.layout.row_count.astype(jnp.float32)
-    return Aux(aux.loss_sum * loss_weight, rows, aux.metrics)
+    return Aux(aux.loss_sum * cfg.loss_weight, rows, aux.metrics)
 
 
 def balance_loss(routed: Float[Array, "T 2 E"], batch: Batch, layers: int) -> Float[Array, ""]:

@@ -1,6 +1,5 @@
 """Parameter names: '/'-joined paths over plain dict trees, and rules that select by them."""
 
-import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -78,8 +77,3 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
 def pick(params: Params, keys: Iterable[str]) -> dict[str, Any]:
     """Take the named top-level branches of a parameter tree (what one stage needs)."""
     return {key: params[key] for key in keys}
-
-
-def matches(name: str, globs: Iterable[str]) -> bool:
-    """True when any glob matches the whole name, case-sensitive (fnmatch rules)."""
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)

@@ -40,9 +40,6 @@ def _of_family(family: str) -> tuple[type[ModelConfig], Callable[[Any], Model]]:
 def parse_config(settings: Mapping[str, Any]) -> Any:
     """Validate a ``model`` section against the class its name selects.
 
-    Args:
-        settings: the section; ``name`` is required.
-
     Returns:
         The frozen configuration, presets of the name filled in.
 

@@ -47,11 +47,8 @@ LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays co
 LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
-
-
-Choice = BeforeValidator(_lower)  # for Literal fields whose spelling ignores case
+Choice = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+# for Literal fields whose spelling ignores case
 Bool = StrictBool
 
 

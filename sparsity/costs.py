@@ -51,12 +51,7 @@ def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarra
 
 
 def shares_over(algorithm: Algorithm, steps: int) -> Shares:
-    """Average a method's shares over a run.
-
-    Args:
-        algorithm: of a group of parameters.
-        steps: of the run, at least 1.
-    """
+    """Average a method's shares over a run."""
     levels, due = levels_over(algorithm, steps)
     computes, learns = algorithm.shares(levels[:-1], np.arange(1, steps + 1))
     if algorithm.needs_gradient:

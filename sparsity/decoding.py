@@ -1,6 +1,6 @@
 """A model's parameters as the objects that decoding multiplies by, one tensor at a time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -67,6 +67,8 @@ def convert(
         params = {name: _table(model, name, leaf, dtype) for name, leaf in params.items()}
     weights = [leaf for leaf in params.values() if isinstance(leaf, DecodeWeight)]
     tables = {name: leaf for name, leaf in params.items() if isinstance(leaf, DecodeTable)}
+    tied = model.config.share_embedding_weights  # else a step looks a row of the table up
+    read = [table for name, table in tables.items() if name != _TABLE or tied]
     total = sum(weight.shape[0] * weight.shape[1] for weight in weights)
     kept = sum(weight.kept for weight in weights)
     return Converted(
@@ -74,14 +76,8 @@ def convert(
         sparse=len(weights),
         kernels=len(weights) + sum(name != _TABLE for name in tables),
         zeros=1 - kept / max(total, 1),
-        nbytes=sum(leaf.nbytes for leaf in [*weights, *_read(model, tables)]),
+        nbytes=sum(leaf.nbytes for leaf in [*weights, *read]),
     )
-
-
-def _read(model: Model, tables: Mapping[str, DecodeTable]) -> list[DecodeTable]:
-    """The tables that a step reads whole; of one that does not score it looks a row up."""
-    tied = model.config.share_embedding_weights
-    return [table for name, table in tables.items() if name != _TABLE or tied]
 
 
 def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> Any:

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-__all__ = ["DEFAULT_EXCLUDED", "Filter"]
+__all__ = ["DEFAULT_EXCLUDED", "ParamFilter"]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
 
 
 @dataclasses.dataclass(frozen=True)
-class Filter:
+class ParamFilter:
     """A rule that picks parameters.
 
     Attributes:

@@ -8,7 +8,6 @@ not grow with the model. The output appears under its name only when it is compl
 import argparse
 import dataclasses
 import functools
-import logging
 import os
 import pathlib
 import shutil
@@ -42,7 +41,6 @@ from sparsity.stored.inference import forward_of
 
 __all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
 
-_LOG = logging.getLogger(__name__)
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
 
@@ -156,33 +154,27 @@ def finalize(
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
     items = find_items(source)
-    record, sums = _record_of(source, items)
+    # A checkpoint of ours without its record is refused.
+    step = source.parent if items == [source] and is_checkpoint(source.parent) else source
+    record, sums = read_record(step) if step / STATE in items else ({}, None)
+    computes, prefix = forward_of(record, source), f"{PARAMS}/"
+
+    def used(name: str, leaf: Any) -> Any:
+        own = name.startswith(prefix)
+        return computes(name.removeprefix(prefix), leaf) if own else leaf
+
     reports: dict[str, list[TensorReport]] = {}
     for item in items:
         place = target if item == source else target / item.name
         tree = StoredTree(item, sums if item.name == STATE else None)
-        reports[item.name] = _convert(tree, place, _computing(record, source))
+        reports[item.name] = _convert(tree, place, used)
     if items != [source]:
-        _copy_rest(source, target, items)
+        there = {item.name for item in items}
+        skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
+        shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
         amend_record(target, SPARSITY, None if sums is None else written)
     return [report for item in reports.values() for report in item]
-
-
-def _record_of(
-    source: pathlib.Path, items: list[pathlib.Path]
-) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """Return the record and its checksums; refuse a checkpoint of ours without its record."""
-    step = source.parent if items == [source] and is_checkpoint(source.parent) else source
-    return read_record(step) if step / STATE in items else ({}, None)
-
-
-def _computing(record: dict[str, Any], source: pathlib.Path) -> Callable[[str, Any], Any]:
-    """Return the function from a stored array to what its model computes with."""
-    computes, prefix = forward_of(record, source), f"{PARAMS}/"
-    return lambda name, leaf: (
-        computes(name.removeprefix(prefix), leaf) if name.startswith(prefix) else leaf
-    )
 
 
 def _convert(
@@ -207,15 +199,11 @@ def _convert(
 def _without_nan(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport]:
     """Return a tensor with 0 at every NaN, and its report."""
     pruned = 0
-    if _is_float(value.dtype):
+    named = value.dtype.name.startswith(("bfloat", "float"))  # ml_dtypes' among them
+    if named or np.issubdtype(value.dtype, np.floating):
         value = value if value.flags.writeable and value.flags.c_contiguous else value.copy("C")
         pruned = clear_nan(value)
     return value, TensorReport(name, ArrayRecord.of(value), pruned)
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    """True for the types that have NaN, ml_dtypes' among them."""
-    return np.issubdtype(dtype, np.floating) or dtype.name.startswith(("bfloat", "float"))
 
 
 def clear_nan(array: np.ndarray) -> int:
@@ -238,13 +226,6 @@ def _are_numbers(block: np.ndarray, bits: np.ndarray) -> np.ndarray:
     if block.dtype.name == "bfloat16":  # numpy walks it element by element
         return (bits & 0x7FFF) <= 0x7F80
     return np.equal(block, block)
-
-
-def _copy_rest(source: pathlib.Path, target: pathlib.Path, items: list[pathlib.Path]) -> None:
-    """Copy what is no item of the step."""
-    there = {item.name for item in items}
-    skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
-    shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
 
 
 def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:

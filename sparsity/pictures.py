@@ -97,12 +97,7 @@ def moved(sequence: Sequence[Masks]) -> dict[str, list[float]]:
 
 
 def gradient_flow(grads: Mapping[str, Any], masks: Masks) -> dict[str, float]:
-    """Root mean square of the gradients of kept weights (after Evci et al. 2022, 2010.03533).
-
-    Args:
-        grads: parameter -> dense gradient.
-        masks: parameter -> mask, of the same shapes.
-    """
+    """Root mean square of the gradients of kept weights (after Evci et al. 2022, 2010.03533)."""
     return {
         name: float(np.sqrt(np.mean(np.square(np.asarray(grads[name], np.float64)[mask]))))
         for name, mask in masks.items()
@@ -144,9 +139,6 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
 
 def draw_flow(flows: Mapping[int, Mapping[str, float]]) -> "Figure":
     """Draw the gradients of each layer over the steps.
-
-    Args:
-        flows: step -> ``gradient_flow``.
 
     Raises:
         ValueError: nothing to draw.

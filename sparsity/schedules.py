@@ -22,18 +22,18 @@ from sparsity.schema import Place, SparsityError, as_number, check_level, valida
 __all__ = [
     "EVERY_STEP",
     "NEVER",
-    "Constant",
+    "ConstantValue",
     "Cosine",
     "Custom",
     "CustomUpdate",
     "Cycling",
     "Every",
-    "Exponential",
-    "Linear",
+    "ExponentialValue",
+    "LinearValue",
     "Power",
-    "Schedule",
     "UpdateSchedule",
     "UpdateSteps",
+    "ValueSchedule",
     "constant_level",
     "is_constant",
     "schedule",
@@ -42,13 +42,17 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class ValueSchedule:
     """Base of all hyper-parameter schedules: a hashable function of step and list index."""
 
     length = 1  # how many list positions the index walks through
 
     def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the float32 value at ``step``; ``index`` is the list position."""
+        del index
+        return self._value(step)
+
+    def _value(self, step: ArrayLike) -> Array:
         raise TypeError(f"{type(self).__name__} must define __call__(step, index)")
 
     def at(self, step: int, index: int = 0) -> float:
@@ -66,69 +70,60 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(Schedule):
+class ConstantValue(ValueSchedule):
     """The same value at every step."""
 
     value: float
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return ``value``."""
-        del step, index
+    def _value(self, step: ArrayLike) -> Array:
+        del step
         return jnp.float32(self.value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(Schedule):
+class LinearValue(ValueSchedule):
     """``init + step * slope``."""
 
     init: float
     slope: float
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return the value at ``step``."""
-        del index
+    def _value(self, step: ArrayLike) -> Array:
         return jnp.float32(self.init) + jnp.float32(step) * jnp.float32(self.slope)
 
 
 @dataclasses.dataclass(frozen=True)
-class Exponential(Schedule):
+class ExponentialValue(ValueSchedule):
     """``final - (final - init) * exp(step * gamma)``; converges to ``final`` for gamma < 0."""
 
     init: float
     gamma: float
     final: float = 1.0
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return the value at ``step``."""
-        del index
+    def _value(self, step: ArrayLike) -> Array:
         decay = jnp.exp(jnp.float32(step) * jnp.float32(self.gamma))
         return jnp.float32(self.final) - jnp.float32(self.final - self.init) * decay
 
 
 @dataclasses.dataclass(frozen=True)
-class Power(Schedule):
+class Power(ValueSchedule):
     """``init * beta ** step``."""
 
     init: float
     beta: float
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return the value at ``step``."""
-        del index
+    def _value(self, step: ArrayLike) -> Array:
         return jnp.float32(self.init) * jnp.power(jnp.float32(self.beta), jnp.float32(step))
 
 
 @dataclasses.dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(ValueSchedule):
     """From ``init`` to ``minimum`` in ``half_period`` steps, and back up after that."""
 
     init: float
     half_period: float
     minimum: float = 0.0
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return the value at ``step``."""
-        del index
+    def _value(self, step: ArrayLike) -> Array:
         middle = jnp.float32((self.init + self.minimum) / 2)
         angle = jnp.float32(step) * jnp.float32(math.pi / self.half_period)
         return middle + (jnp.float32(self.init) - middle) * jnp.cos(angle)
@@ -141,7 +136,7 @@ class Cosine(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cycling(Schedule):
+class Cycling(ValueSchedule):
     """Discrete values, the next one at each due update, wrapping to the first."""
 
     values: tuple[float, ...]
@@ -156,11 +151,6 @@ class Cycling(Schedule):
         del step
         return jnp.asarray(self.values, jnp.float32)[index]
 
-    def at(self, step: int, index: int = 0) -> float:
-        """Return the value at ``step`` as a number, under a trace as well."""
-        with jax.ensure_compile_time_eval():
-            return float(self(step, index))
-
     def min_max_end(self, start: int = 0, stop: int = 100_000) -> tuple[float, float, float]:
         """Return the least, the greatest and the last listed value."""
         del start, stop
@@ -168,23 +158,21 @@ class Cycling(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Custom(Schedule):
+class Custom(ValueSchedule):
     """A user's function of the step (an int32 scalar, traced under jit)."""
 
     fn: Callable[[Any], Any]
 
-    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
-        """Return the function's value as float32."""
-        del index
+    def _value(self, step: ArrayLike) -> Array:
         return jnp.asarray(self.fn(step), jnp.float32)
 
     def _turning_points(self, start: int, stop: int) -> list[int]:
         return [*range(start, stop, max(1, (stop - start) // 64)), stop]  # sampled
 
 
-def is_constant(schedule: Schedule) -> bool:
+def is_constant(schedule: ValueSchedule) -> bool:
     """True when the value can never change."""
-    return isinstance(schedule, Constant)
+    return isinstance(schedule, ConstantValue)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,30 +227,30 @@ EVERY_STEP, NEVER = Every(1), UpdateSteps(())
 
 # --- from what users write ------------------------------------------------------------------
 
-_FORMS: Mapping[str, type[Schedule]] = {
-    "constant": Constant,
-    "linear": Linear,
-    "exp": Exponential,
+_FORMS: Mapping[str, type[ValueSchedule]] = {
+    "constant": ConstantValue,
+    "linear": LinearValue,
+    "exp": ExponentialValue,
     "power": Power,
     "cosine": Cosine,
 }
 
 
-def constant_level(value: Any, where: Place) -> Schedule:
+def constant_level(value: Any, where: Place) -> ValueSchedule:
     """Build the schedule of one level, a float with 0 <= level < 1."""
     try:
-        return Constant(check_level(value))
+        return ConstantValue(check_level(value))
     except ValueError as error:
         raise SparsityError(str(error), where) from None
 
 
-def schedule(value: Any, where: Place = ("schedule",)) -> Schedule:
+def schedule(value: Any, where: Place = ("schedule",)) -> ValueSchedule:
     """Build a hyper-parameter schedule from a number, a list, a ``{type: ...}`` or a function."""
-    if isinstance(value, Schedule):
+    if isinstance(value, ValueSchedule):
         return value
     value = as_number(value) if isinstance(value, str) else value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Constant(_share(float(value), where))
+        return ConstantValue(_share(float(value), where))
     if isinstance(value, (list, tuple)):
         return _cycling(value, where)
     if isinstance(value, Mapping):
@@ -272,7 +260,7 @@ def schedule(value: Any, where: Place = ("schedule",)) -> Schedule:
     raise SparsityError(f"expected a number, a list or {{type: ...}}, got {value!r}", where)
 
 
-def _cycling(values: Any, where: Place) -> Schedule:
+def _cycling(values: Any, where: Place) -> ValueSchedule:
     numbers = [as_number(v) for v in values]
     if not numbers or not all(isinstance(v, float) for v in numbers):
         raise SparsityError(f"a list schedule needs one or more numbers, got {values!r}", where)
@@ -285,7 +273,7 @@ def _share(value: float, where: Place) -> float:
     return value
 
 
-def _typed_schedule(value: dict[str, Any], where: Place) -> Schedule:
+def _typed_schedule(value: dict[str, Any], where: Place) -> ValueSchedule:
     kind = str(value.pop("type", "")).lower()
     if kind == "cycling":
         return _cycling(value.get("values", ()), (*where, "values"))
@@ -301,12 +289,9 @@ def _typed_schedule(value: dict[str, Any], where: Place) -> Schedule:
             f"{kind} takes {', '.join(fields)}; unknown {unknown}, missing {missing}", where
         )
     numbers = {key: as_number(v) for key, v in value.items()}
-    wrong = [key for key, v in numbers.items() if not isinstance(v, float)]
-    if wrong:
-        raise SparsityError(f"expected a number, got {value[wrong[0]]!r}", (*where, wrong[0]))
-    endless = [key for key, v in numbers.items() if not abs(v) <= LARGEST_FLOAT]
-    if endless:
-        raise SparsityError(f"expected a number, got {numbers[endless[0]]}", (*where, endless[0]))
+    for key, number in numbers.items():
+        if not isinstance(number, float) or not abs(number) <= LARGEST_FLOAT:
+            raise SparsityError(f"expected a number, got {value[key]!r}", (*where, key))
     for key in ("init", "final", "minimum", "value"):
         _share(numbers.get(key, 0.0), (*where, key))
     if numbers.get("half_period", 1.0) <= 0:
@@ -332,11 +317,6 @@ class _Update(Section):
             raise ValueError("start and stop go with freq, not with steps")
         return self
 
-    def build(self) -> UpdateSchedule:
-        if self.steps is not None:
-            return UpdateSteps(self.steps)
-        return Every(self.freq or 1, self.start, self.stop)
-
 
 def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
     """Build an update schedule from None (every step), a number, a dict or a function."""
@@ -348,7 +328,10 @@ def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"freq": value}
     if isinstance(value, Mapping):
-        return validate(_Update, dict(value), where).build()
+        keys = validate(_Update, dict(value), where)
+        if keys.steps is not None:
+            return UpdateSteps(keys.steps)
+        return Every(keys.freq or 1, keys.start, keys.stop)
     if callable(value):
         return CustomUpdate(value)
     raise SparsityError(f"expected {{freq, start, stop}} or {{steps}}, got {value!r}", where)

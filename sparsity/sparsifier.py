@@ -26,11 +26,12 @@ from jaxtyping import Array, PyTree
 
 from models.alias import known_names
 from models.checkpoint.moments import in_weights_and_moments
+from models.factored.lora import is_adapter
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import ACDC
-from sparsity.filters import Filter
+from sparsity.filters import ParamFilter
 from sparsity.schedules import Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
@@ -84,7 +85,7 @@ class Sparsifier:
         quiet: say nothing of what is selected: the trees are parts of a model.
     """
 
-    groups: tuple[tuple[Filter, Algorithm], ...]
+    groups: tuple[tuple[ParamFilter, Algorithm], ...]
     weight_layout: WeightLayout = "io"
     aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
@@ -105,7 +106,7 @@ class Sparsifier:
         if not self.groups:
             return None
         names = known_names(name, self.aliases)
-        if Filter("glob", self.requires_dense).matches(names, ndim):
+        if ParamFilter("glob", self.requires_dense).matches(names, ndim):
             return None
         for i, (rule, _) in enumerate(self.groups):
             if rule.matches(names, ndim):
@@ -452,6 +453,9 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
             f"{listed(small)}: biases and norms become sparse, too; name kernels alone in "
             "param_filter"
         )
+    adapters = [name for name in selected if is_adapter(name)]
+    if adapters:
+        yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
     for rule, algorithm in sparsifier.groups:
         again = _begins_again(algorithm)
         if again is not None:

@@ -125,11 +125,7 @@ def require_possible(
 
 
 def tell_masked(why: Mapping[str, str]) -> None:
-    """Log in one line which weights ``compute: auto`` stores with masks, and why.
-
-    Args:
-        why: parameter name -> reason.
-    """
+    """Log in one line which weights ``compute: auto`` stores with masks, and why."""
     if why:
         names, reasons = list(why), dict.fromkeys(why.values())
         level = logging.WARNING if _UNKNOWN in reasons else logging.INFO

@@ -13,8 +13,8 @@ from models.paths import map_named, named_leaves
 from sparsity import kernels, storage
 from sparsity.algorithms.base import Algorithm, UpdateContext
 from sparsity.algorithms.dynamic import Dynamic
-from sparsity.filters import Filter
-from sparsity.schedules import Schedule
+from sparsity.filters import ParamFilter
+from sparsity.schedules import ValueSchedule
 from sparsity.state import SparseState
 from sparsity.views import View
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Grads = Mapping[str, Array]
-_Groups = Sequence[tuple[Filter, Algorithm]]
+_Groups = Sequence[tuple[ParamFilter, Algorithm]]
 _Leaves = tuple[Array, dict[str, Array]]
 
 
@@ -56,7 +56,7 @@ def first_targets(groups: _Groups) -> Array:
     return jnp.clip(jnp.asarray(levels, jnp.float32).reshape(len(groups)), 0, 1)
 
 
-def _walk(schedule: Schedule, index: Array) -> Array:
+def _walk(schedule: ValueSchedule, index: Array) -> Array:
     return (index + 1) % schedule.length
 
 

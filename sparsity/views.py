@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from jaxtyping import Array, Shaped
 
-__all__ = ["WHOLE", "Blocks", "FanIn", "Groups", "NofM", "Structure", "View", "WeightLayout"]
+__all__ = ["WHOLE", "Blocks", "FanIn", "NofM", "RowGroups", "Structure", "View", "WeightLayout"]
 
 WeightLayout = Literal["io", "oi"]
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)
@@ -68,7 +68,7 @@ class Structure(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Groups(Structure):
+class RowGroups(Structure):
     """Equal numbers of whole outputs (or inputs); one group is the whole weight."""
 
     number: int = 1
@@ -76,7 +76,8 @@ class Groups(Structure):
 
     def order(self, ndim: int) -> tuple[int, ...]:
         """The grouped axis first."""
-        return _first(1, ndim) if self.axis == "in" and ndim > 1 else tuple(range(ndim))
+        turned = self.axis == "in" and ndim > 1
+        return (1, 0, *range(2, ndim)) if turned else tuple(range(ndim))
 
     def count(self, shape: Shape) -> int:
         """As many rows as groups."""
@@ -175,7 +176,7 @@ class Blocks(Structure):
         return tiles.repeat(self.outputs, axis=0).repeat(self.inputs, axis=1)
 
 
-WHOLE = Groups()
+WHOLE = RowGroups()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +201,7 @@ class View:
         """Number of rows R if each is a group of whole neighboring outputs; otherwise 0."""
         groups = self.groups(shape)
         by_output = isinstance(self.structure, FanIn) or (
-            isinstance(self.structure, Groups) and self.structure.axis == "out"
+            isinstance(self.structure, RowGroups) and self.structure.axis == "out"
         )
         return groups if by_output and self._vendor(shape)[0] % groups == 0 else 0
 
@@ -245,10 +246,3 @@ class View:
         if self.layout == "oi" or len(shape) < 2:
             return shape
         return (shape[-1], shape[-2], *shape[:-2])
-
-
-def _first(axis: int, ndim: int) -> tuple[int, ...]:
-    """Swap an axis with the first."""
-    order = list(range(ndim))
-    order[0], order[axis] = axis, 0
-    return tuple(order)

@@ -55,45 +55,27 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AnyArray": "vsl.layout",
-    "Ladder": "vsl.packing",
-    "Layout": "vsl.layout",
-    "Packed": "vsl.batch",
-    "PaddingReport": "vsl.report",
-    "Ragged": "vsl.ragged",
-    "RelativeBias": "vsl.bias",
-    "Weight": "vsl.product",
-    "alibi_slopes": "vsl.bias",
-    "attention": "vsl.attend",
-    "budget_batches": "vsl.packing",
-    "check_capacity": "vsl.lengths",
-    "dropout": "vsl.noise",
-    "expand": "vsl.segments",
-    "first_fit": "vsl.packing",
-    "fit_ladder": "vsl.packing",
-    "layout_from_lengths": "vsl.layout",
-    "layout_from_spans": "vsl.rows",
-    "lengths_from_mask": "vsl.lengths",
-    "pack": "vsl.batch",
-    "pad": "vsl.batch",
-    "padded_layout": "vsl.layout",
-    "padding_report": "vsl.report",
-    "ragged_slots": "vsl.segments",
-    "restore_padding": "vsl.ragged",
-    "segment_max": "vsl.segments",
-    "segment_sum": "vsl.segments",
-    "stream_kernels": "vsl.product",
-    "stream_product": "vsl.product",
-    "stream_table": "vsl.product",
-    "strip_padding": "vsl.ragged",
+    "attend": ("attention",),
+    "batch": ("Packed", "pack", "pad"),
+    "bias": ("RelativeBias", "alibi_slopes"),
+    "layout": ("AnyArray", "Layout", "layout_from_lengths", "padded_layout"),
+    "lengths": ("check_capacity", "lengths_from_mask"),
+    "noise": ("dropout",),
+    "packing": ("Ladder", "budget_batches", "first_fit", "fit_ladder"),
+    "product": ("Weight", "stream_kernels", "stream_product", "stream_table"),
+    "ragged": ("Ragged", "restore_padding", "strip_padding"),
+    "report": ("PaddingReport", "padding_report"),
+    "rows": ("layout_from_spans",),
+    "segments": ("expand", "ragged_slots", "segment_max", "segment_sum"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'vsl' has no attribute {name!r}; there are {known}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(f"vsl.{module}"), name)
 
 
 def __dir__() -> list[str]:

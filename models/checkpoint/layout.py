@@ -82,12 +82,7 @@ def is_checkpoint(path: pathlib.Path) -> bool:
 
 
 def versioned(record: Mapping[str, Any], sums: Mapping[str, str]) -> dict[str, Any]:
-    """Return a record as it is stored: with the version of the format, and checksums.
-
-    Args:
-        record: what to say beside the arrays.
-        sums: array name -> its checksum.
-    """
+    """Return a record as it is stored: with the version of the format, and checksums."""
     return _sealed({**record, _VERSION: FORMAT_VERSION, _CHECKSUMS: dict(sums)})
 
 

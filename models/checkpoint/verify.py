@@ -47,9 +47,6 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
 def verify(path: str | os.PathLike[str]) -> Verified:
     """Read every array of a checkpoint, two at a time, and compare it with its checksum.
 
-    Args:
-        path: the checkpoint's folder.
-
     Raises:
         CheckpointError: it is damaged; lists every array that is.
     """

@@ -317,10 +317,6 @@ def _copy_structure(tree: StoredTree, target: pathlib.Path) -> None:
 def require_written(path: pathlib.Path, expected: Mapping[str, ArrayRecord]) -> None:
     """Read a written item from disk and compare it with what was to be written.
 
-    Args:
-        path: the item's folder.
-        expected: path of each array -> its shape, dtype and checksum.
-
     Raises:
         CheckpointError: names the arrays that are missing, too many, or other than expected.
     """

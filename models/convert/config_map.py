@@ -48,7 +48,8 @@ class ConfigMap:
     Attributes:
         model_type: of config.json.
         name: our model name.
-        keys: foreign key -> ours.
+        keys: foreign key -> ours, or several of ours that have its value; the first is written.
+        fixed: our keys and the values that every such config.json means.
         defaults: foreign values where config.json lacks the key; of transformers' own classes
             those of ``class_defaults``.
         required: foreign key -> the only value our model computes.
@@ -60,7 +61,8 @@ class ConfigMap:
 
     model_type: str
     name: str
-    keys: Mapping[str, str]
+    keys: Mapping[str, str | tuple[str, ...]]
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[[Settings], Settings] = _nothing
@@ -95,10 +97,14 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     wrong += [line for key in like if (line := _unfit(key, merged.get(key), like[key]))]
     if wrong:
         raise ValueError(f"config.json of {kind}: " + "; ".join(wrong))
-    settings: Settings = {"name": map_.name}
-    settings |= {ours: merged[key] for key, ours in map_.keys.items() if key in merged}
-    if "nonlinearity" in settings:
-        settings["nonlinearity"] = read_activation(settings["nonlinearity"])
+    settings: Settings = {"name": map_.name, **map_.fixed}
+    for key, names in map_.keys.items():
+        if key in merged:
+            ours = (names,) if isinstance(names, str) else names
+            value: Any = merged[key]
+            if ours[0].endswith("nonlinearity"):
+                value = read_activation(value)
+            settings |= dict.fromkeys(ours, value)
     return settings | map_.read(merged)
 
 
@@ -182,16 +188,15 @@ def to_foreign_config(map_: ConfigMap, cfg: Any, dtype: str) -> Settings:
     if architecture:
         foreign["architectures"] = [architecture]
     foreign |= map_.required
-    foreign |= {key: _setting(cfg, ours) for key, ours in map_.keys.items()}
+    for key, ours in map_.keys.items():
+        name = ours if isinstance(ours, str) else ours[0]
+        value = getattr(cfg, name)
+        if name.endswith("nonlinearity"):
+            value = write_activation(value)
+        elif value is None and name.endswith("_dropout_rate"):  # then it is the general one
+            value = cfg.dropout_rate
+        foreign[key] = value
     return foreign | map_.write(cfg)
-
-
-def _setting(cfg: Any, name: str) -> Any:
-    """A setting of ours; a part's dropout rate that is not given is the general one."""
-    value = getattr(cfg, name)
-    if name == "nonlinearity":
-        return write_activation(value)
-    return cfg.dropout_rate if value is None and name.endswith("_dropout_rate") else value
 
 
 def read_rope(foreign: Settings, head_dim: int) -> Settings:
@@ -225,7 +230,13 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
     if kind == "llama3":
         return settings | {"pos_scaling_extra_args": {key: rope[key] for key in _LLAMA3}}
     if kind == "yarn":
-        _refuse_yarn_variants(rope)
+        variant = next((key for key in ("mscale", "mscale_all_dim") if rope.get(key)), None)
+        if variant is not None:
+            raise ValueError(
+                f"rope_scaling.{variant}: a DeepSeek variant of yarn that is not computed"
+            )
+        if not rope.get("truncate", True):
+            raise ValueError("rope_scaling.truncate: only true is computed")
         extra = {key: rope[key] for key in _YARN if rope.get(key) is not None}
         context = rope.get("original_max_position_embeddings") or foreign["max_position_embeddings"]
         extra["original_max_position_embeddings"] = context
@@ -234,14 +245,6 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
         f"rope type {kind!r} is not computed: its frequencies change with the batch's longest "
         "position, which packed batches do not have; known: default, linear, llama3, yarn"
     )
-
-
-def _refuse_yarn_variants(rope: Settings) -> None:
-    for key in ("mscale", "mscale_all_dim"):
-        if rope.get(key):
-            raise ValueError(f"rope_scaling.{key}: a DeepSeek variant of yarn that is not computed")
-    if not rope.get("truncate", True):
-        raise ValueError("rope_scaling.truncate: only true is computed")
 
 
 def write_rope(cfg: Any, *, partial: bool = False) -> Settings:

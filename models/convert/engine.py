@@ -31,6 +31,7 @@ __all__ = [
     "has_own_head",
     "import_tensors",
     "linear",
+    "linears",
     "norm",
     "repeated",
     "source",
@@ -65,11 +66,6 @@ class Row(NamedTuple):
     codec: Codec
 
 
-def _no_spellings(name: str) -> Iterable[str]:
-    del name
-    return ()
-
-
 class Table(NamedTuple):
     """All rows of a family for one configuration.
 
@@ -83,7 +79,7 @@ class Table(NamedTuple):
 
     rows: Sequence[Row]
     ignored: Sequence[str] = ()
-    spellings: Callable[[str], Iterable[str]] = _no_spellings
+    spellings: Callable[[str], Iterable[str]] = lambda name: ()
     unused: Sequence[str] = ()
     copies: Mapping[str, str] = {}
     tied: tuple[str, str] | None = None
@@ -96,6 +92,18 @@ def linear(foreign: str, ours: str, *, transposed: bool = True) -> list[Row]:
         Row(f"{foreign}.weight", (f"{ours}/kernel",), codec),
         Row(f"{foreign}.bias", (f"{ours}/bias",), SAME),
     ]
+
+
+def linears(foreign: str, ours: str, names: Mapping[str, str]) -> list[Row]:
+    """Rows of several dense layers of one module.
+
+    Args:
+        foreign: the module.
+        ours: the same of ours.
+        names: of its layers, theirs -> ours.
+    """
+    pairs = [linear(f"{foreign}.{theirs}", f"{ours}/{own}") for theirs, own in names.items()]
+    return [row for pair in pairs for row in pair]
 
 
 def norm(foreign: str, ours: str) -> list[Row]:

@@ -202,9 +202,6 @@ _STEPS: Mapping[str, _Step] = {
 def read_pickle(program: bytes) -> Any:
     """Interpret the pickle of a state dict.
 
-    Args:
-        program: the content of ``data.pkl``.
-
     Returns:
         What it builds of dicts, lists, tuples, numbers, text and ``Tensor``.
 

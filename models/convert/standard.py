@@ -7,7 +7,7 @@ queries and keys are permuted to the one that the target knows.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,31 +28,15 @@ _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
 
 
+def _later(leaf: Any, change: Callable[[np.ndarray], np.ndarray]) -> LazyArray:
+    """Change an array, of whatever shape it keeps, when it is read."""
+    read = lambda: change(np.asarray(leaf))
+    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
+
+
 def _scaled(leaf: Any, factor: float) -> Any:
-    def read() -> np.ndarray:
-        value = np.asarray(leaf)
-        return (value.astype(np.float32) * np.float32(factor)).astype(value.dtype)
-
-    return leaf if factor == 1.0 else LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
-
-
-def _shifted(leaf: Any, added: int) -> LazyArray:
-    def read() -> np.ndarray:
-        value = np.asarray(leaf)
-        return (value.astype(np.float32) + np.float32(added)).astype(value.dtype)
-
-    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
-
-
-def _transposed(leaf: Any) -> LazyArray:
-    return LazyArray(tuple(leaf.shape)[::-1], np.dtype(leaf.dtype), lambda: np.asarray(leaf).T)
-
-
-def _taken(leaf: Any, order: np.ndarray) -> LazyArray:
-    def read() -> np.ndarray:
-        return np.take(np.asarray(leaf), order, axis=-1)
-
-    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
+    scale = lambda x: (x.astype(np.float32) * np.float32(factor)).astype(x.dtype)
+    return leaf if factor == 1.0 else _later(leaf, scale)
 
 
 def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leaves]:
@@ -104,7 +88,8 @@ def offset_norms(cfg: Any, leaves: Leaves, norm_type: str) -> tuple[Any, Leaves]
         return cfg, leaves
     added = 1 if norm_type == "rmsnorm" else -1
     is_norm = re.compile(r"(.*/)?norm(\w*)/scale").fullmatch
-    out = {name: _shifted(leaf, added) if is_norm(name) else leaf for name, leaf in leaves.items()}
+    shift = lambda x: (x.astype(np.float32) + np.float32(added)).astype(x.dtype)
+    out = {k: _later(leaf, shift) if is_norm(k) else leaf for k, leaf in leaves.items()}
     return cfg.model_copy(update={"norm_type": norm_type}), out
 
 
@@ -154,7 +139,9 @@ def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[Dec
     }
     table = 1.0 if cfg.embedding_layer_norm else embed
     if cfg.share_embedding_weights and cfg.with_lm_head and head != table:
-        out["lm_head/kernel"] = _transposed(_scaled(leaves["embed/token/embedding"], head))
+        own = _scaled(leaves["embed/token/embedding"], head)
+        turned = lambda: np.asarray(own).T
+        out["lm_head/kernel"] = LazyArray(tuple(own.shape)[::-1], np.dtype(own.dtype), turned)
         changed["share_embedding_weights"] = False
     return cfg.model_copy(update=changed), out
 
@@ -183,7 +170,7 @@ def order_rotary(cfg: BlockConfig, leaves: Leaves, *, pairs: bool) -> tuple[Bloc
 
     def reorder(name: str, leaf: Any) -> Any:
         order = next((order for part, order in orders.items() if part in name), None)
-        return leaf if order is None else _taken(leaf, order)
+        return leaf if order is None else _later(leaf, lambda x: np.take(x, order, axis=-1))
 
     out = {name: reorder(name, leaf) for name, leaf in leaves.items()}
     return cfg.model_copy(update={"rotary_interleaved": pairs}), out

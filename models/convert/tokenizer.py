@@ -113,12 +113,7 @@ def carry_tokenizer(
 
 
 def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
-    """Write special ids into a folder's ``config.json``, else its ``special_ids.json``.
-
-    Args:
-        folder: of weights; a ``special_ids.json`` that exists keeps its values.
-        ids: key of config.json -> value.
-    """
+    """Write special ids into a folder's ``config.json``, else its ``special_ids.json``."""
     path = folder / _CONFIG
     if path.is_file():
         content = read_json(path)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from models.base import Batch, Model, StageFn
+from models.base import Batch, DropKey, Model, StageFn
 from models.factored.lora import ADAPTER_LEAVES, Adapted, Lora, fold, init_lora, trains_with_lora
 from models.layers.block_config import LoraConfig
 from models.paths import Params, named_leaves, unflatten
@@ -36,34 +36,20 @@ def _split(params: Params) -> tuple[Params, Lora]:
     return unflatten(base), Lora(down, up)
 
 
-def _join(params: Params, lora: Lora) -> Params:
-    leaves = dict(named_leaves(params))
-    for part, last in ((lora.down, _DOWN), (lora.up, _UP)):
-        leaves |= {f"{name.removesuffix('kernel')}{last}": leaf for name, leaf in part.items()}
-    return unflatten(leaves)
-
-
 def fold_adapters(cfg: LoraConfig | None, params: Params) -> Params:
-    """Bake adapters into their kernels; a tree without any comes back as it is.
-
-    Args:
-        cfg: of the model, from ``lora_of``.
-        params: dense tree with adapters.
-    """
+    """Bake adapters into their kernels; a tree without any comes back as it is."""
     base, lora = _split(params)
     if cfg is None or not lora.down:
         return params
     return fold(cfg, base, lora)
 
 
-def _frozen(leaf: Any) -> Any:
-    return jax.tree.map(jax.lax.stop_gradient, leaf)
-
-
 def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
     """Replace adapted kernels by ``Adapted`` ones and stop gradients to all that is frozen."""
     if not isinstance(branch, Mapping):
-        return branch if trains_with_lora(path) else _frozen(branch)
+        if trains_with_lora(path):
+            return branch
+        return jax.tree.map(jax.lax.stop_gradient, branch)
     out = {
         name: _attach(cfg, leaf, key, f"{path}/{name}" if path else name)
         for name, leaf in branch.items()
@@ -81,7 +67,7 @@ def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
 
 
 def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
-    def run(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
+    def run(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
         own = None  # a share of the batch has draws of its own
         if key is not None:
             own = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)
@@ -94,10 +80,6 @@ def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
 def with_adapters(model: Model, cfg: LoraConfig) -> Model:
     """Give a model adapters on the kernels ``cfg.target_modules`` names.
 
-    Args:
-        model: any bundle; its stages keep their names and roles.
-        cfg: rank, scale, dropout, targets.
-
     Returns:
         A bundle that computes what ``model`` does at first; its ``init`` draws the same base
         parameters. ``init`` raises ValueError for targets that match no kernel.
@@ -106,7 +88,10 @@ def with_adapters(model: Model, cfg: LoraConfig) -> Model:
 
     def both(key: Array) -> Params:
         params = init(key)
-        return _join(params, init_lora(cfg, params, jax.random.fold_in(key, 0x10FA)))
+        lora, leaves = init_lora(cfg, params, jax.random.fold_in(key, 0x10FA)), named_leaves(params)
+        for part, last in ((lora.down, _DOWN), (lora.up, _UP)):
+            leaves += [(f"{name.removesuffix('kernel')}{last}", x) for name, x in part.items()]
+        return unflatten(dict(leaves))
 
     kinds = {kind: (roles, _stage(cfg, fn)) for kind, (roles, fn) in model.kinds.items()}
     return dataclasses.replace(model, init=both, kinds=kinds)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 import vsl
-from models.base import Batch, Model, StageFn
+from models.base import Batch, DropKey, Model, StageFn
 from models.layers.basic import project
 from models.layers.block_config import FactorConfig
 from models.paths import Params, named_leaves, unflatten
@@ -121,7 +121,7 @@ def _attach(branch: Any) -> Any:
 
 
 def _stage(fn: StageFn) -> StageFn:
-    def run(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def run(params: Params, carry: Any, batch: Batch, key: DropKey) -> Any:
         return fn({role: _attach(branch) for role, branch in params.items()}, carry, batch, key)
 
     return run
@@ -129,10 +129,6 @@ def _stage(fn: StageFn) -> StageFn:
 
 def with_factors(model: Model, cfg: FactorConfig) -> Model:
     """Give a model factors on the kernels that ``cfg.target_modules`` names.
-
-    Args:
-        model: any bundle; its stages keep their names and roles.
-        cfg: form, sparsity, targets.
 
     Returns:
         A bundle whose other parameters are drawn as before. ``init`` raises ValueError for

@@ -6,7 +6,6 @@ relative table). Letters: T slots, D hidden, F filter, V vocabulary, L layers.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 import vsl
 from models.alias import decoder_alias
-from models.base import Aux, Batch, Model, Stage, StageFn
+from models.base import Aux, Batch, DropKey, Model, StageFn
 from models.families.decoder_config import DecoderConfig
 from models.families.preference import preference_aux
 from models.layers.basic import Embedding, Norm, vocabulary_scores
@@ -30,6 +29,7 @@ from models.layers.blocks import (
     has_shared,
     init_layers,
     no_dropout,
+    stack_stages,
     start_stream,
     stream_dropout,
 )
@@ -120,32 +120,31 @@ def _init(cfg: DecoderConfig, key: Array) -> Params:
     return {"embed": embed} | init_layers(cfg, key) | head
 
 
-def _embed_fn(cfg: DecoderConfig) -> StageFn:
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
-        del carry
-        layout = batch.layout
-        drop = stream_dropout(layout, key)
-        x: Any = Embed(cfg).apply({"params": params["embed"]}, batch.tokens, layout.positions, drop)
-        return start_stream(cfg, x)
-
-    return embed
+def _embed(cfg: DecoderConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Stream:
+    del carry
+    layout = batch.layout
+    drop = stream_dropout(layout, key)
+    x: Any = Embed(cfg).apply({"params": params["embed"]}, batch.tokens, layout.positions, drop)
+    return start_stream(cfg, x)
 
 
-def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
-    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        block, shared = Block(cfg, local), params.get("position")
-        return apply_layer(block, params["layer"], carry, batch.layout, key=key, shared=shared)
+def _layer(
+    cfg: DecoderConfig,
+    params: Params,
+    carry: Stream,
+    batch: Batch,
+    key: DropKey,
+    *,
+    local: bool,
+) -> Stream:
+    block, shared = Block(cfg, local), params.get("position")
+    return apply_layer(block, params["layer"], carry, batch.layout, key=key, shared=shared)
 
-    return layer
 
-
-def _head_fn(cfg: DecoderConfig) -> StageFn:
-    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
-        del key
-        logits = apply_head(cfg, params, carry.x, batch.layout)
-        return logits if carry.routed is None else (logits, carry.routed)
-
-    return head
+def _head(cfg: DecoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
+    del key
+    logits = apply_head(cfg, params, carry.x, batch.layout)
+    return logits if carry.routed is None else (logits, carry.routed)
 
 
 def apply_head(
@@ -177,31 +176,19 @@ def _head_roles(cfg: DecoderConfig) -> tuple[str, ...]:
     return tuple(name for name, used in roles if used)
 
 
-def _scores(cfg: DecoderConfig, logits: Array, batch: Batch) -> Aux:
-    if cfg.dpo is not None:
-        return preference_aux(cfg.dpo, logits, batch)
-    return language_model_aux(
-        logits,
-        batch,
-        loss_scaling=cfg.loss_scaling,
-        loss_weight=cfg.loss_weight,
-        label_smoothing=cfg.label_smoothing,
-    )
-
-
-def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
-    def objective(carry: PyTree, batch: Batch) -> Aux:
-        routed = None
-        if isinstance(carry, tuple):
-            carry, routed = carry
-        aux = _scores(cfg, carry, batch)
-        if routed is None or cfg.moe is None:
-            return aux
-        balance = balance_loss(routed, batch, cfg.num_hidden_layers)
-        added = cfg.moe.balance_weight * balance * aux.weight
-        return aux._replace(loss_sum=aux.loss_sum + added)
-
-    return objective
+def _objective(cfg: DecoderConfig, carry: PyTree, batch: Batch) -> Aux:
+    routed = None
+    if isinstance(carry, tuple):
+        carry, routed = carry
+    if cfg.dpo is None:
+        aux = language_model_aux(cfg, carry, batch)
+    else:
+        aux = preference_aux(cfg.dpo, carry, batch)
+    if routed is None or cfg.moe is None:
+        return aux
+    balance = balance_loss(routed, batch, cfg.num_hidden_layers)
+    added = cfg.moe.balance_weight * balance * aux.weight
+    return aux._replace(loss_sum=aux.loss_sum + added)
 
 
 def build_decoder(cfg: DecoderConfig) -> Model:
@@ -209,18 +196,17 @@ def build_decoder(cfg: DecoderConfig) -> Model:
     kinds = layer_kinds(cfg)
     shared = ("position",) if has_shared(cfg) else ()
     head_roles = _head_roles(cfg)
-    fns: dict[str, tuple[tuple[str, ...], StageFn]] = {"embed": (("embed",), _embed_fn(cfg))}
+    fns: dict[str, tuple[tuple[str, ...], StageFn]] = {
+        "embed": (("embed",), functools.partial(_embed, cfg))
+    }
     for kind in dict.fromkeys(kinds):
-        fns[kind] = (("layer", *shared), _layer_fn(cfg, local=kind == "layer"))
-    fns["head"] = (head_roles, _head_fn(cfg))
-    stages = [Stage("embed", "embed", ("embed",))]
-    stages += [Stage(f"layers_{i}", kind, (f"layers_{i}", *shared)) for i, kind in enumerate(kinds)]
-    stages.append(Stage("head", "head", head_roles))
+        fns[kind] = (("layer", *shared), functools.partial(_layer, cfg, local=kind == "layer"))
+    fns["head"] = (head_roles, functools.partial(_head, cfg))
     return Model(
         config=cfg,
         init=functools.partial(_init, cfg),
-        stages=tuple(stages),
+        stages=stack_stages(kinds, shared, head_roles),
         kinds=fns,
-        objective=_objective(cfg),
+        objective=functools.partial(_objective, cfg),
         alias=decoder_alias,
     )

@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 from pydantic import Field, field_validator, model_validator
 
 from models.alias import encoder_alias
-from models.base import Aux, Batch, Model, Stage, StageFn
+from models.base import Aux, Batch, DropKey, Model, Stage, StageFn
 from models.families.encoder import build_encoder
 from models.families.encoder_config import EncoderConfig
 from models.families.encoder_heads import contrastive_aux
@@ -116,20 +116,16 @@ def _contexts(batch: Batch) -> Batch:
 
 
 def _in_tower(side: str, fn: StageFn) -> StageFn:
-    def stage(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Towers:
+    def stage(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Towers:
         carry = Towers() if carry is None else carry
         seen = batch if side == "question" else _contexts(batch)
-        out = fn(params, getattr(carry, side), seen, key)
-        return carry._replace(**{side: out})
+        return carry._replace(**{side: fn(params, getattr(carry, side), seen, key)})
 
     return stage
 
 
-def _pooled(fn: StageFn) -> StageFn:
-    def stage(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        return fn(params, carry, batch, key)["pooled"]
-
-    return stage
+def _pooled(fn: StageFn, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    return fn(params, carry, batch, key)["pooled"]
 
 
 def _objective(cfg: DprConfig, carry: Towers, batch: Batch) -> Aux:
@@ -175,7 +171,7 @@ def build_dpr(cfg: DprConfig) -> Model:
     stages, kinds = [], {}
     for side, tower in towers.items():
         for kind, (roles, fn) in tower.kinds.items():
-            inner = _pooled(fn) if kind == "head" else fn
+            inner = functools.partial(_pooled, fn) if kind == "head" else fn
             kinds[f"{side}_{kind}"] = (roles, _in_tower(side, inner))
         stages += [
             Stage(f"{side}_{s.name}", f"{side}_{s.kind}", tuple(f"{side}_{p}" for p in s.params))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 import vsl
 from models.alias import encoder_alias
-from models.base import Batch, Model, Stage, StageFn
+from models.base import Batch, DropKey, Model
 from models.families.encoder_config import EncoderConfig
 from models.families.encoder_heads import Heads, encoder_aux
 from models.layers.basic import Embedding, Mixed, Norm
@@ -31,6 +31,7 @@ from models.layers.blocks import (
     has_shared,
     init_layers,
     no_dropout,
+    stack_stages,
     stream_dropout,
 )
 from models.layers.initializers import make_initializer
@@ -92,20 +93,17 @@ def _computed(cfg: EncoderConfig, layout: vsl.Layout) -> vsl.Layout:
     return dataclasses.replace(whole, first=layout.first)
 
 
-def _layer_fn(cfg: EncoderConfig) -> StageFn:
-    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        layout = _computed(cfg, batch.layout)
-        return apply_layer(
-            Block(cfg),
-            params["layer"],
-            carry,
-            layout,
-            key=key,
-            shared=params.get("position"),
-            keys=None if layout is batch.layout else batch.layout,
-        )
-
-    return layer
+def _layer(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Stream:
+    layout = _computed(cfg, batch.layout)
+    return apply_layer(
+        Block(cfg),
+        params["layer"],
+        carry,
+        layout,
+        key=key,
+        shared=params.get("position"),
+        keys=None if layout is batch.layout else batch.layout,
+    )
 
 
 def _init(cfg: EncoderConfig, key: Array) -> Params:
@@ -171,22 +169,19 @@ def _kept(hidden: Bool[Array, " T"], layout: vsl.Layout) -> Float[Array, " T"]:
     return jnp.where(hidden | ~layout.valid, 0.0, factor)
 
 
-def _embed_fn(cfg: EncoderConfig) -> StageFn:
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
-        del carry
-        layout = _computed(cfg, batch.layout)
-        segments = batch.extras.get("segment_ids", jnp.zeros_like(batch.tokens))
-        x: Any = EncoderEmbed(cfg).apply(
-            {"params": params["embed"]},
-            batch.tokens,
-            layout,
-            segments,
-            stream_dropout(layout, key),
-            _shares(cfg, batch),
-        )
-        return Stream(x)
-
-    return embed
+def _embed(cfg: EncoderConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Stream:
+    del carry
+    layout = _computed(cfg, batch.layout)
+    segments = batch.extras.get("segment_ids", jnp.zeros_like(batch.tokens))
+    x: Any = EncoderEmbed(cfg).apply(
+        {"params": params["embed"]},
+        batch.tokens,
+        layout,
+        segments,
+        stream_dropout(layout, key),
+        _shares(cfg, batch),
+    )
+    return Stream(x)
 
 
 def _scored(batch: Batch) -> vsl.Layout | None:
@@ -201,26 +196,23 @@ def _scored(batch: Batch) -> vsl.Layout | None:
     return vsl.layout_from_lengths(last[None], size)
 
 
-def _head_fn(cfg: EncoderConfig) -> StageFn:
-    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
-        own: Any = {k: v for k, v in params.items() if k != "embed"}
-        layout = _computed(cfg, batch.layout)
-        table = params["embed"]["token"]["embedding"] if cfg.ties_head else None
-        scored = _scored(batch) if cfg.has_mlm else None
-        if scored is not None:
-            parts = [name for name in ("mlm_dense", "lm_head") if name in own]
-            own |= {name: vsl.stream_kernels(own[name], scored) for name in parts}
-            table = None if table is None else vsl.stream_table(table, scored)
-        return Heads(cfg).apply(
-            {"params": own},
-            carry.x,
-            layout.offsets,
-            _head_dropout(cfg, layout, key),
-            table=table,
-            gather=batch.extras.get("masked_positions"),
-        )
-
-    return head
+def _head(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
+    own: Any = {k: v for k, v in params.items() if k != "embed"}
+    layout = _computed(cfg, batch.layout)
+    table = params["embed"]["token"]["embedding"] if cfg.ties_head else None
+    scored = _scored(batch) if cfg.has_mlm else None
+    if scored is not None:
+        parts = [name for name in ("mlm_dense", "lm_head") if name in own]
+        own |= {name: vsl.stream_kernels(own[name], scored) for name in parts}
+        table = None if table is None else vsl.stream_table(table, scored)
+    return Heads(cfg).apply(
+        {"params": own},
+        carry.x,
+        layout.offsets,
+        _head_dropout(cfg, layout, key),
+        table=table,
+        gather=batch.extras.get("masked_positions"),
+    )
 
 
 def _head_roles(cfg: EncoderConfig) -> tuple[str, ...]:
@@ -245,20 +237,14 @@ def build_encoder(cfg: EncoderConfig) -> Model:
     """Assemble the bundle: 'embed', 'layers_0', ..., 'head'; the last carry is a dict."""
     shared = ("position",) if has_shared(cfg) else ()
     roles = _head_roles(cfg)
-    stages = [Stage("embed", "embed", ("embed",))]
-    stages += [
-        Stage(f"layers_{i}", "layer", (f"layers_{i}", *shared))
-        for i in range(cfg.num_hidden_layers)
-    ]
-    stages.append(Stage("head", "head", roles))
     return Model(
         config=cfg,
         init=functools.partial(_init, cfg),
-        stages=tuple(stages),
+        stages=stack_stages(["layer"] * cfg.num_hidden_layers, shared, roles),
         kinds={
-            "embed": (("embed",), _embed_fn(cfg)),
-            "layer": (("layer", *shared), _layer_fn(cfg)),
-            "head": (roles, _head_fn(cfg)),
+            "embed": (("embed",), functools.partial(_embed, cfg)),
+            "layer": (("layer", *shared), functools.partial(_layer, cfg)),
+            "head": (roles, functools.partial(_head, cfg)),
         },
         objective=functools.partial(encoder_aux, cfg),
         alias=encoder_alias,

@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from pydantic import PositiveInt
 
 import vsl
-from models.base import Aux, Batch, Model, Stage, StageFn
+from models.base import Batch, DropKey, Model, Stage
 from models.layers.basic import Dense, activation
 from models.layers.blocks import draw
 from models.layers.initializers import make_initializer
@@ -77,24 +77,20 @@ def _layer(cfg: FcMnistConfig, features: int) -> Dense:
     return Dense(features, True, make_initializer(cfg.initializer))
 
 
-def _hidden_fn(cfg: FcMnistConfig, *, first: bool) -> StageFn:
-    act = activation(cfg.activation_fn)
-
-    def hidden(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        x = batch.extras["images"].astype(cfg.dtype) if first else carry
-        y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, x)
-        x = act(y)
-        return vsl.dropout(key, x, batch.layout, cfg.dropout) if key is not None else x
-
-    return hidden
+def _input(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    del carry
+    return _hidden(cfg, params, batch.extras["images"].astype(cfg.dtype), batch, key)
 
 
-def _head_fn(cfg: FcMnistConfig) -> StageFn:
-    def head(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        del batch, key
-        return _layer(cfg, cfg.num_classes).apply({"params": params["layer"]}, carry)
+def _hidden(cfg: FcMnistConfig, params: Params, carry: Array, batch: Batch, key: DropKey) -> Any:
+    y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, carry)
+    x = activation(cfg.activation_fn)(y)
+    return vsl.dropout(key, x, batch.layout, cfg.dropout) if key is not None else x
 
-    return head
+
+def _head(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    del batch, key
+    return _layer(cfg, cfg.num_classes).apply({"params": params["layer"]}, carry)
 
 
 def _init(cfg: FcMnistConfig, key: Array) -> Params:
@@ -108,17 +104,10 @@ def _init(cfg: FcMnistConfig, key: Array) -> Params:
     return params
 
 
-def _objective(carry: Array, batch: Batch) -> Aux:
-    return token_aux(carry, batch.extras["class_labels"], batch.weights)
-
-
 def build_fc_mnist(cfg: FcMnistConfig) -> Model:
     """Assemble the bundle: 'fc_0' (input), 'fc_1', ..., the last one is the classifier."""
-    kinds = {
-        "input": (("layer",), _hidden_fn(cfg, first=True)),
-        "hidden": (("layer",), _hidden_fn(cfg, first=False)),
-        "head": (("layer",), _head_fn(cfg)),
-    }
+    fns = {"input": _input, "hidden": _hidden, "head": _head}
+    kinds = {kind: (("layer",), functools.partial(fn, cfg)) for kind, fn in fns.items()}
     kind_of = ["input", *["hidden"] * (cfg.depth - 1), "head"]
     stages = [Stage(f"fc_{i}", kind, (f"fc_{i}",)) for i, kind in enumerate(kind_of)]
     return Model(
@@ -126,6 +115,8 @@ def build_fc_mnist(cfg: FcMnistConfig) -> Model:
         init=functools.partial(_init, cfg),
         stages=tuple(stages),
         kinds=kinds,
-        objective=_objective,
+        objective=lambda scores, batch: token_aux(
+            scores, batch.extras["class_labels"], batch.weights
+        ),
         alias=lambda name: name.replace("/", ".").replace("kernel", "weight"),
     )

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from pydantic import NonNegativeInt, field_validator, model_validator
 
 from models.alias import decoder_alias
-from models.base import Batch, Model, Stage, StageFn
+from models.base import Batch, DropKey, Model, Stage
 from models.families.decoder import Embed, build_decoder
 from models.families.decoder_config import DecoderConfig
 from models.families.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
@@ -129,52 +129,45 @@ class _Projector(nn.Module):
         return Dense(size, True, init, name="down")(activation(cfg.projector_nonlinearity)(h))
 
 
-def _image_embed(cfg: LlavaConfig) -> StageFn:
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        del carry, key
-        if "pixel_values" not in batch.extras:
-            return None
-        pixels = batch.extras["pixel_values"]
-        x: Any = VisionEmbed(cfg.image_model).apply({"params": params["image_embed"]}, pixels)
-        return Stream(x)
-
-    return embed
-
-
-def _image_layer(cfg: LlavaConfig) -> StageFn:
-    inner = vision_layer(cfg.image_model)
-
-    def layer(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        return None if carry is None else inner(params, carry, batch, key)
-
-    return layer
+def _image_embed(
+    cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey
+) -> Any:
+    del carry, key
+    if "pixel_values" not in batch.extras:
+        return None
+    pixels = batch.extras["pixel_values"]
+    x: Any = VisionEmbed(cfg.image_model).apply({"params": params["image_embed"]}, pixels)
+    return Stream(x)
 
 
-def _project(cfg: LlavaConfig) -> StageFn:
-    def run(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
-        del batch, key
-        if carry is None:
-            return None
-        return _Projector(cfg).apply({"params": params["projector"]}, carry.x)
-
-    return run
+def _image_layer(
+    cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey
+) -> Any:
+    if carry is None:
+        return None
+    return vision_layer(cfg.image_model, params, carry, batch, key)
 
 
-def _text_embed(cfg: LlavaConfig) -> StageFn:
+def _project(cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    del batch, key
+    if carry is None:
+        return None
+    return _Projector(cfg).apply({"params": params["projector"]}, carry.x)
+
+
+def _text_embed(
+    cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey
+) -> Stream:
     text = cfg.text_model
-
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
-        positions = batch.layout.positions
-        branch = {"params": params["embed"]}
-        x: Any = Embed(text).apply(branch, batch.tokens, positions, no_dropout)
-        if carry is not None:
-            image = (batch.tokens == cfg.image_token_index) & batch.layout.valid
-            index = jnp.clip(jnp.cumsum(image) - 1, 0, carry.shape[0] - 1)
-            x = jnp.where(image[:, None], carry[index].astype(x.dtype), x)
-        drop = stream_dropout(batch.layout, key)
-        return start_stream(text, drop(x, text.dropout("embedding")))
-
-    return embed
+    positions = batch.layout.positions
+    branch = {"params": params["embed"]}
+    x: Any = Embed(text).apply(branch, batch.tokens, positions, no_dropout)
+    if carry is not None:
+        image = (batch.tokens == cfg.image_token_index) & batch.layout.valid
+        index = jnp.clip(jnp.cumsum(image) - 1, 0, carry.shape[0] - 1)
+        x = jnp.where(image[:, None], carry[index].astype(x.dtype), x)
+    drop = stream_dropout(batch.layout, key)
+    return start_stream(text, drop(x, text.dropout("embedding")))
 
 
 def _init(cfg: LlavaConfig, text: Model, tower: Model, key: Array) -> Params:
@@ -201,10 +194,10 @@ def build_llava(cfg: LlavaConfig) -> Model:
     rest = [f"image_layers_{i}" for i in range(len(used), cfg.image_model.num_hidden_layers)]
     carried = ("projector", *rest, "image_norm_f")
     kinds = dict(text.kinds)
-    kinds["embed"] = (("embed",), _text_embed(cfg))
-    kinds["image_embed"] = (("image_embed",), _image_embed(cfg))
-    kinds["image_layer"] = (("layer",), _image_layer(cfg))
-    kinds["projector"] = (carried, _project(cfg))
+    kinds["embed"] = (("embed",), functools.partial(_text_embed, cfg))
+    kinds["image_embed"] = (("image_embed",), functools.partial(_image_embed, cfg))
+    kinds["image_layer"] = (("layer",), functools.partial(_image_layer, cfg))
+    kinds["projector"] = (carried, functools.partial(_project, cfg))
     stages = [Stage("image_embed", "image_embed", ("image_embed",))]
     stages += [Stage(f"image_layers_{i}", "image_layer", (f"image_layers_{i}",)) for i in used]
     stages += [Stage("projector", "projector", carried), *text.stages]

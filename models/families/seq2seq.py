@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from models.alias import seq2seq_alias
-from models.base import Batch, Model, Stage, StageFn
+from models.base import Batch, DropKey, Model, Stage, StageFn
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.attention import stream_attend
 from models.layers.basic import Embedding, Norm, vocabulary_scores
@@ -163,79 +163,64 @@ def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
     return params
 
 
-def _embed_fn(cfg: Seq2SeqConfig) -> StageFn:
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Both:
-        del carry
-        keys = (None, None) if key is None else jax.random.split(key)
-        source, target = batch.extras["source_layout"], batch.layout
-        rows = cfg.tgt_vocab_size or cfg.vocab_size
-        x: Any = Seq2SeqEmbed(cfg, cfg.vocab_size).apply(
-            {"params": params["embed"]},
-            batch.extras["source_tokens"],
-            source.positions,
-            stream_dropout(source, keys[0]),
-        )
-        y: Any = Seq2SeqEmbed(cfg, rows).apply(
-            {"params": embed_table(cfg, params)},
-            batch.tokens,
-            target.positions,
-            stream_dropout(target, keys[1]),
-        )
-        return Both(x, y)
-
-    return embed
+def _embed(cfg: Seq2SeqConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Both:
+    del carry
+    keys = (None, None) if key is None else jax.random.split(key)
+    source, target = batch.extras["source_layout"], batch.layout
+    rows = cfg.tgt_vocab_size or cfg.vocab_size
+    x: Any = Seq2SeqEmbed(cfg, cfg.vocab_size).apply(
+        {"params": params["embed"]},
+        batch.extras["source_tokens"],
+        source.positions,
+        stream_dropout(source, keys[0]),
+    )
+    y: Any = Seq2SeqEmbed(cfg, rows).apply(
+        {"params": embed_table(cfg, params)},
+        batch.tokens,
+        target.positions,
+        stream_dropout(target, keys[1]),
+    )
+    return Both(x, y)
 
 
-def _encoder_fn(cfg: Seq2SeqConfig) -> StageFn:
+def _encoder(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Both:
     block = Block(cfg.encoder_block)
-
-    def layer(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
-        layout = batch.extras["source_layout"]
-        source, shared = Stream(carry.source), params.get("encoder_position")
-        out = apply_layer(block, params["layer"], source, layout, key=key, shared=shared)
-        return Both(out.x, carry.target)
-
-    return layer
+    layout = batch.extras["source_layout"]
+    source, shared = Stream(carry.source), params.get("encoder_position")
+    out = apply_layer(block, params["layer"], source, layout, key=key, shared=shared)
+    return Both(out.x, carry.target)
 
 
-def _encoder_norm_fn(cfg: Seq2SeqConfig) -> StageFn:
-    def norm(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
-        source = final_norm(cfg, params.get("encoder_norm_f"), carry.source)
-        if cfg.use_dropout_outside_residual_path:
-            drop = stream_dropout(batch.extras["source_layout"], key)
-            source = drop(source, cfg.dropout("residual"))
-        return Both(source, carry.target)
+def _encoder_norm(
+    cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey
+) -> Both:
+    source = final_norm(cfg, params.get("encoder_norm_f"), carry.source)
+    if cfg.use_dropout_outside_residual_path:
+        drop = stream_dropout(batch.extras["source_layout"], key)
+        source = drop(source, cfg.dropout("residual"))
+    return Both(source, carry.target)
 
-    return norm
 
-
-def _decoder_fn(cfg: Seq2SeqConfig) -> StageFn:
+def _decoder(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Both:
     block = cfg.decoder_block
-
-    def layer(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
-        layout, source = batch.layout, batch.extras["source_layout"]
-        own, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
-        rate = cfg.dropout("attention")
-        out: Any = Block(block, cross=True).apply(
-            {"params": stream_weights(params["layer"], layout, source)},
-            Stream(carry.target),
-            layout.positions,
-            stream_attend(layout, own, rate),
-            stream_dropout(layout, key),
-            params.get("decoder_position"),
-            memory=carry.source,
-            cross_attend=stream_attend(layout, cross, rate, source),
-        )
-        return Both(carry.source, out.x)
-
-    return layer
+    layout, source = batch.layout, batch.extras["source_layout"]
+    own, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
+    rate = cfg.dropout("attention")
+    out: Any = Block(block, cross=True).apply(
+        {"params": stream_weights(params["layer"], layout, source)},
+        Stream(carry.target),
+        layout.positions,
+        stream_attend(layout, own, rate),
+        stream_dropout(layout, key),
+        params.get("decoder_position"),
+        memory=carry.source,
+        cross_attend=stream_attend(layout, cross, rate, source),
+    )
+    return Both(carry.source, out.x)
 
 
-def _head_fn(cfg: Seq2SeqConfig) -> StageFn:
-    def head(params: Params, carry: Both, batch: Batch, key: Array | None) -> Any:
-        return lm_logits(cfg, params, carry.target, stream_dropout(batch.layout, key))
-
-    return head
+def _head(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Any:
+    return lm_logits(cfg, params, carry.target, stream_dropout(batch.layout, key))
 
 
 def _head_roles(cfg: Seq2SeqConfig) -> tuple[str, ...]:
@@ -264,23 +249,17 @@ def build_seq2seq(cfg: Seq2SeqConfig) -> Model:
         stages.append(Stage(name, "decoder_layer", (name, *decoder)))
     stages.append(Stage("head", "head", roles))
     kinds: dict[str, tuple[tuple[str, ...], StageFn]] = {
-        "embed": (embeds, _embed_fn(cfg)),
-        "encoder_layer": (("layer", *encoder), _encoder_fn(cfg)),
-        "encoder_norm": (("encoder_norm_f",), _encoder_norm_fn(cfg)),
-        "decoder_layer": (("layer", *decoder), _decoder_fn(cfg)),
-        "head": (roles, _head_fn(cfg)),
+        "embed": (embeds, functools.partial(_embed, cfg)),
+        "encoder_layer": (("layer", *encoder), functools.partial(_encoder, cfg)),
+        "encoder_norm": (("encoder_norm_f",), functools.partial(_encoder_norm, cfg)),
+        "decoder_layer": (("layer", *decoder), functools.partial(_decoder, cfg)),
+        "head": (roles, functools.partial(_head, cfg)),
     }
     return Model(
         config=cfg,
         init=functools.partial(_init, cfg),
         stages=tuple(stages),
         kinds=kinds,
-        objective=lambda logits, batch: language_model_aux(
-            logits,
-            batch,
-            loss_scaling=cfg.loss_scaling,
-            loss_weight=cfg.loss_weight,
-            label_smoothing=cfg.label_smoothing,
-        ),
+        objective=functools.partial(language_model_aux, cfg),
         alias=seq2seq_alias,
     )

@@ -15,11 +15,10 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 import vsl
 from models.alias import encoder_alias
-from models.base import Aux, Batch, Model, Stage, StageFn
-from models.layers.attention import stream_attend
+from models.base import Aux, Batch, DropKey, Model
 from models.layers.basic import Dense, Embedding, Norm, leaf
 from models.layers.block_config import BlockConfig, only_of_decoders
-from models.layers.blocks import Block, Stream, draw, init_layers, stream_dropout
+from models.layers.blocks import Block, Stream, apply_layer, draw, init_layers, stack_stages
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
@@ -115,30 +114,28 @@ class VisionEmbed(nn.Module):
         return Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
 
 
-def vision_layer(cfg: VisionConfig) -> StageFn:
-    """Return the stage function of all layers; the layout follows from the number of images."""
+def vision_layer(
+    cfg: VisionConfig, params: Params, carry: Stream, batch: Batch, key: DropKey
+) -> Stream:
+    """Run a layer, a ``StageFn``; the layout follows from the number of images.
 
-    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        del batch
-        layout = image_layout(cfg, carry.x.shape[0] // (cfg.patches + 1))
-        attn_key = None if key is None else jax.random.fold_in(key, 0)
-        attend = stream_attend(layout, attn_key, cfg.dropout("attention"))
-        drop = stream_dropout(layout, key)
-        positions = layout.positions
-        out: Any = Block(cfg).apply({"params": params["layer"]}, carry, positions, attend, drop)
-        return out
+    Args:
+        cfg: of the tower.
+        params: the layer's, under 'layer'.
+        carry: of whole images.
+        batch: not read.
+        key: of dropout.
+    """
+    del batch
+    layout = image_layout(cfg, carry.x.shape[0] // (cfg.patches + 1))
+    return apply_layer(Block(cfg), params["layer"], carry, layout, key=key, shared=None)
 
-    return layer
 
-
-def _embed_fn(cfg: VisionConfig) -> StageFn:
-    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
-        del carry, key
-        pixels = batch.extras["pixel_values"]
-        x: Any = VisionEmbed(cfg).apply({"params": params["embed"]}, pixels)
-        return Stream(x)
-
-    return embed
+def _embed(cfg: VisionConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Stream:
+    del carry, key
+    pixels = batch.extras["pixel_values"]
+    x: Any = VisionEmbed(cfg).apply({"params": params["embed"]}, pixels)
+    return Stream(x)
 
 
 class _Head(nn.Module):
@@ -156,12 +153,9 @@ class _Head(nn.Module):
         return out
 
 
-def _head_fn(cfg: VisionConfig) -> StageFn:
-    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
-        del batch, key
-        return _Head(cfg).apply({"params": params}, carry.x)
-
-    return head
+def _head(cfg: VisionConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
+    del batch, key
+    return _Head(cfg).apply({"params": params}, carry.x)
 
 
 def init_tower(cfg: VisionConfig, key: Array) -> dict[str, Any]:
@@ -183,15 +177,14 @@ def _objective(cfg: VisionConfig, out: dict[str, Array], batch: Batch) -> Aux:
 def build_vision(cfg: VisionConfig) -> Model:
     """Assemble the bundle; the last carry has 'hidden' [T, D] and 'pooled' [B, D]."""
     roles = ("norm_f", "classifier") if cfg.num_labels else ("norm_f",)
-    layers = [Stage(f"layers_{i}", "layer", (f"layers_{i}",)) for i in range(cfg.num_hidden_layers)]
     return Model(
         config=cfg,
         init=functools.partial(init_tower, cfg),
-        stages=(Stage("embed", "embed", ("embed",)), *layers, Stage("head", "head", roles)),
+        stages=stack_stages(["layer"] * cfg.num_hidden_layers, (), roles),
         kinds={
-            "embed": (("embed",), _embed_fn(cfg)),
-            "layer": (("layer",), vision_layer(cfg)),
-            "head": (roles, _head_fn(cfg)),
+            "embed": (("embed",), functools.partial(_embed, cfg)),
+            "layer": (("layer",), functools.partial(vision_layer, cfg)),
+            "head": (roles, functools.partial(_head, cfg)),
         },
         objective=functools.partial(_objective, cfg),
         alias=encoder_alias,

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.seq2seq_config import Seq2SeqConfig
-from models.generation.decode import StepFn, check_prompt, empty_rows, end_ids, is_end
-from models.layers.caches import Cache
+from models.generation.decode import StepFn, empty_rows, end_ids, is_end, prompt_rows
+from models.layers.caches import KVCache
 from models.paths import Params
 
 __all__ = ["Beams", "beam_search"]
@@ -48,7 +48,7 @@ class _State(NamedTuple):
     best: Array
     best_tokens: Array
     closed: Array
-    cache: Cache
+    cache: KVCache
 
 
 def beam_search(
@@ -83,11 +83,9 @@ def beam_search(
         raise ValueError(f"num_beams: expected at least 1, got {num_beams}")
     if not math.isfinite(length_penalty):
         raise ValueError(f"length_penalty: expected a finite number, got {length_penalty}")
-    source = np.atleast_2d(np.asarray(source_ids, np.int32))
-    lengths = np.full(len(source), source.shape[1]) if lengths is None else np.asarray(lengths)
-    check_prompt(model, source, lengths, max_new_tokens)
+    source, sizes = prompt_rows(model, source_ids, lengths, max_new_tokens)
     step, params, start, _, cache = empty_rows(
-        model, params, source.repeat(num_beams, 0), lengths.repeat(num_beams), max_new_tokens
+        model, params, source.repeat(num_beams, 0), sizes.repeat(num_beams), max_new_tokens
     )
     tokens, scores = _search(
         step,
@@ -119,7 +117,7 @@ def _search(
     step: StepFn,
     params: Params,
     start: Array,
-    cache: Cache,
+    cache: KVCache,
     *,
     count: int,
     ends: tuple[int, ...],

@@ -25,12 +25,11 @@ from models.families.seq2seq_config import Seq2SeqConfig
 from models.generation.sampling import Sampling, check_sampling, next_token
 from models.generation.seq2seq import decode_target, encode_source
 from models.layers.blocks import Block, no_dropout, start_stream
-from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
+from models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
 from models.paths import Params
 
 __all__ = [
     "begin_rows",
-    "check_prompt",
     "decode_step",
     "empty_rows",
     "end_ids",
@@ -42,7 +41,7 @@ __all__ = [
 _PROMPT_BLOCK = 512  # tokens of a prompt that are read at once: logits are held for no more
 
 
-StepFn = Callable[[Params, Array, Array, Cache], tuple[Array, Cache]]
+StepFn = Callable[[Params, Array, Array, KVCache], tuple[Array, KVCache]]
 
 
 def decode_step(
@@ -50,8 +49,8 @@ def decode_step(
     params: Params,
     tokens: Int[Array, "B S"],
     added: Int[Array, " B"],
-    cache: Cache,
-) -> tuple[Float[Array, "B S V"], Cache]:
+    cache: KVCache,
+) -> tuple[Float[Array, "B S V"], KVCache]:
     """Run S tokens per row through the decoder, reading and extending the cache.
 
     Args:
@@ -82,7 +81,7 @@ def decode_step(
         )
     logits = apply_head(cfg, params, stream.x).reshape(rows, size, -1)
     keys, values = zip(*seen, strict=True)
-    return logits, Cache(keys, values, cache.length + added, cache.extra)
+    return logits, KVCache(keys, values, cache.length + added, cache.extra)
 
 
 class _Rows(NamedTuple):
@@ -97,7 +96,7 @@ class _Rows(NamedTuple):
     token: Array
     ended: Array
     seen: Array | None
-    cache: Cache
+    cache: KVCache
 
 
 def end_ids(end_id: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -132,7 +131,7 @@ def _begin(
     params: Params,
     prompt: Array,
     lengths: Array,
-    cache: Cache,
+    cache: KVCache,
     *,
     key: Array,
     sampling: Sampling,
@@ -142,7 +141,7 @@ def _begin(
     rows, size = prompt.shape[0], min(prompt.shape[1], _PROMPT_BLOCK)
     blocks = prompt.reshape(rows, -1, size).swapaxes(0, 1)
 
-    def read(carry: tuple[Cache, Array], block: tuple[Array, Array]) -> Any:
+    def read(carry: tuple[KVCache, Array], block: tuple[Array, Array]) -> Any:
         cache, before = carry
         tokens, first = block
         logits, cache = step(params, tokens, jnp.clip(lengths - first, 0, size), cache)
@@ -202,7 +201,7 @@ def _decoder_step(cfg: Any) -> StepFn:
 
 
 @functools.lru_cache(maxsize=32)
-def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., Cache]]:
+def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., KVCache]]:
     encode = jax.jit(functools.partial(encode_source, cfg), static_argnums=3)
     return functools.partial(decode_target, cfg), encode
 
@@ -280,9 +279,7 @@ def generate_stream(
     Raises:
         ValueError: as ``generate``, before the first token.
     """
-    prompt = np.atleast_2d(np.asarray(prompt_ids, np.int32))
-    lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
-    check_prompt(model, prompt, lengths, max_new_tokens)
+    prompt, sizes = prompt_rows(model, prompt_ids, lengths, max_new_tokens)
     if temperature and key is None:
         raise ValueError("key: sampling with temperature > 0 needs a random key")
     sampling = Sampling(repetition_penalty, float(temperature), top_k, top_p, min_p)
@@ -294,7 +291,7 @@ def generate_stream(
     keys = jax.random.split(jax.random.key(0) if key is None else key, max_new_tokens)
     options: Any = {"sampling": sampling, "ends": end_ids(end_id)}
     step, params, rows = begin_rows(
-        model, params, prompt, lengths, max_new_tokens, dtype=cache_dtype, key=keys[0], **options
+        model, params, prompt, sizes, max_new_tokens, dtype=cache_dtype, key=keys[0], **options
     )
 
     def blocks() -> Iterator[np.ndarray]:
@@ -344,7 +341,7 @@ def empty_rows(
     count: int,
     *,
     dtype: DTypeLike | None = None,
-) -> tuple[StepFn, Params, Array, Array, Cache]:
+) -> tuple[StepFn, Params, Array, Array, KVCache]:
     """Prepare to continue prompts by ``count`` tokens.
 
     Returns:
@@ -378,12 +375,16 @@ def empty_rows(
     return step, params, start, start_lengths, cache
 
 
-def check_prompt(model: Model, prompt: np.ndarray, lengths: np.ndarray, count: int) -> None:
-    """Refuse what a model cannot continue by ``count`` tokens.
+def prompt_rows(
+    model: Model, prompt_ids: ArrayLike, lengths: ArrayLike | None, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return prompts as [B, S] and their lengths, which the model can continue by ``count``.
 
     Raises:
         ValueError: the message says what is wrong with model, prompt or lengths.
     """
+    prompt = np.atleast_2d(np.asarray(prompt_ids, np.int32))
+    lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
     cfg = model.config
     if not getattr(cfg, "with_lm_head", False):
         raise ValueError(f"{cfg.name}: cannot generate without a language-model head")
@@ -407,3 +408,4 @@ def check_prompt(model: Model, prompt: np.ndarray, lengths: np.ndarray, count: i
                 f"prompt of {int(lengths.max())} plus {count} new tokens exceeds "
                 f"max_position_embeddings {limit}"
             )
+    return prompt, lengths

@@ -77,10 +77,6 @@ def next_token(
     return jax.random.categorical(key, scores).astype(jnp.int32)
 
 
-def _of_the_likeliest(scores: Array, k: int) -> Array:
-    return scores >= jax.lax.top_k(scores, min(k, scores.shape[-1]))[0][:, -1:]
-
-
 def _of_the_probability(scores: Array, p: float) -> Array:
     order = jnp.argsort(scores, axis=-1)
     upward = jnp.cumsum(jax.nn.softmax(jnp.take_along_axis(scores, order, -1), -1), -1)
@@ -94,7 +90,7 @@ def _near_the_likeliest(scores: Array, p: float) -> Array:
 
 
 _FILTERS = {
-    "top_k": _of_the_likeliest,
+    "top_k": lambda x, k: x >= jax.lax.top_k(x, min(k, x.shape[-1]))[0][:, -1:],
     "top_p": _of_the_probability,
     "min_p": _near_the_likeliest,
 }

@@ -11,7 +11,7 @@ from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.attention import stream_attend
 from models.layers.basic import project
 from models.layers.blocks import Block, Stream, no_dropout
-from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
+from models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
 from models.paths import Params
 from vsl import Layout
 
@@ -36,7 +36,7 @@ def encode_source(
     tokens: Int[Array, "B S"],
     lengths: Int[Array, " B"],
     capacity: int,
-) -> Cache:
+) -> KVCache:
     """Run the encoder and prepare a cache for ``capacity`` target tokens per row.
 
     Args:
@@ -78,8 +78,8 @@ def decode_target(
     params: Params,
     tokens: Int[Array, "B S"],
     added: Int[Array, " B"],
-    cache: Cache,
-) -> tuple[Float[Array, "B S V"], Cache]:
+    cache: KVCache,
+) -> tuple[Float[Array, "B S V"], KVCache]:
     """Run S target tokens per row through the decoder; see ``generation.decode_step``."""
     rows, size = tokens.shape
     layout = chunk_layout(cache.length, added, size)
@@ -104,4 +104,4 @@ def decode_target(
         y = out.x
     logits = lm_logits(cfg, params, y).reshape(rows, size, -1)
     keys, values = zip(*seen, strict=True)
-    return logits, Cache(keys, values, cache.length + jnp.asarray(added), memory)
+    return logits, KVCache(keys, values, cache.length + jnp.asarray(added), memory)

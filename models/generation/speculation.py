@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.decoder_config import DecoderConfig
-from models.generation.decode import StepFn, begin_rows, check_prompt, end_ids, is_end
-from models.layers.caches import Cache
+from models.generation.decode import StepFn, begin_rows, end_ids, is_end, prompt_rows
+from models.layers.caches import KVCache
 from models.paths import Params
 
 __all__ = ["Speculated", "speculate"]
@@ -52,8 +52,8 @@ class _State(NamedTuple):
     written: Array
     ended: Array
     tokens: Array
-    cache: Cache
-    draft_cache: Cache
+    cache: KVCache
+    draft_cache: KVCache
     proposed: Array
     accepted: Array
     passes: Array
@@ -86,13 +86,12 @@ def speculate(
     Raises:
         ValueError: as ``generate``; models that do not fit one another.
     """
-    prompt = np.atleast_2d(np.asarray(prompt_ids, np.int32))
-    lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
     drafter, draft_params = draft
     for each in (model, drafter):
         if not isinstance(each.config, DecoderConfig):
             raise ValueError(f"{each.config.name}: only decoders verify and draft tokens")
-        check_prompt(each, prompt, lengths, max_new_tokens)
+    prompt_rows(drafter, prompt_ids, lengths, max_new_tokens)
+    prompt, sizes = prompt_rows(model, prompt_ids, lengths, max_new_tokens)
     if drafter.config.vocab_size != model.config.vocab_size:
         raise ValueError(
             f"the draft has {drafter.config.vocab_size} tokens and the model "
@@ -102,8 +101,8 @@ def speculate(
         raise ValueError(f"draft_tokens: expected 1 to 15, got {draft_tokens}")
     ends = end_ids(end_id)
     room = max_new_tokens + draft_tokens + 1
-    step, params, rows = begin_rows(model, params, prompt, lengths, room)
-    draft_step, draft_params, guessed = begin_rows(drafter, draft_params, prompt, lengths, room)
+    step, params, rows = begin_rows(model, params, prompt, sizes, room)
+    draft_step, draft_params, guessed = begin_rows(drafter, draft_params, prompt, sizes, room)
     state = _run(
         (step, draft_step),
         (params, draft_params),
@@ -124,7 +123,7 @@ def speculate(
 def _run(
     steps: tuple[StepFn, StepFn],
     params: tuple[Params, Params],
-    caches: tuple[Cache, Cache],
+    caches: tuple[KVCache, KVCache],
     first: Array,
     *,
     k: int,
@@ -133,10 +132,10 @@ def _run(
 ) -> _State:
     (step, draft_step), (weights, draft_weights) = steps, params
 
-    def propose(token: Array, added: Array, cache: Cache) -> tuple[Array, Cache]:
+    def propose(token: Array, added: Array, cache: KVCache) -> tuple[Array, KVCache]:
         """[B, k] guesses; the last of them is read as well, in case it is accepted."""
 
-        def guess(carry: tuple[Array, Cache], i: Array) -> Any:
+        def guess(carry: tuple[Array, KVCache], i: Array) -> Any:
             token, cache = carry
             real = (i < added).astype(jnp.int32)
             logits, cache = draft_step(draft_weights, token[:, None], real, cache)

@@ -77,11 +77,6 @@ def zeros_init(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.zeros(shape, jnp.float32)
 
 
-def _ones_init(key: Array, shape: tuple[int, ...]) -> Array:
-    del key
-    return jnp.ones(shape, jnp.float32)
-
-
 RMS_NORMS = ("rmsnorm", "rmsnorm-1p")
 
 
@@ -127,7 +122,7 @@ class Norm(nn.Module):
         if self.kind == "rmsnorm-1p":
             y = y * (1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32))
         elif self.kind != "nonparametric-layernorm":
-            y = y * leaf(self, "scale", _ones_init, features)
+            y = y * leaf(self, "scale", nn.initializers.ones, features)
         if self.kind == "layernorm":
             y = y + leaf(self, "bias", zeros_init, features)
         return y.astype(x.dtype)

@@ -480,9 +480,6 @@ class BlockConfig(ModelConfig):
 def only_of_decoders(cfg: BlockConfig) -> None:
     """Refuse keys that only decoders read.
 
-    Args:
-        cfg: of another family.
-
     Raises:
         ValueError: names them.
     """

@@ -1,7 +1,7 @@
 """The transformer layer all stacks share, and what flows between layers."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 import vsl
+from models.base import Stage
 from models.layers.attention import Attend, Attention, Memory, stream_attend
 from models.layers.basic import Embedding, Norm
 from models.layers.block_config import BlockConfig
@@ -30,6 +31,7 @@ __all__ = [
     "init_shared",
     "no_attend",
     "no_dropout",
+    "stack_stages",
     "start_stream",
     "stream_dropout",
     "stream_weights",
@@ -242,6 +244,20 @@ def init_layers(cfg: BlockConfig, key: Array) -> dict[str, Any]:
         layer_key = jax.random.fold_in(key, i + 3)
         params[f"layers_{i}"] = draw(Block(cfg), layer_key, Stream(x), one, **options)
     return params
+
+
+def stack_stages(
+    kinds: Sequence[str], shared: tuple[str, ...], roles: tuple[str, ...]
+) -> tuple[Stage, ...]:
+    """List a stack's stages: 'embed', 'layers_0', ..., 'head'.
+
+    Args:
+        kinds: of each layer.
+        shared: branches that every layer reads.
+        roles: branches that the head reads.
+    """
+    layers = [Stage(f"layers_{i}", kind, (f"layers_{i}", *shared)) for i, kind in enumerate(kinds)]
+    return Stage("embed", "embed", ("embed",)), *layers, Stage("head", "head", roles)
 
 
 def apply_layer(

@@ -11,10 +11,10 @@ import vsl
 from models.layers.block_config import BlockConfig
 from vsl import Layout
 
-__all__ = ["Cache", "cached_attend", "chunk_layout", "init_cache"]
+__all__ = ["KVCache", "cached_attend", "chunk_layout", "init_cache"]
 
 
-class Cache(NamedTuple):
+class KVCache(NamedTuple):
     """Keys and values of what was seen so far.
 
     keys, values: one [B, C, K, H] array per layer, compute dtype
@@ -30,11 +30,11 @@ class Cache(NamedTuple):
 
 def init_cache(
     cfg: BlockConfig, batch: int, capacity: int, layers: int, extra: Any = None
-) -> Cache:
+) -> KVCache:
     """Make an empty cache of ``capacity`` slots per row for each of ``layers`` layers."""
     shape = (batch, capacity, cfg.num_kv_heads, cfg.head_dim)
     empty = tuple(jnp.zeros(shape, cfg.dtype) for _ in range(layers))
-    return Cache(empty, empty, jnp.zeros((batch,), jnp.int32), extra)
+    return KVCache(empty, empty, jnp.zeros((batch,), jnp.int32), extra)
 
 
 def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -> Layout:

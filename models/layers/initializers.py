@@ -27,37 +27,29 @@ def truncated_normal(mean: float, std: float, low: float, high: float) -> InitFn
     return init
 
 
-def _constant(spec: Initializer) -> InitFn:
-    return lambda key, shape: jnp.full(shape, spec.val, jnp.float32)
-
-
-def _normal(spec: Initializer) -> InitFn:
-    return lambda key, shape: spec.mean + spec.std * jax.random.normal(key, shape, jnp.float32)
-
-
-def _truncated(spec: Initializer) -> InitFn:
-    low = spec.mean - 2 * spec.std if spec.a is None else spec.a
-    high = spec.mean + 2 * spec.std if spec.b is None else spec.b
-    return truncated_normal(spec.mean, spec.std, low, high)
-
-
-def _uniform(spec: Initializer) -> InitFn:
-    low, high = 0.0 if spec.a is None else spec.a, 1.0 if spec.b is None else spec.b
-    return lambda key, shape: jax.random.uniform(key, shape, jnp.float32, low, high)
-
-
 def _scaling(scale: float, mode: str, distribution: str) -> InitFn:
     fn = jinit.variance_scaling(scale, mode, distribution)  # pyright: ignore[reportArgumentType]
     return lambda key, shape: fn(key, shape, jnp.float32)
 
 
 _BUILDERS: dict[str, Callable[[Initializer], InitFn]] = {
-    "constant": _constant,
+    "constant": lambda s: lambda key, shape: jnp.full(shape, s.val, jnp.float32),
     "zeros": lambda s: lambda key, shape: jnp.zeros(shape, jnp.float32),
     "ones": lambda s: lambda key, shape: jnp.ones(shape, jnp.float32),
-    "normal": _normal,
-    "truncated_normal": _truncated,
-    "uniform": _uniform,
+    "normal": lambda s: (
+        lambda key, shape: s.mean + s.std * jax.random.normal(key, shape, jnp.float32)
+    ),
+    "truncated_normal": lambda s: truncated_normal(
+        s.mean,
+        s.std,
+        s.mean - 2 * s.std if s.a is None else s.a,
+        s.mean + 2 * s.std if s.b is None else s.b,
+    ),
+    "uniform": lambda s: (
+        lambda key, shape: jax.random.uniform(
+            key, shape, jnp.float32, s.a or 0.0, 1.0 if s.b is None else s.b
+        )
+    ),
     "xavier_uniform": lambda s: _scaling(s.gain**2, "fan_avg", "uniform"),
     "xavier_normal": lambda s: _scaling(s.gain**2, "fan_avg", "normal"),
     "glorot_uniform": lambda s: _scaling(1.0, "fan_avg", "uniform"),

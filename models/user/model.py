@@ -131,13 +131,10 @@ def plain(
         init=init,
         stages=(Stage("model", "model", keys),),
         kinds={"model": (keys, stage)},
-        objective=objective or _cross_entropy,
+        objective=objective
+        or (lambda logits, batch: token_aux(logits, batch.labels, batch.weights)),
         sparse=lambda name: False,
     )
-
-
-def _cross_entropy(logits: Array, batch: Batch) -> Aux:
-    return token_aux(logits, batch.labels, batch.weights)
 
 
 _ROW = (1, 8)  # tokens that a module is initialised with

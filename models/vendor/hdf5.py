@@ -94,10 +94,6 @@ def create_hdf5(
 ) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
     """Create an HDF5 file.
 
-    Args:
-        path: of the file, which is replaced.
-        **options: of ``h5py.File``.
-
     Yields:
         The file, and a function that raises the error of an earlier write; it is also raised
         when the block ends.

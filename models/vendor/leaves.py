@@ -83,7 +83,10 @@ def read_leaves(root: Attributes, datasets: Mapping[str, Attributes]) -> dict[st
                 entries[name] = (name, _record(root[key], name) | dict(datasets.get(name, {})))
     for name, (dataset, record) in sorted(entries.items()):
         try:
-            leaves[name] = _leaf(dataset, record)
+            kind = _type(record)
+            if kind not in _KINDS:
+                raise ValueError(f"unknown kind of entry {kind!r}")
+            leaves[name] = _KINDS[kind](dataset, record)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"entry {name} is damaged: {error!r}") from None
     return leaves
@@ -109,20 +112,6 @@ def _is_bfloat16(record: Attributes) -> bool:
     return bool(record.get("is_bfloat16")) or "bfloat16" in str(record.get("dtypes", ""))
 
 
-def _array(dataset: str, record: Attributes) -> Leaf:
-    return Leaf("tensor", dataset, bfloat16=_is_bfloat16(record))
-
-
-def _scalar(dataset: str, record: Attributes) -> Leaf:
-    if "scalar_value" in record:
-        return Leaf("value", value=record["scalar_value"])
-    return Leaf("stored", dataset)
-
-
-def _text(dataset: str, record: Attributes) -> Leaf:
-    return Leaf("value", value=str(record.get("string_value", record.get("string_val"))))
-
-
 def _filled(dataset: str, record: Attributes) -> Leaf:
     dtype = str(record.get("dtype", "")).removeprefix("torch.")
     bfloat16 = _is_bfloat16(record) or dtype == "bfloat16"
@@ -135,32 +124,28 @@ def _link(dataset: str, record: Attributes) -> Leaf:
     return Leaf("link", urllib.parse.unquote(str(record["key"])))
 
 
-def _elsewhere(dataset: str, record: Attributes) -> Leaf:
-    return Leaf("elsewhere", str(record.get("filepath", record.get("path", "a graph"))))
-
-
 _KINDS: dict[str, Callable[[str, Attributes], Leaf]] = {
-    "TorchTensorSerializer": _array,
-    "NumpyArraySerializer": _array,
-    "ScalarSerializer": _scalar,
+    **dict.fromkeys(
+        ("TorchTensorSerializer", "NumpyArraySerializer"),
+        lambda dataset, record: Leaf("tensor", dataset, bfloat16=_is_bfloat16(record)),
+    ),
+    "ScalarSerializer": lambda dataset, record: (
+        Leaf("value", value=record["scalar_value"])
+        if "scalar_value" in record
+        else Leaf("stored", dataset)
+    ),
     "StringSerializer": lambda _, r: Leaf(
         "value", value=r.get("string_value", r.get("string_val"))
     ),
     "NoneSerializer": lambda *_: Leaf("value"),
     "DeferredFullTensor": _filled,
     "LinkedObject": _link,
-    "DeferredSafeTensor": _elsewhere,
-    "DeferredFileTensor": _elsewhere,
-    "DeferredGraphTensor": _elsewhere,
+    **dict.fromkeys(
+        ("DeferredSafeTensor", "DeferredFileTensor", "DeferredGraphTensor"),
+        lambda _, r: Leaf("elsewhere", str(r.get("filepath", r.get("path", "a graph")))),
+    ),
     "ObjectSerializer": lambda *_: Leaf("object"),
 }
-
-
-def _leaf(dataset: str, record: Attributes) -> Leaf:
-    kind = _type(record)
-    if kind not in _KINDS:
-        raise ValueError(f"unknown kind of entry {kind!r}")
-    return _KINDS[kind](dataset, record)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

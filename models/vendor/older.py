@@ -6,6 +6,8 @@ Decoders kept theirs. Names are without the prefix 'model.', those of 1.7 as in 
 import re
 from collections.abc import Iterable, Iterator
 
+from models.alias import rewrite
+
 __all__ = ["IGNORED_IN_16", "is_of_16", "names_of_16"]
 
 _Rules = tuple[tuple[str, str], ...]
@@ -82,12 +84,6 @@ IGNORED_IN_16 = (
 )
 
 
-def _renamed(name: str, rules: _Rules) -> str:
-    for pattern, old in rules:
-        name = re.sub(pattern, old, name)
-    return name
-
-
 def names_of_16(name: str) -> Iterator[str]:
     """List what release 1.6 may have called a tensor; none for a decoder's.
 
@@ -95,13 +91,13 @@ def names_of_16(name: str) -> Iterator[str]:
     'encoder.block.2.layer.1.DenseReluDense.wi.weight'
     """
     if name.startswith("bert"):
-        old = _renamed(name, _BERT)
+        old = rewrite(name, _BERT)
         yield old
         yield re.sub(
             r"LayerNorm\.(weight|bias)$", lambda match: f"LayerNorm.{_NORM[match[1]]}", old
         )
     elif name.startswith(("encoder", "decoder")):
-        old = _renamed(name, _T5)
+        old = rewrite(name, _T5)
         yield from (re.sub(_WI, f"DenseReluDense.{wi}.", old) for wi in ("wi", "wi_1"))
 
 

@@ -18,14 +18,14 @@ from sparsity.algorithms.masks import InitMethod, init_mask
 from sparsity.schedules import (
     EVERY_STEP,
     NEVER,
-    Constant,
-    Schedule,
+    ConstantValue,
     UpdateSchedule,
+    ValueSchedule,
     schedule,
     update_schedule,
 )
 from sparsity.schema import Place, SparsityError, unknown
-from sparsity.views import WHOLE, Groups, Structure, View
+from sparsity.views import WHOLE, RowGroups, Structure, View
 
 __all__ = [
     "ALGORITHMS",
@@ -89,7 +89,7 @@ class UpdateContext(NamedTuple):
     active: Array | None = None
 
 
-_NO_DROP = Constant(0.0)
+_NO_DROP = ConstantValue(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,10 @@ class Algorithm:
         needs_gradient: whether scores read the dense gradient, which costs a dense product.
     """
 
-    sparsity: Schedule
+    sparsity: ValueSchedule
     init_method: InitMethod = "random"
     update: UpdateSchedule = EVERY_STEP
-    drop_fraction: Schedule = _NO_DROP
+    drop_fraction: ValueSchedule = _NO_DROP
     structure: Structure = WHOLE
     budget: str = "uniform"
     dense_ends: int = 0
@@ -187,8 +187,8 @@ _PARSERS: Mapping[str, Callable[[Any, Place], Any]] = {
     "drop_fraction": schedule,
     "update": update_schedule,
     "pattern": lambda value, where: value if isinstance(value, Structure) else value.build(),
-    "balance_in_groups": lambda value, where: Groups(value, "in"),
-    "balance_out_groups": lambda value, where: Groups(value, "out"),
+    "balance_in_groups": lambda value, where: RowGroups(value, "in"),
+    "balance_out_groups": lambda value, where: RowGroups(value, "out"),
 }
 _ATTRIBUTES = {  # key of a section -> attribute, where they differ
     "schedule": "sparsity",

@@ -10,12 +10,12 @@ from jaxtyping import Array
 
 from sparsity.algorithms.base import Algorithm, UpdateContext, register
 from sparsity.kernels import topk_mask
-from sparsity.schedules import Constant, Schedule
+from sparsity.schedules import ConstantValue, ValueSchedule
 from sparsity.selection import active_first, drop_count, kept_count
 
 __all__ = ["MEST", "SET", "Dynamic", "RigL"]
 
-_DROP = Constant(0.3)
+_DROP = ConstantValue(0.3)
 ScoreFn = Callable[[UpdateContext], Array]
 
 
@@ -36,7 +36,7 @@ class Dynamic(Algorithm):
             Adam, whose bias is long corrected, several times too long).
     """
 
-    drop_fraction: Schedule = _DROP
+    drop_fraction: ValueSchedule = _DROP
     drop: ScoreFn | None = None
     grow: ScoreFn | None = None
     grown_moments: Literal["zero", "mean"] = "zero"

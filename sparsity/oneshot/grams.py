@@ -52,18 +52,13 @@ def _product(x: Array, weight: Array, gram: Array, live: Array) -> Array:
     return x @ weight
 
 
-def _product_forward(x: Array, weight: Array, gram: Array, live: Array) -> tuple[Array, Any]:
-    del gram
-    return x @ weight, (x, weight, live)
-
-
 def _product_backward(saved: Any, dy: Array) -> tuple[Array, None, Array, None]:
     x, weight, live = saved
     rows = x.astype(jnp.float32) * live[:, None]
     return dy @ weight.T, None, rows.T @ rows, None
 
 
-_product.defvjp(_product_forward, _product_backward)
+_product.defvjp(lambda x, weight, gram, live: (x @ weight, (x, weight, live)), _product_backward)
 
 
 def stage_names(stage: Stage, names: Sequence[str]) -> list[str]:
@@ -103,10 +98,9 @@ def stage_grams(
         name -> [K, K] float64, for a matrix [K, N]; zeros where nothing was multiplied by it.
     """
     roles = dict(zip(stage.params, model.kinds[stage.kind][0], strict=True))
-    local = {  # name in the model -> name in the stage's own tree
-        name: next(role + name[len(key) :] for key, role in roles.items() if _below(name, key))
-        for name in names
-    }
+    split = {name: name.split("/", 1) for name in names}
+    # name in the model -> name in the stage's own tree
+    local = {name: f"{roles[key]}/{rest}" for name, (key, rest) in split.items()}
     weights = model.stage_params(stage, params)
     total: dict[str, np.ndarray] = {}
     for one in inputs:
@@ -115,10 +109,6 @@ def stage_grams(
             gram = np.asarray(grams[own], np.float64)
             total[name] = total[name] + gram if name in total else gram
     return total
-
-
-def _below(name: str, key: str) -> bool:
-    return name.startswith(f"{key}/")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -67,18 +67,7 @@ def _wanda(layer: _Layer) -> tuple[Array, Array]:
     return jnp.where(mask, layer.weight, 0), mask
 
 
-def _sparsegpt(layer: _Layer) -> tuple[Array, Array]:
-    structure = layer.view.structure
-    weight, mask = sparsegpt(np.asarray(layer.weight), layer.gram, layer.level, structure)
-    return jnp.asarray(weight), jnp.asarray(mask)
-
-
 Scores = Callable[[Model, Any, Sequence[Batch]], Any]
-
-
-def _size(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
-    del model, batches
-    return jax.tree.map(jnp.abs, params)
 
 
 def _snip(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
@@ -94,11 +83,6 @@ def _grasp(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
     return jax.tree.map(lambda w, h: w * h, params, curved)
 
 
-def _synflow(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
-    del batches
-    return synflow_scores(model, params)
-
-
 def _loss(model: Model) -> Callable[[Any, Batch], Array]:
     return lambda params, batch: model.loss(params, batch)[0]
 
@@ -110,10 +94,15 @@ def _sum(function: Callable[[Any, Batch], Any], params: Any, batches: Sequence[B
     return total
 
 
-_LAYERWISE: Mapping[str, tuple[bool, Callable[[_Layer], tuple[Array, Array]]]] = {
+_LAYERWISE: Mapping[str, tuple[bool, Callable[[_Layer], tuple[Any, Any]]]] = {
     "magnitude": (False, _magnitude),  # whether it needs the inputs
     "wanda": (True, _wanda),
-    "sparsegpt": (True, _sparsegpt),
+    "sparsegpt": (
+        True,
+        lambda layer: sparsegpt(
+            np.asarray(layer.weight), layer.gram, layer.level, layer.view.structure
+        ),
+    ),
 }
 
 
@@ -133,10 +122,12 @@ class _Score(NamedTuple):
 
 
 _GLOBAL: Mapping[str, _Score] = {
-    "global-magnitude": _Score(False, _size),
+    "global-magnitude": _Score(False, lambda model, params, batches: jax.tree.map(jnp.abs, params)),
     "snip": _Score(True, _snip),
     "grasp": _Score(True, _grasp),
-    "synflow": _Score(False, _synflow, rounds=100, flows=True),
+    "synflow": _Score(
+        False, lambda model, params, batches: synflow_scores(model, params), rounds=100, flows=True
+    ),
 }
 METHODS: Mapping[str, bool] = {
     name: row[0] for table in (_LAYERWISE, _GLOBAL) for name, row in table.items()
@@ -273,7 +264,7 @@ def _by_stages(
             gram = grams.get(name, np.zeros((0, 0)))
             chosen = selected[name]
             layer = _Layer(leaves[name], gram, chosen, sparsifier.view(chosen.group))
-            changed[name], masks[name] = rule(layer)
+            changed[name], masks[name] = map(jnp.asarray, rule(layer))
         params = map_named(lambda name, leaf, new=changed: new.get(name, leaf), params)
         if names:
             report(f"{stage.name}: {len(names)} weights pruned")

@@ -23,28 +23,20 @@ from jaxtyping import Array, ArrayLike
 from models.errors import did_you_mean
 from models.user.code import call, find, is_own
 from sparsity.algorithms.base import Algorithm
-from sparsity.filters import Filter
-from sparsity.schedules import Constant, Schedule, is_constant
+from sparsity.filters import ParamFilter
+from sparsity.schedules import ConstantValue, ValueSchedule, is_constant
 from sparsity.schema import SparsityError
 
 __all__ = ["BUDGETS", "Share", "check_budget", "spread"]
 
 Shapes = Mapping[str, tuple[int, ...]]
-Group = tuple[Filter, Algorithm]
-
-
-def _erdos_renyi(shape: tuple[int, ...]) -> float:
-    return sum(shape[-2:]) / math.prod(shape)
-
-
-def _erk(shape: tuple[int, ...]) -> float:
-    return sum(shape) / math.prod(shape)
+Group = tuple[ParamFilter, Algorithm]
 
 
 BUDGETS: Mapping[str, Callable[[tuple[int, ...]], float]] = {
     "uniform": lambda shape: 1.0,
-    "erdos_renyi": _erdos_renyi,
-    "erk": _erk,
+    "erdos_renyi": lambda shape: sum(shape[-2:]) / math.prod(shape),
+    "erk": lambda shape: sum(shape) / math.prod(shape),
     "flops": lambda shape: 1 / math.prod(shape),  # of a matrix that each token passes once
 }
 Flops = Callable[[], Mapping[str, float]]
@@ -64,7 +56,7 @@ def check_budget(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Share(Schedule):
+class Share(ValueSchedule):
     """One layer's level, given the level of its group.
 
     Attributes:
@@ -73,7 +65,7 @@ class Share(Schedule):
         table: (ratio, weights) of every layer of the group, the highest ratio first.
     """
 
-    whole: Schedule
+    whole: ValueSchedule
     ratio: float
     table: tuple[tuple[float, int], ...]
 
@@ -135,7 +127,7 @@ def spread(
 
 
 def _by_level(
-    rule: Filter, algorithm: Algorithm, shapes: Shapes, ratios: Mapping[str, float]
+    rule: ParamFilter, algorithm: Algorithm, shapes: Shapes, ratios: Mapping[str, float]
 ) -> list[Group]:
     table = tuple(sorted(((ratios[n], math.prod(s)) for n, s in shapes.items()), reverse=True))
     plain = dataclasses.replace(algorithm, budget="uniform", dense_ends=0)
@@ -143,7 +135,7 @@ def _by_level(
     for ratio in sorted(set(ratios.values())):
         names = tuple(name for name, own in ratios.items() if own == ratio)
         share = Share(algorithm.sparsity, ratio, table)
-        level = Constant(float(share(0))) if is_constant(algorithm.sparsity) else share
+        level = ConstantValue(float(share(0))) if is_constant(algorithm.sparsity) else share
         if algorithm.budget == "uniform":
             level = algorithm.sparsity
         elif algorithm.structure.level is not None:
@@ -152,7 +144,7 @@ def _by_level(
                 f"pattern on {rule} has one of its own; leave one of them out",
                 ("sparsity", "budget"),
             )
-        groups.append((Filter("glob", names), dataclasses.replace(plain, sparsity=level)))
+        groups.append((ParamFilter("glob", names), dataclasses.replace(plain, sparsity=level)))
     return groups
 
 

@@ -30,7 +30,7 @@ from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import Filter
+from sparsity.filters import ParamFilter
 from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
@@ -114,7 +114,7 @@ def configure(
     if params is not None:
         _require_matches(sparsifier, params)
         _require_possible(sparsifier, params)
-    if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
+    if all(rule.budget == "uniform" and not rule.dense_ends for _, rule in sparsifier.groups):
         return sparsifier
     if params is None:
         raise SparsityError(
@@ -150,10 +150,6 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
             storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 
-def _is_uniform(algorithm: Algorithm) -> bool:
-    return algorithm.budget == "uniform" and not algorithm.dense_ends
-
-
 def parse(section: Any) -> Groups:
     """Read a section of any dialect.
 
@@ -186,10 +182,10 @@ def _groups(section: Any, where: Place) -> list[dialects.Group]:
     if _is_pair(section):
         return [(_glob(section[0]), section[1])]
     if isinstance(section, Algorithm):
-        return [(Filter(), section)]
+        return [(ParamFilter(), section)]
     if isinstance(section, Mapping):
         return _from_keys(dict(section), where)
-    return [(Filter(), Static(sparsity=constant_level(section, where)))]
+    return [(ParamFilter(), Static(sparsity=constant_level(section, where)))]
 
 
 def _is_pair(section: Any) -> bool:
@@ -218,12 +214,12 @@ def _from_keys(section: dict[str, Any], where: Place) -> list[dialects.Group]:
     return dialects.release_18_groups(section, where) if old else [_group(section, where)]
 
 
-def _glob(patterns: Any) -> Filter:
-    if isinstance(patterns, Filter):
+def _glob(patterns: Any) -> ParamFilter:
+    if isinstance(patterns, ParamFilter):
         return patterns
     if patterns is None:
-        return Filter()
-    return Filter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
+        return ParamFilter()
+    return ParamFilter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
 
 
 # --- release 2.2 and later ------------------------------------------------------------------
@@ -321,11 +317,7 @@ class VendorSection(Section):
 
 @functools.cache
 def section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
-    """Make the section of an algorithm: everybody's keys, and the attributes that it declares.
-
-    Args:
-        algorithm: a registered class, or a user's.
-    """
+    """Make the section of an algorithm: everybody's keys, and the attributes that it declares."""
     types = typing.get_type_hints(algorithm)
     common = {field.name for field in dataclasses.fields(Algorithm)}
     own: dict[str, Any] = {

@@ -11,10 +11,10 @@ from models.errors import dotted
 from models.sections import Section
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.inband import InBandStatic
-from sparsity.filters import Filter
-from sparsity.schedules import Constant, constant_level
+from sparsity.filters import ParamFilter
+from sparsity.schedules import ConstantValue, constant_level
 from sparsity.schema import Place, SparsityError, check_level, validate
-from sparsity.views import Groups
+from sparsity.views import RowGroups
 
 __all__ = [
     "RELEASE_18_KEYS",
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 RELEASE_18_KEYS = {"seed", "param_name_patterns", "in_groups", "out_groups", "dump_masks"}
 _EXCLUDED = ("embedding", "norm", "lm_head")
-Group = tuple[Filter, Algorithm]
+Group = tuple[ParamFilter, Algorithm]
 
 
 # --- release 2.0 and 2.1 --------------------------------------------------------------------
@@ -147,21 +147,23 @@ def release_18_groups(section: dict[str, Any], where: Place) -> list[Group]:
 
 def _release_18_group(section: dict[str, Any], patterns: Any, where: Place) -> Group:
     fields = validate(_Release18, section, where)
-    rule = Filter("default", _EXCLUDED) if patterns is None else _regex(patterns, where)
-    level = Constant(0.0) if fields.sparsity is None else constant_level(fields.sparsity, where)
+    rule = ParamFilter("default", _EXCLUDED) if patterns is None else _regex(patterns, where)
+    level = (
+        ConstantValue(0.0) if fields.sparsity is None else constant_level(fields.sparsity, where)
+    )
     own = {"init_method", "seed", "compute"} & section.keys()
     keys = {name: getattr(fields, name) for name in own}
     number = fields.in_groups or fields.out_groups
     if number:
-        keys["structure"] = Groups(number, "in" if fields.in_groups else "out")
+        keys["structure"] = RowGroups(number, "in" if fields.in_groups else "out")
     return rule, InBandStatic(sparsity=level, **keys)
 
 
-def _regex(patterns: Any, where: Place) -> Filter:
+def _regex(patterns: Any, where: Place) -> ParamFilter:
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
             raise SparsityError(f"{pattern!r} is no regex: {error}", where) from error
-    return Filter("regex", patterns)
+    return ParamFilter("regex", patterns)

@@ -54,10 +54,6 @@ def computed_params(sparsifier: Sparsifier, params: Any) -> Any:
 def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any], Any]:
     """Return the function from a stored parameter to the one that the model computes with.
 
-    Args:
-        record: of a checkpoint.
-        where: the checkpoint, for errors.
-
     Returns:
         (name, stored array) -> the array itself where the two are the same, else one that numpy
         reads, with NaN where the stored one has it.

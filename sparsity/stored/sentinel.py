@@ -16,14 +16,14 @@ from models.errors import CheckpointError
 from sparsity import storage
 from sparsity.state import SparseState
 
-__all__ = ["Decoded", "SentinelError", "decode", "detect", "encode", "require_dense"]
+__all__ = ["DecodedTrees", "SentinelError", "decode", "detect", "encode", "require_dense"]
 
 
 class SentinelError(CheckpointError):
     """A sparse checkpoint where a dense one was expected, or the other way round."""
 
 
-class Decoded(NamedTuple):
+class DecodedTrees(NamedTuple):
     """A sentinel checkpoint taken apart.
 
     params: weights, 0 where pruned
@@ -56,10 +56,10 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
     return mark(*in_weights_and_moments(spread, params, opt_state), sparse.masks)
 
 
-def decode(params: PyTree, opt_state: PyTree) -> Decoded:
+def decode(params: PyTree, opt_state: PyTree) -> DecodedTrees:
     """Take the masks out of the NaN, and put 0 there, in weights and moments."""
     masks = masks_of(params)
-    return Decoded(*clear(params, opt_state, masks), masks)
+    return DecodedTrees(*clear(params, opt_state, masks), masks)
 
 
 def detect(params: PyTree) -> dict[str, float]:

@@ -302,9 +302,8 @@ def test_packed_rows_are_divided_by_rows_not_documents(weight):
     logits = np.random.default_rng(9).normal(size=(8, 5))
     labels = np.array([0, 1, 2, 3, 4, 0, 1, 2])
     data = Batch(jnp.zeros(8, jnp.int32), jnp.asarray(labels), jnp.ones(8), layout)
-    aux = language_model_aux(
-        jnp.asarray(logits), data, loss_scaling="batch_size", loss_weight=weight
-    )
+    cfg = config("gpt2", loss_scaling="batch_size", loss_weight=weight)
+    aux = language_model_aux(cfg, jnp.asarray(logits), data)
     expected = nll(logits, labels).sum() / 2 * weight
     assert float(aux.loss_sum / aux.weight) == pytest.approx(expected, rel=1e-5)
 

@@ -11,7 +11,7 @@ from helpers.runs import TINY, TINY_ROWS
 from hypothesis import given, settings, strategies as st
 
 import sparsity
-from sparsity.schedules import Constant
+from sparsity.schedules import ConstantValue
 from sparsity.sections.budgets import BUDGETS, Share
 from wafer.experiment import Experiment
 
@@ -55,9 +55,11 @@ def test_kernels_differ_in_er_and_erk():
 def test_the_whole_has_its_level(layers, level):
     table = tuple(sorted(layers, reverse=True))
     total = sum(size for _, size in table)
-    kept = sum(size * (1 - float(Share(Constant(level), ratio, table)(0))) for ratio, size in table)
+    kept = sum(
+        size * (1 - float(Share(ConstantValue(level), ratio, table)(0))) for ratio, size in table
+    )
     assert kept / total == pytest.approx(1 - level, abs=1e-4)
-    assert all(0 <= float(Share(Constant(level), ratio, table)(0)) <= 1 for ratio, _ in table)
+    assert all(0 <= float(Share(ConstantValue(level), ratio, table)(0)) <= 1 for ratio, _ in table)
 
 
 def test_a_schedule_is_shared_at_every_step():

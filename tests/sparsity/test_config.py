@@ -9,9 +9,9 @@ import pytest
 import sparsity
 from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
 from sparsity.algorithms.inband import InBandStatic
-from sparsity.filters import Filter
-from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
-from sparsity.views import Blocks, FanIn, Groups, NofM
+from sparsity.filters import ParamFilter
+from sparsity.schedules import ConstantValue, Cosine, Cycling, Every, ExponentialValue, UpdateSteps
+from sparsity.views import Blocks, FanIn, NofM, RowGroups
 
 
 def only(section, **kw):
@@ -21,7 +21,7 @@ def only(section, **kw):
 
 def test_a_number_is_static_on_the_default_parameters():
     rule, algorithm = only(0.9)
-    assert rule == Filter()
+    assert rule == ParamFilter()
     assert algorithm == Static(sparsity=0.9)
     assert only({"sparsity": 0.9}) == (rule, algorithm)
     assert only("9e-1") == (rule, algorithm)  # PyYAML reads 9e-1 as a string
@@ -44,13 +44,13 @@ def test_every_key_of_release_22():
         "compute": "masked",
     }
     rule, algorithm = only(section)
-    assert rule == Filter("glob", ("*kernel", "*weight"))
+    assert rule == ParamFilter("glob", ("*kernel", "*weight"))
     assert algorithm == RigL(
-        sparsity=Constant(0.8),
+        sparsity=ConstantValue(0.8),
         drop_fraction=Cosine(0.3, 75.0),
         update=Every(10, 0, 75),
         init_method="topk",
-        structure=Groups(4),
+        structure=RowGroups(4),
         compute="masked",
     )
 
@@ -92,7 +92,7 @@ def test_release_18_examples_of_the_document():
     rule, algorithm = only(
         {"sparsity": 0.3, "init_method": "topk", "param_name_patterns": "ffn.*weight", "seed": 1234}
     )
-    assert rule == Filter("regex", ("ffn.*weight",))
+    assert rule == ParamFilter("regex", ("ffn.*weight",))
     assert algorithm == InBandStatic(sparsity=0.3, init_method="topk", seed=1234)
     names = ["fc1.weight", "fc2.weight"]
     rule, _ = only({"sparsity": 0.9, "init_method": "random", "param_name_patterns": names})
@@ -117,13 +117,13 @@ def test_release_20_sections_are_translated():
             "param_name_patterns": "fc.*weight",
         }
     )
-    assert rule == Filter("glob", ("fc*weight",))
+    assert rule == ParamFilter("glob", ("fc*weight",))
     assert algorithm == GMP(sparsity=Cycling((0.3, 0.5)), update=UpdateSteps((0, 10)))
     _, algorithm = only({"type": "rigl", "sparsity": 0.9, "schedule": 1000})
     assert algorithm == RigL(sparsity=0.9, update=1000)
     exp = {"type": "exp", "init": 0.1, "gamma": -0.1}
     _, algorithm = only({"type": "gmp", "sparsity": exp, "schedule": {"freq": 5}})
-    assert algorithm == GMP(sparsity=Exponential(0.1, -0.1), update={"freq": 5})
+    assert algorithm == GMP(sparsity=ExponentialValue(0.1, -0.1), update={"freq": 5})
     both = configure(
         {"type": "set", "sparsity": 0.5, "param_name_patterns": {"a.*": {}, "b": {"sparsity": 0.7}}}
     )
@@ -226,7 +226,7 @@ def test_users_own_algorithms():
     assert isinstance(by_class, Twice)
     assert by_class.update == Every(3)
     by_scores = only(Dynamic(sparsity=0.5, grow=lambda ctx: -ctx.weight))[1]
-    assert by_scores.drop_fraction == Constant(0.3)
+    assert by_scores.drop_fraction == ConstantValue(0.3)
     with pytest.raises(TypeError, match="Dynamic has no grow scores"):
         Dynamic(sparsity=0.5).grow_scores(None)
 
@@ -420,3 +420,10 @@ def test_what_may_surprise_is_said_once(caplog, section, says):
         assert not caplog.records
     else:
         assert [record.message for record in caplog.records if says in record.message]
+
+
+def test_adapters_that_become_sparse_are_named(caplog):
+    layer = {"kernel": (4, 8), "lora_down": (4, 2), "lora_up": (2, 8)}
+    params = {"query": {name: jnp.ones(shape) for name, shape in layer.items()}}
+    configure(0.5, params=params).init(params, jax.random.key(0))
+    assert "query/lora_down, query/lora_up: LoRA adapters become sparse" in caplog.text

@@ -18,15 +18,15 @@ from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
 from sparsity.schedules import schedule, update_schedule
 from sparsity.selection import drop_count, kept_count
-from sparsity.views import Groups, View
+from sparsity.views import RowGroups, View
 
 VECTORS = GOLDEN / "sparsity"
 META = json.loads((VECTORS / "meta.json").read_text())
 VIEWS = {
     "flat": View("oi"),
-    "out2": View("oi", Groups(2)),
-    "out3": View("oi", Groups(3)),
-    "in2": View("oi", Groups(2, "in")),
+    "out2": View("oi", RowGroups(2)),
+    "out3": View("oi", RowGroups(3)),
+    "in2": View("oi", RowGroups(2, "in")),
 }
 
 
@@ -277,9 +277,9 @@ def test_release_18_masks(case):
     weight, want, regrown = (data[f"{case['i']}_{k}"] for k in ("w", "mask", "regrow"))
     view = View(
         "oi",
-        Groups(case["in_groups"], "in")
+        RowGroups(case["in_groups"], "in")
         if case.get("in_groups")
-        else Groups(case.get("out_groups") or 1),
+        else RowGroups(case.get("out_groups") or 1),
     )
     pruned = ~np.isfinite(weight)
     mask = inband_mask(

@@ -14,7 +14,7 @@ import sparsity
 from models.layers.basic import project
 from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
-from sparsity.views import Blocks, FanIn, Groups, NofM, View
+from sparsity.views import Blocks, FanIn, NofM, RowGroups, View
 
 topk = jax.jit(topk_mask)
 
@@ -50,7 +50,7 @@ def test_topk_on_many_distinct_and_few_distinct_values():
 
 
 STRUCTURES = [
-    *(Groups(), Groups(2), Groups(3, "in"), FanIn(), NofM(2, 4, "out"), NofM(1, 3)),
+    *(RowGroups(), RowGroups(2), RowGroups(3, "in"), FanIn(), NofM(2, 4, "out"), NofM(1, 3)),
     Blocks(inputs=3, outputs=2),
 ]
 VIEWS = [View("oi"), *(View("io", structure) for structure in STRUCTURES)]
@@ -108,9 +108,9 @@ def test_layouts_give_the_same_pattern():
     weight = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 3)))  # [., in, out]
     vendor = weight.transpose(2, 1, 0)
     cases = [
-        ("random", Groups()),
-        ("topk", Groups(2, "in")),
-        ("checkerboard", Groups(3)),
+        ("random", RowGroups()),
+        ("topk", RowGroups(2, "in")),
+        ("checkerboard", RowGroups(3)),
         ("topk", NofM(2, 4)),
         ("random", NofM(1, 3, "out")),
         ("topk", FanIn()),

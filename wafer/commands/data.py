@@ -294,10 +294,6 @@ def _stats(args: argparse.Namespace) -> int:
 def padding_stats(cfg: "RunConfig", split: str) -> str:
     """Report longest, mean, expected speed-up and compiled shapes of a run's data.
 
-    Args:
-        cfg: the run's configuration.
-        split: 'train' or 'eval'.
-
     Raises:
         ConfigError: the file has no such input section.
     """

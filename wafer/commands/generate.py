@@ -278,14 +278,20 @@ def open_model(
         DataError: the run had no tokenizer.
         ValueError: kernels or a dtype that do not serve this model.
     """
-    from models.convert.tokenizer import read_marks
+    from models.convert.tokenizer import find_tokenizer, read_marks
     from wafer.commands.inputs import load_decoding, weights_folder
     from wafer.data.text.tokenizer import load_tokenizer
+    from wafer.errors import DataError
 
     path = weights_folder(checkpoint)
-    tokenizer = load_tokenizer(_tokenizer_of(path))
+    tokenizer = find_tokenizer(path)
+    if tokenizer is None:
+        raise DataError(
+            f"no tokenizer.json in {path} or the folders above: text needs the tokenizer of the "
+            f"run; copy it to {path}"
+        )
     model, params, multiplied_by = load_decoding(path, kernels, dtype)
-    return Loaded(model, params, tokenizer, read_marks(path), multiplied_by)
+    return Loaded(model, params, load_tokenizer(tokenizer), read_marks(path), multiplied_by)
 
 
 def sample(
@@ -434,17 +440,3 @@ class _Shown:
         if self._emit is not None and len(text) > self._shown:
             self._emit(text[self._shown :])
             self._shown = len(text)
-
-
-def _tokenizer_of(path: pathlib.Path) -> pathlib.Path:
-    """Find the run's tokenizer in a checkpoint or in the nearest folder above it."""
-    from models.convert.tokenizer import find_tokenizer
-    from wafer.errors import DataError
-
-    tokenizer = find_tokenizer(path)
-    if tokenizer is None:
-        raise DataError(
-            f"no tokenizer.json in {path} or the folders above: text needs the tokenizer of the "
-            f"run; copy it to {path}"
-        )
-    return tokenizer

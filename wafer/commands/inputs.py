@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from models.checkpoint.layout import CHECKPOINTS, PARAMS, is_checkpoint, model_section
+from models.checkpoint.layout import PARAMS, model_section
 from models.checkpoint.reader import load_params, open_params
-from models.checkpoint.writer import Checkpoints
+from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
 from models.paths import map_named, named_leaves
 from models.registry import settings_of
@@ -22,7 +22,6 @@ from sparsity.stored.inference import forward_of
 from wafer.config import parse_config
 from wafer.config.newfile import Start
 from wafer.data.text.tokenizer import load_tokenizer
-from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
@@ -67,19 +66,7 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     Raises:
         CheckpointError: neither.
     """
-    path = pathlib.Path(path)
-    if is_checkpoint(path):
-        return path
-    if not (path / CHECKPOINTS).is_dir():
-        raise CheckpointError(
-            f"{path} is neither a checkpoint (<model_dir>/checkpoints/<step>) nor a model_dir "
-            "with checkpoints"
-        )
-    checkpoints = Checkpoints(path)
-    steps = checkpoints.steps()
-    if not steps:
-        raise CheckpointError(f"{path / CHECKPOINTS} holds no complete checkpoint")
-    return checkpoints.path(steps[-1])
+    return checkpoints_in(path)[-1]
 
 
 def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[str, Any]]:

@@ -46,11 +46,7 @@ def current_executor() -> DataExecutor | None:
 
 
 def pol(**levels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a function unchanged: the precision levels of the vendor's hardware mean nothing here.
-
-    Args:
-        **levels: ``level``, ``fwd_level``, ``bwd_level``.
-    """
+    """Return a function unchanged: the vendor's precision levels mean nothing here."""
     del levels
     return lambda fn: fn
 

@@ -143,12 +143,7 @@ def clip_grad_norm_(params: Any, max_norm: float) -> Array:
 
 
 def clip_grad_value_(params: Any, max_value: float) -> None:
-    """Clip every gradient to [-max_value, max_value].
-
-    Args:
-        params: as ``clip_grad_norm_``'s.
-        max_value: the bound.
-    """
+    """Clip every gradient to [-max_value, max_value]."""
     gradients, is_clipped = _clipped(params)
     clip = lambda name, g: jnp.clip(g, -max_value, max_value) if is_clipped(name) else g
     gradients.kept = map_named(clip, gradients.kept)
@@ -227,12 +222,7 @@ def get_half_dtype_str() -> str:
 
 
 def enable_mixed_precision(enable: bool = True, dtype: Any = None) -> None:
-    """Say whether the run is of mixed precision, for ``get_floating_point_dtype``.
-
-    Args:
-        enable: whether it is.
-        dtype: the half type; None leaves it.
-    """
+    """Say whether the run is of mixed precision, for ``get_floating_point_dtype``."""
     if dtype is not None:
         set_half_dtype(dtype)
     PRECISION["mixed"] = bool(enable)

@@ -79,10 +79,6 @@ ELSEWHERE = {
 def explain(module: str, name: str) -> NoReturn:
     """Raise the error of a name that a module of this package lacks.
 
-    Args:
-        module: ``__name__``.
-        name: asked for.
-
     Raises:
         ImportError: with what to use instead, where the vendor has the name. (``from ... import``
             would swallow the text of an AttributeError.)

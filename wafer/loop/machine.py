@@ -7,7 +7,6 @@ function from slots to slots; between steps they hold the arrays themselves.
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -31,7 +30,6 @@ __all__ = [
     "use_cs",
 ]
 
-_LOG = logging.getLogger(__name__)
 _RNG = "rng"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from models.alias import is_decayed, known_names
 from models.errors import did_you_mean
 from models.paths import named_leaves
-from sparsity.filters import Filter
+from sparsity.filters import ParamFilter
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.sections import Optimizer
@@ -54,7 +54,7 @@ class ParamGroups:
     tags: tuple[tuple[tuple[str, ...], str], ...] = ()  #: (globs, tag) from ``optimizer.params``
     alias: Callable[[str], str] = lambda name: name  #: our name -> the vendor's
     all_decay: bool = False  #: whether biases and norms decay, too
-    selective: tuple[Filter, ...] = ()  #: filters of parameters of which only the outliers train
+    selective: tuple[ParamFilter, ...] = ()  #: filters whose parameters train outliers alone
 
     def trains_outliers(self, name: str, ndim: int) -> bool:
         """Whether only the outliers of a parameter of this rank train."""
@@ -111,7 +111,7 @@ def make_groups(
         for name, factor in cfg.adjust_learning_rate
     )
     entries = (entry.param_filter for entry in cfg.selective_grad or ())
-    selective = tuple(Filter("glob", globs) if globs else Filter() for globs in entries)
+    selective = tuple(ParamFilter("glob", globs) if globs else ParamFilter() for globs in entries)
     groups = ParamGroups(factors, tags, alias, all_decay, selective)
     if params is not None:
         _check(cfg, groups, {name: len(leaf.shape) for name, leaf in named_leaves(params)})

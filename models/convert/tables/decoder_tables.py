@@ -3,7 +3,17 @@
 from collections.abc import Callable, Iterable
 
 from models.convert.codecs import trailing_one
-from models.convert.engine import Row, Table, embedding, fused, linear, norm, repeated, under
+from models.convert.engine import (
+    Row,
+    Table,
+    embedding,
+    fused,
+    linear,
+    linears,
+    norm,
+    repeated,
+    under,
+)
 from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_TABLES", "decoder_table"]
@@ -14,6 +24,9 @@ _BUFFERS = (
     r".*\.attention\.(bias|masked_bias)",
     r".*\.embed_positions",
 )
+_INPUTS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
+_ATTENTION = {**_INPUTS, "o_proj": "out"}
+_GATED = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 # Of classes that score texts, choose among answers, or guide training by a value.
 _OTHER_HEADS = (r"(score|v_head|multiple_choice_head|qa_outputs|classifier)\..*",)
 
@@ -71,11 +84,7 @@ def _gptj(cfg: DecoderConfig) -> Table:
     if cfg.name == "codegen":
         attention = fused("h.{i}.attn.qkv_proj", "layers_{i}/attn", "codegen", cfg)
     else:
-        attention = [
-            *linear("h.{i}.attn.q_proj", "layers_{i}/attn/query"),
-            *linear("h.{i}.attn.k_proj", "layers_{i}/attn/key"),
-            *linear("h.{i}.attn.v_proj", "layers_{i}/attn/value"),
-        ]
+        attention = linears("h.{i}.attn", "layers_{i}/attn", _INPUTS)
     rows = [
         *embedding("wte", "embed/token"),
         *norm("h.{i}.ln_1", "layers_{i}/norm1"),
@@ -118,21 +127,15 @@ def _bloom(cfg: DecoderConfig) -> Table:
 
 
 def _falcon(cfg: DecoderConfig) -> Table:
+    first, second = "input_layernorm", "post_attention_layernorm"
     if cfg.use_untied_layer_norm:
-        norms = [
-            *norm("h.{i}.ln_attn", "layers_{i}/norm1"),
-            *norm("h.{i}.ln_mlp", "layers_{i}/norm2"),
-        ]
-    else:
-        norms = [
-            *norm("h.{i}.input_layernorm", "layers_{i}/norm1"),
-            *norm("h.{i}.post_attention_layernorm", "layers_{i}/norm2"),
-        ]
+        first, second = "ln_attn", "ln_mlp"
     # Grouped for one kv head is [queries, k, v], the layout of the 7b model as well.
     kind = "per_head" if cfg.num_kv_heads == cfg.num_heads else "grouped"
     rows = [
         *embedding("word_embeddings", "embed/token"),
-        *norms,
+        *norm(f"h.{{i}}.{first}", "layers_{i}/norm1"),
+        *norm(f"h.{{i}}.{second}", "layers_{i}/norm2"),
         *fused("h.{i}.self_attention.query_key_value", "layers_{i}/attn", kind, cfg),
         *linear("h.{i}.self_attention.dense", "layers_{i}/attn/out"),
         *linear("h.{i}.mlp.dense_h_to_4h", "layers_{i}/ffn/up"),
@@ -158,23 +161,15 @@ def _mpt(cfg: DecoderConfig) -> Table:
 
 
 def _llama(cfg: DecoderConfig) -> Table:
-    moe = "layers.{i}.block_sparse_moe"
-    expert, ours = moe + ".experts.{e}", "layers_{i}/moe/experts_{e}"
+    moe, ours = "layers.{i}.block_sparse_moe", "layers_{i}/moe/experts_{e}"
     rows = [
         *embedding("embed_tokens", "embed/token"),
         *norm("layers.{i}.input_layernorm", "layers_{i}/norm1"),
-        *linear("layers.{i}.self_attn.q_proj", "layers_{i}/attn/query"),
-        *linear("layers.{i}.self_attn.k_proj", "layers_{i}/attn/key"),
-        *linear("layers.{i}.self_attn.v_proj", "layers_{i}/attn/value"),
-        *linear("layers.{i}.self_attn.o_proj", "layers_{i}/attn/out"),
+        *linears("layers.{i}.self_attn", "layers_{i}/attn", _ATTENTION),
         *norm("layers.{i}.post_attention_layernorm", "layers_{i}/norm2"),
-        *linear("layers.{i}.mlp.gate_proj", "layers_{i}/ffn/gate"),
-        *linear("layers.{i}.mlp.up_proj", "layers_{i}/ffn/up"),
-        *linear("layers.{i}.mlp.down_proj", "layers_{i}/ffn/down"),
+        *linears("layers.{i}.mlp", "layers_{i}/ffn", _GATED),
         *linear(f"{moe}.gate", "layers_{i}/moe/router"),
-        *linear(f"{expert}.w1", f"{ours}/gate"),
-        *linear(f"{expert}.w3", f"{ours}/up"),
-        *linear(f"{expert}.w2", f"{ours}/down"),
+        *linears(f"{moe}.experts.{{e}}", ours, {"w1": "gate", "w3": "up", "w2": "down"}),
         *norm("norm", "norm_f"),
     ]
     return decoder_table(cfg, "model.", rows)
@@ -182,19 +177,16 @@ def _llama(cfg: DecoderConfig) -> Table:
 
 def _gemma2(cfg: DecoderConfig) -> Table:
     layer = "layers.{i}"
-    attention = ("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")
     rows = [
         *embedding("embed_tokens", "embed/token"),
         *norm(f"{layer}.input_layernorm", "layers_{i}/norm1"),
         *norm(f"{layer}.post_attention_layernorm", "layers_{i}/norm1_post"),
         *norm(f"{layer}.pre_feedforward_layernorm", "layers_{i}/norm2"),
         *norm(f"{layer}.post_feedforward_layernorm", "layers_{i}/norm2_post"),
+        *linears(f"{layer}.self_attn", "layers_{i}/attn", _ATTENTION),
+        *linears(f"{layer}.mlp", "layers_{i}/ffn", _GATED),
         *norm("norm", "norm_f"),
     ]
-    for ours, theirs in attention:
-        rows += linear(f"{layer}.self_attn.{theirs}_proj", f"layers_{{i}}/attn/{ours}")
-    for part in ("gate", "up", "down"):
-        rows += linear(f"{layer}.mlp.{part}_proj", f"layers_{{i}}/ffn/{part}")
     return decoder_table(cfg, "model.", rows)
 
 

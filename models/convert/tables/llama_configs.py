@@ -4,13 +4,13 @@ from models.convert.config_map import Settings, read_activation, read_rope, writ
 from models.families.decoder_config import DecoderConfig
 
 __all__ = [
+    "BIAS",
     "KEYS",
     "LLAMA_KEYS",
     "full_rope",
     "grouped_heads",
     "read_gemma2",
     "read_llama",
-    "tied",
     "write_gemma2",
     "write_llama",
 ]
@@ -21,17 +21,15 @@ KEYS = {
     "num_hidden_layers": "num_hidden_layers",
     "num_attention_heads": "num_heads",
     "max_position_embeddings": "max_position_embeddings",
+    "tie_word_embeddings": "share_embedding_weights",
 }
 LLAMA_KEYS = {
     **KEYS,
     "intermediate_size": "filter_size",
     "rms_norm_eps": "layer_norm_epsilon",
+    "attention_dropout": "attention_dropout_rate",
 }
-
-
-def tied(foreign: Settings) -> Settings:
-    """Read whether the head scores by the embedding."""
-    return {"share_embedding_weights": foreign["tie_word_embeddings"]}
+BIAS = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention")
 
 
 def full_rope(foreign: Settings, head_dim: int) -> Settings:
@@ -59,18 +57,7 @@ def read_llama(foreign: Settings) -> Settings:
     """Read LLaMA, Mistral and Mixtral."""
     heads = foreign["num_attention_heads"]
     size = foreign["head_dim"] or foreign["hidden_size"] // heads
-    bias, ffn_bias = foreign.get("attention_bias", False), foreign.get("mlp_bias", False)
-    settings: Settings = {
-        **full_rope(foreign, size),
-        **tied(foreign),
-        **grouped_heads(heads, foreign["num_key_value_heads"]),
-        "use_projection_bias_in_attention": bias,
-        "use_ffn_bias_in_attention": bias,
-        "use_ffn_bias": ffn_bias,
-        "attention_dropout_rate": foreign["attention_dropout"],
-        "dropout_rate": 0.0,
-        "attention_sliding_window_length": foreign.get("sliding_window"),
-    }
+    settings = full_rope(foreign, size) | grouped_heads(heads, foreign["num_key_value_heads"])
     if size * heads != foreign["hidden_size"]:
         settings["attention_inner_dim"] = size * heads
     if foreign.get("num_local_experts"):
@@ -87,17 +74,9 @@ def write_llama(cfg: DecoderConfig) -> Settings:
     """Write LLaMA, Mistral and Mixtral."""
     out: Settings = {
         **write_rope(cfg),
-        "hidden_act": "silu",
         "head_dim": cfg.head_dim,
         "num_key_value_heads": cfg.num_kv_heads,
-        "tie_word_embeddings": cfg.share_embedding_weights,
-        "attention_dropout": cfg.dropout("attention"),
     }
-    if cfg.name in {"mistral", "mixtral"}:
-        out["sliding_window"] = cfg.attention_sliding_window_length
-    else:
-        bias = cfg.use_projection_bias_in_attention
-        out |= {"attention_bias": bias, "mlp_bias": cfg.use_ffn_bias}
     if cfg.moe and (cfg.moe.num_shared_experts or cfg.moe.null_expert_bias):
         raise ValueError("moe: Mixtral has neither num_shared_experts nor null_expert_bias")
     if cfg.moe:
@@ -119,14 +98,13 @@ _WINDOWS = {
 def read_gemma2(foreign: Settings) -> Settings:
     """Read Gemma 2, whose code scales embeddings by the root of the width."""
     heads, size = foreign["num_attention_heads"], foreign["head_dim"]
-    kinds, bias = foreign["layer_types"], foreign["attention_bias"]
+    kinds = foreign["layer_types"]
     count = len(kinds) if isinstance(kinds, list) else 0
     pattern = next((p for p in _WINDOWS if kinds in (None, _layer_types(p, count))), None)
     if pattern is None:
         raise ValueError(f"layer_types: {kinds}; only a window on every other layer is computed")
     return {
         **full_rope(foreign, size),
-        **tied(foreign),
         **grouped_heads(heads, foreign["num_key_value_heads"]),
         "attention_inner_dim": size * heads,
         "sliding_window_every_other_decoder_layer_pattern": pattern,
@@ -135,9 +113,6 @@ def read_gemma2(foreign: Settings) -> Settings:
         "nonlinearity": {"gelu": "geglu", "gelu_new": "geglu_new"}[
             read_activation(foreign["hidden_activation"])
         ],
-        "use_projection_bias_in_attention": bias,
-        "use_ffn_bias_in_attention": bias,
-        "dropout_rate": 0.0,
     }
 
 
@@ -153,10 +128,8 @@ def write_gemma2(cfg: DecoderConfig) -> Settings:
         "hidden_activation": {"geglu": "gelu"}.get(str(cfg.nonlinearity), "gelu_pytorch_tanh"),
         "head_dim": cfg.head_dim,
         "num_key_value_heads": cfg.num_kv_heads,
-        "tie_word_embeddings": cfg.share_embedding_weights,
         "query_pre_attn_scalar": round(scalar) if abs(scalar - round(scalar)) < 1e-4 else scalar,
         "layer_types": _layer_types(
             cfg.sliding_window_every_other_decoder_layer_pattern, cfg.num_hidden_layers
         ),
-        "attention_bias": cfg.use_projection_bias_in_attention,
     }

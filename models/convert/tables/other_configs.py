@@ -32,7 +32,9 @@ _BERT_KEYS = {
     "hidden_act": "nonlinearity",
     "hidden_dropout_prob": "dropout_rate",
     "attention_probs_dropout_prob": "attention_dropout_rate",
+    "max_position_embeddings": "max_position_embeddings",
 }
+_TIES = {"tie_word_embeddings": "share_embedding_weights"}
 # class name without the family's stem -> our model name's suffix and head
 _HEADS = {
     "ForPreTraining": ("", "pretraining"),
@@ -50,10 +52,6 @@ _DPR = {
 _FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu", "gated-relu": "reglu"}
 
 
-# class name of RoBERTa and DPR -> head, or (our model name, head)
-_ROBERTA = {"RobertaForMaskedLM": "mlm", "RobertaModel": "none"}
-
-
 def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
     """Look the class up that config.json names.
 
@@ -69,28 +67,15 @@ def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
     return known[name]
 
 
-def _labels(foreign: Settings) -> int:
-    return len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2
-
-
 def _read_bert(foreign: Settings) -> Settings:
     classes = {f"Bert{name}": found for name, found in _HEADS.items()}
     suffix, head = _of_class(foreign, classes, "BertModel")
-    dropout = foreign.get("classifier_dropout")
     return {
         "name": f"bert{suffix}",
         "head": head,
-        **_read_tying(foreign, head),
-        "mlm_nonlinearity": read_activation(foreign["hidden_act"]),
-        "max_position_embeddings": foreign["max_position_embeddings"],
-        "num_labels": _labels(foreign),
-        "classifier_dropout": dropout,
+        "num_labels": len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2,
+        "classifier_dropout": foreign.get("classifier_dropout"),
     }
-
-
-def _read_tying(foreign: Settings, head: str) -> Settings:
-    tied = foreign["tie_word_embeddings"]
-    return {"share_embedding_weights": tied} if head in {"mlm", "pretraining"} else {}
 
 
 def _write_bert(cfg: EncoderConfig) -> Settings:
@@ -100,29 +85,28 @@ def _write_bert(cfg: EncoderConfig) -> Settings:
         raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
     if (cfg.embeddings_scale, cfg.logits_scale) != (1.0, 1.0):
         raise ValueError(f"{cfg.name}: Hugging Face's BERT has no muP scales")
-    return {
-        "architectures": [f"Bert{names[head]}"],
-        "tie_word_embeddings": cfg.share_embedding_weights,
-        "max_position_embeddings": cfg.max_position_embeddings,
-        **_write_labels(cfg),
-    }
+    out: Settings = {"architectures": [f"Bert{names[head]}"]}
+    if cfg.head in {"classification", "token_classification"}:
+        labels = {str(i): f"LABEL_{i}" for i in range(cfg.num_labels)}
+        out |= {"id2label": labels, "label2id": {v: int(k) for k, v in labels.items()}}
+    return out
 
 
-def _write_labels(cfg: EncoderConfig) -> Settings:
-    if cfg.head not in {"classification", "token_classification"}:
-        return {}
-    labels = {str(i): f"LABEL_{i}" for i in range(cfg.num_labels)}
-    return {"id2label": labels, "label2id": {v: int(k) for k, v in labels.items()}}
+def _head_of(foreign: Settings, stem: str) -> Settings:
+    """Read the head of a family with two classes."""
+    known = {f"{stem}ForMaskedLM": "mlm", f"{stem}Model": "none"}
+    return {"head": _of_class(foreign, known, f"{stem}Model")}
+
+
+def _class_of(cfg: EncoderConfig, stem: str) -> Settings:
+    return {"architectures": [f"{stem}ForMaskedLM" if cfg.has_mlm else f"{stem}Model"]}
 
 
 def _read_roberta(foreign: Settings) -> Settings:
     """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
     offset = foreign["pad_token_id"] + 1
-    head = _of_class(foreign, _ROBERTA, "RobertaModel")
     return {
-        "head": head,
-        **_read_tying(foreign, head),
-        "mlm_nonlinearity": "gelu",  # in its code, whatever hidden_act is
+        **_head_of(foreign, "Roberta"),
         "position_embedding_offset": offset,
         "max_position_embeddings": foreign["max_position_embeddings"] - offset,
     }
@@ -131,14 +115,10 @@ def _read_roberta(foreign: Settings) -> Settings:
 def _write_roberta(cfg: EncoderConfig) -> Settings:
     offset = cfg.position_embedding_offset
     return {
-        "architectures": ["RobertaForMaskedLM" if cfg.has_mlm else "RobertaModel"],
-        "tie_word_embeddings": cfg.share_embedding_weights,
+        **_class_of(cfg, "Roberta"),
         "pad_token_id": offset - 1,
         "max_position_embeddings": cfg.max_position_embeddings + offset,
     }
-
-
-_ESM = {"EsmForMaskedLM": "mlm", "EsmModel": "none"}
 
 
 def _read_esm(foreign: Settings) -> Settings:
@@ -148,17 +128,12 @@ def _read_esm(foreign: Settings) -> Settings:
         raise ValueError(
             f"position_embedding_type: {kind!r}; only rotary and absolute are computed"
         )
-    head = _of_class(foreign, _ESM, "EsmModel")
     offset = 0 if kind == "rotary" else foreign["pad_token_id"] + 1
     return {
-        "head": head,
-        **_read_tying(foreign, head),
+        **_head_of(foreign, "Esm"),
         "position_embedding_type": "learned" if offset else "rotary",
-        "rotary_interleaved": False,
         "position_embedding_offset": offset,
         "max_position_embeddings": foreign["max_position_embeddings"] - offset,
-        "use_embedding_layer_norm": foreign["emb_layer_norm_before"],
-        "embedding_dropout_rate": 0.0,  # in its code
     }
 
 
@@ -166,34 +141,22 @@ def _write_esm(cfg: EncoderConfig) -> Settings:
     rotary, offset = cfg.position_embedding_type == "rotary", cfg.position_embedding_offset
     if rotary and (cfg.rotary_features != cfg.head_dim or cfg.pos_scaling_factor != 1.0):
         raise ValueError(f"{cfg.name}: ESM rotates all features of a head, without scaling")
-    out: Settings = {"pad_token_id": 1 if rotary else offset - 1}
-    return out | {
-        "architectures": ["EsmForMaskedLM" if cfg.has_mlm else "EsmModel"],
-        "tie_word_embeddings": cfg.share_embedding_weights,
+    return {
+        **_class_of(cfg, "Esm"),
+        "pad_token_id": 1 if rotary else offset - 1,
         "position_embedding_type": "rotary" if rotary else "absolute",
         "max_position_embeddings": cfg.max_position_embeddings + offset,
-        "emb_layer_norm_before": cfg.use_embedding_layer_norm,
-        "rope_theta": cfg.rope_theta,
     }
 
 
 def _read_dpr(foreign: Settings) -> Settings:
     name, head = _of_class(foreign, _DPR, "DPRQuestionEncoder")
-    return {
-        "name": name,
-        "head": head,
-        "max_position_embeddings": foreign["max_position_embeddings"],
-        "projection_dim": foreign["projection_dim"],
-    }
+    return {"name": name, "head": head}
 
 
 def _write_dpr(cfg: EncoderConfig) -> Settings:
     classes = {name: foreign for foreign, (name, _) in _DPR.items()}
-    return {
-        "architectures": [classes[cfg.name]],
-        "projection_dim": cfg.projection_dim,
-        "max_position_embeddings": cfg.max_position_embeddings,
-    }
+    return {"architectures": [classes[cfg.name]]}
 
 
 def _read_t5(foreign: Settings) -> Settings:
@@ -208,7 +171,6 @@ def _read_t5(foreign: Settings) -> Settings:
         "scale_logits": scaled,
         "share_embedding_weights": scaled,
         "position_embedding_type": "relative",
-        "decoder_start_token_id": foreign["decoder_start_token_id"],
     }
 
 
@@ -239,7 +201,6 @@ def _write_t5(cfg: Seq2SeqConfig) -> Settings:
         "scale_decoder_outputs": cfg.scale_logits,
         "tie_word_embeddings": cfg.scale_logits,
         "is_encoder_decoder": True,
-        "decoder_start_token_id": cfg.decoder_start_token_id,
         "pad_token_id": 0,
     }
 
@@ -252,15 +213,7 @@ def _read_marian(foreign: Settings) -> Settings:
     ):
         if foreign[b] not in (None, foreign[a]):
             raise ValueError(f"{a} and {b} differ: only equal halves are computed")
-    return {
-        "decoder_num_hidden_layers": foreign["decoder_layers"],
-        "nonlinearity": read_activation(foreign["activation_function"]),
-        "scale_embedding": foreign["scale_embedding"],
-        "decoder_start_token_id": foreign["decoder_start_token_id"],
-        "share_embedding_weights": foreign["tie_word_embeddings"],
-        "use_bias_in_output": True,
-        "layer_norm_epsilon": 1e-5,
-    }
+    return {"decoder_num_hidden_layers": foreign["decoder_layers"]}
 
 
 def _refine_marian(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
@@ -276,13 +229,8 @@ def _write_marian(cfg: Seq2SeqConfig) -> Settings:
         "decoder_attention_heads": cfg.num_heads,
         "decoder_ffn_dim": cfg.filter_size,
         "decoder_vocab_size": cfg.vocab_size,
-        "activation_function": write_activation(cfg.nonlinearity),
-        "scale_embedding": cfg.scale_embedding,
-        "decoder_start_token_id": cfg.decoder_start_token_id,
         "pad_token_id": cfg.decoder_start_token_id,
         "is_encoder_decoder": True,
-        "tie_word_embeddings": cfg.share_embedding_weights,
-        "share_encoder_decoder_embeddings": True,
     }
 
 
@@ -316,57 +264,70 @@ def _read_llava(foreign: Settings) -> Settings:
     return {
         "image_model": to_our_settings(_CLIP, dict(foreign["vision_config"])),
         "text_model": to_our_settings(map_, text),
-        "image_token_index": foreign["image_token_index"],
-        "image_feature_select_layer_idx": foreign["vision_feature_layer"],
         "image_feature_select_mode": "patch" if mode == "default" else "cls_patch",
-        "projector_nonlinearity": read_activation(foreign["projector_hidden_act"]),
     }
 
 
 def _write_llava(cfg: LlavaConfig) -> Settings:
-    text = to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32")
     mode = cfg.image_feature_select_mode
     return {
         "architectures": ["LlavaForConditionalGeneration"],
         "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
-        "text_config": text,
-        "image_token_index": cfg.image_token_index,
-        "vision_feature_layer": cfg.image_feature_select_layer_idx,
+        "text_config": to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32"),
         "vision_feature_select_strategy": "default" if mode == "patch" else "full",
-        "projector_hidden_act": write_activation(cfg.projector_nonlinearity),
         "image_seq_length": cfg.image_model.patches,
         "tie_word_embeddings": cfg.text_model.share_embedding_weights,
     }
 
 
 _ENCODER: Settings = {
-    "keys": _BERT_KEYS,
     "required": {
         "is_decoder": False,
         "add_cross_attention": False,
         "position_embedding_type": "absolute",
     },
 }
+_ESM_KEYS = {key: key for key in ("rope_theta", "token_dropout", "mask_token_id")} | {
+    "emb_layer_norm_before": "use_embedding_layer_norm"
+}
 
 OTHER_CONFIGS: dict[str, ConfigMap] = {
-    "bert": ConfigMap("bert", "bert", read=_read_bert, write=_write_bert, **_ENCODER),
+    "bert": ConfigMap(
+        "bert",
+        "bert",
+        _BERT_KEYS | _TIES | {"hidden_act": ("nonlinearity", "mlm_nonlinearity")},
+        read=_read_bert,
+        write=_write_bert,
+        **_ENCODER,
+    ),
     "roberta": ConfigMap(
-        "roberta", "roberta", read=_read_roberta, write=_write_roberta, **_ENCODER
+        "roberta",
+        "roberta",
+        _BERT_KEYS | _TIES,
+        fixed={"mlm_nonlinearity": "gelu"},  # in its code, whatever hidden_act is
+        read=_read_roberta,
+        write=_write_roberta,
+        **_ENCODER,
     ),
     "esm": ConfigMap(
         "esm",
         "esm2",
-        {
-            key: ours
-            for key, ours in _BERT_KEYS.items()
-            if key not in ("hidden_act", "type_vocab_size")
-        }
-        | {key: key for key in ("rope_theta", "token_dropout", "mask_token_id")},
+        {k: v for k, v in _BERT_KEYS.items() if k not in ("hidden_act", "type_vocab_size")}
+        | _TIES
+        | _ESM_KEYS,
+        fixed={"rotary_interleaved": False, "embedding_dropout_rate": 0.0},  # in its code
         required={"is_folding_model": False, "esmfold_config": None},
         read=_read_esm,
         write=_write_esm,
     ),
-    "dpr": ConfigMap("dpr", "dpr-question-encoder", read=_read_dpr, write=_write_dpr, **_ENCODER),
+    "dpr": ConfigMap(
+        "dpr",
+        "dpr-question-encoder",
+        _BERT_KEYS | {"projection_dim": "projection_dim"},
+        read=_read_dpr,
+        write=_write_dpr,
+        **_ENCODER,
+    ),
     "t5": ConfigMap(
         "t5",
         "t5",
@@ -380,6 +341,7 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
             "relative_attention_max_distance": "max_relative_distance",
             "dropout_rate": "dropout_rate",
             "layer_norm_epsilon": "layer_norm_epsilon",
+            "decoder_start_token_id": "decoder_start_token_id",
         },
         read=_read_t5,
         write=_write_t5,
@@ -398,7 +360,12 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
             "max_position_embeddings": "max_position_embeddings",
             "dropout": "dropout_rate",
             "attention_dropout": "attention_dropout_rate",
+            "activation_function": "nonlinearity",
+            "scale_embedding": "scale_embedding",
+            "decoder_start_token_id": "decoder_start_token_id",
+            **_TIES,
         },
+        fixed={"use_bias_in_output": True, "layer_norm_epsilon": 1e-5},
         required={
             "share_encoder_decoder_embeddings": True,
             "activation_dropout": 0.0,
@@ -414,7 +381,11 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
     "llava": ConfigMap(
         "llava",
         "llava",
-        {},
+        {
+            "image_token_index": "image_token_index",
+            "vision_feature_layer": "image_feature_select_layer_idx",
+            "projector_hidden_act": "projector_nonlinearity",
+        },
         required={"multimodal_projector_bias": True},
         read=_read_llava,
         write=_write_llava,

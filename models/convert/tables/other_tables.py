@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.convert.codecs import PATCHES, SAME, leading_one
-from models.convert.engine import Row, Table, embedding, linear, norm, repeated, under
+from models.convert.engine import (
+    Row,
+    Table,
+    embedding,
+    linear,
+    linears,
+    norm,
+    repeated,
+    under,
+)
 from models.convert.tables.decoder_tables import DECODER_TABLES
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
@@ -15,6 +24,7 @@ from models.families.vision import VisionConfig
 __all__ = ["OTHER_TABLES"]
 
 _TOKENS = "embeddings.word_embeddings.weight"
+_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
 _DPR_PREFIX = {
     "dpr-question-encoder": "question_encoder.",
     "dpr-context-encoder": "ctx_encoder.",
@@ -22,21 +32,26 @@ _DPR_PREFIX = {
 }
 
 
-def _trunk(cfg: EncoderConfig) -> list[Row]:
-    layer = "encoder.layer.{i}"
+def _trunk(
+    cfg: EncoderConfig,
+    *,
+    first: str = "LayerNorm",
+    attention: str = "attention.output.LayerNorm",
+    output: str = "output.LayerNorm",
+) -> list[Row]:
+    """Rows of the layers and embeddings; the keywords are the names of their norms."""
+    layer, theirs, ours = "encoder.layer.{i}", "encoder.layer.{i}.attention", "layers_{i}/attn"
     rows = [
         *embedding("embeddings.word_embeddings", "embed/token"),
         *embedding("embeddings.position_embeddings", "embed/position"),
         *embedding("embeddings.token_type_embeddings", "embed/segment"),
-        *norm("embeddings.LayerNorm", "embed/norm"),
-        *linear(f"{layer}.attention.self.query", "layers_{i}/attn/query"),
-        *linear(f"{layer}.attention.self.key", "layers_{i}/attn/key"),
-        *linear(f"{layer}.attention.self.value", "layers_{i}/attn/value"),
-        *linear(f"{layer}.attention.output.dense", "layers_{i}/attn/out"),
-        *norm(f"{layer}.attention.output.LayerNorm", "layers_{i}/norm1"),
+        *norm(f"embeddings.{first}", "embed/norm"),
+        *linears(f"{theirs}.self", ours, {name: name for name in ("query", "key", "value")}),
+        *linear(f"{theirs}.output.dense", f"{ours}/out"),
+        *norm(f"{layer}.{attention}", "layers_{i}/norm1"),
         *linear(f"{layer}.intermediate.dense", "layers_{i}/ffn/up"),
         *linear(f"{layer}.output.dense", "layers_{i}/ffn/down"),
-        *norm(f"{layer}.output.LayerNorm", "layers_{i}/norm2"),
+        *norm(f"{layer}.{output}", "layers_{i}/norm2"),
         *linear("pooler.dense", "pooler"),
     ]
     return repeated(rows, cfg.num_hidden_layers)
@@ -107,22 +122,8 @@ def _roberta(cfg: EncoderConfig) -> Table:
 
 
 def _esm(cfg: EncoderConfig) -> Table:
-    layer = "encoder.layer.{i}"
-    rows = [
-        *embedding("embeddings.word_embeddings", "embed/token"),
-        *embedding("embeddings.position_embeddings", "embed/position"),
-        *norm("embeddings.layer_norm", "embed/norm"),
-        *linear(f"{layer}.attention.self.query", "layers_{i}/attn/query"),
-        *linear(f"{layer}.attention.self.key", "layers_{i}/attn/key"),
-        *linear(f"{layer}.attention.self.value", "layers_{i}/attn/value"),
-        *linear(f"{layer}.attention.output.dense", "layers_{i}/attn/out"),
-        *norm(f"{layer}.attention.LayerNorm", "layers_{i}/norm1"),
-        *linear(f"{layer}.intermediate.dense", "layers_{i}/ffn/up"),
-        *linear(f"{layer}.output.dense", "layers_{i}/ffn/down"),
-        *norm(f"{layer}.LayerNorm", "layers_{i}/norm2"),
-        *norm("encoder.emb_layer_norm_after", "norm_f"),
-        *linear("pooler.dense", "pooler"),
-    ]
+    norms = {"first": "layer_norm", "attention": "attention.LayerNorm", "output": "LayerNorm"}
+    rows = [*_trunk(cfg, **norms), *norm("encoder.emb_layer_norm_after", "norm_f")]
     prefix = "" if cfg.head == "none" else "esm."
     heads = [
         *linear("lm_head.dense", "mlm_dense"),
@@ -131,7 +132,7 @@ def _esm(cfg: EncoderConfig) -> Table:
         Row("lm_head.bias", ("lm_head_bias",), SAME),
     ]
     return Table(
-        rows=[*under(repeated(rows, cfg.num_hidden_layers), prefix), *heads],
+        rows=[*under(rows, prefix), *heads],
         ignored=[
             r".*embeddings\.position_ids",
             r".*rotary_embeddings?\.inv_freq",
@@ -167,8 +168,8 @@ def _t5_stack(side: str, layers: int) -> list[Row]:
         pairs.append(("1.EncDecAttention", "cross"))
         rows += norm(f"{block}.1.layer_norm", f"{ours}/norm_cross")
     for foreign, own in pairs:
-        for a, b in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")):
-            rows += linear(f"{block}.{foreign}.{a}", f"{ours}/{own}/{b}")
+        names = {"q": "query", "k": "key", "v": "value", "o": "out"}
+        rows += linears(f"{block}.{foreign}", f"{ours}/{own}", names)
     dense = f"{block}.{ffn}.DenseReluDense"
     rows += [
         *linear(f"{dense}.wi", f"{ours}/ffn/up"),
@@ -192,9 +193,8 @@ def _t5(cfg: Seq2SeqConfig) -> Table:
         *_t5_stack("decoder", cfg.decoder_layers),
         *linear("lm_head", "lm_head"),
     ]
-    plain = "wi_1" if cfg.gated else "wi"
-    unwanted = "wi" if cfg.gated else "wi_1"
-    rows = [row for row in rows if f".{unwanted}." not in row.foreign or plain == unwanted]
+    unwanted = ".wi." if cfg.gated else ".wi_1."
+    rows = [row for row in rows if unwanted not in row.foreign]
     ignored = [
         r"(encoder|decoder)\.embed_tokens\.weight",
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
@@ -211,10 +211,8 @@ def _marian_stack(side: str, layers: int) -> list[Row]:
     if side == "decoder":
         pairs.append(("encoder_attn", "cross"))
         rows += norm(f"{layer}.encoder_attn_layer_norm", f"{ours}/norm_cross")
-    names = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "out"))
     for foreign, own in pairs:
-        for a, b in names:
-            rows += linear(f"{layer}.{foreign}.{a}", f"{ours}/{own}/{b}")
+        rows += linears(f"{layer}.{foreign}", f"{ours}/{own}", _ATTENTION)
     rows += [
         *linear(f"{layer}.fc1", f"{ours}/ffn/up"),
         *linear(f"{layer}.fc2", f"{ours}/ffn/down"),
@@ -248,10 +246,7 @@ def _vision_rows(cfg: VisionConfig) -> list[Row]:
         Row("embeddings.patch_embedding.weight", ("embed/patch_embedding/kernel",), PATCHES),
         *embedding("embeddings.position_embedding", "embed/position"),
         *norm("pre_layrnorm", "embed/norm"),
-        *linear(f"{layer}.self_attn.q_proj", "layers_{i}/attn/query"),
-        *linear(f"{layer}.self_attn.k_proj", "layers_{i}/attn/key"),
-        *linear(f"{layer}.self_attn.v_proj", "layers_{i}/attn/value"),
-        *linear(f"{layer}.self_attn.out_proj", "layers_{i}/attn/out"),
+        *linears(f"{layer}.self_attn", "layers_{i}/attn", _ATTENTION),
         *norm(f"{layer}.layer_norm1", "layers_{i}/norm1"),
         *linear(f"{layer}.mlp.fc1", "layers_{i}/ffn/up"),
         *linear(f"{layer}.mlp.fc2", "layers_{i}/ffn/down"),

@@ -85,10 +85,6 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
 
     Pruned weights are 0.
 
-    Args:
-        input: a checkpoint folder of a run with ``model.lora_params`` or ``model.factors``.
-        output: folder to write; a checkpoint of the model alone.
-
     Returns:
         Lines that say what was written and how to go on.
 

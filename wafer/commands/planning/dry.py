@@ -4,7 +4,6 @@ For pipelined execution, and on the fabric, they are the vendor's: kernels are m
 plan is compiled.
 """
 
-import logging
 import math
 import pathlib
 import re
@@ -33,7 +32,6 @@ from wafer.session.logs import CONSOLE
 
 __all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
 
-_LOG = logging.getLogger(__name__)
 _MIB = 2**20
 _LISTED = 200  # rows of a table that a user still reads
 _ROWS = 64  # that validation reads of each input, from all over it

@@ -114,9 +114,6 @@ class Parameters:
 def model_of(params: Any) -> "tuple[CompiledModel, list[Parameter] | None]":
     """Return the model of parameters, and those of them that were listed; None for all.
 
-    Args:
-        params: ``model.parameters()``, or a list of what it yields.
-
     Raises:
         TypeError: something else.
         ValueError: an empty list, or parameters of several models.

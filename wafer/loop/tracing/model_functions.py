@@ -33,9 +33,6 @@ class ModelFunctions(NamedTuple):
 def functions_of(model: Any) -> ModelFunctions:
     """Return the functions of a model.
 
-    Args:
-        model: a bundle of ``models``, a Linen module or an nnx module.
-
     Raises:
         TypeError: something else.
     """

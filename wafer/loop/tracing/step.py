@@ -128,9 +128,6 @@ def trace(fn: Callable[..., Any]) -> Callable[..., Any]:
     The body is ordinary statements over compiled models, optimizers and scalers, and JAX
     functions. It runs in Python once per shape of its arguments; what must happen at every step
     (printing, logging, saving) goes into a closure.
-
-    Args:
-        fn: of trees of arrays, returning a tree of arrays.
     """
     return _Traced(fn)
 

@@ -42,12 +42,7 @@ def summarize_scalar(name: str, value: Any) -> None:
 
 
 def save_summaries(writer: tensorboardX.SummaryWriter, step: int) -> None:
-    """Write the scalars that wait, as releases 1.8 and 1.9 did.
-
-    Args:
-        writer: where to.
-        step: that they belong to.
-    """
+    """Write the scalars that wait, as releases 1.8 and 1.9 did."""
     for name, value in _WAITING.items():
         writer.add_scalar(name, value, step)
     _WAITING.clear()
