@@ -80,7 +80,7 @@ def stream_product(
         those rows is 0 as well, and what flows back into them is not read.
 
     Raises:
-        RuntimeError: the native library is not built.
+        RuntimeError: the native library is not built, or programs run on a GPU.
         ValueError: sizes that do not fit, or are no multiples of 64.
     """
     inner = kernel.shape[1 if transposed else 0]

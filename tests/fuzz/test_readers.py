@@ -17,6 +17,7 @@ SECONDS = os.environ.get("WAFER_FUZZ_SECONDS")
 PROCESSES = [list(AREAS)] if SECONDS is None else [[area] for area in AREAS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("areas", PROCESSES, ids="-".join)
 def test_damaged_files_end_in_one_line(areas):
     seconds = float(SECONDS or 0)

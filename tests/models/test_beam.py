@@ -80,6 +80,7 @@ def test_a_length_penalty_that_is_no_number_is_refused(seq2seq, penalty):
         models.beam_search(*seq2seq, SOURCE, 2, num_beams=2, end_id=END, length_penalty=penalty)
 
 
+@pytest.mark.slow
 def test_one_beam_is_greedy_where_lengths_do_not_count(seq2seq):
     greedy = models.generate(*seq2seq, SOURCE, 6, lengths=LENGTHS, end_id=END)
     result = models.beam_search(

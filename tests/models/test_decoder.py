@@ -114,6 +114,7 @@ def test_generation_follows_the_most_likely_token():
         models.generate(model, params, [31], 1)
 
 
+@pytest.mark.slow
 def test_packed_and_padded_batches_score_alike_with_dropout():
     model, params = tiny(dropout_rate=0.3)
     ids, padded = rows()

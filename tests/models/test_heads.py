@@ -137,6 +137,7 @@ def test_t5_spelling_and_errors():
         models.build(t5 | {"tgt_vocab_size": 12})
 
 
+@pytest.mark.slow
 def test_vocabularies_may_differ_when_tables_are_not_shared():
     settings = {"name": "transformer", "d_model": 8, "d_ff": 8, "num_heads": 2}
     settings |= {"vocab_size": 11, "tgt_vocab_size": 13, "share_encoder_decoder_embedding": False}

@@ -73,6 +73,7 @@ def packed(**keys):
     return models.Batch(tokens, tokens, jnp.asarray(mask[0], jnp.float32), layout, scored)
 
 
+@pytest.mark.slow
 def test_proteins_of_a_row_do_not_see_each_other_and_share_the_token_dropout():
     """Vendor: keys of one protein by span and position; 0.88 / (1 - masked of the row)."""
     cfg = parse_config(ESM)

@@ -42,6 +42,7 @@ def test_a_query_sees_its_window_and_the_sinks():
     assert (seen == ((q >= k) & ((q - k < WINDOW) | (k < SINKS)))).all()
 
 
+@pytest.mark.slow
 def test_generation_sees_the_sinks_too():
     model = models.build(LLAMA | {"num_hidden_layers": 2})
     params = model.init(jax.random.key(0))

@@ -154,6 +154,7 @@ def test_a_prompt_in_blocks_is_the_prompt(decoder, monkeypatch):
         generation._begin.clear_cache()
 
 
+@pytest.mark.slow
 def test_a_cache_of_bfloat16_is_half_as_large_and_nearly_the_same(decoder):
     model, params = decoder
     rows = generation.begin_rows(model, params, PROMPTS, np.asarray([5, 2]), 3, dtype="bfloat16")[2]

@@ -199,6 +199,7 @@ def test_the_transformer_ends_both_stacks_with_a_norm_and_embeds_without_a_scale
     assert 0.8 < bound / (6 / (8 + 16)) ** 0.5 <= 1  # Xavier's
 
 
+@pytest.mark.slow
 def test_dropouts_outside_the_layers_follow_their_keys():
     data = seq2seq_batch()
 

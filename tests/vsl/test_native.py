@@ -250,7 +250,7 @@ def test_the_best_instruction_set_of_the_processor_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("avx2", "avx2 True"),
+        pytest.param("avx2", "avx2 True", marks=pytest.mark.slow),
         pytest.param("0", "None True", marks=pytest.mark.slow),
         pytest.param("baseline", "baseline True", marks=pytest.mark.slow),
     ],

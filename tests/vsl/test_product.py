@@ -56,6 +56,13 @@ def test_equals_the_product_of_the_tokens(
     np.testing.assert_array_equal(dw.T if transposed else dw, x.T @ dy)
 
 
+def test_a_gpu_is_told_what_serves_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    told = r"native attention and products is for CPUs, and programs run on GPU here; use .*XLA's"
+    with pytest.raises(RuntimeError, match=told):
+        vsl.stream_product(jnp.ones((3, 64)), jnp.ones((64, 64)), jnp.int32(2))
+
+
 def test_under_jit_vmap_and_remat() -> None:
     rng = np.random.default_rng(0)  # small whole numbers: every sum is exact
     x = jnp.asarray(rng.integers(-2, 3, (3, 20, 64)), jnp.float32)
@@ -196,7 +203,8 @@ print(max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(got, want)) < 2
 """
 
 
-@pytest.mark.parametrize("setting", ["avx2", pytest.param("baseline", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["avx2", "baseline"])
 def test_every_target(setting: str) -> None:
     env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
     # -P: the installed packages, which have the library, not the folder the tests run in.

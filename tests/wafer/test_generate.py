@@ -90,6 +90,7 @@ def test_flags_are_checked_before_the_model_is_read(flags, expected, capsys):
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_draft_gives_the_same_text_and_says_how_good_it_was(loaded):
     greedy = {"temperature": 0.0}
     alone = command.sample(loaded, ["hello", "a"], **OPTIONS | greedy)
@@ -161,6 +162,7 @@ def test_an_empty_prompt_is_the_mark_that_begins_or_ends_texts(loaded):
         encode_prompts(tokenizer, [b"ab"], MARKS)
 
 
+@pytest.mark.slow
 def test_generation_stops_at_any_of_the_ends(loaded):
     greedy = {"temperature": 0.0}
     (free,) = texts(loaded._replace(marks=TextMarks(None, ())), ["ab"], **greedy)[0]

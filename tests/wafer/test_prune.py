@@ -81,6 +81,7 @@ def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained
     assert not np.array_equal(after[after != 0], kernel[~np.isnan(kernel)])  # it has learnt
 
 
+@pytest.mark.slow
 def test_weights_of_step_0_are_scored_before_training(tmp_path):
     path = wafer.prune(
         tmp_path / "snip", {"sparsity": 0.75}, method="snip", source=sections(tmp_path), samples=4
@@ -139,6 +140,7 @@ def imported(tmp_path):
     return tmp_path / "imported", tmp_path / "rows"
 
 
+@pytest.mark.slow
 def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, capsys):
     weights, rows = imported
     out = tmp_path / "pruned"

@@ -89,11 +89,17 @@ class Library:
             attributes: of the call.
 
         Raises:
-            RuntimeError: the library is not there; ask ``available`` first.
+            RuntimeError: the library is not there, or programs do not run on the CPU; ask
+                ``usable`` first.
         """
         import jax
 
         self.loaded()
+        if (backend := jax.default_backend()) != "cpu":
+            raise RuntimeError(
+                f"the native {self.what} is for CPUs, and programs run on {backend.upper()} here; "
+                f"use {self.instead}"
+            )
         run = jax.ffi.ffi_call(name, result, vmap_method="sequential")
         return run(*operands, **attributes)
 

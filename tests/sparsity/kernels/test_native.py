@@ -49,6 +49,7 @@ def run(native_switch):
     return json.loads(process.stdout), process.stderr
 
 
+@pytest.mark.slow
 def test_absence_gives_the_same_results_and_one_line():
     (chosen, *with_native), quiet = run("1")
     (other, *without), log = run("0")

@@ -216,6 +216,7 @@ def test_kept_answers_are_of_this_code_alone(monkeypatch):
     assert len(set(keys)) == 2
 
 
+@pytest.mark.slow
 def test_a_kept_answer_is_found_with_another_learning_rate_and_not_with_another_batch(tmp_path):
     kept = {"compile_dir": str(tmp_path / "kept")}
     sections = Experiment.from_yaml(DIGITS, **kept).cfg.to_dict()

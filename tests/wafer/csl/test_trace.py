@@ -217,6 +217,7 @@ def test_chrome_events(sending):
     assert json.loads(json.dumps(events)) == events
 
 
+@pytest.mark.slow
 def test_pictures(sending, tmp_path):
     seen = run(sending, Recording()).trace
     axes = trace.timeline(seen, str(tmp_path / "t.png")).axes[0]

@@ -250,6 +250,7 @@ def command(library, out, tokenizer, processes):
     return [sys.executable, "-m", "wafer", "data", "preprocess", "LMData_VSL", *flags]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, caplog):
     preprocess(trained(library, tmp_path / "words", "LMData"))
     words = tmp_path / "words"

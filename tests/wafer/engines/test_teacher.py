@@ -106,6 +106,7 @@ def test_the_loss_is_the_mixture(teacher):
     assert mixed["loss"] == pytest.approx(0.75 * plain["loss"] + 0.25 * 9 * kl, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_weight_0_is_the_plain_run_bit_for_bit(teacher, tmp_path):
     plain = train(tmp_path / "plain")
     same = train(tmp_path / "same", **sections(teacher, weight=0.0))

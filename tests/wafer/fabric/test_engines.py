@@ -139,6 +139,7 @@ def test_native_words_agree_with_closed_forms_and_jax(overheads):
     )
 
 
+@pytest.mark.slow
 def test_native_scalar_allreduce_of_the_bicgstab_paper():
     """V2: 602 x 595 PEs, 1.5 us within 10 % (Rocki et al., SC'20)."""
     cycles = planes.count_cycles(lowering.quadrant_allreduce_program(602, 595), fastest())
@@ -203,6 +204,7 @@ def test_traces(tmp_path):
         trace.heat_map(state, "up")
 
 
+@pytest.mark.slow
 def test_a_recording_goes_on_where_the_last_one_ended():
     """Microthreads and tasks of two halves are those of the whole, cut in two."""
     program = kernel_programs.summa_program(2, 2, 2, 2)

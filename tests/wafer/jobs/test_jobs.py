@@ -104,6 +104,7 @@ def test_runs_started_together_take_turns_by_priority_then_age(store):
     assert [job.phase for job in store.jobs()] == ["SUCCEEDED"] * 5
 
 
+@pytest.mark.slow
 def test_killed_from_outside_is_failed_and_frees_its_systems(store):
     store.set_systems(1)
     killed = light("killed", held=True)

@@ -56,6 +56,7 @@ def losses(hidden):
     return np.mean(seen[:10]), np.mean(seen[-10:])
 
 
+@pytest.mark.slow
 def test_loss_falls_on_synthetic_sequences():
     first, last = losses(False)
     assert last < 0.2 * first

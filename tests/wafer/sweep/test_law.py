@@ -59,6 +59,7 @@ def test_a_metric_that_is_no_loss_is_refused():
         fit_law(*zip(*GRID, strict=True), [-1.0 for _ in GRID])
 
 
+@pytest.mark.slow
 def test_groups_are_fitted_apart_and_by_the_weights_that_are_kept():
     rows = [Row("x", "sparse", 1, loss(n, d), n * 10, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
     rows += [Row("y", "dense", 1, loss(n, d) + 1, n, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
