@@ -7,7 +7,15 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-__all__ = ["CheckpointError", "Problem", "SectionError", "did_you_mean", "dotted", "plain"]
+__all__ = [
+    "CheckpointError",
+    "Problem",
+    "SectionError",
+    "did_you_mean",
+    "dotted",
+    "nearest",
+    "plain",
+]
 
 
 class Problem(NamedTuple):
@@ -71,8 +79,20 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model or the configuration."""
 
 
+def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name most like another in any case, or ''.
+
+    Args:
+        name: that is not known.
+        known: names; of two that differ in case alone the last in order counts.
+        cutoff: least likeness, from 0 to 1.
+    """
+    lower = {k.lower(): k for k in sorted(known)}
+    near = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=cutoff)
+    return lower[near[0]] if near else ""
+
+
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest known name in any case, or ''."""
-    lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.6)
-    return f"; did you mean {lower[near[0]]!r}?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""

@@ -2,7 +2,7 @@
 
 Notebooks are committed without outputs. ``docs/notebooks`` has a page of each with what it printed,
 ``docs/pictures`` the pictures of cells whose metadata has ``picture: name.png``, with at most 64
-colours, which is enough for plots and keeps the repository small. ``--text`` runs nothing: pages
+colors, which is enough for plots and keeps the repository small. ``--text`` runs nothing: pages
 get the notebooks' text as it is, and keep the outputs they have.
 """
 
@@ -52,7 +52,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
     """What a cell printed, and the value of its last line."""
     texts = [o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs]
     shown = "".join(text for text in texts if not text.startswith("<Figure"))
-    shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colours
+    shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colors
     folder = re.escape(f"{tempfile.gettempdir()}/tmp")
     return re.sub(rf"{folder}\w+", "folder", shown).rstrip()
 

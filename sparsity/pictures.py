@@ -106,7 +106,7 @@ def gradient_flow(grads: Mapping[str, Any], masks: Masks) -> dict[str, float]:
 
 
 def draw(sequence: Mapping[int, Masks]) -> "Figure":
-    """Draw masks: levels, evolution, and in- and out-degrees, a parameter a colour.
+    """Draw masks: levels, evolution, and in- and out-degrees, a parameter a color.
 
     Args:
         sequence: step -> masks, in order; levels and degrees are the last one's.

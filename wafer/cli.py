@@ -4,7 +4,6 @@ Only the chosen verb's file is imported, so ``--help`` answers at once.
 """
 
 import argparse
-import difflib
 import errno
 import gc
 import logging
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from models.errors import plain
+from models.errors import did_you_mean, plain
 from wafer.errors import WaferError
 from wafer.version import __version__
 
@@ -83,8 +82,7 @@ class _Parser(argparse.ArgumentParser):
         wrong, _, choices = message.partition("(choose from ")
         if choices:
             word = wrong.rpartition("choice: ")[2].strip(" '")
-            near = difflib.get_close_matches(word, re.findall(r"[\w.-]+", choices), 1)
-            message += f"; did you mean {near[0]!r}?" if near else ""
+            message += did_you_mean(word, re.findall(r"[\w.-]+", choices))
         super().error(message)
 
 

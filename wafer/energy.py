@@ -67,7 +67,7 @@ class Picojoules(NamedTuple):
 
 
 # 48 KB in 8 banks of the memory are 6 KB each: the tables' 8 KB, 64 bits at a time, for 16 bits
-# a quarter. An instruction is one fetch of 64 bits. A hop is 37 bits (word and colour) over the
+# a quarter. An instruction is one fetch of 64 bits. A hop is 37 bits (word and color) over the
 # distance of two PEs, 0.233 mm (46,225 mm2 for 850,000), at 0.1 pJ per bit and mm: Dally, Turakhia
 # and Han, "Domain-specific hardware accelerators", CACM 2020, second hand.
 _HOP = 37 * 0.233 * 0.1

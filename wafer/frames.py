@@ -26,7 +26,7 @@ def draw_heat_map(
         plane: [H, W].
         title: of the picture.
         meaning: of the values.
-        highest: value of the brightest colour; 0 is black.
+        highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
     from matplotlib import figure
@@ -51,7 +51,7 @@ def _size(shape: tuple[int, ...], longest: float) -> tuple[float, float]:
 def _meanings(
     fig: Any, image: Any, axes: Any, meaning: str | Sequence[str], highest: float
 ) -> None:
-    """Say what the colours are: a scale, or a legend of the values."""
+    """Say what the colors are: a scale, or a legend of the values."""
     from matplotlib.patches import Patch
 
     if isinstance(meaning, str):
@@ -75,7 +75,7 @@ def draw_filmstrip(
         planes: [n, H, W].
         titles: of the frames.
         meaning: of the values; or a name for each of the values 0, 1, ….
-        highest: value of the brightest colour; 0 is black.
+        highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
     from matplotlib import figure
@@ -114,7 +114,7 @@ def write_gif(
         planes: [n, H, W].
         titles: of the frames.
         meaning: of the values; or a name for each of the values 0, 1, ….
-        highest: value of the brightest colour; 0 is black.
+        highest: value of the brightest color; 0 is black.
         path: of the file.
     """
     from matplotlib import animation, figure

@@ -25,18 +25,18 @@ class WaferSpec:
         fabric_width: PEs in x of the whole user fabric.
         fabric_height: PEs in y of the whole user fabric.
         sram_bytes: memory of one PE.
-        colors: routable colours, ids ``0 .. colors - 1``.
+        colors: routable colors, ids ``0 .. colors - 1``.
         memcpy_colors: ids that host I/O keeps when it is linked in.
-        switch_positions: positions of one colour's switch in one router.
+        switch_positions: positions of one color's switch in one router.
         switch_both_sides: whether a switch position may change rx and tx together.
-        color_swap: whether pairs of colours may change places on a link.
+        color_swap: whether pairs of colors may change places on a link.
         per_hop_commands: consume one control command per router (the 25-point example's rule)
             in place of the measured one, slot 0 at every router reached.
         ramp_latency: cycles T_R between router and CE, each way.
         link_latency: cycles of one hop between neighbouring routers.
-        router_depth: words a router holds per colour.
+        router_depth: words a router holds per color.
         input_queue_depths: words of each of the eight input queues.
-        default_queue: the input queue of a colour that names none.
+        default_queue: the input queue of a color that names none.
         microthreads: asynchronous threads of one PE.
         task_ids: local task ids of one PE.
         simd_16bit: elements per cycle of a memory-to-memory operation on 16-bit types.
@@ -80,7 +80,7 @@ class WaferSpec:
         if (self.link_latency, self.router_depth) != (LINK_LATENCY, ROUTER_DEPTH):
             raise ValueError(
                 f"WaferSpec.link_latency={self.link_latency}, router_depth={self.router_depth}: the"
-                " engines model one cycle per hop and two words per colour and router (the depth"
+                " engines model one cycle per hop and two words per color and router (the depth"
                 " that sustains one word per cycle under one-cycle credits)"
             )
         if min(self.input_queue_depths) < 2:

@@ -50,15 +50,15 @@ def rows():
 def draw():
     """One simulated answer each of life, Mandelbrot, the solvers and the Fourier transform."""
     figure = Figure(figsize=(10, 2.8), layout="constrained")
-    cells, colours, residual, spectrum = figure.subplots(1, 4)
+    cells, colors, residual, spectrum = figure.subplots(1, 4)
     start = np.zeros((16, 16), int)
     start[1:4, 1:4] = [[0, 1, 0], [0, 0, 1], [1, 1, 1]]
     trace = sum(life.run(start, n)[0] * (n / 20 + 1) for n in (0, 20, 40))
     cells.imshow(trace, cmap="Blues")
     cells.set(title="a glider, 0, 20, 40 generations", xticks=[], yticks=[])
     steps = mandelbrot.run((8, 8), (8, 8), -2 - 1.25j, 2.5 / 64, 60)[0]
-    colours.imshow(np.log(steps), cmap="magma")
-    colours.set(title="Mandelbrot, 8 x 8 PEs", xticks=[], yticks=[])
+    colors.imshow(np.log(steps), cmap="magma")
+    colors.set(title="Mandelbrot, 8 x 8 PEs", xticks=[], yticks=[])
     points = np.ones((7, 6, 6, 20)) * np.array([6.5, *[-1.0] * 6]).reshape(7, 1, 1, 1)
     right = np.random.default_rng(0).standard_normal((6, 6, 20))
     for method in krylov.METHODS:

@@ -199,7 +199,7 @@ def assemble(text, name="test.csl", memory=0, frame=32):
 
 
 def color_register(rx, tx, pop=0, *, swap_x=False, swap_y=False, torn=False):
-    """The colour register of a route: sides as letters of 'WESNR'."""
+    """The color register of a route: sides as letters of 'WESNR'."""
     mask = lambda sides: sum(1 << _SIDES.index(side) for side in sides)
     return mask(tx) | mask(rx) << 5 | swap_x << 10 | swap_y << 11 | pop << 12 | torn << 14
 
@@ -232,10 +232,10 @@ def build(
         programs: of Program.
         tiles: rows of numbers of programs.
         arch: 'wse2' or 'wse3'.
-        routes: (x, y, colour) -> colour register.
-        switches: (x, y, colour) -> switch register.
-        filters: (x, y, colour) -> columns of the filter.
-        streams: colour -> name.
+        routes: (x, y, color) -> color register.
+        switches: (x, y, color) -> switch register.
+        filters: (x, y, color) -> columns of the filter.
+        streams: color -> name.
         edges: sides on which the wafer ends, bits W E S N.
     """
     tiles = np.array(tiles, np.int32)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from wafer.csl.host.machine import Status
 from wafer.energy import Counts
+from wafer.machine.base import Status
 from wafer.machine.image import COLUMNS, Export, Image, Program, Symbol
 
 A, COUNT, POINTER = 16, 32, 40  # addresses: [8]u16 or so, a u16, a pointer to A
-IN, OUT = 3, 4  # colours of streams
+IN, OUT = 3, 4  # colors of streams
 
 
 def image(height=2, width=3, tiles=None):

@@ -112,7 +112,7 @@ class Emitted:
         return splits, joins
 
     def _queues(self, down):
-        """Colour index -> an input queue as deep as the layout's, or the next deeper one."""
+        """Color index -> an input queue as deep as the layout's, or the next deeper one."""
         depths, free = self.program.meta.spec.input_queue_depths, list(range(8))
         out = {}
         for index in np.flatnonzero(down).tolist():

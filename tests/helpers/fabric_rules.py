@@ -47,7 +47,7 @@ def line(width, height=1):
 
 
 def wire(layout, color, hops=1):
-    """Route a colour east from PE 0 over ``hops`` hops into the last PE's CE."""
+    """Route a color east from PE 0 over ``hops`` hops into the last PE's CE."""
     layout.route(color, "RAMP", "E", layout.x == 0)
     if hops > 1:
         layout.route(color, "W", "E", (layout.x > 0) & (layout.x < hops))
@@ -157,7 +157,7 @@ def never_sent():
 
 @case(a=RAMP32)
 def shared_link():
-    """Colours a (0 -> 2) and b (1 -> 2) share the link from PE 1 to PE 2 and its ramp."""
+    """Colors a (0 -> 2) and b (1 -> 2) share the link from PE 1 to PE 2 and its ramp."""
     layout = line(3)
     a, b = layout.color(), layout.color()
     wire(layout, a, 2)
@@ -197,7 +197,7 @@ def merge_collides():
 
 
 def compass(layout, color, **switches):
-    """The centre of a 3 x 3 grid sends to its four neighbours over one colour."""
+    """The centre of a 3 x 3 grid sends to its four neighbours over one color."""
     x, y = layout.x, layout.y
     centre = (x == 1) & (y == 1)
     positions = [{"tx": "W"}, {"tx": "E"}, {"tx": "S"}]
@@ -211,7 +211,7 @@ def compass(layout, color, **switches):
 
 @case()
 def topic_06_switches():
-    """The tutorial: ADV, 0, ADV, 2, ADV, 4, ADV, 6 on one colour, from position 1 in ring mode."""
+    """The tutorial: ADV, 0, ADV, 2, ADV, 4, ADV, 6 on one color, from position 1 in ring mode."""
     layout = fabric.Layout(3, 3, overheads=False)
     layout.array("result", 1, "uint32")
     c = layout.color()
@@ -340,7 +340,7 @@ def microthread_overlaps():
 
 @case(a=RAMP32)
 def switched_merge():
-    """PE 1 sends 3 words of its own, then its router takes the colour from PE 0."""
+    """PE 1 sends 3 words of its own, then its router takes the color from PE 0."""
     layout = line(3)
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
@@ -372,7 +372,7 @@ def topic_14_color_swap():
 
 @case(a=RAMP32)
 def teardown():
-    """One colour, two phases: east from PE 0, torn down by it, then west from PE 2."""
+    """One color, two phases: east from PE 0, torn down by it, then west from PE 2."""
     layout = line(3)
     c, x = layout.color(), layout.x
     layout.route(c, "RAMP", "E", x == 0, reroutes=[("E", "RAMP")])

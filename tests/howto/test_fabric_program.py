@@ -35,5 +35,5 @@ def test_a_program_that_waits_is_named():
     lonely = fabric.Layout(width=1, overheads=False)
     lonely.array("a", 1)
     lonely.task("main", [fmovs(mem("a"), fabin(lonely.color()))], active=True)
-    with pytest.raises(fabric.RouteError, match=r"PE \(0, 0\), colour 0.*no tx RAMP"):
+    with pytest.raises(fabric.RouteError, match=r"PE \(0, 0\), color 0.*no tx RAMP"):
         lonely.build()

@@ -15,10 +15,6 @@ __all__ = ["check_plan"]
 def check_plan(compiled: Compiled, graph: Graph) -> None:
     """Prove a model's floor plan possible.
 
-    Args:
-        compiled: from ``compile_graph``.
-        graph: the kernels it was made from.
-
     Raises:
         ValueError: the kernel that is missing, outside, on another, whose split is not its
             region's, that does not fit its PEs' memory or whose cycles its work exceeds.

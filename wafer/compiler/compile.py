@@ -239,10 +239,6 @@ def _fastest(
 def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compiled:
     """Give every kernel a rectangle so that the slowest is as fast as possible.
 
-    Args:
-        graph: from ``trace``.
-        options: machine, batch, copies, seed.
-
     Raises:
         CapacityError: it does not fit, once or in the copies asked for.
     """

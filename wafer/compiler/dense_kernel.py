@@ -239,7 +239,8 @@ class _PE(NamedTuple):
             biased: whether it has the biases.
         """
         height, width = self.size
-        vector = lambda words, builtin="": self.spec.op_launch + _steps(words, builtin, self.spec)
+        rate = ARCHITECTURES[self.spec.name].width
+        vector = lambda words, builtin="": self.spec.op_launch + -(-words // rate(builtin))
         products, start = kept * (1 + FMACS_LOOP + self.batch), vector(1)  # of a microthread
         west, north = root
         forward = start + west * start + vector(outputs, "fmovs") + products
@@ -270,11 +271,6 @@ class _PE(NamedTuple):
         return Tiles(forward, backward, outputs, inputs * self.input_gradient), work
 
 
-def _steps(words: Any, builtin: str, spec: WaferSpec) -> Any:
-    """Cycles of an operation in memory."""
-    return -(-words // ARCHITECTURES[spec.name].width(builtin))
-
-
 def _kept(mask: np.ndarray, height: int, width: int) -> np.ndarray:
     """[height, width] weights that a [fan_in, fan_out] mask keeps in each PE."""
     fan_in, fan_out = mask.shape
@@ -300,7 +296,7 @@ def _beside_images(words_in: int, gradients: int, inputs: int, spec: WaferSpec) 
         inputs: words that one PE takes in a row.
         spec: the machine.
     """
-    queue = (spec.input_queue_depths[1] + spec.input_queue_depths[3]) / 2  # two colours in turn
+    queue = (spec.input_queue_depths[1] + spec.input_queue_depths[3]) / 2  # two colors in turn
     return max(0, gradients - round(words_in * min(1.0, queue / inputs)))
 
 
@@ -355,7 +351,7 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
 
     The recurrence runs over the passes, `wafer.fabric.training.layers.schedule` being the order of
     each layer's; it takes nothing from a simulation. Words of a micro-batch come in once the one
-    two before it is being worked on, since there are two colours and microthreads for them; those
+    two before it is being worked on, since there are two colors and microthreads for them; those
     from the loss have one.
 
     Args:

@@ -1,4 +1,4 @@
-"""The floor plan as a picture: kernels coloured by layer, shaded by kind, data paths drawn."""
+"""The floor plan as a picture: kernels colored by layer, shaded by kind, data paths drawn."""
 
 import colorsys
 import pathlib
@@ -130,7 +130,7 @@ def _window_text(compiled: Compiled, window: tuple[float, float, float, float]) 
 
 
 def _whole_wafer(ax: Any, scale: Any, compiled: Compiled, window: tuple[float, ...]) -> None:
-    """The wafer, small: active PEs coloured by how much of the time they run, the window framed."""
+    """The wafer, small: active PEs colored by how much of the time they run, the window framed."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
@@ -242,7 +242,7 @@ def _named_layers(compiled: Compiled) -> list[str]:
 
 
 def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> None:
-    """The figures, and which colour is which layer; at: (x, top, step) in parts of the page."""
+    """The figures, and which color is which layer; at: (x, top, step) in parts of the page."""
     from matplotlib.patches import Patch
 
     (x, top, step), colors, lines = at, layer_colors(compiled), _figures(compiled)

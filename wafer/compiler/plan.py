@@ -49,7 +49,7 @@ class PlacedKernel:
     Attributes:
         name: scope or parameter path.
         kind: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'.
-        layer: the layer it belongs to, which gives its colour.
+        layer: the layer it belongs to, which gives its color.
         rows: parts its input side is split into over the region's height.
         columns: parts its output side is split into over the region's width.
         forward, backward, update: cycles per sample of the busiest PE.

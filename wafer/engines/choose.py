@@ -76,9 +76,7 @@ def problems(experiment: Experiment, row: EngineRow | None = None) -> list[Probl
         experiment: what is to run.
         row: of the engine; None takes the one that the file names.
     """
-    name = experiment.cfg.runconfig.execution_strategy
-    if row is None and name is not None:
-        row = engine_row(name)
+    row = _named_row(experiment, row)
     own = None if row is None else _attribute(row, "problems")
     return [] if own is None else list(own(experiment))
 
@@ -89,6 +87,7 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
     Raises:
         ConfigError: the file asks for it.
     """
+    row = _named_row(experiment, row)
     complaints = problems(experiment, row) + list(_no_copies(experiment, row))
     complaints += _no_teacher(experiment, row)
     complaints += _no_selected_norm(experiment, row)
@@ -96,16 +95,19 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
         raise ConfigError(complaints)
 
 
+def _named_row(experiment: Experiment, row: EngineRow | None) -> EngineRow | None:
+    name = experiment.cfg.runconfig.execution_strategy
+    return engine_row(name) if row is None and name is not None else row
+
+
 def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
     """Copies are of a model that lies on the wafer whole, in regions of its own."""
     settings = experiment.cfg.runconfig
-    named = settings.execution_strategy
-    row = engine_row(named) if row is None and named is not None else row
     if row is not None and row.copies:
         return
     asked = {
         # Files of 1.x allow copies whatever runs; only where an engine is named they are wanted.
-        "multireplica": settings.multireplica and named is not None,
+        "multireplica": settings.multireplica and settings.execution_strategy is not None,
         "num_replicas": settings.num_replicas != 1,
     }
     for key in (key for key, is_asked in asked.items() if is_asked):
@@ -119,8 +121,6 @@ def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Proble
 
 def _no_teacher(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
     """A teacher's weights lie on the device beside the student's."""
-    named = experiment.cfg.runconfig.execution_strategy
-    row = engine_row(named) if row is None and named is not None else row
     if experiment.cfg.distillation is None or row is None or row.distils:
         return
     message = f"{row.name} has no teacher; set runconfig.execution_strategy: "
@@ -129,8 +129,7 @@ def _no_teacher(experiment: Experiment, row: EngineRow | None) -> Iterator[Probl
 
 def _no_selected_norm(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
     """The norm of selected elements takes their masks, which are not there when it is measured."""
-    named, section = experiment.cfg.runconfig.execution_strategy, experiment.cfg.optimizer
-    row = engine_row(named) if row is None and named is not None else row
+    section = experiment.cfg.optimizer
     if section is None or not section.selective_grad or row is None or row.clips_selected:
         return
     if section.max_gradient_norm is None:

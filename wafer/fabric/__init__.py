@@ -1,16 +1,24 @@
 """The fabric: a grid of processing elements that you program in CSL's terms.
 
-A :class:`Layout` collects colours, routes, arrays and tasks, whose operations are CSL's builtins on
+A :class:`Layout` collects colors, routes, arrays and tasks, whose operations are CSL's builtins on
 descriptors; ``layout.build()`` checks it. :func:`simulate` runs the program on the fastest engine
 that can, wavelet by wavelet, and gives the final :class:`FabricState`: :func:`read` an array,
-:func:`cycles` count the run; faults and deadlocks are raised with PE, colour and cycle.
-:func:`count_cycles` times a data-oblivious program without its values, :func:`run_many` runs small
-programs side by side, ``trace`` draws a run, ``library`` has the published collectives and kernels.
+:func:`cycles` count the run; faults and deadlocks are raised with PE, color and cycle.
+:func:`count_cycles` times a data-oblivious program without its values, :func:`run_many` runs
+several programs, ``trace`` draws a run, ``library`` has the published collectives and kernels.
 """
 
 from wafer.fabric import library, trace
-from wafer.fabric.engines.batch import run_many, stack
-from wafer.fabric.engines.cycle import check_finished, cycles, init, read, run, simulate, step
+from wafer.fabric.engines.cycle import (
+    check_finished,
+    cycles,
+    init,
+    read,
+    run,
+    run_many,
+    simulate,
+    step,
+)
 from wafer.fabric.engines.planes import count_cycles
 from wafer.fabric.engines.state import FabricState
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
@@ -42,7 +50,6 @@ __all__ = [
     "run",
     "run_many",
     "simulate",
-    "stack",
     "step",
     "trace",
 ]

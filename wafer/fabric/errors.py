@@ -1,4 +1,4 @@
-"""What can go wrong on the fabric, each naming the PE and the colour."""
+"""What can go wrong on the fabric, each naming the PE and the color."""
 
 from wafer.errors import WaferError
 
@@ -10,7 +10,7 @@ class FabricError(WaferError, ValueError):
 
 
 class RouteError(FabricError):
-    """A colour configuration that the routers cannot hold or that loses wavelets."""
+    """A color configuration that the routers cannot hold or that loses wavelets."""
 
 
 class SramError(FabricError):

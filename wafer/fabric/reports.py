@@ -7,7 +7,7 @@ from wafer.fabric.program.check import neighbour
 from wafer.fabric.program.codes import TORN, Column, Fault, Field, Kind, Port
 from wafer.fabric.program.tables import Program
 from wafer.fabric.program.text import op_text, task_of_ops
-from wafer.machine.arch import PORTS
+from wafer.machine.arch import OPPOSITE, PORTS
 from wafer.machine.tools import reports
 from wafer.machine.tools.chains import RouteMasks, by_cause
 from wafer.machine.tools.reports import Waiting
@@ -16,7 +16,6 @@ __all__ = ["fault_of", "waiting"]
 
 _MOST = 1000  # of each kind that are looked at
 _ITS_TURN = 0
-_OPPOSITE = {"W": "E", "E": "W", "S": "N", "N": "S"}
 _SOURCES = (Column.SRC0, Column.SRC1, Column.SCALAR)
 _KINDS = {
     Fault.SAME_CYCLE_ARRIVAL: reports.Fault.SAME_CYCLE_ARRIVAL,
@@ -25,12 +24,7 @@ _KINDS = {
 
 
 def fault_of(program: Program, state: FabricState) -> str:
-    """Return the fault that stopped a run, '' if there was none.
-
-    Args:
-        program: that ran.
-        state: at its end.
-    """
+    """Return the fault that stopped a run, '' if there was none."""
     kind, index, y, x = (int(v) for v in np.asarray(state.fault))
     if not kind:
         return ""
@@ -40,12 +34,7 @@ def fault_of(program: Program, state: FabricState) -> str:
 
 
 def waiting(program: Program, state: FabricState) -> list[Waiting]:
-    """Return what a program has left to do and what it waits for, likely causes first.
-
-    Args:
-        program: that ran.
-        state: at its end.
-    """
+    """Return what a program has left to do and what it waits for, likely causes first."""
     meta, code = program.meta, np.asarray(program.code)
     pc, heads = np.asarray(state.pc), np.asarray(state.queue.flag)[:, 0]
     tasks, out, read = task_of_ops(program), list[Waiting](), np.zeros(heads.shape, bool)
@@ -80,7 +69,7 @@ def _lack(program: Program, row: int, heads: np.ndarray) -> tuple[int, int, str]
             return reports.FOR_DATA, color, reports.reason_text(reports.FOR_DATA, color)
     if code[Column.DST] == Kind.FABRIC:
         color = colors[code[Column.DST + Field.BASE]]
-        return reports.FOR_ROOM, color, f"room to send on colour {color}"
+        return reports.FOR_ROOM, color, f"room to send on color {color}"
     return _ITS_TURN, -1, reports.reason_text(_ITS_TURN, -1)
 
 
@@ -97,7 +86,7 @@ def _routers(program: Program, state: FabricState) -> list[Waiting]:
     tx = _at(np.asarray(program.tx), np.asarray(state.pos_tx))
     refused, full = np.zeros(tx.shape, np.int64), np.zeros(tx.shape, np.int64)
     for side in PORTS[:4]:
-        takes = neighbour(rx, side) & Port[_OPPOSITE[side]] != 0
+        takes = neighbour(rx, side) & Port[OPPOSITE[side]] != 0
         room = neighbour(flag[:, 1], side) == 0
         leaves = (flag[:, 0] != 0) & (tx & Port[side] != 0)
         refused |= np.where(leaves & ~takes, int(Port[side]), 0)

@@ -8,9 +8,6 @@ __all__ = ["identity"]
 def identity(pid: int) -> str | None:
     """Name a living process beyond doubt, or return None when it has ended.
 
-    Args:
-        pid: process id on this machine.
-
     Returns:
         Its start in seconds since the machine's: the clock may be set, and both move with it. A
         zombie, which has ended and only waits to be collected, counts as ended.

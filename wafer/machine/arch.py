@@ -18,9 +18,19 @@ Sources:
 
 from typing import NamedTuple
 
-__all__ = ["ARCHITECTURES", "LINK_LATENCY", "PORTS", "ROUTER_DEPTH", "Architecture"]
+__all__ = [
+    "ARCHITECTURES",
+    "LINK_LATENCY",
+    "OPPOSITE",
+    "PORTS",
+    "ROUTER_DEPTH",
+    "STEPS",
+    "Architecture",
+]
 
 PORTS = ("W", "E", "S", "N", "RAMP")  # of a router, in the order of the bits of its registers
+STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}  # (x, y) to the neighbor there
+OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}  # a side as that neighbor sees it
 LINK_LATENCY = 1  # cycles of a hop between neighboring routers
 ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cycle credits
 

@@ -12,7 +12,7 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import Action, DsdOp, Gate, Intrinsic, Op, Operand, Type
-from wafer.machine.image import COLORS, COLUMNS, Image, Program
+from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 
 __all__ = ["OPERANDS", "check_image", "registers_beyond"]
 
@@ -21,14 +21,6 @@ _QUEUES, _FILES = len(_HARDWARE.input_depths), 3
 OPERANDS = 6  # registers that an operation may read behind its first
 _MOST = (1 << 31) - 1
 _MOST_REGISTERS = 1 << 16
-# Entries of the tables by task: first instructions.
-_ENTRIES = {
-    "local_tasks": _HARDWARE.local_tasks,
-    "data_tasks": COLORS,
-    "control_tasks": _HARDWARE.control_tasks,
-    "teardown_handlers": COLORS,
-    "empty_handlers": _QUEUES,
-}
 
 # The columns of an instruction that name registers; the others' are a, b and c.
 _REGISTERS = {
@@ -151,7 +143,7 @@ def check_image(image: Image) -> None:
         ),
         _Problem(
             _beyond(np.array([*image.streams], np.int64), (0, COLORS - 1)),
-            f"streams on other colours than 0 to {COLORS - 1}",
+            f"streams on other colors than 0 to {COLORS - 1}",
         ),
     ]
     _refuse("the image", iter(problems))
@@ -188,7 +180,7 @@ def _arrays(program: Program) -> Iterator[_Problem]:
     memory = program.memory
     yield _Problem(memory.ndim != 1 or memory.dtype != np.uint8, "memory that is not bytes")
     yield _Problem(program.blocked.shape != (len(Gate),), f"other than {len(Gate)} words of gates")
-    for name, most in _ENTRIES.items():
+    for name, most in ENTRIES.items():
         values = np.asarray(getattr(program, name))
         wrong = values.ndim != 1 or len(values) > most or not _holds_numbers(values)
         yield _Problem(
@@ -232,7 +224,7 @@ def _code(program: Program) -> Iterator[_Problem]:
     yield _Problem(bool((operands < least).any()), "a negative register")
     yield _Problem(bool(((kind < 0) | (kind >= _TYPED[op])).any()), "a type that there is not")
     jumps = np.isin(op, _JUMPS)
-    entries = [np.asarray(getattr(program, name)) for name in _ENTRIES]
+    entries = [np.asarray(getattr(program, name)) for name in ENTRIES]
     starts = [program.start, *program.functions.values()]
     targets = np.concatenate([a[jumps], *entries, np.array(starts, np.int64)])
     yield _Problem(_beyond(targets, (-_MOST, len(code) - 1)), "a jump behind the end")

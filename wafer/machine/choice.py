@@ -1,21 +1,17 @@
 """The machine that runs an image here: in C++, or in JAX where that one is not built."""
 
-from typing import TYPE_CHECKING, Union
-
 from wafer.errors import CompileError
+from wafer.machine.base import WaferMachine
 from wafer.machine.engine import Machine, available, how_to_build
 from wafer.machine.image import Image
 from wafer.machine.tools.recording import Recording
-
-if TYPE_CHECKING:  # it takes JAX along
-    from wafer.machine.reference.machine import ReferenceMachine
 
 __all__ = ["machine_for"]
 
 
 def machine_for(
     image: Image, record: Recording | None = None, *, check_bounds: bool = False
-) -> Union[Machine, "ReferenceMachine"]:
+) -> WaferMachine:
     """Load an image into the fastest machine of this install.
 
     Args:
@@ -33,6 +29,6 @@ def machine_for(
             "the JAX machine records nothing and checks no bounds; the C++ machine does:"
             f" {how_to_build()}"
         )
-    from wafer.machine.reference.machine import ReferenceMachine
+    from wafer.machine.reference.machine import ReferenceMachine  # takes JAX along
 
     return ReferenceMachine(image)

@@ -3,13 +3,14 @@
 ``native/codes.h`` holds the same ones. An instruction is a row of five int32: op, type, a, b, c.
 ``r[k]`` is register k of the running function's frame, 64 bits: a signed integer sign-extended, an
 unsigned one zero-extended, f16 and f32 their bit pattern, a bool 0 or 1, a pointer its byte
-address, a handle (colour, queue, task) its id, a descriptor the word that :class:`Descriptor`
+address, a handle (color, queue, task) its id, a descriptor the word that :class:`Descriptor`
 splits.
 """
 
 import enum
 
 __all__ = [
+    "BYTES",
     "CONFIG",
     "DEEPEST_CALL",
     "VISIBLE",
@@ -41,6 +42,9 @@ class Type(enum.IntEnum):
     F16 = 8
     F32 = 9
     BOOL = 10
+
+
+BYTES = (1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2)  # in memory, by Type
 
 
 class Op(enum.IntEnum):
@@ -141,14 +145,14 @@ class Intrinsic(enum.IntEnum):
     FIFO_LENGTH = 15  # of FIFO r[b] >> 1 for reads (bit 0 = 0) or writes (1): r[c]
     QUEUE_EMPTY = 16  # r[a] = whether output queue r[b] is empty
     QUEUE_FLUSH = 17  # calls the empty-queue handler of output queue r[b] once it is empty
-    TEARDOWN_EXIT = 18  # colour r[b] carries traffic again
+    TEARDOWN_EXIT = 18  # color r[b] carries traffic again
 
 
 class Gate(enum.IntEnum):
-    """What can be blocked, each a set of its own but on WSE-2, where colours are data tasks."""
+    """What can be blocked, each a set of its own but on WSE-2, where colors are data tasks."""
 
     LOCAL = 0  # a local task
-    DATA = 1  # a data task: its colour (WSE-2) or input queue (WSE-3)
+    DATA = 1  # a data task: its color (WSE-2) or input queue (WSE-3)
     COLOR = 2
     INPUT_QUEUE = 3
     THREAD = 4  # a microthread
@@ -248,15 +252,15 @@ class DsdOp(enum.IntEnum):
     DFILT = 42
 
 
-# Word addresses of configuration registers, one per colour or queue; the layout of the first two
+# Word addresses of configuration registers, one per color or queue; the layout of the first two
 # is WSE-2's and serves for both machines. Pop modes: 0 never, 1 always, 2 on advance, 3 on advance
 # or NOP. A position's code 5 says that it is not used.
 CONFIG = {
     "color": 0x7F20,  # tx W E S N RAMP (bits 0-4), rx so (5-9), swap x y, pop mode, torn (14)
     "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)
     "thread": 0x7F58,  # of a microthread: medium priority (8), high priority (9)
-    "input_queue": 0x7F60,  # colour (4:0), bound (5), filter on (6)
-    "output_queue": 0x7F68,  # colour (4:0), bound (5)
+    "input_queue": 0x7F60,  # color (4:0), bound (5), filter on (6)
+    "output_queue": 0x7F68,  # color (4:0), bound (5)
     "timestamp": 0x7F70,  # the counter's three words, the lowest first
     "timer": 0x7F73,  # whether it runs
 }

@@ -1,17 +1,17 @@
 """Runs a compiled image cycle by cycle: a thin layer over the C++ machine."""
 
 import ctypes
-import enum
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
+from wafer.machine.base import Print, Rectangle, Status, WaferMachine
 from wafer.machine.codes import Op
 from wafer.machine.image import Image
 from wafer.machine.library import available, how_to_build, machine_library
@@ -25,51 +25,8 @@ __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build
 _MOST_REPORTED = 10_000
 
 
-class Status(enum.IntEnum):
-    """How a run ended."""
-
-    QUIET = 0  # nothing can change any more
-    READY = 1  # all launched calls have returned and freed the command streams
-    FAULT = 2  # see Machine.fault
-    LIMIT = 3  # the cycles asked for have passed
-
-
-class Rectangle(NamedTuple):
-    """PEs [x, x + width) by [y, y + height)."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-
-    def has(self, x: int, y: int) -> bool:
-        """Whether a PE is one of them."""
-        return 0 <= x - self.x < self.width and 0 <= y - self.y < self.height
-
-    def pes(self) -> Iterator[tuple[int, int]]:
-        """Column and row of each PE, row by row."""
-        for y in range(self.y, self.y + self.height):
-            for x in range(self.x, self.x + self.width):
-                yield x, y
-
-
-class Print(NamedTuple):
-    """A line that a PE wrote.
-
-    Attributes:
-        cycle: in which it ended.
-        x, y: the PE.
-        text: without the end of line.
-    """
-
-    cycle: int
-    x: int
-    y: int
-    text: str
-
-
-class Machine:
-    """A wafer that executes an image.
+class Machine(WaferMachine):
+    """The machine in C++.
 
     Args:
         image: compiled.
@@ -91,8 +48,8 @@ class Machine:
         *,
         check_bounds: bool = False,
     ) -> None:
-        self.image, setup = image, lay_out(image)
-        self._height, self._width = image.tiles.shape
+        setup = lay_out(image)  # checks the image
+        super().__init__(image)
         # A thread for few PEs waits more than it works.
         suits = max(1, min(self._height, self._height * self._width // 64))
         self._threads = threads or min(os.cpu_count() or 1, suits)
@@ -112,93 +69,51 @@ class Machine:
 
     @property
     def cycle(self) -> int:
-        """Cycles that have passed."""
+        """See ``WaferMachine``."""
         return self._library.csl_cycle(self._machine)
 
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
-        """Run until nothing can change, the host's calls are answered, a fault, or the limit."""
+        """See ``WaferMachine``."""
         return Status(self._library.csl_run(self._machine, most_cycles, self._threads))
 
     @property
     def fault(self) -> str:
-        """What ended the last run with ``Status.FAULT``; '' if nothing did."""
+        """See ``WaferMachine``."""
         numbers = np.zeros(6, np.int64)
         self._library.csl_fault(self._machine, numbers.ctypes.data)
         return fault_message(self.image, numbers.tolist()) if numbers[0] else ""
 
-    def _cell(self, x: int, y: int) -> int:
-        if not (0 <= x < self._width and 0 <= y < self._height):
-            raise CompileError(
-                f"PE ({x}, {y}) is outside of the {self._width} x {self._height} rectangle"
-            )
-        return y * self._width + x
+    def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
+        count = len(arguments)
+        if self._library.csl_launch(self._machine, cell, entry, arguments.ctypes.data, count):
+            return ""
+        return f"was given {count} arguments, more than it has registers for"
 
     def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
-        """Call an exported function on every PE of a rectangle, after what was called before.
-
-        Args:
-            rectangle: of PEs.
-            function: exported name.
-            words: arguments as registers hold them.
-
-        Raises:
-            CompileError: a PE without that function.
-        """
-        arguments = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
-        for x, y in rectangle.pes():
-            cell, index = self._cell(x, y), self.image.tiles[y, x]
-            entries = self.image.programs[index].functions if index >= 0 else {}
-            if function not in entries:
-                there = ", ".join(entries) or "none"
-                raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
-            if not self._library.csl_launch(
-                self._machine, cell, entries[function], arguments.ctypes.data, len(arguments)
-            ):
-                raise CompileError(
-                    f"{function!r} was given {len(arguments)} arguments, more than PE ({x}, {y})"
-                    " has registers for"
-                )
+        """See ``WaferMachine``."""
+        super().launch(rectangle, function, words)
         self._calls.append((rectangle, function))
 
-    def commands_waiting(self, rectangle: Rectangle) -> int:
-        """PEs with a call that has not been taken up, not returned, or not freed the stream."""
-        has = self._library.csl_has_command
-        return sum(has(self._machine, self._cell(x, y)) for x, y in rectangle.pes())
+    def _has_command(self, cell: int) -> bool:
+        return self._library.csl_has_command(self._machine, cell)
 
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
     ) -> None:
-        """Queue words that come from outside of the rectangle.
-
-        Args:
-            color: that they come on.
-            port: column and row of the PE, and the side by which they come: W, E, S or N.
-            words: uint32.
-            controls: bool of each; whether it is a control wavelet.
-
-        Raises:
-            CompileError: nothing is outside there, or the program does not use the colour.
-        """
+        """See ``WaferMachine``."""
         words = np.ascontiguousarray(words, np.uint32)
         flags = np.ascontiguousarray(controls, np.uint8)
         where = self._port(color, port)
-        made = self._library.csl_enter(*where, words.ctypes.data, flags.ctypes.data, len(words))
-        self._check_port(made, color, port)
+        if not self._library.csl_enter(*where, words.ctypes.data, flags.ctypes.data, len(words)):
+            self._refuse_port(color, port)
 
     def open(self, color: int, port: tuple[int, int, str]) -> None:
-        """Keep what leaves by a side of the rectangle from now on, for ``left``.
-
-        Args:
-            color: of the words.
-            port: column and row of the PE, and the side: W, E, S or N.
-
-        Raises:
-            CompileError: nothing is outside there, or the program does not use the colour.
-        """
-        self._check_port(self._library.csl_open(*self._port(color, port)), color, port)
+        """See ``WaferMachine``."""
+        if not self._library.csl_open(*self._port(color, port)):
+            self._refuse_port(color, port)
 
     def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        """Words that have left by a side since it was opened: uint32, without control wavelets."""
+        """See ``WaferMachine``."""
         where = self._port(color, port)
         out = np.zeros(self._library.csl_left(*where, None, 0), np.uint32)
         self._library.csl_left(*where, out.ctypes.data, len(out))
@@ -208,65 +123,19 @@ class Machine:
         x, y, side = port
         return self._machine, self._cell(x, y), color, PORTS.index(side)
 
-    def _check_port(self, made: int, color: int, port: tuple[int, int, str]) -> None:
-        if not made:
-            x, y, side = port
-            raise CompileError(
-                f"PE ({x}, {y}) has no port of colour {color} at its side {side}: that side is not"
-                " the rectangle's, or the program does not use the colour"
-            )
-
-    def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
-        cell, size = self._cell(x, y), data.nbytes
-        inside = 0 <= address < 1 << 32 and self._library.csl_copy(
-            self._machine, cell, address, size, data.ctypes.data, int(write)
-        )
-        if not inside:
-            raise CompileError(
-                f"PE ({x}, {y}): bytes {address} to {address + size} are outside of what its"
-                " program declares"
-            )
-
-    def read(self, x: int, y: int, address: int, bytes: int) -> np.ndarray:
-        """[bytes] uint8 of a PE's memory.
-
-        Raises:
-            CompileError: outside of it; the 64 bytes behind it read as zero.
-        """
-        out = np.zeros(bytes, np.uint8)
-        self._copy(x, y, address, out, write=False)
-        return out
-
-    def write(self, x: int, y: int, address: int, data: np.ndarray) -> None:
-        """Write an array's bytes to a PE's memory.
-
-        Raises:
-            CompileError: outside of it.
-        """
-        self._copy(x, y, address, np.ascontiguousarray(data), write=True)
+    def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
+        at = self._machine, cell, address, data.nbytes, data.ctypes.data, int(write)
+        return 0 <= address < 1 << 32 and bool(self._library.csl_copy(*at))
 
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        """Queue words that the host sends to a PE on a stream's colour.
-
-        Raises:
-            CompileError: a colour that is no stream from the host.
-        """
-        if "H2D" not in self.image.streams.get(color, "").upper():
-            raise CompileError(f"colour {color} is no stream from the host: {self.image.streams}")
+        """See ``WaferMachine``."""
+        super().inject(color, x, y, words)
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
-        self._library.csl_inject(
-            self._machine, self._cell(x, y), color, words.ctypes.data, len(words)
-        )
+        cell = self._cell(x, y)
+        self._library.csl_inject(self._machine, cell, color, words.ctypes.data, len(words))
 
     def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        """Take what a PE has sent to the host on a stream's colour: uint32, in order.
-
-        Args:
-            color: of the stream.
-            x: column of the PE.
-            y: row of the PE.
-            most: how many to take; None: all.
-        """
+        """See ``WaferMachine``."""
         cell = self._cell(x, y)
         there = self._library.csl_collectable(self._machine, cell, color)
         out = np.zeros(there if most is None else min(there, most), np.uint32)
@@ -274,11 +143,11 @@ class Machine:
         return out
 
     def collectable(self, color: int, x: int, y: int) -> int:
-        """How many words ``collected`` could take."""
+        """See ``WaferMachine``."""
         return self._library.csl_collectable(self._machine, self._cell(x, y), color)
 
     def waiting(self) -> list[Waiting]:
-        """What tasks, microthreads, queues and routers wait for: the report of a deadlock."""
+        """See ``WaferMachine``."""
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
         count = self._library.csl_waiting(self._machine, rows.ctypes.data, len(rows))
         return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
@@ -289,7 +158,7 @@ class Machine:
 
     @property
     def prints(self) -> list[Print]:
-        """Lines that PEs have written, by cycle."""
+        """See ``WaferMachine``."""
         out = []
         cycle, cell, length = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int64()
         refer = ctypes.byref
@@ -304,7 +173,7 @@ class Machine:
 
     @property
     def scalar_share(self) -> float:
-        """Cycles of scalar instructions as a share of all that PEs have worked; 0 before a run."""
+        """See ``WaferMachine``."""
         scalar = total = 0
         for code, cycles in self._cycles_by_instruction():
             total += int(cycles.sum())
@@ -320,7 +189,7 @@ class Machine:
 
     @property
     def counts(self) -> Counts:
-        """What all PEs have done so far, for ``wafer.energy``."""
+        """See ``WaferMachine``."""
         total = Counts(hops=int(self.links[..., :4].sum(dtype=np.int64)))
         counted = self._cycles_by_instruction()
         for k, (program, (_, cycles)) in enumerate(zip(self.image.programs, counted, strict=True)):
@@ -331,7 +200,7 @@ class Machine:
 
     @property
     def profile(self) -> dict[tuple[str, int], int]:
-        """Cycles by file and line: the instructions' own, and one per step of an operation."""
+        """See ``WaferMachine``."""
         out: dict[tuple[str, int], int] = {}
         counted = self._cycles_by_instruction()
         for program, (_, cycles) in zip(self.image.programs, counted, strict=True):
@@ -343,11 +212,7 @@ class Machine:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded so far.
-
-        Raises:
-            CompileError: the machine records nothing.
-        """
+        """See ``WaferMachine``."""
         if self._recorded is None:
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"

@@ -12,6 +12,7 @@ from wafer.machine.arch import ARCHITECTURES
 __all__ = [
     "COLORS",
     "COLUMNS",
+    "ENTRIES",
     "NO_COLOR",
     "Export",
     "HostPort",
@@ -21,7 +22,16 @@ __all__ = [
     "Symbol",
 ]
 
-COLORS, NO_COLOR = ARCHITECTURES["wse2"].colors, -1  # colours with routes; none of them
+_HARDWARE = ARCHITECTURES["wse2"]  # as many of each in WSE-3
+COLORS, NO_COLOR = _HARDWARE.colors, -1  # colors with routes; none of them
+# A program's tables of first instructions by id -> how many ids there are.
+ENTRIES = {
+    "local_tasks": _HARDWARE.local_tasks,
+    "data_tasks": COLORS,
+    "control_tasks": _HARDWARE.control_tasks,
+    "teardown_handlers": COLORS,
+    "empty_handlers": len(_HARDWARE.output_depths),
+}
 
 # Table -> its columns. An id of -1 means none.
 COLUMNS = {
@@ -51,7 +61,7 @@ COLUMNS = {
         *("thread", "saves_address", "single_step"),
     ),
     "queues": ("color", "priority"),  # [16]: input queues 0-7, output queues 0-7
-    "filters": (  # per colour
+    "filters": (  # per color
         *("kind", "counts_data", "counts_control", "start", "most", "limit1", "limit2"),
         *("controls_filtered", "low", "high"),  # kind 0 none, 1 counter, 2 sparse counter, 3 range
     ),
@@ -84,9 +94,9 @@ class Program(NamedTuple):
         memory: uint8; the SRAM at the start, as long as what the program declares.
         tables: by the names in COLUMNS but 'filters'.
         local_tasks: [31] int32; first instruction of each, -1 for none.
-        data_tasks: [24] int32; by colour (WSE-2) or input queue (WSE-3). r[0] is the wavelet.
+        data_tasks: [24] int32; by color (WSE-2) or input queue (WSE-3). r[0] is the wavelet.
         control_tasks: [64] int32; r[0] is the wavelet.
-        teardown_handlers: [24] int32; by colour.
+        teardown_handlers: [24] int32; by color.
         empty_handlers: [8] int32; by output queue.
         start: first instruction of what runs before any task, -1 for none.
         active: bits of local tasks.
@@ -167,12 +177,12 @@ class Image(NamedTuple):
         arch: 'wse2' or 'wse3'.
         programs: distinct PE codes.
         tiles: [H, W] int32; the program of each PE, -1 for one without code.
-        colors: [H, W, 24] int32; the colour register at the start (codes.CONFIG).
+        colors: [H, W, 24] int32; the color register at the start (codes.CONFIG).
         switches: [H, W, 24] int32; the switch register.
-        routed: [H, W, 24] bool; whether the program configures the colour there.
+        routed: [H, W, 24] bool; whether the program configures the color there.
         filters: [H, W, 24, columns] int32.
         exports: in order.
-        streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
+        streams: colors that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
         params: as the command line gave them.
         edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
         route_places: files and lines that configure colors; '' first.

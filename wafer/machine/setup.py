@@ -10,7 +10,7 @@ from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.checks import check_image, registers_beyond
 from wafer.machine.codes import DsdOp
 from wafer.machine.costs import ARCHS
-from wafer.machine.image import COLORS, COLUMNS, NO_COLOR, Image, Program
+from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["colors_of", "lay_out", "widths_of"]
@@ -33,32 +33,15 @@ def _bytes(memory: np.ndarray) -> list[np.ndarray]:
     return [_flat(len(memory)), padded.view(np.int32)]
 
 
-def _entries(program: Program) -> tuple[np.ndarray, ...]:
-    """First instructions of the tasks, in the stream's order."""
-    return (
-        _flat(program.local_tasks),
-        _flat(program.data_tasks),
-        _flat(program.control_tasks),
-        _flat(program.teardown_handlers),
-        _flat(program.empty_handlers),
-    )
-
-
-def _fitted(values: np.ndarray, length: int) -> np.ndarray:
-    out = np.full(length, NO_COLOR, np.int32)
-    out[: len(values)] = values
-    return out
-
-
 def _program(program: Program, arch: str) -> list[np.ndarray]:
     slack = registers_beyond(program)
     code = np.array(program.code)
     code[:, 0] |= instruction_cycles(program, ARCHS[arch]) << 8
     queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
     queues[: len(program.tables["queues"])] = program.tables["queues"]
-    hardware = ARCHITECTURES[arch]
-    sizes = hardware.local_tasks, COLORS, hardware.control_tasks, COLORS, len(hardware.input_depths)
-    entries = map(_fitted, _entries(program), sizes)
+    entries = [np.full(size, -1, np.int32) for size in ENTRIES.values()]
+    for values, name in zip(entries, ENTRIES, strict=True):
+        values[: len(getattr(program, name))] = getattr(program, name)
     return [
         *_rows(code),
         *_bytes(program.memory),
@@ -73,7 +56,7 @@ def _program(program: Program, arch: str) -> list[np.ndarray]:
 
 
 def colors_of(image: Image) -> list[int]:
-    """Colours that anything names, ascending, with the partners of those that are swapped."""
+    """Colors that anything names, ascending, with the partners of those that are swapped."""
     used = set(image.streams)
     used |= {int(c) for c in np.flatnonzero(np.asarray(image.routed).any(axis=(0, 1)))}
     for program in image.programs:
@@ -107,9 +90,6 @@ def _costs(image: Image) -> list[np.ndarray]:
 
 def lay_out(image: Image) -> np.ndarray:
     """The stream.
-
-    Args:
-        image: compiled.
 
     Raises:
         CompileError: no such architecture, or code that cannot be run.

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from wafer.machine.codes import Op, Operand, Type
+from wafer.machine.codes import BYTES, Op, Operand, Type
 from wafer.machine.costs import UNROLLED, Arch, op_costs
-from wafer.machine.image import COLUMNS, Program
+from wafer.machine.image import COLUMNS, ENTRIES, Program
 
 __all__ = ["instruction_cycles"]
 
@@ -18,7 +18,6 @@ _ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
 _FIRST = COLUMNS["operations"].index("dest")
 _MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
-_BYTES = dict.fromkeys(Type, 2) | {Type.F32: 4} | {kind: n // 8 for kind, n in _BITS.items()}
 _ANYWHERE = range(1 << 16)
 _ACCESSES = (Op.LOAD, Op.STORE, Op.MOVE, Op.OPERATE)
 
@@ -102,7 +101,7 @@ def _bytes(row: list[int], known: int | None, operands: list[list[int]]) -> rang
     if known is None or dest == Operand.SHAPED:
         return _ANYWHERE
     if op != Op.OPERATE:
-        offset, size = (0, c) if op == Op.MOVE else (c, _BYTES[Type(kind)])
+        offset, size = (0, c) if op == Op.MOVE else (c, BYTES[kind])
         return range(known + offset, known + offset + size)
     address, length, stride = (known >> 16 * k & 0xFFFF for k in range(3))
     if dest == Operand.POINTER:
@@ -145,17 +144,12 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
 
     Every round comes to them, and nothing in the loop writes to their variable.
 
-    Args:
-        program: whose code it is.
-        accesses: bytes that an instruction reads or writes.
-
     Returns:
         Load -> the instruction before the largest such loop, the bytes.
     """
     code = program.code.tolist()
     calls = {pc: row[2] for pc, row in enumerate(code) if row[0] == Op.CALL}
-    tables = (program.local_tasks, program.data_tasks, program.control_tasks)
-    tables = (*tables, program.teardown_handlers, program.empty_handlers)
+    tables = [getattr(program, name) for name in ENTRIES]
     entries = {program.start, *program.functions.values(), *(int(pc) for t in tables for pc in t)}
     begins = [*sorted(entries | set(calls.values())), len(code)]
     next_function = lambda pc: bisect.bisect_right(begins, pc)

@@ -42,9 +42,6 @@ def instruction_scopes(hlo: str) -> dict[str, str]:
     first that applies: the commonest scope of the computation it calls; that of the first
     instruction which uses its result; that of its first operand that has one; that of the
     instruction which calls the computation it stands in.
-
-    Args:
-        hlo: text of the program, ``compiled.as_text()``.
     """
     scopes: dict[str, str] = {}
     commonest: dict[str, str] = {}

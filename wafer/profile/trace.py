@@ -54,16 +54,13 @@ def read_operations(
         for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
             for line in plane.lines:
                 events += _nest(_events(line, f"{plane.name} {line.name}"))
-    scopes = _match(events, [(_module_name(p), instruction_scopes(p)) for p in programs])
+    names = (hlo.partition("HloModule ")[2].partition(",")[0].strip() for hlo in programs)
+    scopes = _match(events, [*zip(names, map(instruction_scopes, programs), strict=True)])
     known = [op for op in events if op.program in scopes]
     for op in known:
         if scope := scopes[op.program].get(op.instruction, ""):
             op.module = module_of(scope, params)
     return sorted(known, key=lambda op: op.start_ns)
-
-
-def _module_name(hlo: str) -> str:
-    return hlo.partition("HloModule ")[2].partition(",")[0].strip()
 
 
 def _events(line: Any, name: str) -> Iterable[Operation]:

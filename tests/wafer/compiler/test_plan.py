@@ -179,7 +179,7 @@ def test_json_keeps_everything():
         from_json(stored | {"version": 0})
 
 
-def test_regions_are_found_by_name_and_layers_differ_in_colour():
+def test_regions_are_found_by_name_and_layers_differ_in_color():
     compiled, _ = compiled_small()
     assert isinstance(compiled.plan["fc_1"], Region)
     with pytest.raises(KeyError, match="kernels are fc_0, fc_1, fc_2, loss"):

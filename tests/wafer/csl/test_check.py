@@ -29,7 +29,7 @@ WRONG = [
     ("comptime { c = 1; var c = 2; }", "'c' is not declared", ""),
     ("comptime { { const d = 1; } @assert(d); }", "'d' is not declared", ""),
     ("const f = fn(g: u16, g: u16) void;", "'g' is declared twice; first in line 1", ""),
-    ("var x = @zeroes([2]f32);", "there is no builtin @zeroes", "did you mean @zeros?"),
+    ("var x = @zeroes([2]f32);", "there is no builtin @zeroes", "did you mean '@zeros'?"),
     ("var x = @as(1);", "@as takes 2 argument(s), found 1", ""),
     ("const r = @range(u16, 1, 2, 3, 4);", "@range takes 2 to 4 argument(s), found 5", ""),
     ("comptime { break; }", "'break' outside of a loop", ""),

@@ -103,7 +103,7 @@ def test_all_operations(arch, width, height, n, x_roots, y_roots):
     ],
 )
 def test_a_program_may_have_one_axis_alone(tmp_path, params):
-    """A broadcast along a row of four; before SDK 1.0 the tasks are two more colours."""
+    """A broadcast along a row of four; before SDK 1.0 the tasks are two more colors."""
     (tmp_path / "layout.csl").write_text(
         f"""const c2d = @import_module("<collectives_2d/params>");
         const c0 = @get_color(4);

@@ -71,14 +71,14 @@ def test_a_color_without_a_route_is_named_at_its_sender(tmp_path, arch):
     first = error.waiting[0]
     assert (first.x, first.y, first.outside) == (0, 0, True)
     assert str(first) == (
-        "PE (0, 0): router waits for the router to let in colour 4 from RAMP, which has no route"
-        " for colour 4"
+        "PE (0, 0): router waits for the router to let in color 4 from RAMP, which has no route"
+        " for color 4"
     )
 
 
 def test_a_route_that_does_not_begin_at_the_ramp(tmp_path):
     error = deadlock(tmp_path, route(0, "NORTH", "EAST") + "\n" + route(1, "WEST", "RAMP"))
-    assert "to let in colour 4 from RAMP, which takes it from NORTH (" in str(error.waiting[0])
+    assert "to let in color 4 from RAMP, which takes it from NORTH (" in str(error.waiting[0])
     assert str(error.waiting[0]).count("layout.csl:9)") == 2  # said there, and its own line
 
 
@@ -88,7 +88,7 @@ def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
     assert (first.x, first.refused) == (0, ("EAST",))
     text = str(first)
     assert text.startswith(
-        "PE (0, 0): router waits for PE (1, 0) to the EAST to take colour 4 from its WEST, which"
+        "PE (0, 0): router waits for PE (1, 0) to the EAST to take color 4 from its WEST, which"
         " takes it from NORTH ("
     )
     assert "layout.csl:10)" in text
@@ -97,7 +97,7 @@ def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
 
 def test_a_neighbor_without_a_route(tmp_path):
     error = deadlock(tmp_path, route(0, "RAMP", "EAST"))
-    assert "to take colour 4 from its WEST, which has no route for colour 4 (" in str(error)
+    assert "to take color 4 from its WEST, which has no route for color 4 (" in str(error)
 
 
 def test_the_cause_comes_first_and_all_are_kept(tmp_path):
@@ -138,5 +138,5 @@ def test_chains_by_hand():
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 def test_a_receiver_that_no_route_leads_to(tmp_path, arch):
     error = deadlock(tmp_path, route(0, "RAMP", "WEST"), arch=arch)
-    waits = next(each for each in error.waiting if "data of colour 4" in each.reason)
-    assert waits.reason == "data of colour 4, which no route of this PE brings to RAMP"
+    waits = next(each for each in error.waiting if "data of color 4" in each.reason)
+    assert waits.reason == "data of color 4, which no route of this PE brings to RAMP"

@@ -8,7 +8,7 @@ from wafer.csl import CslError
 
 
 def test_a_word_goes_to_the_neighbour(tmp_path):
-    """A colour, a data task and an activation: PE 1 holds what PE 0 sent, plus 1."""
+    """A color, a data task and an activation: PE 1 holds what PE 0 sent, plus 1."""
     text = """const c = @get_color(3);
     const iq = @get_input_queue(2);
     const oq = @get_output_queue(2);

@@ -78,7 +78,7 @@ def test_scatter_gather_star_and_quadrant(runs):
 
 
 @pytest.mark.slow
-def test_allreduce_on_eight_colours():
+def test_allreduce_on_eight_colors():
     program = lo.allreduce_program(4, 3, 2, 2)
     (state,) = fabric.run_many([program], [{"x": X[:, :4, :2].sum(0)}])
     fabric.check_finished(program, state)

@@ -15,7 +15,7 @@ from wafer.fabric.trace import counts
 
 @pytest.fixture(scope="module")
 def runs():
-    """Final state of every case, from one vmapped run."""
+    """Final state of every case."""
     programs = [program for program, _ in CASES.values()]
     values = [VALUES.get(name, v) for name, (_, v) in CASES.items()]
     states = fabric.run_many(programs, values, max_cycles=400)
@@ -75,7 +75,7 @@ def test_back_pressure_holds_nine_words(runs):
     assert int(stuck.busy[0, 0]) == 9
     with pytest.raises(
         fabric.DeadlockError,
-        match=r"waits for room to send on colour 0 \(fmovs",
+        match=r"waits for room to send on color 0 \(fmovs",
     ):
         fabric.check_finished(program, stuck)
     assert not bool(stuck.progress)
@@ -83,12 +83,12 @@ def test_back_pressure_holds_nine_words(runs):
 
 def test_deadlock_names_the_waiting_pe(runs):
     program, state = runs["never_sent"]
-    with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\): task 'main' .* colour 7"):
+    with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\): task 'main' .* color 7"):
         fabric.check_finished(program, state)
     assert int(state.cycle) <= 2  # found at once, not after a time-out
 
 
-def test_colours_share_a_link_word_by_word(runs):
+def test_colors_share_a_link_word_by_word(runs):
     values, cycles, state = get(runs, "shared_link")
     assert cycles == 2 * 8 + 6
     assert int(state.links[1, 0, 1]) == 16
@@ -99,7 +99,7 @@ def test_same_cycle_arrival_is_a_fault(runs):
     values, _, _ = get(runs, "merge_apart")
     np.testing.assert_array_equal(values[0, 2, :2], [2, 1])
     program, state = runs["merge_collides"]
-    with pytest.raises(fabric.FaultError, match=r"cycle 3, PE \(1, 0\): two .* colour 5"):
+    with pytest.raises(fabric.FaultError, match=r"cycle 3, PE \(1, 0\): two .* color 5"):
         fabric.check_finished(program, state)
 
 
@@ -129,12 +129,12 @@ def test_filters(runs):
     np.testing.assert_array_equal(values[0, 1, 16:20], [1, 2, 5, 6])
 
 
-def test_colour_swap_topic_14(runs):
+def test_color_swap_topic_14(runs):
     result, _, _ = get(runs, "topic_14_color_swap", "sum")
     np.testing.assert_array_equal(result[0, :, 0], [222, 111, 222, 111])
 
 
-def test_teardown_turns_a_colour_round(runs):
+def test_teardown_turns_a_color_round(runs):
     values, _, state = get(runs, "teardown")
     np.testing.assert_array_equal(values[0, 1:, 8:10], [[1, 2], [1, 2]])
     np.testing.assert_array_equal(values[0, :2, 16:19], [[4, 5, 6], [4, 5, 6]])

@@ -31,17 +31,17 @@ def wrong(build, error, match):
     ("match", "build"),
     [
         (
-            r"PE \(2, 0\), colour 0: tx E points off the grid of 3x2",
+            r"PE \(2, 0\), color 0: tx E points off the grid of 3x2",
             lambda g: g.route(g.color(), "RAMP", "E") or g.build(),
         ),
         (
-            r"PE \(0, 0\), colour 4: sent E, but the neighbour there never takes",
+            r"PE \(0, 0\), color 4: sent E, but the neighbour there never takes",
             lambda g: g.route(g.color(4), "RAMP", "E", g.x == 0) or g.build(),
         ),
-        (r"colour 24 is not routable: use 0..23", lambda g: g.color(24)),
-        (r"no colour left: wse2 routes 24", lambda g: [g.color() for _ in range(25)]),
+        (r"color 24 is not routable: use 0..23", lambda g: g.color(24)),
+        (r"no color left: wse2 routes 24", lambda g: [g.color() for _ in range(25)]),
         (
-            r"PE \(0, 0\), colour 0: switch position 1 changes rx and tx",
+            r"PE \(0, 0\), color 0: switch position 1 changes rx and tx",
             lambda g: g.route(g.color(), "RAMP", "E", switches=[{"rx": "W", "tx": "RAMP"}]),
         ),
         (
@@ -50,7 +50,7 @@ def wrong(build, error, match):
         ),
         (r"unknown port 'UP'", lambda g: g.route(g.color(), "RAMP", "UP")),
         (
-            r"PE \(0, 0\), colour 0: mov uses it, but the PE's router has no tx RAMP",
+            r"PE \(0, 0\), color 0: mov uses it, but the PE's router has no tx RAMP",
             lambda g: (
                 g.array("a", 4),
                 g.task("t", [fmovs(mem("a"), fabin(g.color()), 4)], active=True),
@@ -58,7 +58,7 @@ def wrong(build, error, match):
             ),
         ),
         (
-            r"PE \(0, 0\), colour 0: data task 't' waits for a colour",
+            r"PE \(0, 0\), color 0: data task 't' waits for a color",
             lambda g: (g.task("t", [work(1)], color=g.color()), g.build()),
         ),
     ],

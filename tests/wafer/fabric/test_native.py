@@ -7,14 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import collective_cases as collectives_cases, fabric_rules as rule_cases
+from helpers.fabric_stack import init_stacked, run_stacked, stack, unstack
 
 from wafer import fabric
 from wafer.fabric import library as kernels, native
-from wafer.fabric.engines import batch, cycle, native as engine, planar, planes
+from wafer.fabric.engines import cycle, native as engine, planar, planes
 from wafer.fabric.engines.ce import dispatch
 from wafer.fabric.engines.state import empty_state
 from wafer.fabric.library import kernel_programs, lowering
 from wafer.fabric.library.collectives import start_clock
+from wafer.fabric.trace import QUICK_COMPILE
 from wafer.spec import WaferSpec
 
 pytestmark = pytest.mark.native
@@ -56,7 +58,7 @@ def assert_same(state, reference, what, skip=()):
 
 def compare(names, programs, values):
     fast = fabric.run_many(programs, values, 400)
-    slow = fabric.run_many(programs, values, 400, implementation="jax")
+    slow = run_stacked(programs, values, 400)
     for name, one, other in zip(names, fast, slow, strict=True):
         assert_same(one, other, name)
 
@@ -78,18 +80,18 @@ def test_every_collective_leaves_the_same_state():
 def test_every_cycle_of_every_rule():
     """V9: the states of both engines after each of 60 cycles."""
     names, programs, values = rules()
-    together = batch.stack(programs)
+    together = stack(programs)
     memory = np.zeros((len(programs), 3, 4, together.meta.words), np.uint32)
     for i, (program, value) in enumerate(zip(programs, values, strict=True)):
         own = np.moveaxis(cycle.memory_words(program, value, np), 0, -1)
         memory[i, : own.shape[0], : own.shape[1], : own.shape[2]] = own
-    states = batch._init_stacked(together, jnp.asarray(memory))
-    step = jax.jit(jax.vmap(fabric.step), compiler_options=batch.QUICK_COMPILE)
+    states = init_stacked(together, jnp.asarray(memory))
+    step = jax.jit(jax.vmap(fabric.step), compiler_options=QUICK_COMPILE)
     alone = [fabric.init(p, v) for p, v in zip(programs, values, strict=True)]
     alive = set(range(len(programs)))
     for passed in range(60):
         states = step(together, states)
-        every = batch.unstack(programs, states)
+        every = unstack(programs, states)
         for i in sorted(alive):
             alone[i] = fabric.run(programs[i], alone[i], passed + 1)
             # the stacked programs number their tasks anew
@@ -123,7 +125,7 @@ def test_a_fault_in_one_row_stops_all_rows():
         "main", [rule_cases.fmovs(rule_cases.mem("a"), rule_cases.fabin(c), 8)], x == 2, active=True
     )
     program = layout.build()
-    with pytest.raises(fabric.FaultError, match=r"PE \(1, 1\): two wavelets of colour 5"):
+    with pytest.raises(fabric.FaultError, match=r"PE \(1, 1\): two wavelets of color 5"):
         fabric.simulate(program)
     (state,) = fabric.run_many([program], [None])
     (want,) = fabric.run_many([program], [None], implementation="jax")
@@ -226,7 +228,7 @@ def test_summa_of_the_csl_example_cycle_by_cycle():
     assert int(fabric.cycles(state)) == 46_078
     assert abs(46_078 / 45_783 - 1) < 0.01
     assert abs(46_078 / int(clock.max()) - 1) < 0.005
-    with pytest.raises(fabric.FabricError, match="5 x 5 PEs; a colour per step allows 2 to 4"):
+    with pytest.raises(fabric.FabricError, match="5 x 5 PEs; a color per step allows 2 to 4"):
         kernel_programs.summa_program(5, 2, 2, 2)
 
 
@@ -274,8 +276,8 @@ def test_timing_programs_that_lead_out_of_their_arrays():
     header, words = native.prepare_words(*planar.plane_program(program))
     for at, value, message in (
         (0, 0, "rows is 0; it must lie in 1 to"),
-        (2, 25, "the number of colours is 25; it must lie in 0 to 24"),
-        (len(header) - 1, 9, r"colour \(second\) is 9"),
+        (2, 25, "the number of colors is 25; it must lie in 0 to 24"),
+        (len(header) - 1, 9, r"color \(second\) is 9"),
     ):
         wrong = header.copy()
         wrong[at] = value

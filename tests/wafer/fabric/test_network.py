@@ -534,8 +534,8 @@ def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
         assert abs((cycles[16] - cycles[8]) / (8 * 4) / compiled.cycles - 1) < 0.1
 
 
-def test_a_deep_net_shares_colours():
-    """Ten layers in a row: a stream takes a second colour where one is left."""
+def test_a_deep_net_shares_colors():
+    """Ten layers in a row: a stream takes a second color where one is left."""
     rectangles = [(3 * i, 0, 2, 2) for i in range(10)]
     net, tree, masks = stack((5, *[4] * 9, 3), rectangles, batch=2, micro_batches=2)
     assert len(net.program.meta.colors) <= WSE2.colors - len(WSE2.memcpy_colors)

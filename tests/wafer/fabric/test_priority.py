@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers.fabric_stack import run_stacked
 
 from wafer import fabric
 from wafer.fabric.program.ops import fabin, fabout, fmovs, mem, work
@@ -82,7 +83,11 @@ CASES = (
 
 def run(implementation):
     values = [{"a": RAMP}] * len(CASES)
-    states = fabric.run_many(list(CASES.values()), values, 400, implementation)
+    programs = list(CASES.values())
+    if implementation == "jax":
+        states = run_stacked(programs, values, 400)
+    else:
+        states = fabric.run_many(programs, values, 400, implementation)
     return dict(zip(CASES, states, strict=True))
 
 

@@ -74,7 +74,7 @@ def test_programs(wrong, message):
         ({"tiles": np.zeros((1, 1), bool)}, "tiles that are no whole numbers"),
         ({"colors": np.zeros((1, 1, 23), np.int32)}, "colors of shape (1, 1, 23); (1, 1, 24)"),
         ({"routed": np.zeros((1, 1, 24))}, "routed of shape (1, 1, 24); (1, 1, 24) truth values"),
-        ({"streams": {24: "MEMCPYH2D_1"}}, "streams on other colours than 0 to 23"),
+        ({"streams": {24: "MEMCPYH2D_1"}}, "streams on other colors than 0 to 23"),
     ],
 )
 def test_images(fields, message):
@@ -109,7 +109,7 @@ def test_descriptors_that_a_program_or_the_host_writes(lines):
     machine.waiting()
 
 
-def test_a_colour_is_not_swapped_with_one_that_there_is_not():
+def test_a_color_is_not_swapped_with_one_that_there_is_not():
     lines = "const r0 0x7f20\nconst r1 0xC00\nconfig_set r0 r1\nreturn"
     image = build([program(TASK + lines)], routes={(0, 0, 0): 0x210})
     machine = Machine(image)
@@ -120,7 +120,7 @@ def test_a_colour_is_not_swapped_with_one_that_there_is_not():
 def test_calls():
     one = program(TASK + "return\nfunction go:\n  return")
     machine = Machine(build([one], streams={9: "MEMCPYH2D_1"}), threads=-3)
-    with pytest.raises(CompileError, match=r"'go' was given 5000 arguments, more than PE \(0, 0\)"):
+    with pytest.raises(CompileError, match=r"'go' on PE \(0, 0\) was given 5000 arguments, more"):
         machine.launch(Rectangle(0, 0, 1, 1), "go", [0] * 5000)
     for address in (-1, 2**63 - 1, 2**64):
         with pytest.raises(CompileError, match="are outside of what its program declares"):

@@ -44,7 +44,7 @@ def fault(text, programs=(), tiles=((0,),), **tables):
         ),
         (
             ".fabric queue=1\nfabric r0 0 1\nreceive.u16 r1 r0\nreturn",
-            "no colour is bound to input queue",
+            "no color is bound to input queue",
         ),
     ],
 )
@@ -68,14 +68,14 @@ def test_two_arrivals_in_one_cycle():
     routes = {(0, 0, 0): color_register("R", "E"), (2, 0, 0): color_register("R", "W")}
     routes |= {(1, 0, 0): color_register("EW", "R")}
     text = fault(SENDS + ONE, tiles=[[0, -1, 0]], routes=routes)
-    assert text.startswith("PE (1, 0): two wavelets of colour 0 arrived in one cycle")
+    assert text.startswith("PE (1, 0): two wavelets of color 0 arrived in one cycle")
 
 
 def test_a_wavelet_off_the_wafer():
     """The program's own edge is no edge of the wafer: there the word goes on, and is gone."""
     routes = {(0, 0, 0): color_register("R", "N")}
     text = fault(SENDS + ONE, routes=routes, edges=8)
-    assert text.startswith("PE (0, 0): a wavelet of colour 0 was routed off the wafer's edge")
+    assert text.startswith("PE (0, 0): a wavelet of color 0 was routed off the wafer's edge")
     machine = Machine(build([assemble(SENDS + ONE, memory=16)], routes=routes, edges=7))
     assert machine.run(100_000) == Status.QUIET
     assert machine.links[0, 0].tolist() == [0, 0, 0, 1, 0]
@@ -88,7 +88,7 @@ def test_a_control_task_that_is_not_bound():
     routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
     receiver = "control 5:\n return"
     text = fault(sends + word, [receiver], [[0, 1]], routes=routes)
-    assert text.startswith("PE (1, 0): a control wavelet of colour 0 asks for control task 9")
+    assert text.startswith("PE (1, 0): a control wavelet of color 0 asks for control task 9")
 
 
 def test_code_that_cannot_run_is_refused():

@@ -1,4 +1,4 @@
-"""Routes, switches, pop modes, teardown, colour swap, filters and their cycles."""
+"""Routes, switches, pop modes, teardown, color swap, filters and their cycles."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_words_wait_in_routers_while_nobody_takes_them():
     assert machine.links[0, 0, 1] == 6 + 1 + 2
     report = [str(line) for line in machine.waiting()]
     assert any("room in output queue 2 (sender.csl:" in line for line in report)
-    assert any("PE (1, 0): router waits for" in line and "colour 0" in line for line in report)
+    assert any("PE (1, 0): router waits for" in line and "color 0" in line for line in report)
 
 
 def test_a_switch_advances_behind_the_control_wavelet():
@@ -227,8 +227,8 @@ def test_a_control_wavelet_that_the_ce_sees_names_a_task():
     assert control & 0xFFFF == 77 | word & 0xFFFF
 
 
-def test_colours_swap_on_their_way():
-    """What comes to PE 1 from the west as colour 0 goes on as colour 1."""
+def test_colors_swap_on_their_way():
+    """What comes to PE 1 from the west as color 0 goes on as color 1."""
     receiver = RECEIVER + "data 1:\n const r1 0\n store.u32 r1 r0 60\n return\n"
     routes = {(0, 0, 0): color_register("R", "E"), (2, 0, 1): color_register("W", "R")}
     routes |= {(1, 0, 0): color_register("W", "", swap_x=True)}
@@ -299,7 +299,7 @@ data 0:
   store.u16 r1 r2 0
   return
 teardown 0:
-  const r5 0x7f20          # the colour register of colour 0
+  const r5 0x7f20          # the color register of color 0
   config_get r6 r5
   const r1 0
   store.u16 r1 r6 60       # bit 14 says that it is torn down
@@ -341,7 +341,7 @@ def test_a_teardown_is_forwarded_tears_and_what_follows_waits_for_the_handler():
     assert [received(machine, x) for x in (1, 2, 3)] == [[1, 2, 3], [1], [1]]
 
 
-def test_a_colour_that_starts_torn_carries_nothing_until_it_is_freed():
+def test_a_color_that_starts_torn_carries_nothing_until_it_is_freed():
     free = "local 8:\n const r0 0\n intrinsic.teardown_exit -1 r0\n return\n.blocked LOCAL 8\n"
     routes = {(0, 0, 0): color_register("R", "E")}
     routes |= {(1, 0, 0): color_register("W", "R", torn=True)}
@@ -383,8 +383,8 @@ def test_the_switch_register_shows_and_sets_the_position():
     assert machine.read(0, 0, 0, 4).view(np.uint16).tolist() == [register, register | 0x2000]
 
 
-def test_the_lowest_colour_goes_first_on_a_link():
-    """Both colours use PE 1's link to the east; colour 0 never waits, colour 1 takes the rest."""
+def test_the_lowest_color_goes_first_on_a_link():
+    """Both colors use PE 1's link to the east; color 0 never waits, color 1 takes the rest."""
     text = SENDER + "\n".join(
         f"fabric r0 0 1\nconst r1 {k}\noperate MOV32 dest=FABRIC src0=SCALAR at=r0"
         for k in range(4)

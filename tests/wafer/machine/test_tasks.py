@@ -104,7 +104,7 @@ def test_a_data_task_runs_once_per_word_and_a_blocked_one_holds_the_words():
     local 8:
       const r0 20
       {note(8)}
-      unblock.color r0          # on WSE-2 a colour is its data task
+      unblock.color r0          # on WSE-2 a color is its data task
       return
     """
     image = build([assemble(text, memory=64)], streams=H2D)
@@ -250,7 +250,7 @@ def test_a_descriptor_without_end_is_left_by_a_control_wavelet_alone():
     machine = run("")
     assert log(machine, 1) == []
     (line,) = [str(line) for line in machine.waiting()]
-    assert line.startswith("PE (1, 0): local task 8 waits for data of colour 0 (test.csl:")
+    assert line.startswith("PE (1, 0): local task 8 waits for data of color 0 (test.csl:")
 
 
 FIFO = """
@@ -452,8 +452,8 @@ def test_an_operation_by_dsrs_takes_completion_and_asynchrony_from_their_loads()
     assert machine.collected(21, 0, 0).view(np.float32).tolist() == [1, 2, 3]
 
 
-def test_a_queue_bound_anew_takes_the_other_colours_words():
-    """Topic 16: words of the second colour wait until the queue is bound to it (WSE-3)."""
+def test_a_queue_bound_anew_takes_the_other_colors_words():
+    """Topic 16: words of the second color wait until the queue is bound to it (WSE-3)."""
     text = f"""
     .queue in 2 color=18
     .fabric queue=2
@@ -588,7 +588,7 @@ def test_what_the_host_may_not_do():
         machine.read(1, 0, 0, 4)
     with pytest.raises(CompileError, match="bytes 30 to 34 are outside"):
         machine.write(0, 0, 30, np.zeros(1, np.float32))
-    with pytest.raises(CompileError, match="colour 3 is no stream from the host"):
+    with pytest.raises(CompileError, match="color 3 is no stream from the host"):
         machine.inject(3, 0, 0, np.zeros(1))
     assert machine.read(0, 0, 24, 72).tolist() == [0] * 72  # 64 bytes behind the 32 are zero
     with pytest.raises(CompileError, match="bytes 24 to 97 are outside"):

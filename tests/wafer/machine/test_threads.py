@@ -9,7 +9,7 @@ from wafer.machine.engine import Machine, Status, available
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
 
 # Every PE sends its numbers to the east and to the south and adds what comes; {a} and {b} are the
-# colours by parity of column and row. Its priorities, lengths and delays come from coordinates.
+# colors by parity of column and row. Its priorities, lengths and delays come from coordinates.
 EXCHANGE = """
 .data own f32 1 2 3 4 5 6 7 8 9 10 11 12
 .space sum 48

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -237,14 +238,52 @@ def one_line(out, *words):
 
 @pytest.mark.slow
 def test_processes_that_disagree_do_not_begin(tmp_path):
-    params = write(tmp_path, max_steps=2)
+    """Learning rate, width, batch size, seed and model_dir: each is named in one line."""
+    params, other = write(tmp_path, max_steps=2), tmp_path / "other.yaml"
+    cfg = yaml.safe_load(params.read_text())
+    cfg["train_input"]["batch_size"] = 12
+    cfg["model"]["hidden_size"] *= 2
+    cfg["optimizer"]["learning_rate"] = 0.125
+    other.write_text(yaml.safe_dump(cfg))
     started = launch(params, tmp_path / "run", 2, "--join_timeout", "60", each=[
-        [], ["--seed", "5", "-o", str(tmp_path / "other")],
+        [], ["-p", str(other), "--seed", "5", "-o", str(tmp_path / "other")],
     ])  # fmt: skip
+    keys = ("runconfig.model_dir (", "runconfig.seed (", "train_input.batch_size (6 and 12)",
+            "model.hidden_size (", "optimizer.learning_rate (")  # fmt: skip
     for process in started:
         out, _ = process.communicate(timeout=200)
         assert process.returncode == 1
-        one_line(out, "process 0 and process 1 differ in runconfig.model_dir (", "runconfig.seed (")
+        one_line(out, "process 0 and process 1 differ in ", *keys)
+    assert not (tmp_path / "run" / "train").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["0", "1"])
+def test_processes_that_cannot_meet_end_in_one_line(tmp_path, number):
+    """The same number twice; of two processes 1 none is process 0. None trains."""
+    params = write(tmp_path, max_steps=2)
+    twice = ["--process_id", number]
+    started = launch(params, tmp_path / "run", 2, "--join_timeout", "8", each=[twice, twice])
+    for process in started:
+        out, _ = process.communicate(timeout=200)
+        assert process.returncode == 1
+        one_line(out, f"process {number} of 2")
+    assert not (tmp_path / "run" / "train").exists()
+
+
+@pytest.mark.slow
+def test_another_program_on_the_address_is_named(tmp_path):
+    """Process 0 cannot open it, and process 1 gets no answer."""
+    params = write(tmp_path, max_steps=2)
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        address = f"127.0.0.1:{foreign.getsockname()[1]}"
+        started = launch(params, tmp_path / "run", 2, "--join_timeout", "8", each=[
+            ["--coordinator", address], ["--coordinator", address],
+        ])  # fmt: skip
+        for number, process in enumerate(started):
+            out, _ = process.communicate(timeout=200)
+            assert process.returncode == 1
+            one_line(out, f"process {number} of 2", address)
     assert not (tmp_path / "run" / "train").exists()
 
 

@@ -21,7 +21,7 @@ from wafer.errors import CompileError
 from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
-    from wafer.csl.host.machine import Machine
+    from wafer.machine.base import WaferMachine
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
@@ -88,7 +88,7 @@ def load(folder: str | Path) -> Image:
         return _join(dict(arrays), rest)
 
 
-def save_cores(folder: str | Path, image: Image, machine: "Machine") -> bytes:
+def save_cores(folder: str | Path, image: Image, machine: "WaferMachine") -> bytes:
     """Write what the memory of all PEs holds.
 
     Args:
@@ -185,7 +185,7 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
     programs = []
     for k, fields in enumerate(rest["programs"]):
         own: dict[str, Any] = {
-            name.removeprefix(f"{k}/"): v for name, v in arrays.items() if _of(k, name)
+            n.removeprefix(f"{k}/"): v for n, v in arrays.items() if n.startswith(f"{k}/")
         }
         tables = {n.removeprefix("tables/"): own.pop(n) for n in list(own) if "/" in n}
         for name in ("files", "messages"):
@@ -208,10 +208,6 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
         ),
         **{name: value for name, value in arrays.items() if "/" not in name},
     )
-
-
-def _of(program: int, name: str) -> bool:
-    return name.split("/", maxsplit=1)[0] == str(program)
 
 
 def _is_array(value: object) -> bool:

@@ -1,7 +1,7 @@
 """What a host asks of a running program, one class per kind, each knowing when it can be done.
 
 Copies and calls form the command stream: in order, each once the PEs concerned have returned from
-the calls before it and freed the stream. Streams go their own way, in order on each colour.
+the calls before it and freed the stream. Streams go their own way, in order on each color.
 """
 
 import dataclasses
@@ -9,9 +9,9 @@ import dataclasses
 import numpy as np
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.machine import Machine, Rectangle
 from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
+from wafer.machine.base import Rectangle, WaferMachine
 from wafer.machine.image import HostPort, Image
 
 __all__ = ["Collect", "Copy", "HostCall", "Receive", "Task"]
@@ -49,7 +49,7 @@ class HostCall(Task):
     function: str
     words: list[int]
 
-    def advance(self, machine: Machine, *, quiet: bool) -> None:
+    def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Hand it to the machine, which keeps the order."""
         for x, y in self.at:
             machine.launch(Rectangle(x, y, 1, 1), self.function, self.words)
@@ -82,13 +82,8 @@ class Copy(Task):
     to_host: bool
     free_since: int | None = None
 
-    def advance(self, machine: Machine, *, quiet: bool) -> None:
-        """Copy, if the PEs are free and the program has settled.
-
-        Args:
-            machine: that runs the program.
-            quiet: whether nothing can change unless the host does something.
-        """
+    def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
+        """Copy, if the PEs are free and the program has settled."""
         if machine.commands_waiting(self.rectangle):
             return
         if self.free_since is None:
@@ -108,7 +103,7 @@ class Copy(Task):
                     self._move(machine, x, y, at, place[None])
         self.finished = True
 
-    def _address(self, machine: Machine, x: int, y: int) -> int:
+    def _address(self, machine: WaferMachine, x: int, y: int) -> int:
         symbol = self.image.programs[self.image.tiles[y, x]].exports[self.symbol]
         if not symbol.type.startswith(("[*]", "*")):
             return symbol.address
@@ -138,7 +133,9 @@ class Copy(Task):
                 f" ({x}, {y}) has room for {room}"
             )
 
-    def _move(self, machine: Machine, x: int, y: int, address: int, places: np.ndarray) -> None:
+    def _move(
+        self, machine: WaferMachine, x: int, y: int, address: int, places: np.ndarray
+    ) -> None:
         if not self.to_host:
             machine.write(x, y, address, low_bits(self.array[places], self.bits))
             return
@@ -162,7 +159,7 @@ class Collect(Task):
     places: np.ndarray
     array: np.ndarray
 
-    def advance(self, machine: Machine, *, quiet: bool) -> None:
+    def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Take the words once all are there."""
         items = self.places.shape[2]
         if any(machine.collectable(self.stream, x, y) < items for x, y in self.rectangle.pes()):
@@ -172,7 +169,7 @@ class Collect(Task):
             self.array[places] = machine.collected(self.stream, x, y, items)
         self.finished = True
 
-    def missing(self, machine: Machine) -> list[str]:
+    def missing(self, machine: WaferMachine) -> list[str]:
         """Which PEs have sent too few words, in words."""
         items = self.places.shape[2]
         there = {(x, y): machine.collectable(self.stream, x, y) for x, y in self.rectangle.pes()}
@@ -195,17 +192,17 @@ class Receive(Task):
     first: int
     array: np.ndarray
 
-    def advance(self, machine: Machine, *, quiet: bool) -> None:
+    def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Take the words once all are there."""
         words = self._there(machine)
         if len(words) == len(self.array):
             self.array[:] = words
             self.finished = True
 
-    def _there(self, machine: Machine) -> np.ndarray:
+    def _there(self, machine: WaferMachine) -> np.ndarray:
         color, x, y, side, _ = self.stream
         return machine.left(color, (x, y, side))[self.first : self.first + len(self.array)]
 
-    def missing(self, machine: Machine) -> list[str]:
+    def missing(self, machine: WaferMachine) -> list[str]:
         """How many words have left, in words."""
         return [f"{len(self._there(machine))} of {len(self.array)} have left the fabric"]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.machine import Rectangle
 from wafer.csl.host.order import MemcpyOrder
+from wafer.machine.base import Rectangle
 
 __all__ = ["CopyRegion", "MemcpyDataType", "Options", "flat_words"]
 
@@ -30,7 +30,7 @@ class Options(NamedTuple):
     """How to move items.
 
     Attributes:
-        streaming: by a colour, every item as a wavelet of 32 bits; otherwise memory is copied.
+        streaming: by a color, every item as a wavelet of 32 bits; otherwise memory is copied.
         order: of the host's array.
         data_type: of the elements in memory.
         nonblock: return before it has happened.

@@ -1,6 +1,5 @@
 """Runs a compiled program as its host: calls functions, copies memory, feeds and reads streams."""
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.errors import did_you_mean
 from wafer.csl.host.commands import SETTLES, Collect, Copy, HostCall, Receive, Task
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
-from wafer.csl.host.machine import Machine, Rectangle, Status
 from wafer.csl.host.order import places
 from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
+from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.choice import machine_for
 from wafer.machine.image import HostPort, Image
 from wafer.machine.tools.chains import by_cause, routes_of
@@ -47,7 +47,7 @@ class Runtime:
     def __init__(
         self,
         image: Image,
-        machine: Machine | None = None,
+        machine: WaferMachine | None = None,
         *,
         log: str | Path | None = None,
         offsets: tuple[int, int] = (4, 1),
@@ -128,10 +128,8 @@ class Runtime:
             HostError: there is none.
         """
         if name not in self._ids:
-            close = difflib.get_close_matches(name, self._ids, 1, 0.6)
-            hint = f"did you mean '{close[0]}'? " if close else ""
-            there = ", ".join(self._ids) or "nothing"
-            raise HostError(f"no exported symbol '{name}'; {hint}The layout exports {there}")
+            hint, there = did_you_mean(name, self._ids) or ";", ", ".join(self._ids) or "nothing"
+            raise HostError(f"no exported symbol '{name}'{hint} The layout exports {there}")
         return self._ids[name]
 
     def launch(self, name: str, *args: object, nonblock: bool = False) -> Task:
@@ -173,7 +171,7 @@ class Runtime:
         """Copy, or stream, items from the host's array to PEs.
 
         Args:
-            dest: id of a symbol; with ``streaming``, a colour.
+            dest: id of a symbol; with ``streaming``, a color.
             src: 32-bit items, as many as the PEs take together.
             region: first column, first row, columns, rows, items of each PE.
             options: of ``Options``.
@@ -200,7 +198,7 @@ class Runtime:
         if not todo.options.streaming:
             return self._copy(src, array, todo, where, to_host=True)
         self._check_stream(src, "D2H")
-        what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of colour {src}"
+        what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of color {src}"
         task = Collect(what, src, todo.rectangle, where, array)
         return self._begin(task, self._reads, todo.options.nonblock)
 
@@ -271,7 +269,7 @@ class Runtime:
         left, top = region.rectangle.x, region.rectangle.y
         for x, y in region.rectangle.pes():
             self.machine.inject(dest, x, y, array[where[y - top, x - left]])
-        return Task(f"the stream of colour {dest}", finished=True)
+        return Task(f"the stream of color {dest}", finished=True)
 
     def _copy(
         self,
@@ -302,7 +300,7 @@ class Runtime:
         if not 0 <= symbol < len(exports):
             raise HostError(
                 f"there is no symbol {symbol}: get_id gives 0 to {len(exports) - 1};"
-                " a colour needs streaming=True"
+                " a color needs streaming=True"
             )
         export = exports[symbol]
         if argument_types(export.type) is not None:
@@ -335,7 +333,7 @@ class Runtime:
         if direction not in streams.get(color, ""):
             there = ", ".join(f"{name} = {c}" for c, name in streams.items()) or "none"
             raise HostError(
-                f"colour {color} is no MEMCPY{direction} stream of this program; there are {there}"
+                f"color {color} is no MEMCPY{direction} stream of this program; there are {there}"
             )
 
     def read_symbol(
@@ -453,9 +451,7 @@ class Runtime:
                 return
 
     def _run(self) -> int:
-        return self._check(self.machine.run(SETTLES))
-
-    def _check(self, status: int) -> int:
+        status = self.machine.run(SETTLES)
         if status == Status.FAULT:
             raise FaultError(f"cycle {self.machine.cycle}: {self.machine.fault}")
         return status

@@ -1,7 +1,6 @@
 """Variables of the program on a PE."""
 
-import difflib
-
+from models.errors import did_you_mean
 from wafer.csl.host.errors import HostError
 from wafer.machine.image import Image, Program, Symbol
 
@@ -28,19 +27,13 @@ def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
     program = image.programs[image.tiles[y, x]]
     known = program.exports | program.symbols
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1, 0.6)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = did_you_mean(name, known)
         raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
     return known[name]
 
 
 def variable_at(program: Program, address: int) -> tuple[str, Symbol] | None:
-    """The global that a byte address is in, and its name; None if it is in none.
-
-    Args:
-        program: of the PE.
-        address: in bytes.
-    """
+    """The global that a byte address is in, and its name; None if it is in none."""
     for name, symbol in program.symbols.items():
         if symbol.address <= address < symbol.address + symbol.bytes:
             return name, symbol

@@ -1,6 +1,5 @@
 """From a Python layout to an image: ports, paths, color numbers, then the files of the regions."""
 
-import difflib
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from wafer.csl.semantics.core.fabric import Fabric
 from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.files import Files
-from wafer.csl.syntax.source import Position
+from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.image import COLUMNS, HostPort, Image, Preset
 
 __all__ = ["build"]
@@ -34,10 +33,6 @@ _NO_FILTER = (0,) * len(COLUMNS["filters"])
 
 def build(plan: LayoutPlan, folder: Path) -> tuple[Image, dict[str, int]]:
     """Compile a layout.
-
-    Args:
-        plan: of a script.
-        folder: that the regions' files are relative to.
 
     Returns:
         The image, and the number of each color by its full name.
@@ -185,8 +180,7 @@ def _tiles(
         known = {n for n, d in declarations.items() if getattr(d, "kind", "") == "param"}
         for local, given in region.params.items():
             if unknown := sorted(given.keys() - known):
-                close = difflib.get_close_matches(unknown[0], known, 1, 0.6)
-                hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
+                hint = suggestion(unknown[0], known) or f"it has {', '.join(sorted(known))}"
                 fail(region.at, f"{region.file} has no param '{unknown[0]}'", hint)
             params = {name: _value(value, numbers) for name, value in given.items()}
             tile = Tile(region.file, str(entry), Value(types.ANONYMOUS, params), region.at)

@@ -1,6 +1,7 @@
 """Regions of code: params, painted routes and ports of a rectangle of PEs."""
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -214,54 +215,27 @@ class CodeRegion:
         for cell in cells:
             self.painted[cell][color.full_name] = painted
 
-    def create_input_port(
-        self,
-        color: Color,
-        edge: Edge,
-        positions: Sequence[RoutingPosition],
-        size: int,
-        prefix: str = "",
-    ) -> RegionPort:
-        """Let words of a color enter by an edge.
-
-        Args:
-            color: of the words.
-            edge: of the region; all its PEs receive.
-            positions: with outputs alone: the inputs are the edge's side.
-            size: words of all PEs together.
-            prefix: makes a second port of a color unique.
-        """
-        return self._port(color, edge, positions, size, prefix, is_input=True)
-
-    def create_output_port(
-        self,
-        color: Color,
-        edge: Edge,
-        positions: Sequence[RoutingPosition],
-        size: int,
-        prefix: str = "",
-    ) -> RegionPort:
-        """Let words of a color leave by an edge.
-
-        Args:
-            color: of the words.
-            edge: of the region; all its PEs send.
-            positions: with inputs alone: the outputs are the edge's side.
-            size: words of all PEs together.
-            prefix: makes a second port of a color unique.
-        """
-        return self._port(color, edge, positions, size, prefix, is_input=False)
-
     def _port(
         self,
         color: Color,
         edge: Edge,
         positions: Sequence[RoutingPosition],
         size: int,
-        prefix: str,
+        prefix: str = "",
         *,
         is_input: bool,
     ) -> RegionPort:
+        """Let words of a color enter or leave by an edge, at all PEs there.
+
+        Args:
+            color: of the words.
+            edge: of the region.
+            positions: of the routers without the edge's side: outputs alone of an input port,
+                inputs alone of an output port.
+            size: words of all PEs together.
+            prefix: makes a second port of a color unique.
+            is_input: whether they enter.
+        """
         at, name = script_position(), f"{self.name}.{color.name}{prefix}"
         mine, others = ("outputs", "inputs") if is_input else ("inputs", "outputs")
         for position in positions:
@@ -290,6 +264,9 @@ class CodeRegion:
                 )
         self.ports.append(port)
         return port
+
+    create_input_port = functools.partialmethod(_port, is_input=True)
+    create_output_port = functools.partialmethod(_port, is_input=False)
 
     def set_symbol_all(self, name: str, data: np.ndarray, width: int, height: int) -> None:
         """Give all PEs their part of a matrix before the program starts.

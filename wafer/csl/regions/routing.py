@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 from wafer.csl.semantics.builtins.routes import NO_POSITION, NO_SWITCH
+from wafer.machine.arch import PORTS, STEPS
 
 __all__ = [
     "Cell",
@@ -124,7 +125,7 @@ def _mask(routes: Iterable[Route]) -> int:
 def step(cell: Cell, side: int) -> Cell:
     """The neighbor by a side."""
     x, y = cell
-    dx, dy = ((-1, 0), (1, 0), (0, 1), (0, -1))[side]
+    dx, dy = STEPS[PORTS[side]]
     return x + dx, y + dy
 
 

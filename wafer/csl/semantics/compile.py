@@ -26,7 +26,7 @@ from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
 from wafer.csl.semantics.routed import check_routed
-from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
 __all__ = ["RULES", "compile_layout", "image_of", "param_value"]
@@ -73,7 +73,7 @@ def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
     if unknown := sorted(params.keys() - known):
         at = Position(str(path), 1, 1)
         message = f"there is no param '{unknown[0]}' in this file"
-        raise CslError([Problem(at, message, ev.meant(unknown[0], known))])
+        raise CslError([Problem(at, message, suggestion(unknown[0], known))])
     attempt(unit, run, ev, block.body)
     if not unit.problems and unit.rectangle is None:
         unit.problems.append(Problem(block.at, "the layout block calls no @set_rectangle"))
@@ -82,7 +82,7 @@ def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
 
 
 class _Compiled(NamedTuple):
-    """A program, and what its code configures: colour -> configuration, and streams."""
+    """A program, and what its code configures: color -> configuration, and streams."""
 
     program: Program
     routes: dict[int, ColorConfig]
@@ -105,7 +105,7 @@ def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
 
 
 class _Wiring(NamedTuple):
-    """Arrays of an image, by PE and colour; places has the lines of configurations once each."""
+    """Arrays of an image, by PE and color; places has the lines of configurations once each."""
 
     colors: np.ndarray
     switches: np.ndarray
@@ -138,7 +138,7 @@ def _key(tile: Tile) -> Any:
 
 
 def _streams(modules: list[Module]) -> dict[int, str]:
-    """Colours that memcpy carries: params of its modules, in the layout or, of old, in programs."""
+    """Colors that memcpy carries: params of its modules, in the layout or, of old, in programs."""
     return {
         value.data: name
         for module in modules

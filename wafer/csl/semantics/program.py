@@ -17,21 +17,14 @@ from wafer.csl.semantics.language.names import declared, given_value, signature
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
-from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
 from wafer.machine.codes import Op
-from wafer.machine.image import COLUMNS, NO_COLOR, Program
+from wafer.machine.image import COLUMNS, ENTRIES, NO_COLOR, Program
 
 __all__ = ["attempt", "compile_program"]
 
 T = TypeVar("T")
-_COLORS_BIND = (1, 4)  # last release in which an operand's colour initializes its queue
-_TASK_TABLES = {
-    "local_tasks": 31,
-    "data_tasks": 24,
-    "control_tasks": 64,
-    "teardown_handlers": 24,
-    "empty_handlers": 8,
-}
+_COLORS_BIND = (1, 4)  # last release in which an operand's color initializes its queue
 
 
 def attempt(unit: Unit, step: Callable[..., T], *arguments: Any) -> T | None:
@@ -154,9 +147,8 @@ def _place_rest(unit: Unit) -> bool:
 def _check_exports(unit: Unit, layout: Layout) -> None:
     for name, (target, at) in unit.exports.items():
         if name not in layout.exports:
-            ev = Evaluator(unit, next(iter(unit.modules)))
             message = f"'{name}' is exported here, but the layout has no @export_name for it"
-            unit.problems.append(Problem(at, message, ev.meant(name, layout.exports)))
+            unit.problems.append(Problem(at, message, suggestion(name, layout.exports)))
             continue
         if isinstance(target, Function):
             kind = signature(Evaluator(unit, target.module), target)
@@ -199,7 +191,7 @@ def _initial_gates(unit: Unit, module: Module) -> tuple[int, np.ndarray]:
 
 def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
     """Write all code; whether some runs before any task, and the memory at the start."""
-    for name in _TASK_TABLES:
+    for name in ENTRIES:
         for function in unit.bindings.get(name, {}).values():
             unit.request(function, {})
     for target, _ in unit.exports.values():
@@ -224,7 +216,7 @@ def _first_instruction(unit: Unit, function: Function) -> int:
 
 
 def _task_table(unit: Unit, name: str) -> np.ndarray:
-    entries = np.full(_TASK_TABLES[name], -1, np.int32)
+    entries = np.full(ENTRIES[name], -1, np.int32)
     for number, function in unit.bindings.get(name, {}).items():
         entries[number] = _first_instruction(unit, function)
     return entries
@@ -237,7 +229,7 @@ def _tables(unit: Unit) -> dict[str, np.ndarray]:
         if name != "filters"
     }
     old = unit.sdk and release(unit.sdk)[:2] <= _COLORS_BIND
-    if unit.arch == "wse3" and not old:  # a descriptor's colour does not stand for its queue's
+    if unit.arch == "wse3" and not old:  # a descriptor's color does not stand for its queue's
         queue, color, sends = (COLUMNS["fabrics"].index(n) for n in ("queue", "color", "sends"))
         rows = tables["fabrics"]
         unbound = [not row[sends] and row[queue] not in {-1, *unit.queues} for row in rows]
@@ -285,7 +277,7 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
         messages=tuple(unit.messages),
         memory=memory,
         tables=_tables(unit),
-        **{name: _task_table(unit, name) for name in _TASK_TABLES},
+        **{name: _task_table(unit, name) for name in ENTRIES},
         start=0 if starts else -1,
         active=active,
         blocked=blocked,

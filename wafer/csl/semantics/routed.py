@@ -43,9 +43,6 @@ class _Use(NamedTuple):
 def check_routed(image: Image) -> None:
     """Refuse operations on colors without a route, or with one that a neighbor does not take.
 
-    Args:
-        image: compiled.
-
     Raises:
         CslError: an operation that can never end, at its line.
     """
@@ -55,7 +52,8 @@ def check_routed(image: Image) -> None:
         if not uses or Op.CONFIG_SET in program.code[:, 0]:
             continue
         cells = [(int(x), int(y)) for y, x in np.argwhere(image.tiles == number)[:_MOST_CELLS]]
-        wrong = {use: text for use in uses if (text := _first_problem(image, cells, use))}
+        found = {use: (_problem(image, x, y, use) for x, y in cells) for use in uses}
+        wrong = {use: text for use, its in found.items() if (text := next(filter(None, its), None))}
         for use in _executed(program, list(wrong)):
             file, line = program.lines[use.pc]
             at = Position(program.files[file], int(line), 1)
@@ -107,15 +105,8 @@ def _constant(program: Program, pc: int, register: int) -> tuple[int, int] | Non
     return None
 
 
-def _first_problem(image: Image, cells: list[tuple[int, int]], use: _Use) -> tuple[str, str] | None:
-    """What is wrong with a color, and the likely fix, at the first PE where something is."""
-    for x, y in cells:
-        if text := _problem(image, x, y, use):
-            return text
-    return None
-
-
 def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
+    """What is wrong with a color at a PE, and the likely fix."""
     color = use.color
     if int(image.colors[y, x, color]) & _SWAPS:
         return None  # it becomes another color

@@ -5,23 +5,19 @@ never looked at by the vendor's compiler: names in branches, on the right of ``a
 in bodies of functions that this file does not mention are not judged here.
 """
 
-import difflib
 from collections.abc import Callable, Iterable
 
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.builtins import ARGUMENTS, predefined
 from wafer.csl.syntax.parser import Parsed, read
 from wafer.csl.syntax.releases import feature_of
-from wafer.csl.syntax.source import CslError, Position, Problem, Source
+from wafer.csl.syntax.source import CslError, Position, Problem, Source, suggestion
 
 __all__ = ["check"]
 
 
 def check(source: Source) -> Parsed:
     """Parse a file and check its names.
-
-    Args:
-        source: of CSL.
 
     Raises:
         CslError: the text is not CSL; or unknown names, names declared twice in one scope, labels
@@ -122,18 +118,16 @@ class _Checker:
             return
         known = {name for scope in self._scopes for name in scope}
         if node.id not in known:
-            close = difflib.get_close_matches(node.id, sorted(known), 1, 0.6)
-            hint = f"did you mean '{close[0]}'?" if close else ""
-            self.problems.append(Problem(node.at, f"'{node.id}' is not declared", hint))
+            message = f"'{node.id}' is not declared"
+            self.problems.append(Problem(node.at, message, suggestion(node.id, known)))
 
     def _builtin(self, node: tree.Builtin) -> None:
         self._below(node)
         if not self._certain:
             return
         if node.name not in ARGUMENTS:
-            close = difflib.get_close_matches(node.name, ARGUMENTS, 1, 0.6)
-            hint = f"did you mean {close[0]}?" if close else ""
-            self.problems.append(Problem(node.at, f"there is no builtin {node.name}", hint))
+            message = f"there is no builtin {node.name}"
+            self.problems.append(Problem(node.at, message, suggestion(node.name, ARGUMENTS)))
             return
         (low, high), count = ARGUMENTS[node.name], len(node.arguments)
         if not low <= count <= high:
@@ -203,9 +197,7 @@ class _Checker:
             if not any(label is not None for label in self._labels):
                 self.problems.append(Problem(node.at, f"'{word}' outside of a loop"))
         elif node.label not in self._labels:
-            labels = [label for label in self._labels if label]
-            close = difflib.get_close_matches(node.label, labels, 1, 0.6)
-            hint = f"did you mean ':{close[0]}'?" if close else ""
+            hint = suggestion(f":{node.label}", [f":{label}" for label in self._labels if label])
             message = f"no loop or block around this has the label '{node.label}'"
             self.problems.append(Problem(node.at, message, hint))
 

@@ -15,6 +15,7 @@ COMPARISONS = ("==", "!=", "<", ">", "<=", ">=")
 # As in Zig, not as in C: `a & mask == 0` is `(a & mask) == 0`.
 _LEVELS = (("or",), ("and",), COMPARISONS, ("&", "|", "^"), ("<<", ">>"), ("+", "-"), "*/%")
 PRECEDENCE = {operator: level for level, row in enumerate(_LEVELS) for operator in row}
+_QUALIFIERS = ("const", "volatile")
 _PREFIXES = frozenset("-!~&") | {"comptime"}
 
 
@@ -242,18 +243,15 @@ class ExpressionReader(Reader, abc.ABC):
     def type(self) -> tree.Node:
         """A type; a name is not followed by an initialiser here."""
         self.enter()
-        node = self._type()
+        if (reader := _TYPES.get(self.kind)) is None:
+            raise self.failure("a type")
+        node = reader(self)
         self.depth -= 1
         return node
 
-    def _type(self) -> tree.Node:
-        if reader := _TYPES.get(self.kind):
-            return reader(self)
-        raise self.failure("a type")
-
     def _pointer_type(self) -> tree.PointerType:
         at = self.advance(join=True).at
-        return tree.PointerType(at, False, self._qualifiers(), self.type())
+        return tree.PointerType(at, False, self.words(_QUALIFIERS), self.type())
 
     def _function_type(self) -> tree.FunctionType:
         token = self.advance()
@@ -271,11 +269,12 @@ class ExpressionReader(Reader, abc.ABC):
                 node = tree.Call(at, node, self.listed(self.expression))
         return node
 
-    def _qualifiers(self) -> tuple[str, ...]:
-        qualifiers = list[str]()
-        while self.kind in ("const", "volatile"):
-            qualifiers.append(self.advance().kind)
-        return tuple(qualifiers)
+    def words(self, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        """Take all of some keywords that come next."""
+        words = list[str]()
+        while self.kind in kinds:
+            words.append(self.advance().kind)
+        return tuple(words)
 
     def _array_type(self) -> tree.Node:
         at = self.token.at
@@ -283,7 +282,7 @@ class ExpressionReader(Reader, abc.ABC):
             self.advance(join=True)
             self.advance(join=True)
             self.advance(join=True)
-            return tree.PointerType(at, True, self._qualifiers(), self.type())
+            return tree.PointerType(at, True, self.words(_QUALIFIERS), self.type())
         extents = self.listed(self.expression)
         self.join()
         if not extents:

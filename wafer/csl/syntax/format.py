@@ -44,9 +44,6 @@ class _Frame(NamedTuple):
 def format_text(source: Source) -> str:
     """Lay a file out.
 
-    Args:
-        source: of CSL.
-
     Returns:
         The same words and comments, with the spaces and indentation of this style.
 
@@ -141,11 +138,7 @@ def _close(last: Token, token: Token, joined: bool) -> bool:
 
 
 def _rows(rows: list[tuple[str, int, _Line]]) -> Iterator[str]:
-    """Lines of text; comments at the ends of lines that follow each other stand below each other.
-
-    Args:
-        rows: code, level and line.
-    """
+    """Lines of text; comments at the ends of successive lines begin in one column."""
     columns = _comment_columns(rows)
     after_opener = True
     for number, (code, level, line) in enumerate(rows):
@@ -161,11 +154,7 @@ def _rows(rows: list[tuple[str, int, _Line]]) -> Iterator[str]:
 
 
 def _comment_columns(rows: list[tuple[str, int, _Line]]) -> list[int]:
-    """Where the comment at the end of each line begins.
-
-    Args:
-        rows: code, level and line.
-    """
+    """Where the comment at the end of each line begins."""
     columns, start = [0] * len(rows), 0
     for number, (code, level, line) in enumerate(rows):
         if not (line.words and line.comment):

@@ -68,7 +68,7 @@ class Parser(ExpressionReader):
         if self.kind in ("comptime", "layout"):
             kind = tree.Comptime if self.advance().kind == "comptime" else tree.Layout
             return kind(at, self.block())
-        modifiers = self._modifiers()
+        modifiers = self.words(_MODIFIERS)
         if self.kind in _VARIABLES:
             return self._variable(at, modifiers)
         if self.kind in ("fn", "task"):
@@ -76,13 +76,7 @@ class Parser(ExpressionReader):
         hint = "statements stand in functions, tasks, comptime and layout blocks"
         if self.kind == "}":
             hint = "this '}' closes nothing"
-        raise self.failure("a declaration", self.meant() or hint)
-
-    def _modifiers(self) -> tuple[str, ...]:
-        modifiers = list[str]()
-        while self.kind in _MODIFIERS:
-            modifiers.append(self.advance().kind)
-        return tuple(modifiers)
+        raise self.failure("a declaration", self.keyword_hint() or hint)
 
     def _variable(self, at: tree.Position, modifiers: tuple[str, ...] = ()) -> tree.Variable:
         kind = self.advance().kind
@@ -294,10 +288,6 @@ def read(source: Source) -> Parsed:
 
 def parse(text: str, file: str = "<text>") -> tree.File:
     """Parse a program's text.
-
-    Args:
-        text: of one file.
-        file: its name in messages.
 
     Raises:
         CslError: every problem of the text.

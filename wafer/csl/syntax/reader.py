@@ -1,7 +1,6 @@
 """What every part of the parser shares: the next token, errors and where to go on after one."""
 
-import difflib
-
+from models.errors import nearest
 from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
 from wafer.csl.syntax.source import Position, Problem
 
@@ -115,7 +114,9 @@ class Reader:
         token = self.token
         if not hint and token.kind in KEYWORDS:
             hint = f"'{token.text}' is a keyword"
-        self.note(token.at, f"expected {expected}, found {shown(token)}", hint or self.meant())
+        self.note(
+            token.at, f"expected {expected}, found {shown(token)}", hint or self.keyword_hint()
+        )
         return ParseFailure()
 
     def expect(self, kind: str, where: str) -> Token:
@@ -131,7 +132,7 @@ class Reader:
             return self.advance()
         raise self.failure(
             f"{otherwise}'{closer}'",
-            self.meant()
+            self.keyword_hint()
             or f"to close the '{opener.text}' of line {opener.at.line}, column {opener.at.column}",
         )
 
@@ -150,17 +151,14 @@ class Reader:
             return self.advance().text
         raise self.failure(what)
 
-    def meant(self) -> str:
+    def keyword_hint(self) -> str:
         """A hint if the word at the cursor, or the statement's first, looks like a keyword."""
         candidates = [self.token]
         if self.index > 0 and (self.index == 1 or self.ahead(-2) in (";", "{", "}")):
             candidates.insert(0, self.tokens[self.index - 1])
         for token in candidates:
-            if token.kind == "name" and (
-                close := difflib.get_close_matches(token.text, _WORDS, 1, 0.75)
-            ):
-                word = _HABITS.get(close[0], close[0])
-                return f"did you mean '{word}' for '{token.text}'?"
+            if token.kind == "name" and (close := nearest(token.text, _WORDS, 0.75)):
+                return f"did you mean '{_HABITS.get(close, close)}' for '{token.text}'?"
         return ""
 
     def enter(self) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from models.errors import did_you_mean
 from wafer.errors import CompileError
 
-__all__ = ["CslError", "Position", "Problem", "Source"]
+__all__ = ["CslError", "Position", "Problem", "Source", "suggestion"]
 
 _WIDEST = 120  # columns shown of a line
 MOST_PROBLEMS = 20  # shown of one file; what follows is mostly consequences
@@ -106,3 +107,8 @@ class CslError(CompileError):
             yield f"{count} errors; the first {MOST_PROBLEMS} are shown"
         elif count > 1:
             yield f"{count} errors"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the hint "did you mean …?" with the known name most like another, or ''."""
+    return did_you_mean(name, known).removeprefix("; ")

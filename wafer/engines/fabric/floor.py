@@ -288,7 +288,7 @@ def connect(
         streams[a, b] = wires.connect(way, kept[a, b], queues[a, b])
     for ends, stream in list(streams.items()):
         if _alternates(*ends, stream, micro_batches):
-            with contextlib.suppress(RouteError):  # one colour does where none is left
+            with contextlib.suppress(RouteError):  # one color does where none is left
                 streams[ends] = wires.connect(stream, kept[ends], 2 + queues[ends])
     return streams
 
@@ -314,7 +314,7 @@ def _slices(
 
 
 def _alternates(a: str, b: str, stream: Stream, micro_batches: int) -> bool:
-    """Whether micro-batches take two colours in turn, so that one arrives while another waits.
+    """Whether micro-batches take two colors in turn, so that one arrives while another waits.
 
     Where PEs take turns at one end they do not; images do if they can be dealt out in pairs.
     """

@@ -3,7 +3,7 @@
 `build` turns layers and their regions (from a floor plan, or chosen by hand) into one PE program
 for an optimizer step; `step` runs it cycle by cycle. Weights, gradients and velocities stay in the
 memory of their rectangle; between rectangles only activations and their gradients travel, on
-routed colours; the host writes images into one PE and labels into the PEs of the loss.
+routed colors; the host writes images into one PE and labels into the PEs of the loss.
 """
 
 import dataclasses
@@ -154,7 +154,7 @@ def build(
     streams = connect(
         wires, {images: ways.pop(images)}, floor, shares, batch=1, micro_batches=micro_batches
     )
-    # After the images' colours, which so go first: every sweep of theirs crosses the chains' wave.
+    # After the images' colors, which so go first: every sweep of theirs crosses the chains' wave.
     rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
     streams |= connect(wires, ways, floor, shares, batch=batch, micro_batches=micro_batches)
     for before, layer, after in zip(order, layers, order[2:], strict=False):

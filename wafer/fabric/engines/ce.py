@@ -26,11 +26,11 @@ _SOURCES = (Column.SRC0, Column.SRC1, Column.SCALAR)
 
 
 def _per_color(table: Array, color: Array) -> Array:
-    """Select ``table[color]`` where the colour index is itself an array over the grid.
+    """Select ``table[color]`` where the color index is itself an array over the grid.
 
     Args:
         table: [C, H, W].
-        color: [..., H, W] int32 colour index.
+        color: [..., H, W] int32 color index.
     """
     out = jnp.zeros((*color.shape[:-2], *table.shape[1:]), table.dtype)
     for c in range(table.shape[0]):

@@ -6,7 +6,7 @@ ever: work left over is a deadlock, found in the very cycle it sets in.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import jax
@@ -31,6 +31,7 @@ __all__ = [
     "memory_words",
     "read",
     "run",
+    "run_many",
     "simulate",
     "start",
     "step",
@@ -126,12 +127,8 @@ _SHOWN = 8  # of what waits
 def check_finished(program: Program, state: FabricState) -> None:
     """Raise unless the run ended with every task done and every wavelet consumed.
 
-    Args:
-        program: that ran.
-        state: at its end.
-
     Raises:
-        FaultError: naming PE, colour and cycle.
+        FaultError: naming PE, color and cycle.
         DeadlockError: naming what waits and for what, likely causes first.
     """
     if text := fault_of(program, state):
@@ -165,10 +162,36 @@ def start(
         max_cycles: limit.
         implementation: see :func:`run`.
     """
-    state = empty_state(program, memory)
-    if is_asked(implementation):
-        state = engine.run(program, state, max_cycles, start=True)
-    else:
-        state = run(program, dispatch(program, state)[0], max_cycles, "jax")
+    state = _last_state(program, memory, max_cycles, implementation)
     check_finished(program, state)
     return state
+
+
+def _last_state(
+    program: Program, memory: Array, max_cycles: int, implementation: str
+) -> FabricState:
+    state = empty_state(program, memory)
+    if is_asked(implementation):
+        return engine.run(program, state, max_cycles, start=True)
+    return _run_jax(program, dispatch(program, state)[0], max_cycles)
+
+
+def run_many(
+    programs: Sequence[Program],
+    values: Sequence[Mapping[str, Array] | None],
+    max_cycles: int = 10_000,
+    implementation: str = "auto",
+) -> list[FabricState]:
+    """Run several programs one by one, without a check of how each ends.
+
+    Args:
+        programs: of any grids, colors, tasks and arrays.
+        values: initial arrays of each program.
+        max_cycles: limit for every one of them.
+        implementation: see :func:`run`.
+    """
+    memories = [memory_words(p, v, np) for p, v in zip(programs, values, strict=True)]
+    return [
+        _last_state(program, memory, max_cycles, implementation)
+        for program, memory in zip(programs, memories, strict=True)
+    ]

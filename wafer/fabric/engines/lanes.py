@@ -1,4 +1,4 @@
-"""Pipes and queues of wavelets, for all PEs and colours at once."""
+"""Pipes and queues of wavelets, for all PEs and colors at once."""
 
 import jax.numpy as jnp
 from jaxtyping import Array

@@ -1,8 +1,8 @@
 """A program reduced to bit masks: what decides its timing, and nothing else.
 
 Timing of a data-oblivious program does not depend on values. What is left of it is, per PE, which
-slot of its operation list it is in, how many elements that slot still has, and which colours the
-slot reads and writes; per colour, which ports it leaves by. Both plane engines read this form.
+slot of its operation list it is in, how many elements that slot still has, and which colors the
+slot reads and writes; per color, which ports it leaves by. Both plane engines read this form.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ _SWAPPED = [3, 2, 1, 0, 4]
 class PlaneMasks(NamedTuple):
     """Boolean planes; axes [.., H, W].
 
-    ports: [C, 5, H, W] bool, ports W, E, S, N, RAMP each colour leaves by
-    inject: [C, H, W] bool, PEs whose router takes the colour from the CE
-    reads: [S, C, H, W] bool, colours that slot s reads
-    writes: [S, C, H, W] bool, the colour it writes
+    ports: [C, 5, H, W] bool, ports W, E, S, N, RAMP each color leaves by
+    inject: [C, H, W] bool, PEs whose router takes the color from the CE
+    reads: [S, C, H, W] bool, colors that slot s reads
+    writes: [S, C, H, W] bool, the color it writes
     exists: [S, H, W] bool, PEs that have a slot s
     counts: [S, H, W] int32, its cycles minus 1
     """
@@ -48,12 +48,12 @@ class PlaneShape:
         spec: the machine.
         height: H.
         width: W.
-        depths: [C] words of each colour's input queue.
+        depths: [C] words of each color's input queue.
         bits: counter bits.
-        ports: (colour, port) pairs in use.
-        reads: (slot, colour) pairs in use.
-        writes: (slot, colour) pairs in use.
-        merges: colours some router takes from several ports.
+        ports: (color, port) pairs in use.
+        reads: (slot, color) pairs in use.
+        writes: (slot, color) pairs in use.
+        merges: colors some router takes from several ports.
         slots: S.
     """
 
@@ -74,7 +74,7 @@ def _refuse(program: Program) -> None:
     code = np.asarray(program.code)
     reasons = [
         (meta.switched, "switch positions"),
-        (meta.swaps, "colour swap"),
+        (meta.swaps, "color swap"),
         (meta.filters, "filters"),
         (meta.controls, "control wavelets"),
         (meta.threads > 0, "microthreads"),

@@ -1,4 +1,4 @@
-"""The bit-sliced timing plane in JAX: 32 PEs per word, a cycle is a few bit operations per colour.
+"""The bit-sliced timing plane in JAX: 32 PEs per word, a cycle is a few bit operations per color.
 
 The words run along y, so that what moves along x moves by whole words; programs that are flat in
 y are transposed first. XLA's CPU backend recomputes shared planes in every consumer, so the loop
@@ -43,13 +43,13 @@ class Timing(NamedTuple):
 class PlaneState(NamedTuple):
     """Words of 32 PEs along y; tuples keep unused planes out of the program.
 
-    router: per colour (at least one word held, two words held)
-    up: per colour the T_R stages
-    down: per colour the T_R - 1 stages
-    queue: per colour, level k: more than k words held
+    router: per color (at least one word held, two words held)
+    up: per color the T_R stages
+    down: per color the T_R - 1 stages
+    queue: per color, level k: more than k words held
     at: per slot, PEs in that slot
     left: per bit, cycles of the current slot left, minus 1
-    fault: PEs where two wavelets of a colour arrived at once
+    fault: PEs where two wavelets of a color arrived at once
     cycle: [] int32
     """
 
@@ -126,7 +126,7 @@ def _start(shape: PlaneShape, packed: _Packed) -> PlaneState:
 
 
 def _departures(shape: PlaneShape, packed: _Packed, state: PlaneState, down_room: list) -> list:
-    """Per colour, PEs whose router sends its head this cycle."""
+    """Per color, PEs whose router sends its head this cycle."""
     go, used = [], {}
     for c in range(len(shape.depths)):
         ok = state.router[c][0]
@@ -134,7 +134,7 @@ def _departures(shape: PlaneShape, packed: _Packed, state: PlaneState, down_room
         for p in ports:
             room = down_room[c] if p == RAMP else _from(~state.router[c][1], p)
             ok = ok & (~packed.ports[c, p] | room)
-            if p in used:  # an earlier colour has the link
+            if p in used:  # an earlier color has the link
                 ok = ok & ~(packed.ports[c, p] & used[p])
         for p in ports:
             others = [color for color, port in shape.ports if port == p]
@@ -277,7 +277,7 @@ def plane_run_rows(
     """Run rows that exchange nothing on several devices, each to the end of its own rows.
 
     Args:
-        shape: static structure; no colour leaves north or south.
+        shape: static structure; no color leaves north or south.
         packed: the masks in words, their rows a multiple of ``devices``.
         devices: how many; on a CPU ``--xla_force_host_platform_device_count`` makes cores devices.
         max_cycles: limit.
@@ -309,14 +309,14 @@ def prepare(program: Program, devices: int = 1) -> tuple[PlaneShape, _Packed]:
 
 
 def is_flat(shape: PlaneShape) -> bool:
-    """Whether no colour leaves north or south, so that rows exchange nothing."""
+    """Whether no color leaves north or south, so that rows exchange nothing."""
     return all(port not in {N, S} for _, port in shape.ports)
 
 
 def check_timing(result: Timing) -> int:
     """Turn a result into cycles, or raise what the reference engine would."""
     if bool(result.faulted):
-        raise FaultError("a same-cycle arrival; fabric.simulate names the PE and the colour")
+        raise FaultError("a same-cycle arrival; fabric.simulate names the PE and the color")
     if bool(result.stuck):
         raise DeadlockError("operations are left that can never run; fabric.simulate names them")
     return int(result.cycles)

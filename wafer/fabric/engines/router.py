@@ -1,9 +1,9 @@
 """One cycle of all routers: who leaves by which ports, who arrives, which switches advance.
 
 Rules: one wavelet per link direction and cycle;
-a multicast wavelet leaves all its ports at once or not at all; among colours that want one link
-the lowest index wins; a router takes a wavelet only if its FIFO of that colour had room at the
-start of the cycle and the switch position lists the port; two arrivals of one colour in one cycle
+a multicast wavelet leaves all its ports at once or not at all; among colors that want one link
+the lowest index wins; a router takes a wavelet only if its FIFO of that color had room at the
+start of the cycle and the switch position lists the port; two arrivals of one color in one cycle
 are a fault.
 """
 
@@ -16,10 +16,9 @@ from wafer.fabric.engines.lanes import fifo_step, flow, moving, occupancy, pipe_
 from wafer.fabric.engines.state import ADVANCE, CONTROL, FabricState
 from wafer.fabric.program.codes import TORN, Command, Fault, FilterKind, Port
 from wafer.fabric.program.tables import Program
+from wafer.machine.arch import OPPOSITE
 
 __all__ = ["RouterMoves", "first_fault", "router_step"]
-
-_OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}
 
 
 class RouterMoves(NamedTuple):
@@ -67,7 +66,7 @@ def _advance(program: Program, position: Array, command: Array) -> Array:
 
 
 def _swapped(program: Program, planes: Array, side: str) -> Array:
-    """What leaves (or may leave) a router by a side, listed under the colour it arrives as."""
+    """What leaves (or may leave) a router by a side, listed under the color it arrives as."""
     if not program.meta.swaps:
         return planes
     partner = planes[jnp.asarray(program.meta.partners)]
@@ -99,7 +98,7 @@ def _passes_filter(program: Program, state: FabricState, data: Array, flag: Arra
 
 
 def _arbitrate(wants: Array, ports: Array) -> Array:
-    """Grant links to the lowest colour; [C, H, W] bool."""
+    """Grant links to the lowest color; [C, H, W] bool."""
     used = jnp.zeros_like(ports[0])
     grants = []
     for c in range(ports.shape[0]):
@@ -119,7 +118,7 @@ def _collect(
     passed = flag & jnp.uint8(255 - ADVANCE)
     value = _next_hop(data, flag) if per_hop else data
     got, got_flag, count = up, up_flag, (up_flag != 0).astype(jnp.int8)
-    for side, opposite in _OPPOSITE.items():
+    for side, opposite in OPPOSITE.items():
         sent = (ports & Port[opposite]) != 0
         leaves = _swapped(program, jnp.where(sent, passed, 0).astype(jnp.uint8), opposite)
         here = shift_from(leaves, side)
@@ -159,10 +158,6 @@ def _switches(
 def router_step(program: Program, state: FabricState) -> tuple[FabricState, RouterMoves]:
     """Advance routers, ramps and input queues; the CE's injections follow in its own step.
 
-    Args:
-        program: routes.
-        state: at the start of the cycle.
-
     Returns:
         The state with routers, the down pipe and the queues moved (the CE has not popped yet),
         and the moves. The up pipe is left to the CE's step, which may add to it.
@@ -176,7 +171,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     # 1. Which ports could take the head of each FIFO.
     room = held < 2
     free = jnp.zeros_like(tx)
-    for side, opposite in _OPPOSITE.items():
+    for side, opposite in OPPOSITE.items():
         takes = _swapped(program, shift_from(room & ((rx & Port[opposite]) != 0), side), side)
         free = free | jnp.where(takes, Port[side], 0).astype(jnp.uint8)
     queue_room = occupancy(state.queue) < jnp.asarray(program.depth)[:, None, None]

@@ -1,6 +1,6 @@
 """Everything that changes while a program runs: arrays over the grid.
 
-Order of the axes: colours C, then stages or slots, then H, W; memory is [M, H, W].
+Order of the axes: colors C, then stages or slots, then H, W; memory is [M, H, W].
 """
 
 from typing import Any, NamedTuple
@@ -36,8 +36,8 @@ class FabricState(NamedTuple):
     Attributes:
         cycle: [] int32 cycles so far
         progress: [] bool, whether the last cycle changed anything
-        fault: [4] int32 ``Fault``, colour index, y, x of the first fault
-        router: [C, 2, H, W] lanes, the routers' FIFO per colour
+        fault: [4] int32 ``Fault``, color index, y, x of the first fault
+        router: [C, 2, H, W] lanes, the routers' FIFO per color
         up: [C, T_R, H, W] lanes from CE to router, stage 0 at the CE
         down: [C, T_R - 1, H, W] lanes from router to CE, stage 0 at the router
         queue: [C, D, H, W] lanes, input queues

@@ -120,7 +120,11 @@ def scatter(
         [H, W, ...] and the clock.
     """
     x, clock = _along(axis, x, clock)
-    _check_chunks(x, axis)
+    if x.ndim < 3 or x.shape[2] != x.shape[1]:
+        raise FabricError(
+            f"scatter along {axis}: got {x.shape}; the third axis must hold one chunk for each of"
+            f" the {x.shape[1]} PEs"
+        )
     return _along(axis, x[:, 0], timing.scatter_time(clock, _words(x) // x.shape[2], spec))
 
 
@@ -135,14 +139,6 @@ def gather(
     x, clock = _along(axis, x, clock)
     y = jnp.zeros((x.shape[0], x.shape[1], *x.shape[1:]), x.dtype).at[:, 0].set(x)
     return _along(axis, y, timing.gather_time(clock, _words(x), spec))
-
-
-def _check_chunks(x: Array, axis: str) -> None:
-    if x.ndim < 3 or x.shape[2] != x.shape[1]:
-        raise FabricError(
-            f"scatter along {axis}: got {x.shape}; the third axis must hold one chunk for each of"
-            f" the {x.shape[1]} PEs"
-        )
 
 
 def _chain(x: Array) -> Array:

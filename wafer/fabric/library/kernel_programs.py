@@ -16,6 +16,7 @@ from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
 from wafer.fabric.program.tables import Program
+from wafer.machine.arch import OPPOSITE, STEPS
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["gemv_program", "seven_point_program", "sparse_matvec_program", "summa_program"]
@@ -99,14 +100,14 @@ def sparse_matvec_program(
 def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> Program:
     """SUMMA of :func:`wafer.fabric.library.summa`: tiles of the next step arrive meanwhile.
 
-    Each column of A and row of B has a colour of its own. Arrays: ``"a"`` [k, m] (column-major
+    Each column of A and row of B has a color of its own. Arrays: ``"a"`` [k, m] (column-major
     A), ``"b"`` [k, n], ``"c"`` [n, m]; a second copy of a and b takes the odd steps' tiles.
 
     Raises:
         FabricError: more than four PEs a side (a CE has eight input queues).
     """
     if not 1 < size <= 4:
-        raise FabricError(f"summa_program: {size} x {size} PEs; a colour per step allows 2 to 4")
+        raise FabricError(f"summa_program: {size} x {size} PEs; a color per step allows 2 to 4")
     layout = Layout(size, size, spec, overheads=False)
     words = {"a": m * k, "b": k * n}
     for name in ("a", "b"):
@@ -144,8 +145,7 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
     return layout.build()
 
 
-# direction a halo travels -> (x step, y step, port it arrives by)
-_TRAVEL = {"S": (0, 1, "N"), "W": (-1, 0, "E"), "N": (0, -1, "S"), "E": (1, 0, "W")}
+_TRAVEL = "SWNE"  # directions in which halos travel, in the order of the coefficients
 
 
 def seven_point_program(height: int, width: int, cells: int, spec: WaferSpec = WSE2) -> Program:
@@ -164,16 +164,18 @@ def seven_point_program(height: int, width: int, cells: int, spec: WaferSpec = W
         layout.array(side, cells)
     x, y = layout.x, layout.y
     inside = lambda at, size: (at >= 0) & (at < size)
-    for side, (dx, dy, came) in _TRAVEL.items():
+    for side in _TRAVEL:
+        dx, dy = STEPS[side]
         for parity, color in enumerate(colors[side]):
             sends = inside(x + dx, width) & inside(y + dy, height)
             hears = inside(x - dx, width) & inside(y - dy, height)
             even = (x + y) % 2 == parity
             layout.route(color, "RAMP", side, sends & even)
-            layout.route(color, came, "RAMP", hears & ~even)
+            layout.route(color, OPPOSITE[side], "RAMP", hears & ~even)
     for row, column in np.ndindex(height, width):
         ops = []
-        for side, (dx, dy, _) in _TRAVEL.items():
+        for side in _TRAVEL:
+            dx, dy = STEPS[side]
             own = colors[side][(row + column) % 2]
             other = colors[side][(row + column + 1) % 2]
             if inside(column - dx, width) & inside(row - dy, height):

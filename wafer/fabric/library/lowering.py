@@ -55,7 +55,7 @@ def _bind(layout: Layout, classes: dict[tuple[Op, ...], list[int]]) -> None:
 
 
 def chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int = 1) -> list[int]:
-    """Route chains of nodes ``reach`` columns apart, westwards, over two alternating colours.
+    """Route chains of nodes ``reach`` columns apart, westwards, over two alternating colors.
 
     Args:
         layout: the layout.
@@ -95,11 +95,11 @@ def chain_op(colors: Sequence[int], rank: int, *, last: bool, own: Operand, word
 def line_routes(
     layout: Layout, color: int, along: np.ndarray, root: int, where: np.ndarray | bool = True
 ) -> None:
-    """Multicast a colour both ways from position ``root`` of every row or column.
+    """Multicast a color both ways from position ``root`` of every row or column.
 
     Args:
         layout: the layout.
-        color: the colour.
+        color: the color.
         along: ``layout.x`` for rows, ``layout.y`` for columns.
         root: where it starts.
         where: which rows or columns.
@@ -118,7 +118,7 @@ def line_routes(
 def broadcast_program(
     width: int, height: int, words: int, root: int = 0, spec: WaferSpec = WSE2
 ) -> Program:
-    """One multicast colour from column ``root``: ``words + distance + 5`` cycles at each PE."""
+    """One multicast color from column ``root``: ``words + distance + 5`` cycles at each PE."""
     layout = _layout(width, height, words, spec)
     color, x = layout.color(), layout.x
     line_routes(layout, color, x, root)
@@ -130,7 +130,7 @@ def broadcast_program(
 def chain_program(
     width: int, height: int, words: int, spec: WaferSpec = WSE2, *, overheads: bool = False
 ) -> Program:
-    """Systolic chain to column 0 on two colours: ``words + 6 (width - 1)`` cycles."""
+    """Systolic chain to column 0 on two colors: ``words + 6 (width - 1)`` cycles."""
     return two_phase_program(width, height, words, width, spec=spec, overheads=overheads)
 
 
@@ -156,7 +156,7 @@ def two_phase_program(
 
 
 def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]:
-    """Colours of the chains inside groups, and of the chain of their first columns."""
+    """Colors of the chains inside groups, and of the chain of their first columns."""
     width, columns = layout.width, np.arange(layout.width)
     ends = np.minimum(columns - columns % group + group, width) - 1
     first = chain_routes(layout, columns % group, ends % group)
@@ -194,7 +194,7 @@ def _two_phase_ops(
 def allreduce_program(
     width: int, height: int, words: int, group: int, spec: WaferSpec = WSE2
 ) -> Program:
-    """All-reduce a vector over the grid on eight colours.
+    """All-reduce a vector over the grid on eight colors.
 
     Two-phase reduce along the rows, chain up column 0, multicast down it and along the rows
     (the X-Y scheme of Luczynski et al., HPDC'24).
@@ -232,7 +232,7 @@ def allreduce_program(
 def tree_program(
     width: int, height: int, words: int, spec: WaferSpec = WSE2, *, overheads: bool = False
 ) -> Program:
-    """Binary tree to column 0, one colour per round; the last receive streams into the send.
+    """Binary tree to column 0, one color per round; the last receive streams into the send.
 
     With overheads every receive pays ``op_reload``: in the CSL they are turns of a loop.
     """
@@ -342,7 +342,7 @@ def gather_program(width: int, height: int, words: int, spec: WaferSpec = WSE2) 
 def shift_program(
     width: int, height: int, words: int, hops: int = 1, spec: WaferSpec = WSE2
 ) -> Program:
-    """Every PE's vector moves ``hops`` columns east; ``hops + 1`` colours keep senders apart.
+    """Every PE's vector moves ``hops`` columns east; ``hops + 1`` colors keep senders apart.
 
     The receive runs in a microthread, so that full queues never stop both neighbours.
     """
@@ -442,7 +442,7 @@ def _both_ways(at: int, size: int, low: str, high: str) -> list[str]:
 
 
 def _multicast_tree(layout: Layout, color: int, root_x: int, root_y: int) -> None:
-    """Route a colour from the root along its column and from there along every row."""
+    """Route a color from the root along its column and from there along every row."""
     y, spine = layout.y, layout.x == root_x
     line_routes(layout, color, layout.x, root_x)
     across = _both_ways(root_x, layout.width, "W", "E")

@@ -72,14 +72,14 @@ inline std::pair<int64_t, int64_t> span(const Operand& o, int64_t n) {
   return out;
 }
 
-// Says which of an operation's operands leads outside of the memory or the colours.
+// Says which of an operation's operands leads outside of the memory or the colors.
 inline std::string operand_problem(const Op& op, const Program& p) {
   const Operand* const all[] = {&op.dst, &op.src[0], &op.src[1], &op.src[2]};
   const bool is_read[] = {true, true, op.opcode > kMov, op.opcode == kMac};
   for (int k = 0; k < 4; ++k) {
     const Operand& o = *all[k];
     if (o.kind == kFabric) {
-      const Range colors{"an operand's colour", 0, p.colors - 1};
+      const Range colors{"an operand's color", 0, p.colors - 1};
       if (const auto wrong = within(colors, &o.base, 1); !wrong.empty()) return wrong;
     }
     if (o.kind != kMem || op.dst.kind == kNone || !is_read[k] || op.n == 0) continue;
@@ -97,7 +97,7 @@ inline std::string op_problem(const Op& op, const Program& p) {
       {op.opcode, {"opcode", kWork, kMax}}, {op.dtype, {"dtype", kFloat32, kUint32}},
       {op.n, {"the number of elements", 0, kMost}}, {op.rate, {"rate", 1, kMost}},
       {op.thread, {"microthread", -1, p.threads - 2}},
-      {op.position_color, {"the colour whose switch is set, plus 1,", 0, p.colors}},
+      {op.position_color, {"the color whose switch is set, plus 1,", 0, p.colors}},
       {op.position_color && op.position != kTorn ? op.position : 0,
        {"switch position", 0, p.positions - 1}},
   };
@@ -122,7 +122,7 @@ inline std::string task_problem(const Program& p) {
     const std::pair<int, Range> columns[] = {
         {task.id, {"a task's id", 0, p.tasks - 1}},
         {task.kind, {"a task's kind", kLocal, kControlTask}},
-        {task.key, {"a task's colour or control id", task.kind == kLocal ? INT32_MIN : 0, most}},
+        {task.key, {"a task's color or control id", task.kind == kLocal ? INT32_MIN : 0, most}},
     };
     for (const auto& [value, range] : columns)
       if (const auto wrong = within(range, &value, 1); !wrong.empty()) return wrong;
@@ -134,7 +134,7 @@ inline std::string task_problem(const Program& p) {
 inline std::string program_problem(const Program& p, int64_t rows) {
   const int64_t lanes = int64_t(p.colors) * p.pes(), routes = p.positions * lanes;
   std::string wrong[] = {
-      within({"a colour's partner", 0, p.colors - 1}, p.partner, p.colors),
+      within({"a color's partner", 0, p.colors - 1}, p.partner, p.colors),
       within({"a queue's depth", 1, p.depth}, p.limit, p.colors),
       within({"a mask of ports (rx)", 0, 31}, p.rx, routes),
       within({"a mask of ports (tx)", 0, 31}, p.tx, routes),

@@ -23,7 +23,7 @@ constexpr int kHeader = 19, kProgram = 10, kState = 24, kMemory = 20, kCode = 8;
 
 constexpr Range kFlag[] = {{"a flag", 0, 1}};
 constexpr Range kHeaderRanges[kHeader] = {
-    {"height", 1, 1 << 20}, {"width", 1, 1 << 20}, {"the number of colours", 0, kColors},
+    {"height", 1, 1 << 20}, {"width", 1, 1 << 20}, {"the number of colors", 0, kColors},
     {"the number of switch positions", 1, kTorn}, {"the number of tasks", 0, kTasks},
     {"words of memory", 0, INT32_MAX}, {"words of a queue", 1, kRamp},
     {"the ramp's latency", 1, kRamp}, {"the number of threads", 1, kThreads},

@@ -10,7 +10,7 @@
 
 namespace wafer {
 
-// One colour at one PE. R ramp stages at most (2: exactly), D queue words at most.
+// One color at one PE. R ramp stages at most (2: exactly), D queue words at most.
 template <int R, int D>
 struct alignas(R == 2 && D == 2 ? 64 : 4) Lane {
   uint32_t router[2], up[R], down[R - 1], queue[D], sent;
@@ -102,7 +102,7 @@ class Grid {
     for (; mask; mask &= mask - 1) visit(__builtin_ctz(mask));
   }
 
-  // The colour as which what leaves a PE by a side arrives.
+  // The color as which what leaves a PE by a side arrives.
   int swapped(int cell, int c, int side) const {
     if (!p_.swaps) return c;
     return p_.swap[(int64_t(side >= 2) * p_.colors + c) * p_.pes() + pe(cell)] ? p_.partner[c] : c;

@@ -6,10 +6,10 @@
 namespace wafer {
 namespace {
 
-// What the CE does to its colours in one cycle.
+// What the CE does to its colors in one cycle.
 struct Issue {
   uint32_t pops = 0, value = 0;
-  int send = -1;  // colour index
+  int send = -1;  // color index
   uint8_t flag = 0;
 };
 
@@ -176,7 +176,7 @@ class Machine : public Grid<R, D> {
       }
   }
 
-  // Moves one colour; whether anything moved.
+  // Moves one color; whether anything moved.
   bool route(int cell, int c, L& lane, const Issue& issue, Fault* fault) {
     const Program& p = this->p_;
     const int ramp = this->ramp_;
@@ -328,7 +328,7 @@ class Machine : public Grid<R, D> {
     return begins;
   }
 
-  // Keeps the first fault of a cycle: by kind, colour, PE.
+  // Keeps the first fault of a cycle: by kind, color, PE.
   static void note(Fault* fault, Fault seen) {
     *fault = first(*fault, seen);
   }

@@ -16,7 +16,7 @@ static_assert(sizeof(Op) == kFields * sizeof(int), "rows are read in place");
 enum TaskKind { kLocal, kData, kControlTask };
 
 struct Task {
-  int id, kind, key;  // key: colour index of data and teardown tasks, id of control tasks
+  int id, kind, key;  // key: color index of data and teardown tasks, id of control tasks
   bool teardown;
 };
 
@@ -60,7 +60,7 @@ struct Fault {
   std::tuple<int, int, int> key() const { return {kind, color, pe}; }
 };
 
-// The one that the reference engine would report: by kind, colour, PE.
+// The one that the reference engine would report: by kind, color, PE.
 inline Fault first(const Fault& a, const Fault& b) {
   return !a.kind || (b.kind && b.key() < a.key()) ? b : a;
 }

@@ -45,7 +45,7 @@ Shape read_shape(const int32_t* h) {
 }
 
 constexpr Range kHeader[] = {
-    {"rows", 1, 1 << 20}, {"blocks of 512 PEs", 1, 1 << 20}, {"the number of colours", 0, kMaxColors},
+    {"rows", 1, 1 << 20}, {"blocks of 512 PEs", 1, 1 << 20}, {"the number of colors", 0, kMaxColors},
     {"the ramp's latency", 1, kMaxRamp}, {"counter bits", 1, 31}, {"the number of slots", 1, kMaxSlots},
     {"whether rows exchange words", 0, 1}, {"the limit of cycles", 0, INT32_MAX},
     {"the number of ports", 0, 5 * kMaxColors}, {"the number of reads", 0, kMaxPairs},
@@ -77,9 +77,9 @@ std::string problem(const int32_t* h, int64_t count, int64_t words) {
   const std::string all[] = {
       count_problem("the masks", words, int64_t(h[0]) * h[1] * planes * 16),
       within({"a queue's depth", 1, kMostDepth}, h + fixed, colors),
-      pairs_problem("a pair of colour and port", at, ports, h[2], 5),
-      pairs_problem("a pair of read slot and colour", at + 2 * ports, reads, h[5], h[2]),
-      pairs_problem("a pair of written slot and colour", at + 2 * (ports + reads), writes, h[5], h[2]),
+      pairs_problem("a pair of color and port", at, ports, h[2], 5),
+      pairs_problem("a pair of read slot and color", at + 2 * ports, reads, h[5], h[2]),
+      pairs_problem("a pair of written slot and color", at + 2 * (ports + reads), writes, h[5], h[2]),
   };
   for (const std::string& one : all)
     if (!one.empty()) return one;

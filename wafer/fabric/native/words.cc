@@ -278,7 +278,7 @@ class Grid {
     return any(diff);
   }
 
-  // Moves one colour; returns bits of whatever changed.
+  // Moves one color; returns bits of whatever changed.
   V route(V* x, int c, V go, V inject, V sends, V takes, V got, V to_ce, V* clash) {
     V *one = x + router_ + 2 * c, *two = one + 1, *up = x + up_ + c * s_.ramp;
     V *down = x + down_ + c * (s_.ramp - 1), *queue = x + queue_[c];

@@ -20,9 +20,9 @@ struct Shape {
   int rows, blocks, colors, ramp, bits, slots, vertical;
   int64_t max_cycles;
   int n_ports, n_reads, n_writes;
-  int depths[kMaxColors], merges[kMaxColors], shared[5];  // shared[p]: several colours use port p
-  Pair ports[kMaxColors * 5];                              // (colour, port), ordered
-  Pair reads[kMaxPairs], writes[kMaxPairs];                // (slot, colour)
+  int depths[kMaxColors], merges[kMaxColors], shared[5];  // shared[p]: several colors use port p
+  Pair ports[kMaxColors * 5];                              // (color, port), ordered
+  Pair reads[kMaxPairs], writes[kMaxPairs];                // (slot, color)
   int masks() const { return n_ports + colors + n_reads + n_writes + slots * (1 + bits); }
 };
 

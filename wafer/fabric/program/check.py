@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a program before it runs, named by PE and colour."""
+"""What can be known to be wrong with a program before it runs, named by PE and color."""
 
 import numpy as np
 
@@ -6,11 +6,10 @@ from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import FabIn, FabOut, Op
 from wafer.fabric.program.tables import Program
+from wafer.machine.arch import OPPOSITE, STEPS
 
 __all__ = ["check_program", "neighbour"]
 
-# side -> (row step, column step, the side as the neighbour sees it)
-_SIDES = {"N": (-1, 0, "S"), "E": (0, 1, "W"), "S": (1, 0, "N"), "W": (0, -1, "E")}
 _INPUT_QUEUES = 8
 
 
@@ -22,7 +21,7 @@ def neighbour(plane: np.ndarray, side: str, outside: int = 0) -> np.ndarray:
         side: the side on which the neighbour lies.
         outside: value beyond the edge.
     """
-    dy, dx, _ = _SIDES[side]
+    dx, dy = STEPS[side]
     out = np.roll(plane, (-dy, -dx), axis=(-2, -1))
     if dy:
         out[..., -1 if dy > 0 else 0, :] = outside
@@ -45,20 +44,20 @@ def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
 
     Raises:
         RouteError: see :meth:`wafer.fabric.Layout.build`.
-        FabricError: a data task on a colour that its PE does not receive.
+        FabricError: a data task on a color that its PE does not receive.
     """
     for index, color in enumerate(program.meta.colors):
         rx, tx = program.rx[:, index], program.tx[:, index]
         every_rx, every_tx = np.bitwise_or.reduce(rx), np.bitwise_or.reduce(tx)
         _check_swap(program, index)
         swapped = np.bitwise_or.reduce(program.rx[:, program.meta.partners[index]])
-        for side, (dy, _, opposite) in _SIDES.items():
-            swaps = program.swap[1 if dy else 0, index]
+        for side, opposite in OPPOSITE.items():
+            swaps = program.swap[int(side in "NS"), index]
             takes = np.where(swaps, neighbour(swapped, side), neighbour(every_rx, side))
             _check_side(color, side, every_rx, every_tx, takes & Port[opposite])
         empty = (every_rx == 0) & (every_tx != 0)
         if empty.any():
-            raise RouteError(f"{_first(empty)}, colour {color}: leaves the router but never enters")
+            raise RouteError(f"{_first(empty)}, color {color}: leaves the router but never enters")
     _check_descriptors(program, ops)
     _check_tasks(program)
 
@@ -67,11 +66,11 @@ def _check_swap(program: Program, index: int) -> None:
     meta, partner = program.meta, program.meta.partners[index]
     color, swap = meta.colors[index], program.swap[:, index]
     if swap.any() and not meta.spec.color_swap:
-        raise RouteError(f"colour {color}: {meta.spec.name} cannot swap colours")
+        raise RouteError(f"color {color}: {meta.spec.name} cannot swap colors")
     alone = (swap != program.swap[:, partner]).any(axis=0) if partner != index else swap.any(axis=0)
     if alone.any():
         raise RouteError(
-            f"{_first(alone)}, colour {color}: it swaps with colour {color ^ 1}, which must be"
+            f"{_first(alone)}, color {color}: it swaps with color {color ^ 1}, which must be"
             " declared and swap along the same axes here"
         )
 
@@ -79,20 +78,20 @@ def _check_swap(program: Program, index: int) -> None:
 def _check_side(
     color: int, side: str, every_rx: np.ndarray, every_tx: np.ndarray, takes: np.ndarray
 ) -> None:
-    opposite = _SIDES[side][2]
+    opposite = OPPOSITE[side]
     inside = neighbour(np.ones_like(every_tx), side)
     for name, mask in (("tx", every_tx), ("rx", every_rx)):
         off = ((mask & Port[side]) != 0) & (inside == 0)
         if off.any():
             raise RouteError(
-                f"{_first(off)}, colour {color}: {name} {side} points off the grid of"
+                f"{_first(off)}, color {color}: {name} {side} points off the grid of"
                 f" {every_tx.shape[1]}x{every_tx.shape[0]} PEs"
             )
     lost = ((every_tx & Port[side]) != 0) & (takes == 0)
     if lost.any():
         raise RouteError(
-            f"{_first(lost)}, colour {color}: sent {side}, but the neighbour there never takes"
-            f" the colour from its {opposite}; add rx {opposite} to its route"
+            f"{_first(lost)}, color {color}: sent {side}, but the neighbour there never takes"
+            f" the color from its {opposite}; add rx {opposite} to its route"
         )
 
 
@@ -111,13 +110,13 @@ def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> No
             missing = mask & (have == 0)
             if missing.any():
                 raise RouteError(
-                    f"{_first(missing)}, colour {operand.color}: {op.kind} uses it, but the PE's"
+                    f"{_first(missing)}, color {operand.color}: {op.kind} uses it, but the PE's"
                     f" router has no {side} for it"
                 )
     queues = (out_of != 0).sum(axis=0) if len(colors) else np.zeros((1, 1), int)
     if queues.max(initial=0) > _INPUT_QUEUES:
         raise RouteError(
-            f"{_first(queues > _INPUT_QUEUES)}: {queues.max()} colours enter the CE; it has"
+            f"{_first(queues > _INPUT_QUEUES)}: {queues.max()} colors enter the CE; it has"
             f" {_INPUT_QUEUES} input queues"
         )
 
@@ -131,6 +130,6 @@ def _check_tasks(program: Program) -> None:
             deaf = (program.entry[index] >= 0) & (out_of[key] == 0)
             if deaf.any():
                 raise FabricError(
-                    f"{_first(deaf)}, colour {program.meta.colors[key]}: data task {name!r} waits"
-                    " for a colour that never reaches this CE; add tx RAMP"
+                    f"{_first(deaf)}, color {program.meta.colors[key]}: data task {name!r} waits"
+                    " for a color that never reaches this CE; add tx RAMP"
                 )

@@ -42,7 +42,7 @@ class Column(enum.IntEnum):
     """Columns of the code table, one row per operation.
 
     DST, SRC0, SRC1 and SCALAR are the first of the columns that :class:`Field` names. THREAD is -1
-    for none; ACTIVATE, BLOCK and UNBLOCK are bits of tasks; POSITION_COLOR is 0 or a colour index
+    for none; ACTIVATE, BLOCK and UNBLOCK are bits of tasks; POSITION_COLOR is 0 or a color index
     + 1; the ranks are those of the task and of the microthread doing the operation.
     """
 
@@ -67,7 +67,7 @@ class Column(enum.IntEnum):
 
 
 class Field(enum.IntEnum):
-    """Columns of an operand, counted from its first. BASE is an address, a colour index or bits."""
+    """Columns of an operand, counted from its first. BASE is an address, a color index or bits."""
 
     KIND = 0
     BASE = 1
@@ -107,7 +107,7 @@ class Command(enum.IntEnum):
 
 
 class FilterKind(enum.IntEnum):
-    """Rule by which wavelets of a colour reach the CE."""
+    """Rule by which wavelets of a color reach the CE."""
 
     UNFILTERED = 0
     COUNTER = 1
@@ -123,5 +123,5 @@ class Fault(enum.IntEnum):
 
 
 FIELDS = len(Column) + 4 * (len(Field) - 1)
-# Switch position of a colour in teardown: it is taken from nowhere and leaves nowhere.
+# Switch position of a color in teardown: it is taken from nowhere and leaves nowhere.
 TORN = 255

@@ -55,7 +55,7 @@ def _operand(
             return Kind.MEM, base + offset, stride, inner, outer, 0
         case FabIn(color) | FabOut(color):
             if color not in colors:
-                raise RouteError(f"{op.kind}: colour {color} is not declared")
+                raise RouteError(f"{op.kind}: color {color} is not declared")
             out = isinstance(operand, FabOut)
             flags = operand.control + 2 * operand.advance_switch if out else 0
             return Kind.FABRIC, colors.index(color), 0, 0, 0, flags
@@ -96,7 +96,7 @@ def encode_op(
         op: the operation.
         last: whether its task ends after it.
         launch: overhead in cycles where the operation names none.
-        colors: declared colour ids in table order.
+        colors: declared color ids in table order.
         arrays: name -> (first word, words, dtype).
         tasks: name -> task id.
         spec: the machine.
@@ -134,7 +134,7 @@ def encode_op(
     if op.position is not None:
         color, position = op.position
         if color not in colors:
-            raise RouteError(f"{op.kind}: colour {color} is not declared")
+            raise RouteError(f"{op.kind}: color {color} is not declared")
         row[Column.POSITION_COLOR] = colors.index(color) + 1
         row[Column.POSITION] = position
     operands = {

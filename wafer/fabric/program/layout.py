@@ -1,4 +1,4 @@
-"""Writing a program: routes of each colour and lists of operations for each class of PE.
+"""Writing a program: routes of each color and lists of operations for each class of PE.
 
 A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
 checks it and returns a :class:`Program`: arrays over the grid, so that programs are data
@@ -46,7 +46,7 @@ class _Task:
 
 
 class Layout:
-    """Collect a program: colours and routes, arrays, and the tasks of each class of PE.
+    """Collect a program: colors and routes, arrays, and the tasks of each class of PE.
 
     Args:
         width: PEs in x.
@@ -56,7 +56,7 @@ class Layout:
             launch); without them every operation starts in the cycle after the one before it,
             which closed forms of wires and PEs are for.
         reload: charge ``op_reload`` in place of ``op_launch``.
-        host_io: keep memcpy's colours for it.
+        host_io: keep memcpy's colors for it.
         main_thread_priority: of the running task against microthreads (``Op.priority``), a level
             of ``<tile_config>``: "medium_low", "medium", "medium_high" or "high".
     """
@@ -98,7 +98,7 @@ class Layout:
         return np.broadcast_to(np.asarray(mask, bool), (self.height, self.width))
 
     def color(self, color: int | None = None, *, queue: int | None = None) -> int:
-        """Declare a colour, as ``@get_color``; None takes the lowest free id.
+        """Declare a color, as ``@get_color``; None takes the lowest free id.
 
         ``queue`` is the input queue whose depth bounds what waits at a PE.
         """
@@ -106,13 +106,13 @@ class Layout:
         free = [c for c in range(self.spec.colors) if c not in self._queues and c not in reserved]
         if color is None and not free:
             raise RouteError(
-                f"no colour left: {self.spec.name} routes {self.spec.colors},"
-                f" {len(reserved)} of them kept for host I/O; share colours by switches"
+                f"no color left: {self.spec.name} routes {self.spec.colors},"
+                f" {len(reserved)} of them kept for host I/O; share colors by switches"
             )
         color = free[0] if color is None else color
         if not 0 <= color < self.spec.colors or color in reserved:
             raise RouteError(
-                f"colour {color} is not routable: use 0..{self.spec.colors - 1}"
+                f"color {color} is not routable: use 0..{self.spec.colors - 1}"
                 + (f" without {reserved}, which host I/O holds" if reserved else "")
             )
         self._queues[color] = self.spec.default_queue if queue is None else queue
@@ -146,7 +146,7 @@ class Layout:
         torn: bool = False,
         reroutes: Sequence[tuple[str | Sequence[str], str | Sequence[str]]] = (),
     ) -> None:
-        """Set a colour's routes in a region, as ``@set_color_config``.
+        """Set a color's routes in a region, as ``@set_color_config``.
 
         Args:
             color: id from :meth:`color`.
@@ -158,8 +158,8 @@ class Layout:
             ring: wrap past the last position; otherwise the switch stays there.
             start: ``current_switch_pos``.
             filter: which wavelets reach the CE.
-            swap: "x", "y" or "xy": along these axes wavelets leave as the partner colour, whose
-                id differs in the last bit (``color_swap_x``); both colours must say so.
+            swap: "x", "y" or "xy": along these axes wavelets leave as the partner color, whose
+                id differs in the last bit (``color_swap_x``); both colors must say so.
             torn: start in teardown, until :func:`wafer.fabric.program.ops.exit_teardown`.
             reroutes: further ``(rx, tx)`` that the PE itself may write in place of the routes;
                 the first is position 4.
@@ -242,9 +242,9 @@ class Layout:
             active: activate it at the start (``@activate`` in a comptime block).
             blocked: block it at the start.
             high: high priority.
-            color: data task of that colour: each wavelet's arrival runs it once.
+            color: data task of that color: each wavelet's arrival runs it once.
             control: control task id: control wavelets naming it run it.
-            teardown: a colour: runs when that colour has gone into teardown here
+            teardown: a color: runs when that color has gone into teardown here
                 (``@set_teardown_handler``).
         """
         keys = {"data": color, "control": control, "teardown": teardown, "local": -1}
@@ -276,7 +276,7 @@ class Layout:
 
         Raises:
             RouteError: a route off the grid, towards a router that never takes it, or a
-                descriptor on a colour that its PE does not route.
+                descriptor on a color that its PE does not route.
             FabricError: tasks, threads or addresses that do not exist.
         """
         if len(self._tasks) > self.spec.task_ids:
@@ -345,13 +345,13 @@ class Layout:
 
     def _route_of(self, color: int) -> dict[str, np.ndarray]:
         if color not in self._routes:
-            raise RouteError(f"colour {color} is not declared; call layout.color({color}) first")
+            raise RouteError(f"color {color} is not declared; call layout.color({color}) first")
         return self._routes[color]
 
     @staticmethod
     def _place(mask: np.ndarray, color: int) -> str:
         where = np.argwhere(mask)
-        return f"PE ({where[0][1]}, {where[0][0]}), colour {color}" if len(where) else "no PE"
+        return f"PE ({where[0][1]}, {where[0][0]}), color {color}" if len(where) else "no PE"
 
 
 def _level(tables: list[np.ndarray]) -> list[np.ndarray]:

@@ -66,17 +66,17 @@ class Mem:
 
 @dataclasses.dataclass(frozen=True)
 class FabIn:
-    """``fabin_dsd``: the input queue of a colour; an empty queue suspends the operation."""
+    """``fabin_dsd``: the input queue of a color; an empty queue suspends the operation."""
 
     color: int
 
 
 @dataclasses.dataclass(frozen=True)
 class FabOut:
-    """``fabout_dsd``: inject into a colour; a full ramp suspends the operation.
+    """``fabout_dsd``: inject into a color; a full ramp suspends the operation.
 
     Attributes:
-        color: index the layout gave the colour.
+        color: index the layout gave the color.
         control: send control wavelets.
         advance_switch: the last wavelet also advances this PE's own switch once it has left.
     """
@@ -116,7 +116,7 @@ class Op:
         thread: None runs in the task (synchronous); 0..7 starts that microthread.
         on_done: ``(action, task name)`` pairs carried out when the last element is through.
         launch: cycles before the first element; None takes the layout's overhead.
-        position: ``(colour, position)``: the PE writes that switch position into its router when
+        position: ``(color, position)``: the PE writes that switch position into its router when
             the last element is through.
         priority: of its microthread against others and ``Layout.main_thread_priority``: "low",
             "medium" or "high"; of equals the task goes first, then the lowest id.
@@ -176,10 +176,10 @@ def work(cycles: int, *, thread: int | None = None) -> Op:
 
 
 def exit_teardown(color: int, position: int = 0) -> Op:
-    """Write a colour's routes anew and let it go on, as ``tile_config.teardown.exit``.
+    """Write a color's routes anew and let it go on, as ``tile_config.teardown.exit``.
 
     Args:
-        color: the colour.
+        color: the color.
         position: 0 for the routes it started with, 1.. for its switch positions, and after the
             last of the router's four the ``reroutes`` that its route lists.
     """

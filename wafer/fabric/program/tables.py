@@ -1,6 +1,6 @@
 """A program as tables: routes and code as arrays over the grid, which every engine reads.
 
-Glossary: C colours, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
+Glossary: C colors, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ class Meta(typing.NamedTuple):
     spec: the machine
     width: W
     height: H
-    colors: colour ids in the order of the C axis
+    colors: color ids in the order of the C axis
     arrays: (name, first word, words, dtype) of each array
     words: M
-    tasks: (name, kind, colour index or control id, high priority) in the order of the T axis
+    tasks: (name, kind, color index or control id, high priority) in the order of the T axis
     threads: microthreads used
     opcodes: opcodes used
     dtypes: element types used
     rate: most elements any operation takes in a cycle
-    filters: whether any colour is filtered
+    filters: whether any color is filtered
     switched: whether any switch has a second position
     controls: whether any operation sends control wavelets
-    swaps: whether any pair of colours changes places on a link
+    swaps: whether any pair of colors changes places on a link
     teardown: whether a task, a route or an operation deals with teardown
     ranked: whether microthreads go before tasks, or have an order among them besides their ids
     """
@@ -56,7 +56,7 @@ class Meta(typing.NamedTuple):
 
     @property
     def partners(self) -> tuple[int, ...]:
-        """Index of each colour's partner in a swap, the id that differs in the last bit."""
+        """Index of each color's partner in a swap, the id that differs in the last bit."""
         known = {c: i for i, c in enumerate(self.colors)}
         return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
 
@@ -73,10 +73,10 @@ class Program:
     """A checked program; a pytree whose leaves may be stacked and vmapped over.
 
     Attributes:
-        rx: [K, C, H, W] uint8, ports a colour is taken from, a mask of ``Port``.
+        rx: [K, C, H, W] uint8, ports a color is taken from, a mask of ``Port``.
         tx: [K, C, H, W] uint8, ports it leaves by.
-        positions: [C, H, W] uint8, switch positions defined; 0 where the colour is unused.
-        swap: [2, C, H, W] bool, whether the colour leaves by E and W, by N and S as its partner.
+        positions: [C, H, W] uint8, switch positions defined; 0 where the color is unused.
+        swap: [2, C, H, W] bool, whether the color leaves by E and W, by N and S as its partner.
         ring: [C, H, W] bool, whether the switch wraps.
         start: [C, H, W] uint8, first switch position.
         depth: [C] int32, words of the input queue.
@@ -105,7 +105,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which wavelets of a colour reach the CE; forwarding is not affected.
+    """Which wavelets of a color reach the CE; forwarding is not affected.
 
     Attributes:
         kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;

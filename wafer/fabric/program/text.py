@@ -12,12 +12,7 @@ _SOURCES = (Column.SRC0, Column.SRC1, Column.SCALAR)
 
 
 def op_text(program: Program, row: int) -> str:
-    """Return an operation of the code table as its builtin, "fadds(x, x, fabin(3), n=4)".
-
-    Args:
-        program: as built.
-        row: of its code.
-    """
+    """Return an operation of the code table as its builtin, "fadds(x, x, fabin(3), n=4)"."""
     code, kind = np.asarray(program.code)[row], Opcode(np.asarray(program.code)[row, Column.OPCODE])
     count = code[Column.N]
     if kind == Opcode.WORK:
@@ -41,11 +36,7 @@ def _operand(program: Program, fields: np.ndarray, fabric: str) -> str:
 
 
 def task_of_ops(program: Program) -> np.ndarray:
-    """[S] int32: the task, by its place in ``meta.tasks``, whose operation each row is.
-
-    Args:
-        program: as built.
-    """
+    """[S] int32: the task, by its place in ``meta.tasks``, whose operation each row is."""
     out = np.full(len(program.code), -1, np.int32)
     last = np.asarray(program.code)[:, Column.LAST]
     for task, entries in enumerate(np.asarray(program.entry)):

@@ -81,8 +81,8 @@ class LayerProgram:
         dy: stream of the output gradients.
         y: stream of the outputs.
         dx: stream of the input gradients; None in the first layer.
-        rows: the two colours of the chains along rows.
-        columns: the two colours of the chains along columns.
+        rows: the two colors of the chains along rows.
+        columns: the two colors of the chains along columns.
         relu: whether the outputs pass a ReLU.
         momentum: decay of the velocity; 0 keeps none.
     """
@@ -321,7 +321,7 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
     """A PE that the host writes images to: send array "input", then let the next PE send its own.
 
     Micro-batches that follow each other come from one PE, as far as possible: between two PEs
-    nothing keeps the second one's from overtaking the first one's on the other colour.
+    nothing keeps the second one's from overtaking the first one's on the other color.
 
     Args:
         stream: of the images.
@@ -332,7 +332,7 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
     ops, own = [], micro_batches // len(stream.line)
     for m in range(own):
         out = stream.out(place, m)
-        if m + len(stream.colors) < own:  # this colour's last one lets the others pass
+        if m + len(stream.colors) < own:  # this color's last one lets the others pass
             out = dataclasses.replace(out, advance_switch=False)
         ops.append(fmovs(out, mem("input", m * words), words))
     if stream.resets(place):

@@ -1,6 +1,6 @@
 """Ways of streams: how they spread in a region, and paths between regions that share no full link.
 
-A link takes one word per cycle in each direction, whatever the colour. Of the two streams into a
+A link takes one word per cycle in each direction, whatever the color. Of the two streams into a
 layer one comes by the free column west of its region and runs east along every row, the other by
 the free row north of it and runs south down every column. Chains and lines of senders run against
 them, west and north. Paths between regions are the cheapest by hops and by what the links carry
@@ -11,10 +11,10 @@ import collections
 import heapq
 from collections.abc import Iterable, Sequence
 
+from wafer.machine.arch import OPPOSITE, STEPS
 from wafer.spec import Region
 
 __all__ = [
-    "BACK",
     "Link",
     "Links",
     "Spot",
@@ -26,8 +26,6 @@ __all__ = [
     "tree",
 ]
 
-_STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}
-BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
 Spot = tuple[int, int]  # (x, y)
 Link = tuple[Spot, str]  # the side by which a PE's words leave
 _PER_HOP = 8  # words on a link that are avoided like one hop more
@@ -46,13 +44,13 @@ def pes_of(region: Region) -> list[Spot]:
 
 def moved(place: Spot, to: str) -> Spot:
     """The neighbour on a side."""
-    dx, dy = _STEPS[to]
+    dx, dy = STEPS[to]
     return place[0] + dx, place[1] + dy
 
 
 def side(place: Spot, other: Spot) -> str:
     """The side of a PE on which its neighbour lies."""
-    return next(s for s in _STEPS if moved(place, s) == other)
+    return next(s for s in STEPS if moved(place, s) == other)
 
 
 def lane(region: Region, towards: str) -> list[Spot]:
@@ -83,7 +81,7 @@ def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tup
             source = "S" if y < start[1] else "N"
             onward = "E" + "W" * (not towards) + "N" * (y <= start[1]) + "S" * (y >= start[1])
         elif towards:
-            source, onward = BACK[towards], towards
+            source, onward = OPPOSITE[towards], towards
         else:
             source, onward = ("E", "W") if x < start[0] else ("W", "E")
         source = came if (x, y) == start else source
@@ -135,7 +133,7 @@ class Links:
                     at, to = came[at]
                     steps.append(to)
                 return steps[::-1]
-            for to in _STEPS:
+            for to in STEPS:
                 there = moved(at, to)
                 inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
                 if not inside or there in walls:

@@ -1,8 +1,8 @@
 """Routes between and inside rectangles of PEs: streams that one region gathers and another shares.
 
-A stream is one colour. The PEs of a line put their words on it one after another, each letting
+A stream is one color. The PEs of a line put their words on it one after another, each letting
 those behind it pass when it is done (as ``gather_program`` does); the last one's control wavelet
-sets the switches back, so that the line is ready again. The colour then runs to the other region
+sets the switches back, so that the line is ready again. The color then runs to the other region
 along a shortest free path and is multicast to all its PEs, whose filters keep each one's share.
 """
 
@@ -16,7 +16,6 @@ from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import (
-    BACK,
     Link,
     Links,
     Spot,
@@ -26,6 +25,7 @@ from wafer.fabric.training.paths import (
     side,
     tree,
 )
+from wafer.machine.arch import OPPOSITE
 from wafer.spec import Region
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Stream(NamedTuple):
-    """A stream as found, and its colour once it is routed.
+    """A stream as found, and its color once it is routed.
 
     line: (x, y) of the senders, in the order of their words
     steps: sides by which it leaves the first sender and every PE until it is in the region
@@ -57,7 +57,7 @@ class Stream(NamedTuple):
     colors: tuple[int, ...] = ()
 
     def color(self, m: int) -> int:
-        """Colour of a micro-batch."""
+        """Color of a micro-batch."""
         return self.colors[m % len(self.colors)]
 
     def out(self, place: Spot, m: int) -> FabOut:
@@ -142,7 +142,7 @@ def way_links(stream: Stream) -> list[Link]:
 
 
 class Wires:
-    """Streams on a layout: those that share no PE share a colour.
+    """Streams on a layout: those that share no PE share a color.
 
     Args:
         layout: the layout.
@@ -153,19 +153,19 @@ class Wires:
         self._taken: dict[tuple[int, int], set[Spot]] = {}
 
     def connect(self, stream: Stream, filters: dict[Spot, Filter | None], queue: int) -> Stream:
-        """Route a stream by one more colour.
+        """Route a stream by one more color.
 
         Args:
             stream: from :func:`find_stream`.
             filters: what each PE of the target keeps; one without a filter keeps all.
-            queue: input queue of the colour at the target; all colours of the streams into one
+            queue: input queue of the color at the target; all colors of the streams into one
                 region need different ones.
 
         Returns:
-            The stream with the colour added to its others.
+            The stream with the color added to its others.
 
         Raises:
-            RouteError: no colour is left.
+            RouteError: no color is left.
         """
         path = [stream.line[0]]
         for step in stream.steps:
@@ -187,8 +187,8 @@ class Wires:
             where = spot(layout, place)
             layout.route(color, "RAMP", ahead, where, switches=switches, ring=bool(behind))
         for at, came, goes in zip(path[1:], stream.steps, stream.steps[1:], strict=False):
-            layout.route(color, BACK[came], goes, spot(layout, at))
-        spread = tree(stream.target, stream.towards, path[-1], BACK[stream.steps[-1]])
+            layout.route(color, OPPOSITE[came], goes, spot(layout, at))
+        spread = tree(stream.target, stream.towards, path[-1], OPPOSITE[stream.steps[-1]])
         taken = set(pes_of(stream.target))
         for at, (source, onward) in spread.items():
             ports = ["RAMP", *onward] if at in taken else onward

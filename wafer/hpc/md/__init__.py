@@ -32,7 +32,7 @@ __all__ = [
     "run",
 ]
 
-MOST_REACH = 4  # two axes of nine colours; there are 24
+MOST_REACH = 4  # two axes of nine colors; there are 24
 _SEGMENTS = 128
 _RESULTS = (("position", 3), ("velocity", 3), ("force", 3), ("energy", 1))
 _NOBODY = 1.0e5  # Angstrom between PEs without an atom, which are farther from all others

@@ -8,7 +8,7 @@ __all__ = ["best_group", "cycles"]
 # that at the next one. The others are of operations until their first word: one that sends words,
 # one that adds words up and passes them on, one that adds them up at a root, and the main root's
 # last one with what all do after it. A PE with several inputs takes _SWITCH more for each of the
-# last three, as its queue changes colours. Read off lines of 2 to 13 PEs.
+# last three, as its queue changes colors. Read off lines of 2 to 13 PEs.
 _HOP, _PASS, _NEXT, _ADD, _BACK, _SWITCH = 6, 13, 15, 23, 18, 5
 
 

@@ -23,7 +23,7 @@ def draw(tally: "Tally", sorted_loads: np.ndarray, channel: int = 0) -> "Figure"
         channel: of the cross sections.
 
     Returns:
-        Three axes: the macroscopic cross sections over energy, a colour per row of PEs; the
+        Three axes: the macroscopic cross sections over energy, a color per row of PEs; the
         histogram of energies by row; particles per PE, sorted and balanced.
     """
     from matplotlib.figure import Figure
@@ -45,5 +45,5 @@ def _draw_rows(over_energy: "Axes", by_row: "Axes", tally: "Tally", channel: int
         values = np.concatenate(sections)[:, channel]
         (dots,) = over_energy.plot(of_row, values, ".", markersize=2)
         by_row.hist(of_row, np.linspace(0, 1, 41).tolist(), color=dots.get_color())
-    over_energy.set(xlabel="energy", ylabel="cross section", title="Macroscopic, a colour per row")
-    by_row.set(xlabel="energy", ylabel="particles", title="Energies, a colour per row")
+    over_energy.set(xlabel="energy", ylabel="cross section", title="Macroscopic, a color per row")
+    by_row.set(xlabel="energy", ylabel="particles", title="Energies, a color per row")

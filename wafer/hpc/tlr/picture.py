@@ -7,7 +7,7 @@ from wafer.hpc.tlr.program import chunks
 
 __all__ = ["draw"]
 
-_MOST_NUMBERS = 24  # tiles along an axis, beyond which ranks are colours only
+_MOST_NUMBERS = 24  # tiles along an axis, beyond which ranks are colors only
 
 
 def draw(factors: Factors, terms: int, path: str | None = None):  # noqa: ANN201
@@ -34,7 +34,7 @@ def draw(factors: Factors, terms: int, path: str | None = None):  # noqa: ANN201
     colors = [f"C{column % 2}" for column in plan[:, 0].tolist()]
     bars.bar(np.arange(len(plan)), plan[:, 2] - plan[:, 1], color=colors, width=0.9)
     bars.axhline(terms, color="black", linewidth=0.8, linestyle="--")
-    bars.set(title="PEs; the colour changes with the tile column", xlabel="PE", ylabel="terms")
+    bars.set(title="PEs; the color changes with the tile column", xlabel="PE", ylabel="terms")
     if path:
         fig.savefig(path, dpi=80)
     return fig

@@ -104,7 +104,7 @@ inline bool configure(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   return true;
 }
 
-// The colour behind a fabric descriptor, by the rules of operands.
+// The color behind a fabric descriptor, by the rules of operands.
 inline bool receive_one(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
   if (!fits(program(core), Operand::kFabric, uint64_t(reg(core, i.b)), 1))
     return fault(core, kWrongOperand, core.pc, 0, worker), false;

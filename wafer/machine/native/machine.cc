@@ -37,7 +37,7 @@ void load(Wafer& w, Reader& in) {
     if (core.program >= 0) core.code = &w.programs[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
     for (int slot = 0; slot < w.slots; ++slot) {
-      const uint32_t word = uint32_t(in.next());  // colour and switch registers
+      const uint32_t word = uint32_t(in.next());  // color and switch registers
       Lane& lane = w.at(cell, slot);
       lane.color = uint16_t(word), lane.switches = uint16_t(word >> 16);
       w.swaps |= (lane.color & (kSwapX | kSwapY)) != 0;
@@ -67,7 +67,7 @@ void load(Wafer& w, Reader& in) {
 namespace {
 
 // A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
-// not take the colour from here, those that have no room, and whether the router lets nothing in
+// not take the color from here, those that have no room, and whether the router lets nothing in
 // from the ramp. Instead of pc: the sides from which the refusing router does.
 Waiting held(const Wafer& w, int cell, int slot) {
   const Lane& lane = w.at(cell, slot);
@@ -173,7 +173,7 @@ namespace {
 Machine& of(void* m) { return *static_cast<Machine*>(m); }
 }  // namespace
 
-// What names no PE, colour, program or line has no effect, and gives 0 or none.
+// What names no PE, color, program or line has no effect, and gives 0 or none.
 extern "C" {
 
 // None if the numbers are not those of a machine.

@@ -205,7 +205,7 @@ class Machine {
   const Recorder* recorder() const { return w_.recorder.get(); }  // none: nothing is recorded
 
   int64_t cycle() const { return w_.cycle; }
-  // Of a colour at a PE; -1 if there is none.
+  // Of a color at a PE; -1 if there is none.
   int slot(int cell, int color) const {
     return !has(cell) || color < 0 || color >= kColors ? -1 : w_.slot[color];
   }

@@ -25,8 +25,8 @@ inline uint8_t* locate(const Core& core, int64_t address, int bytes, bool write)
   return address + bytes > end ? nullptr : core.memory + address;
 }
 
-// The colour that a fabric operand reads, as a slot; -1 if its queue is bound to none. On WSE-2 the
-// descriptor's own colour comes before that of its queue, unless the running program has bound it.
+// The color that a fabric operand reads, as a slot; -1 if its queue is bound to none. On WSE-2 the
+// descriptor's own color comes before that of its queue, unless the running program has bound it.
 inline int source_slot(const Wafer& w, const Core& core, const Stream& s) {
   const FabricRow& row = program(core).fabrics[s.row];
   const int own = row.color >= 0 ? w.slot[row.color] : -1;
@@ -79,7 +79,7 @@ inline int resolve_fabric(Wafer& w, Core& core, uint64_t value, int k, Operation
   if (issue->queue < 0) issue->queue = row.queue;
   if (bool(row.sends) != (k == 0) || (row.sends && row.queue < 0)) issue->problem = kWrongOperand;
   if (!row.sends) {
-    // Old programs name a queue and a colour without binding one to the other.
+    // Old programs name a queue and a color without binding one to the other.
     if (row.queue >= 0 && row.color >= 0 && core.in_slot[row.queue] < 0 &&
         bound_to(core, w.slot[row.color]) < 0)
       bind_input(w, core, row.queue, w.slot[row.color]);
@@ -261,7 +261,7 @@ inline void push_fifo(Core& core, const Stream& s, uint32_t value) {
   fifo.starved = false;
 }
 
-// Whether all that an operation needs for an element is in plain rows of the memory, in colours
+// Whether all that an operation needs for an element is in plain rows of the memory, in colors
 // and in values, and no row leaves what the program declares: then nothing is left to check.
 inline bool is_plain(const Core& core, Operation& o) {
   if (o.op == DsdOp::kDfilt || o.clears) return false;

@@ -86,7 +86,7 @@ inline void watch(Wafer& w, Core& core, int thread) {
   core.with_fifos = fifos ? core.with_fifos | bit : core.with_fifos & uint16_t(~bit);
 }
 
-// After a queue was bound to another colour.
+// After a queue was bound to another color.
 inline void watch_all(Wafer& w, Core& core) {
   each(core.threads, [&](int thread) { watch(w, core, thread); });
 }
@@ -104,7 +104,7 @@ inline void take(Core& core, int slot) {
   pop_word(core, slot);
 }
 
-// The word of a colour that an operation reads.
+// The word of a color that an operation reads.
 inline uint32_t taken(Core& core, const Stream& s) {
   const uint32_t word = core.lanes[s.step].front() & mask(s);
   take(core, s.step);

@@ -1,4 +1,4 @@
-// Between CE and router: queues bound to colours, configuration registers, the host's streams.
+// Between CE and router: queues bound to colors, configuration registers, the host's streams.
 #pragma once
 #include "routers.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 inline const Program& program(const Core& core) { return *core.code; }
 
-// Words that a colour holds for the CE while no queue is bound to it.
+// Words that a color holds for the CE while no queue is bound to it.
 inline uint8_t own_depth(const Wafer& w, const Core& core, int slot) {
   if (w.costs.streams[w.colors[slot]] == 1) return uint8_t(w.costs.unbound_depth);
   return uint8_t(w.costs.wse3 || core.program < 0 ? 0 : w.costs.unbound_depth);
@@ -145,7 +145,7 @@ inline bool config_get(const Wafer& w, const Core& core, int address, int64_t* v
 inline bool config_set(Wafer& w, Core& core, int address, int value) {
   const int color = address & 31, queue = address & 7;
   if (address >= 0x7F20 && address < 0x7F38 && w.slot[color] >= 0) {
-    // What is swapped needs the other colour of its pair, which no other PE may have.
+    // What is swapped needs the other color of its pair, which no other PE may have.
     if (value & (kSwapX | kSwapY) && w.partner[w.slot[color]] < 0) return false;
     Lane& lane = core.lanes[w.slot[color]];
     lane.color = uint16_t(value);

@@ -24,7 +24,7 @@ inline Port* find_port(const Wafer& w, int cell, int slot, int side) {
   return nullptr;
 }
 
-// The port of a colour at a side; a new one if there is none.
+// The port of a color at a side; a new one if there is none.
 inline Port& port(Wafer& w, int cell, int slot, int side) {
   if (Port* there = find_port(w, cell, slot, side)) return *there;
   w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, false, {}, {}}));
@@ -228,7 +228,7 @@ inline void pop_word(Core& core, int slot) {
   if (!lane.size) core.queued &= ~(1u << slot);
 }
 
-// Of a colour in a cycle: it moved, its neighbours see a change, it holds words.
+// Of a color in a cycle: it moved, its neighbours see a change, it holds words.
 enum Change { kMoved = 1, kSeen = 2, kBusy = 4 };
 
 // What has entered moves the entering side, what has left the leaving side.
@@ -241,7 +241,7 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   aim(lane);
 }
 
-// Moves one colour, onto whose ramp a word may come.
+// Moves one color, onto whose ramp a word may come.
 [[gnu::always_inline]] inline int move_lane(Wafer& w, Core& core, int slot, Wavelet sent,
                                             Worker* worker) {
   Lane& lane = core.lanes[slot];

@@ -11,7 +11,7 @@
 
 namespace wafer::csl {
 
-// Sides in the order of the colour register's bits; what leaves by one arrives from the other of
+// Sides in the order of the color register's bits; what leaves by one arrives from the other of
 // its pair.
 constexpr uint8_t kRampPort = 16;
 inline int opposite(int side) { return side ^ 1; }  // west, east, south, north
@@ -19,7 +19,7 @@ inline int opposite(int side) { return side ^ 1; }  // west, east, south, north
 constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4;  // of a wavelet
 constexpr uint8_t kClash = 8;  // two came in one cycle
 
-// Fields of the colour register (CONFIG in codes.py).
+// Fields of the color register (CONFIG in codes.py).
 constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14;
 enum PopMode { kNoPop, kAlwaysPop, kPopOnAdvance, kPopOnAdvanceNop };
 
@@ -48,7 +48,7 @@ class Byte {
 class Wavelet {
  public:
   Wavelet() = default;  // nothing
-  // slot: of the colour; -1: that of the queue's register.
+  // slot: of the color; -1: that of the queue's register.
   Wavelet(int queue, int slot, int flag, uint32_t word)
       : bits_(uint64_t(word) << 32 | uint64_t(uint8_t(queue)) << 16 | uint64_t(uint8_t(slot)) << 8 |
               uint64_t(flag)) {}
@@ -74,7 +74,7 @@ class Wavelet {
   uint64_t bits_ = 0;
 };
 
-// One colour at one PE: the router's FIFO, the ramp's stages, and the CE's queue.
+// One color at one PE: the router's FIFO, the ramp's stages, and the CE's queue.
 struct alignas(32) Lane {
   Wavelet up[2], down;
   Wavelet arriving;        // from a neighbour in this cycle
@@ -182,7 +182,7 @@ struct alignas(64) Core {
   Byte flushed, flushing;   // output queues: found empty, and to be found so
   bool called = false;      // the host's launches wait
   bool commanded = false;   // the host's command stream waits for NEXT_COMMAND
-  int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
+  int8_t in_slot[kQueues], out_slot[kQueues];  // colors bound, as places in the list of lanes
   Wait waits[kThreads + 1];  // of the threads' operations; the main thread's included
 
   Byte encoded;             // input queues that the running program has bound
@@ -256,7 +256,7 @@ struct Worker {
   }
 };
 
-// Where words enter and leave a colour's router by a side that leads out of the rectangle.
+// Where words enter and leave a color's router by a side that leads out of the rectangle.
 struct Port {
   int cell, slot, side;
   bool takes = false;  // what leaves is kept
@@ -298,10 +298,10 @@ struct Wafer {
   const std::vector<FilterRow> filters;
   const std::vector<Program> programs;
   const int slots;
-  int8_t slot[kColors];  // of each colour, or -1
+  int8_t slot[kColors];  // of each color, or -1
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
-  bool swaps = false;  // a router may swap colours
+  bool swaps = false;  // a router may swap colors
   bool checks_bounds = false;
   std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
 

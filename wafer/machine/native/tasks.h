@@ -26,7 +26,7 @@ inline bool begin(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle
   return true;
 }
 
-// Data tasks (by colour or queue) that a word waits for.
+// Data tasks (by color or queue) that a word waits for.
 inline uint32_t channels(const Wafer& w, const Core& core) {
   uint32_t out = 0;
   if (!w.costs.wse3) {

@@ -87,5 +87,5 @@ def applied(
 
 
 def gate_set(tables: Tables, gate: Array) -> Array:
-    """WSE-2's colours are its data tasks."""
+    """WSE-2's colors are its data tasks."""
     return jnp.where(~jnp.asarray(tables.wse3) & (gate == Gate.COLOR), Gate.DATA, gate)

@@ -204,7 +204,7 @@ def execute(
     slots = _slots(tables, state)[rows, thread]
     heads, controls = front(state.lanes)
     every = jnp.arange(state.lanes.color.shape[1])
-    # A control wavelet at the head: the lowest colour's first.
+    # A control wavelet at the head: the lowest color's first.
     reads = slots >= 0
     control = reads & controls[rows[:, None], jnp.maximum(slots, 0)]
     heard = which & control.any(1)

@@ -54,9 +54,6 @@ def _bound(image: Image, tables: Tables) -> tuple[np.ndarray, np.ndarray, np.nda
 def start(image: Image) -> tuple[Tables, State]:
     """The constants of an image and the state before its first cycle.
 
-    Args:
-        image: compiled.
-
     Raises:
         CompileError: what ``tables_of`` refuses.
         RuntimeError: registers would have 32 bits.

@@ -39,9 +39,9 @@ def _short(value: Array) -> Array:
 
 
 def source_slot(tables: Tables, state: State, row: Array) -> Array:
-    """[C] or [C, T] slots that fabric operands read; -1 if the queue is bound to no colour.
+    """[C] or [C, T] slots that fabric operands read; -1 if the queue is bound to no color.
 
-    On WSE-2 the descriptor's own colour comes before that of its queue.
+    On WSE-2 the descriptor's own color comes before that of its queue.
     """
     get = row_of(tables, "fabrics", row)
     queue, color = get("queue"), get("color")
@@ -119,7 +119,7 @@ def _loaded(
 
 
 def _bind(tables: Tables, state: State, which: Array, queue: Array, slot: Array) -> State:
-    """Bind an input queue that has no colour yet."""
+    """Bind an input queue that has no color yet."""
     rows = jnp.arange(len(queue))
     lanes = state.lanes
     at = jnp.where(which, queue, 8)
@@ -203,16 +203,13 @@ def _operand(
     return state, operand, issue
 
 
-def _in_memory(operand: _Operand) -> Array:
-    return (operand.kind == Operand.MEMORY) | (operand.kind == Operand.SHAPED)
-
-
 def _steps(
     tables: Tables, state: State, op: Array, operands: list[_Operand]
 ) -> tuple[Array, Array]:
     """Elements per step, and cycles per step: rules 3 and 4 of ``costs.py``."""
     widths = jnp.asarray(WIDTHS)[op]
-    strides, rows = [], [_in_memory(operand) for operand in operands]
+    kinds = [operand.kind for operand in operands]
+    strides, rows = [], [(k == Operand.MEMORY) | (k == Operand.SHAPED) for k in kinds]
     for k, operand in enumerate(operands):
         inner = row_of(tables, "shapes", jnp.where(operand.kind == Operand.SHAPED, operand.row, 0))(
             "s3"

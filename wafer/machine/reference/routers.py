@@ -1,7 +1,7 @@
 """Routers, ramps and output queues: what leaves, what arrives, which switches advance.
 
-As ``native/routers.h`` and ``native/queues.h``; all PEs and colours at once but where the order of
-colours or queues decides.
+As ``native/routers.h`` and ``native/queues.h``; all PEs and colors at once but where the order of
+colors or queues decides.
 """
 
 from typing import NamedTuple
@@ -75,7 +75,7 @@ def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
 
 
 def depart(tables: Tables, state: State) -> tuple[State, Departures]:
-    """The first half of a cycle: the heads that can leave, lower colours first."""
+    """The first half of a cycle: the heads that can leave, lower colors first."""
     lanes = state.lanes
     cells, slots = lanes.color.shape
     rx, tx = _ports(lanes, 0), _ports(lanes, 1)

@@ -176,10 +176,6 @@ def _pair(operation: Callable[[Array, Array], Array], a: Array, b: Array) -> tup
     )
 
 
-def _larger(a: Array, b: Array) -> Array:
-    return jnp.fmax(a, b)
-
-
 def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
     """Bits of the result from those of the sources, and the next element's carry.
 
@@ -189,7 +185,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     adds, addh = _pair(jnp.add, a, b)
     subs, subh = _pair(jnp.subtract, a, b)
     muls, mulh = _pair(jnp.multiply, a, b)
-    maxs, maxh = _pair(_larger, a, b)
+    maxs, maxh = _pair(jnp.fmax, a, b)
     single, half = _pair(jnp.multiply, b, s)
     macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, single, 0)))
     mach = _half_bits(_half(a) + _half(jnp.where(op == DsdOp.FMACH, half, 0)))

@@ -1,4 +1,4 @@
-"""The state of all PEs as arrays: C PEs, S colours in use, T threads, M bytes, R registers."""
+"""The state of all PEs as arrays: C PEs, S colors in use, T threads, M bytes, R registers."""
 
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ class Outputs(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """Each colour at each PE, [C, S]: router, ramp up and down, and the CE's queue.
+    """Each color at each PE, [C, S]: router, ramp up and down, and the CE's queue.
 
     A flag is 1 for a word, with 2 for a control wavelet and 4 for one that advances switches.
     """
@@ -153,13 +153,13 @@ class State(NamedTuple):
         launched: [C, 2]; of them, the first one and how many.
         unanswered: scalar; calls that have to return, and streams to be freed.
         dsr: [C, 3, D, 2]; value, row of dsr_loads.
-        in_slot: [C, 8]; slot of the colour that an input queue is bound to, -1.
+        in_slot: [C, 8]; slot of the color that an input queue is bound to, -1.
         out_slot: [C, 8].
         stamp: [C, 2]; the counter, and since when it runs (-1: it does not).
         random: shift register.
         operations: of the threads.
         outputs: queues.
-        lanes: colours.
+        lanes: colors.
         links: [C, 5]; wavelets that left by the W, E, S, N and down the ramp.
         fault: the first PE's.
     """

@@ -1,5 +1,6 @@
 """What does not change while a program runs, as arrays; what is not run here is refused."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,10 +45,10 @@ class Tables(NamedTuple):
         operations, fabrics, shapes, dsr_loads: [P, rows, columns].
         queues: [P, 16, 2].
         local_tasks, data_tasks, control_tasks: [P, ids].
-        channels: [P] bits of colours or queues whose words can start a task.
+        channels: [P] bits of colors or queues whose words can start a task.
         colors: [S] of the slots.
-        slot: [24] of each colour; -1.
-        partner: [S] slot of the colour that a swap gives; -1.
+        slot: [24] of each color; -1.
+        partner: [S] slot of the color that a swap gives; -1.
         place: [C, 2] column and row.
         neighbour: [C, 4] to the W, E, S, N; -1.
         edges: bits of the sides on which the wafer ends.
@@ -133,14 +134,6 @@ def _padded(arrays: list[Any], least: int = 8) -> np.ndarray:
     return out
 
 
-def _each(values: list[Any], count: int, shape: tuple[int, ...], none: int) -> np.ndarray:
-    """[count, …] values of programs, filled up."""
-    out = np.full((count, *shape), none, np.int64)
-    for k, value in enumerate(values):
-        out[(k, slice(len(value))) if shape else k] = value
-    return out
-
-
 def _channels(program: Program) -> int:
     if (np.asarray(program.control_tasks) >= 0).any():
         return (1 << 24) - 1
@@ -176,8 +169,14 @@ def tables_of(image: Image) -> Tables:
     slot[colors] = np.arange(len(colors))
     partner = [slot[color ^ 1] for color in colors]
     table = lambda name: _padded([p.tables[name] for p in programs])
-    several = rounded_up(len(programs), 4)
-    each = lambda of, shape=(), none=0: _each([of(p) for p in programs], several, shape, none)
+
+    def each(of: Callable[[Program], Any], shape: tuple[int, ...] = (), none: int = 0) -> Array:
+        """[programs, …] values, filled up."""
+        out = np.full((rounded_up(len(programs), 4), *shape), none, np.int64)
+        for k, value in enumerate(map(of, programs)):
+            out[(k, slice(len(value))) if shape else k] = value
+        return out
+
     return Tables(
         program=image.tiles.reshape(-1).astype(np.int64),
         code=_padded([p.code for p in programs], 256),

@@ -284,7 +284,7 @@ def begin(
 
 
 def _channels(tables: Tables, state: State) -> Array:
-    """[C] bits of data tasks (by colour or queue) that a word waits for."""
+    """[C] bits of data tasks (by color or queue) that a word waits for."""
     queued = state.lanes.size > 0
     by_color = (queued.astype(jnp.int64) << jnp.asarray(tables.colors)).sum(1)
     rows = jnp.arange(len(queued))[:, None]

@@ -42,11 +42,7 @@ class RouteMasks(NamedTuple):
 
 
 def routes_of(image: Image) -> RouteMasks:
-    """Return the routes with which an image begins.
-
-    Args:
-        image: that runs.
-    """
+    """Return the routes with which an image begins."""
     every = slice(None), slice(None), slice(None)
     return RouteMasks(*(sides_of(image, *every, enter=enter) for enter in (True, False)))
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from wafer.energy import Counts
-from wafer.machine.codes import DsdOp, Op, Type
+from wafer.machine.codes import BYTES, DsdOp, Op, Type
 from wafer.machine.costs import ARCHS
 from wafer.machine.image import Program
 from wafer.machine.timing import instruction_cycles
@@ -23,7 +23,7 @@ _ELEMENTS = {
 }  # fmt: skip
 _SUMS, _PRODUCTS = (Op.ADD, Op.SUB), (Op.MUL, Op.DIV, Op.REM)
 _BITS = {Type.F16: "16", Type.F32: "32"}
-_BYTES = np.array([1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2])  # by Type
+_BYTES = np.array(BYTES)
 
 
 def counts_of(program: Program, arch: str, cycles: np.ndarray, work: np.ndarray) -> Counts:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.machine.arch import STEPS
 from wafer.machine.codes import DEEPEST_CALL
-from wafer.machine.image import Image, Program
+from wafer.machine.image import ENTRIES, Image, Program
 
 __all__ = [
     "FOR_DATA",
@@ -57,22 +58,21 @@ class Fault(enum.IntEnum):
 
 
 _FAULTS = {
-    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle{sides}; let"
-    " only one neighbour or the ramp send at a time (a switch or another colour)",
-    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer's edge; end the route"
+    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of color {detail} arrived in one cycle{sides}; let"
+    " only one neighbour or the ramp send at a time (a switch or another color)",
+    Fault.OFF_WAFER: "a wavelet of color {detail} was routed off the wafer's edge; end the route"
     " in RAMP there",
     Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
     " that one's completion activates it, or use another queue",
     Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"
     " declares; check the descriptor's offset and length, or the index",
-    Fault.UNBOUND_CONTROL: "a control wavelet of colour {detail} asks for control task {id}, which"
+    Fault.UNBOUND_CONTROL: "a control wavelet of color {detail} asks for control task {id}, which"
     " the program does not bind; bind it, or set the wavelet's NOCE bit",
     Fault.MESSAGE: "{message}",
     Fault.DIVISION: "integer division by zero",
     Fault.TOO_DEEP: f"more than {DEEPEST_CALL} calls within each other; does the recursion end?",
-    Fault.NO_COLOR: "no colour is bound to {direction} queue {detail}; call @initialize_queue"
-    " first",
-    Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a colour"
+    Fault.NO_COLOR: "no color is bound to {direction} queue {detail}; call @initialize_queue first",
+    Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a color"
     " or queue that this program configures",
     Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
     Fault.NO_THREAD: "an asynchronous operation has no queue and so no microthread; name a queue",
@@ -82,19 +82,18 @@ _FAULTS = {
     Fault.WRONG_OPERAND: "an output descriptor is read, an input descriptor is written, or there is"
     " no such one",
 }
-_TASKS = ("local task", "data task", "control task", "teardown handler of colour",
+_TASKS = ("local task", "data task", "control task", "teardown handler of color",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
-# Of a program, in the order of those.
-_TABLES = ("local_tasks", "data_tasks", "control_tasks", "teardown_handlers", "empty_handlers")
+_TABLES = tuple(ENTRIES)  # of a program, in the order of those
 _REASONS = (
     "its turn",
-    "data of colour {detail}",
+    "data of color {detail}",
     "room in output queue {detail}",
     "data in FIFO {detail}",
     "room in FIFO {detail}",
     "being unblocked",
     "being unblocked (it is activated)",
-    "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
+    "a task or operation that takes the wavelet of color {detail} at the head of its queue",
     "unblock_cmd_stream() after function {function}",
     "",  # of a router: see _held
 )
@@ -182,7 +181,7 @@ def _label(program: Program | None, task: int, number: int) -> str:
 
 
 def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
-    """The sides by which a colour may enter a router, as the program begins."""
+    """The sides by which a color may enter a router, as the program begins."""
     word = int(image.colors[y, x, color]) >> len(SIDES)
     return [side for bit, side in enumerate(SIDES) if word >> bit & 1]
 
@@ -281,7 +280,7 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
         y: row.
         side: 'WEST', 'EAST', 'SOUTH' or 'NORTH'; of 'RAMP', the PE itself.
     """
-    dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
+    dx, dy = STEPS.get(side[0], (0, 0))
     return x + dx, y + dy
 
 
@@ -326,7 +325,7 @@ def _place_of_route(image: Image, x: int, y: int, color: int) -> str:
 def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     """From where a router takes a color, and the line that says so."""
     if not image.routed[y, x, color]:
-        return f"which has no route for colour {color}"
+        return f"which has no route for color {color}"
     place = _place_of_route(image, x, y, color)
     names = " and ".join(side_names(sides)) or "nowhere"
     return f"which takes it from {names}{f' ({place})' if place else ''}"
@@ -350,12 +349,12 @@ def router_reason(
     """
     if refused:
         other = neighbor(*place, refused[0])
-        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[refused[0]]
+        back = SIDES[SIDES.index(refused[0]) ^ 1]
         where = f"PE {other} to the {refused[0]}"
-        return f"{where} to take colour {color} from its {back}, {taking(*other)}"
+        return f"{where} to take color {color} from its {back}, {taking(*other)}"
     if full and full[0] != "RAMP":
-        return f"PE {neighbor(*place, full[0])} to the {full[0]} to have room for colour {color}"
-    return f"the PE's queue to have room for colour {color}"
+        return f"PE {neighbor(*place, full[0])} to the {full[0]} to have room for color {color}"
+    return f"the PE's queue to have room for color {color}"
 
 
 def _held(image: Image, row: Sequence[int]) -> Waiting:
@@ -363,7 +362,7 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
     x, y, refused, full, outside, _, color, rx = row
     sides, busy = side_names(refused), side_names(full)
     if outside:
-        text = f"the router to let in colour {color} from RAMP, {_taking(image, x, y, color, rx)}"
+        text = f"the router to let in color {color} from RAMP, {_taking(image, x, y, color, rx)}"
     else:
         taking = lambda x, y: _taking(image, x, y, color, rx)
         text = router_reason((x, y), color, sides, busy, taking)

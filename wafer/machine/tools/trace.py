@@ -159,9 +159,6 @@ def gif(trace: Trace, path: str, frames: int = 60) -> None:
 def utilisation(trace: Trace) -> dict[str, np.ndarray]:
     """Return the fraction of the recorded cycles in which each PE's parts were busy.
 
-    Args:
-        trace: recorded.
-
     Returns:
         [H, W] planes: 'task', in which a task was running, and each link: 'west', 'east', 'south',
         'north', 'ramp'.
@@ -202,9 +199,6 @@ def profile(trace: Trace) -> list[Line]:
 
     An operation's cycles are those from its first to its last element, waits included. Cycles of
     instructions are in ``runtime.profile``.
-
-    Args:
-        trace: recorded.
     """
     first, cycles = dict[str, tuple[int, int]](), dict[tuple[str, int], int]()
     for place, text in sorted(trace.texts.items()):

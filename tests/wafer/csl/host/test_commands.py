@@ -10,7 +10,6 @@ import pytest
 from helpers.csl_host import image
 
 from wafer.cli import main
-from wafer.csl.host.tools import compiler
 from wafer.csl.host.tools.scripts import lost_bits, run_script
 
 
@@ -23,7 +22,7 @@ def compiled(monkeypatch, tmp_path):
         calls.append((str(layout), params, options))
         return image()
 
-    monkeypatch.setattr(compiler, "_compile", build)
+    monkeypatch.setattr("wafer.csl.semantics.compile.compile_layout", build)
     monkeypatch.chdir(tmp_path)
     return calls
 

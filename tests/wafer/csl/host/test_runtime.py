@@ -212,7 +212,7 @@ def test_a_call_that_frees_nothing(runtime, machine):
 
 def test_a_stream_that_ends_early(runtime):
     runtime.memcpy_h2d(IN, np.array([1], np.uint32), 0, 0, 1, 1, 1, streaming=True)
-    with pytest.raises(DeadlockError, match=r"(?s)2 word\(s\) of each PE .* colour 4.*sent 1 of 2"):
+    with pytest.raises(DeadlockError, match=r"(?s)2 word\(s\) of each PE .* color 4.*sent 1 of 2"):
         runtime.memcpy_d2h(np.zeros(2, np.uint32), OUT, 0, 0, 1, 1, 2, streaming=True)
 
 
@@ -255,7 +255,7 @@ class Line:
         (
             (0, 0, 3, 2, 1),
             {"streaming": True},
-            "colour 0 is no MEMCPYH2D .* MEMCPYH2D_1 = 3",
+            "color 0 is no MEMCPYH2D .* MEMCPYH2D_1 = 3",
         ),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 from wafer.csl.host.artifacts import save
 from wafer.csl.syntax.releases import release
 from wafer.errors import CompileError
-from wafer.machine.image import Image
 
 __all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
 
@@ -69,7 +68,7 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:ID,…",
-        help="params that are colours",
+        help="params that are colors",
     )
     parser.add_argument(
         *_names("--fabric-dims"),
@@ -88,9 +87,6 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
 def compile_to_folder(args: argparse.Namespace) -> Path:
     """Compile what the options say.
 
-    Args:
-        args: of ``add_options``.
-
     Returns:
         The folder.
 
@@ -98,11 +94,13 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         CslError: problems of the program; a fabric that is too small.
         CompileError: options that are not understood.
     """
+    from wafer.csl.semantics.compile import compile_layout
+
     params, colors = pairs("--params", args.params), pairs("--colors", args.colors)
     alone = args.fabric_dims is None and args.fabric_offsets is None
     memcpy = args.memcpy or alone or _imports_memcpy(args.layout)
     offsets = args.fabric_offsets or ((4, 1) if memcpy else (0, 0))  # before 0.9 without memcpy
-    image = _compile(
+    image = compile_layout(
         args.layout,
         params | colors,
         arch=args.arch,
@@ -123,12 +121,6 @@ def _imports_memcpy(layout: Path) -> bool:
         return '"<memcpy' in layout.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return True  # the compiler says what is wrong with the file
-
-
-def _compile(layout: Path, params: dict[str, str], **options: object) -> Image:
-    from wafer.csl.semantics.compile import compile_layout
-
-    return compile_layout(layout, params, **options)  # type: ignore[arg-type]
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

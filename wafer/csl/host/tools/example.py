@@ -4,7 +4,7 @@ from pathlib import Path
 
 __all__ = ["write_example"]
 
-_LAYOUT = """// Four PEs in a row; colour 4 goes from each to the next one.
+_LAYOUT = """// Four PEs in a row; color 4 goes from each to the next one.
 param width: u16 = 4;
 
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = width, .height = 1 });
@@ -110,9 +110,6 @@ _FILES = {"layout.csl": _LAYOUT, "pe.csl": _PE, "run.py": _RUN}
 
 def write_example(folder: Path) -> list[Path]:
     """Write the program's files.
-
-    Args:
-        folder: that is made if it is not there.
 
     Returns:
         The files.

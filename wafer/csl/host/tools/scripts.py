@@ -47,12 +47,7 @@ def _warn_of_lost_bits(script: str | Path) -> None:
 
 
 def run_script(script: str | Path, arguments: Sequence[str]) -> int:
-    """Run a Python script that imports ``cerebras``; its exit status.
-
-    Args:
-        script: its file.
-        arguments: of its command line.
-    """
+    """Run a Python script that imports ``cerebras``; its exit status."""
     _warn_of_lost_bits(script)
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
@@ -61,12 +56,7 @@ def run_script(script: str | Path, arguments: Sequence[str]) -> int:
 
 
 def run_here(script: str | Path, arguments: Sequence[str]) -> int:
-    """As ``run_script``, in this process; errors of the script are the caller's.
-
-    Args:
-        script: its file.
-        arguments: of its command line.
-    """
+    """As ``run_script``, in this process; errors of the script are the caller's."""
     before = sys.argv, sys.path
     sys.argv = [str(script), *arguments]
     sys.path = [str(Path(script).resolve().parent), str(_SHIMS), *sys.path]
@@ -84,9 +74,6 @@ def run_here(script: str | Path, arguments: Sequence[str]) -> int:
 
 def write_commands(folder: str | Path) -> list[Path]:
     """Write ``cslc`` and ``cs_python`` into a folder, for the PATH of programs' own scripts.
-
-    Args:
-        folder: that is made if it is not there.
 
     Returns:
         The files.

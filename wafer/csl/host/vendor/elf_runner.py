@@ -24,7 +24,7 @@ _MOST_CYCLES = 50_000_000
 
 
 class _Output(NamedTuple):
-    """What leaves: the name and type of the array, the colour, the map, the shape of the array."""
+    """What leaves: the name and type of the array, the color, the map, the shape of the array."""
 
     name: str
     dtype: np.dtype
@@ -91,7 +91,7 @@ class CSELFRunner:
     def add_output_tensor(
         self, color: int, port: str | tuple[str, int], dtype: npt.DTypeLike
     ) -> None:
-        """Keep what leaves on a colour; the map's name is that of the result."""
+        """Keep what leaves on a color; the map's name is that of the result."""
         if not isinstance(port, str):
             raise HostError("an output tensor needs a map, which names it and says its shape")
         ports = port_map(port)
@@ -157,7 +157,7 @@ class CSELFRunner:
                 waiting = "\n  ".join(map(str, self._machine.waiting()[:12]))
                 raise HostError(
                     f"'{output.name}': {len(words)} of {ports.items} words have left PE ({x}, {y})"
-                    f" by side {side} on colour {output.color}\n  {waiting}"
+                    f" by side {side} on color {output.color}\n  {waiting}"
                 )
             rows.append(words[: ports.items])
         out = np.empty(ports.order.size, output.dtype)

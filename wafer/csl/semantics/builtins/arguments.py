@@ -6,17 +6,9 @@ from wafer.csl.semantics.core.values import Function, Value
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Action, Gate
 
-__all__ = [
-    "action",
-    "fields_of",
-    "flag",
-    "gated",
-    "local_task",
-    "number_of",
-    "on_control",
-    "priority",
-    "simd",
-]
+__all__ = ["Fields", "fields_of", "gated", "local_task", "number_of"]
+
+_PRIORITIES = {"low": 0, "medium": 1, "high": 2}
 
 
 def fields_of(ev: Evaluator, value: Value, at: Position) -> dict[str, Value]:
@@ -37,31 +29,76 @@ def fields_of(ev: Evaluator, value: Value, at: Position) -> dict[str, Value]:
     return ev.fail(at, f"expected .{{…}} with fields, found {described(value)}")
 
 
-def flag(given: dict[str, Value], name: str) -> bool:
-    """A bool field, which is taken out; False where it is not given."""
-    return bool(given.pop(name).data) if name in given else False
+class Fields:
+    """The fields of a struct argument, each taken out when it is read.
 
-
-def action(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, int]:
-    """The Action of .activate or .unblock, and the id that it is for.
+    Attributes:
+        left: those that nothing has taken.
 
     Args:
         ev: that evaluates the call.
-        given: fields of the call's options; those that are read are taken out.
+        value: the struct; None: one without fields.
         at: where an error points.
     """
-    if "activate" in given and "unblock" in given:
-        ev.fail(at, "an operation has .activate or .unblock, not both")
-    if "activate" in given:
-        return Action.ACTIVATE, local_task(ev, given.pop("activate"), at)
-    if "unblock" in given:
-        gate, number = gated(ev, given.pop("unblock"), at)
-        return Action.UNBLOCK + gate, number
-    return Action.NONE, -1
+
+    def __init__(self, ev: Evaluator, value: Value | None, at: Position) -> None:
+        self._ev, self._at = ev, at
+        self.left = {} if value is None else fields_of(ev, value, at)
+
+    def end(self, what: str) -> None:
+        """Fail if a field is left; ``what`` reads "a FIFO has no field"."""
+        if self.left:
+            self._ev.fail(self._at, f"{what} '{next(iter(self.left))}'")
+
+    def take(self, name: str) -> Value | None:
+        """A field; None where it is not given."""
+        return self.left.pop(name, None)
+
+    def flag(self, name: str) -> bool:
+        """A bool field; False where it is not given."""
+        value = self.take(name)
+        return value is not None and bool(value.data)
+
+    def inner(self, name: str) -> "Fields":
+        """The fields of a struct field; none where it is not given."""
+        return Fields(self._ev, self.take(name), self._at)
+
+    def chosen(self, name: str) -> list[str]:
+        """The names of a struct field's bools that are true."""
+        return [name for name, value in self.inner(name).left.items() if value.data]
+
+    def action(self) -> tuple[int, int]:
+        """The Action of .activate or .unblock, and the id that it is for."""
+        activates, unblocks = self.take("activate"), self.take("unblock")
+        if activates and unblocks:
+            self._ev.fail(self._at, "an operation has .activate or .unblock, not both")
+        if activates:
+            return Action.ACTIVATE, local_task(self._ev, activates, self._at)
+        if unblocks:
+            gate, number = gated(self._ev, unblocks, self._at)
+            return Action.UNBLOCK + gate, number
+        return Action.NONE, -1
+
+    def on_control(self) -> dict[str, int]:
+        """Columns of what a control wavelet does."""
+        rules = self.inner("on_control")
+        action, target = rules.action()
+        ends = rules.flag("terminate") or action != Action.NONE
+        return {"control_ends": ends, "control_action": action, "control_target": target}
+
+    def priority(self) -> int:
+        """0 to 2 for .priority = .{.low = true}; -1 where it is not given."""
+        return next((_PRIORITIES.get(name, -1) for name in self.chosen("priority")), -1)
+
+    def simd(self) -> int:
+        """Whether .simd_mode asks for more than one value at a time; -1 where it is not given."""
+        if "simd_mode" not in self.left:
+            return -1
+        return int(any(name != "simd_off" for name in self.chosen("simd_mode")))
 
 
 def local_task(ev: Evaluator, value: Value, at: Position) -> int:
-    """The id of a local task, given as one, as a colour of @bind_task or by the task's name.
+    """The id of a local task, given as one, as a color of @bind_task or by the task's name.
 
     Args:
         ev: that evaluates the call.
@@ -75,7 +112,7 @@ def local_task(ev: Evaluator, value: Value, at: Position) -> int:
 
 
 _GATES = {
-    "i16": Gate.COLOR,  # a stream of <memcpy/memcpy>, which SDK 1.0 and 1.1 block as a colour
+    "i16": Gate.COLOR,  # a stream of <memcpy/memcpy>, which SDK 1.0 and 1.1 block as a color
     "local_task_id": Gate.LOCAL,
     "data_task_id": Gate.DATA,
     "color": Gate.COLOR,
@@ -96,62 +133,13 @@ def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
         gate = _GATES.get(str(value.type))
     if gate is None or not isinstance(value.data, int):
         ev.fail(
-            at, f"expected a task, colour or queue known at compile time, found {described(value)}"
+            at, f"expected a task, color or queue known at compile time, found {described(value)}"
         )
     return gate, value.data
 
 
-def on_control(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, int]:
-    """Columns of what a control wavelet does.
-
-    Args:
-        ev: that evaluates the call.
-        given: fields of the call's options; those that are read are taken out.
-        at: where an error points.
-    """
-    if "on_control" not in given:
-        return {"control_ends": 0, "control_action": Action.NONE, "control_target": -1}
-    rules = fields_of(ev, given.pop("on_control"), at)
-    action_code, target = action(ev, rules, at)
-    ends = flag(rules, "terminate") or action_code != Action.NONE
-    return {"control_ends": ends, "control_action": action_code, "control_target": target}
-
-
-_PRIORITIES = {"low": 0, "medium": 1, "high": 2}
-
-
-def priority(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
-    """0 to 2 for .priority = .{.low = true}; -1 where it is not given.
-
-    Args:
-        ev: that evaluates the call.
-        given: fields of the call's options; those that are read are taken out.
-        at: where an error points.
-    """
-    if "priority" not in given:
-        return -1
-    chosen = [
-        name for name, value in fields_of(ev, given.pop("priority"), at).items() if value.data
-    ]
-    return _PRIORITIES[chosen[0]] if chosen and chosen[0] in _PRIORITIES else -1
-
-
-def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
-    """Whether .simd_mode asks for more than one value at a time; -1 where it is not given.
-
-    Args:
-        ev: that evaluates the call.
-        given: fields of the call's options; those that are read are taken out.
-        at: where an error points.
-    """
-    if "simd_mode" not in given:
-        return -1
-    modes = fields_of(ev, given.pop("simd_mode"), at)
-    return int(any(name != "simd_off" and value.data for name, value in modes.items()))
-
-
 def number_of(ev: Evaluator, value: Value | None, at: Position) -> int:
-    """The number of a colour or queue; -1 where none is given.
+    """The number of a color or queue; -1 where none is given.
 
     Args:
         ev: that evaluates the call.
@@ -161,5 +149,5 @@ def number_of(ev: Evaluator, value: Value | None, at: Position) -> int:
     if value is None:
         return -1
     if not isinstance(value.data, int):
-        ev.fail(at, f"expected a colour or queue, found {described(value)}")
+        ev.fail(at, f"expected a color or queue, found {described(value)}")
     return value.data

@@ -29,8 +29,8 @@ def check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
     name = "output_queue" if sends else "input_queue"
     bound = ev.unit.queues.get(queue + 8 * sends, (-1, -1))[0]
     if 0 <= color != bound >= 0:
-        hint = f"leave .fabric_color out, or initialize another queue with colour {color}"
-        ev.fail(at, f"{name} {queue} has colour {bound}, and its descriptor says {color}", hint)
+        hint = f"leave .fabric_color out, or initialize another queue with color {color}"
+        ev.fail(at, f"{name} {queue} has color {bound}, and its descriptor says {color}", hint)
 
 
 def check_bounds(

@@ -2,15 +2,7 @@
 
 from typing import Any
 
-from wafer.csl.semantics.builtins.arguments import (
-    fields_of,
-    flag,
-    local_task,
-    number_of,
-    on_control,
-    priority,
-    simd,
-)
+from wafer.csl.semantics.builtins.arguments import Fields, local_task, number_of
 from wafer.csl.semantics.builtins.checked import NEVER_ENDS
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
@@ -27,7 +19,7 @@ from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Descriptor as Field, Intrinsic, Op
+from wafer.machine.codes import Descriptor as Field, Intrinsic, Op, Type
 from wafer.machine.image import COLORS, NO_COLOR
 
 __all__ = ["BUILTINS"]
@@ -55,20 +47,19 @@ def _collapsed(access: list[tuple[Value, int]]) -> list[tuple[Value, int]]:
 
 
 def _memory_access(
-    ev: Evaluator, given: dict[str, Value], at: Position
+    ev: Evaluator, given: Fields, at: Position
 ) -> tuple[Value, list[tuple[Value, int]]]:
     """Pointer and dimensions of a descriptor's fields."""
-    if "tensor_access" in given:
-        access = given.pop("tensor_access").data
+    if (chosen := given.take("tensor_access")) is not None:
+        access = chosen.data
         if not isinstance(access, Access):
             ev.fail(at, ".tensor_access reads |i|{n} -> A[i]")
         return access.pointer, list(zip(access.extents, access.strides, strict=True))
-    if "base_address" not in given:
+    if (base := given.take("base_address")) is None:
         ev.fail(at, "neither .tensor_access nor .base_address is given")
-    pointer = _to_elements(ev, given.pop("base_address"), at)
-    start = given.pop("offset", ZERO)
-    extents = _listed(ev, given.pop("extent", None), at)
-    strides = _listed(ev, given.pop("stride", Value(types.COMPTIME_INT, 1)), at)
+    pointer, start = _to_elements(ev, base, at), given.take("offset") or ZERO
+    extents = _listed(ev, given.take("extent"), at)
+    strides = _listed(ev, given.take("stride") or Value(types.COMPTIME_INT, 1), at)
     if len(extents) > 1:  # innermost first, and counted from where the inner ones have ended
         strides = _outermost_first(extents, strides)
     steps = [stride.data for stride in strides]
@@ -103,10 +94,10 @@ def _to_elements(ev: Evaluator, value: Value, at: Position) -> Value:
     return Value(types.Pointer(target, many=True), value.data)
 
 
-def _memory(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
+def _memory(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Value:
     pointer, dimensions = _memory_access(ev, given, at)
-    indexed = flag(given, "wavelet_index_offset")
-    given.pop("simd_mode", None)
+    indexed = given.flag("wavelet_index_offset")
+    given.take("simd_mode")
     if kind.name == "mem4d_dsd":
         return _shaped(ev, kind, pointer, dimensions, at)
     dimensions = _collapsed(dimensions)
@@ -160,30 +151,27 @@ def _assembled(
     return Value(kind, Register(register))
 
 
-def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
+def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Value:
     sends = kind.name == "fabout_dsd"
-    extent = given.pop("extent", Value(types.COMPTIME_INT, NEVER_ENDS))
-    color, queue = given.pop("fabric_color", None), None
-    for name in ("input_queue", "output_queue"):
-        queue = given.pop(name, queue)
+    extent = given.take("extent") or Value(types.COMPTIME_INT, NEVER_ENDS)
+    queues = given.take("input_queue"), given.take("output_queue")
+    color, queue = given.take("fabric_color"), queues[1] or queues[0]
     if sends and queue is None and ev.unit.arch == "wse2":
-        queue = Value(types.U16, 0)  # older programs name only the colour
-    zeroed = fields_of(ev, given.pop("zero"), at) if "zero" in given else {}
-    given.pop("control_transform", None)
+        queue = Value(types.U16, 0)  # older programs name only the color
+    zeroed, index = given.inner("zero").left, given.take("wavelet_index_offset")
+    given.take("control_transform")
     number = number_of(ev, color, at)
     columns: dict[str, Any] = {
         "sends": sends,
         "queue": number_of(ev, queue, at),
         "color": number if number < COLORS else NO_COLOR,
-        "control": flag(given, "control"),
-        "advances": flag(given, "advance_switch"),
-        "indexed": given.pop("wavelet_index_offset").data
-        if "wavelet_index_offset" in given
-        else -1,
-        "priority": priority(ev, given, at),
-        "simd": simd(ev, given, at),
+        "control": given.flag("control"),
+        "advances": given.flag("advance_switch"),
+        "indexed": -1 if index is None else index.data,
+        "priority": given.priority(),
+        "simd": given.simd(),
         "clears": next((k + 1 for k, v in enumerate(zeroed.values()) if v.data), 0),
-        **on_control(ev, given, at),
+        **given.on_control(),
     }
     known = Descriptor(ev.unit.row("fabrics", **columns))
     return _assembled(ev, kind, known, {"length": extent}, at)
@@ -191,7 +179,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
 
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
-    given = fields_of(ev, ev.settled(node.arguments[1]), node.at)
+    given = Fields(ev, ev.settled(node.arguments[1]), node.at)
     makers = {
         "mem1d_dsd": _memory,
         "mem4d_dsd": _memory,
@@ -202,8 +190,7 @@ def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
         ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")
     assert isinstance(kind, types.Plain)
     value = makers[str(kind)](ev, kind, given, node.at)
-    if given:
-        ev.fail(node.at, f"{kind} has no field '{next(iter(given))}'")
+    given.end(f"{kind} has no field")
     return value
 
 
@@ -251,15 +238,14 @@ def _increment(ev: Evaluator, node: tree.Builtin) -> Value:
         assert isinstance(address, Reference)
         moved = address._replace(extra=address.extra + elements.data * size)
         return Value(descriptor.type, descriptor.data._replace(address=moved))
-    code, u16 = ev.running(at, "this descriptor"), types.machine_type(types.U16)
-    assert u16 is not None
+    code = ev.running(at, "this descriptor")
     register = ev.register(descriptor, at)
     address = code.result(Op.DSD_GET, Field.ADDRESS, register)
     if is_known(elements):
         offset = code.constant(elements.data * size)
     else:
-        offset = code.result(Op.MUL, u16, ev.register(elements, at), code.constant(size))
-    moved = code.result(Op.ADD, u16, address, offset)
+        offset = code.result(Op.MUL, Type.U16, ev.register(elements, at), code.constant(size))
+    moved = code.result(Op.ADD, Type.U16, address, offset)
     shifted = code.result(Op.DSD_SET, Field.ADDRESS, register, moved)
     return Value(descriptor.type, Register(shifted))
 
@@ -270,35 +256,29 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
         place = KnownPlace(place.type.target, place.data)
     if not isinstance(place, KnownPlace) or not isinstance(place.type, types.Array):
         ev.fail(at, "the buffer of a FIFO is an array variable")
-    given = fields_of(ev, ev.value(node.arguments[1]), at) if len(node.arguments) > 1 else {}
+    given = Fields(ev, ev.value(node.arguments[1]) if len(node.arguments) > 1 else None, at)
     tasks = {
-        f"{name}_task": local_task(ev, given.pop(f"activate_{name}"), at)
+        f"{name}_task": local_task(ev, task, at)
         for name in ("push", "pop")
-        if f"activate_{name}" in given
+        if (task := given.take(f"activate_{name}")) is not None
     }
     ends = {
-        f"{name}_ends": any(
-            chosen not in ("test_or_suspend", "suspend") and value.data
-            for chosen, value in fields_of(ev, given.pop(f"{name}_action"), at).items()
-        )
-        if f"{name}_action" in given
-        else False
+        f"{name}_ends": bool({*given.chosen(f"{name}_action")} - {"test_or_suspend", "suspend"})
         for name in ("empty", "full")
     }
     row = ev.unit.row(
         "fifos",
         address=ev.unit.address(place.reference, at),
         bytes=types.size_of(place.type),
-        priority=priority(ev, given, at),
+        priority=given.priority(),
         **tasks,
         **ends,
     )
-    if given:
-        ev.fail(at, f"a FIFO has no field '{next(iter(given))}'")
+    given.end("a FIFO has no field")
     return Value(types.named("fifo") or types.VOID, Descriptor(row))
 
 
-def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> None:
     """The length of the next operation that reads or writes a FIFO; 0: the other operand's."""
     at, code = node.at, ev.running(node.at, node.name)
     fifo, length = ev.value(node.arguments[0]), ev.value(node.arguments[1])
@@ -307,7 +287,6 @@ def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> Value:
     which = code.constant(fifo.data.address << 1 | (node.name == "@set_fifo_write_length"))
     count = ev.register(coerce(ev, length, types.U16, at), at)
     code.add(Op.INTRINSIC, Intrinsic.FIFO_LENGTH, 0, which, count)
-    return Value(types.VOID, None)
 
 
 BUILTINS = {

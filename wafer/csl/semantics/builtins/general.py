@@ -18,7 +18,6 @@ from wafer.machine.codes import Intrinsic, Op, Type
 
 __all__ = ["BUILTINS"]
 
-NOTHING = Value(types.VOID, None)
 _HANDLES = {
     "get_color": ("color", 64),  # from 24 on without routes: none, or a control task's number
     "get_local_task_id": ("local_task_id", 32),
@@ -82,14 +81,12 @@ def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) 
         return Value(kind, value.data)
     code, target = ev.running(at, "this value"), types.machine_type(kind)
     register = ev.register(value, at)
+    unsigned = Type[f"U{8 * types.size_of(kind)}"]  # both types have this size
     if types.is_integer(kind) and target is not None:
-        source = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(kind)]
-        register = code.result(Op.CAST, target, register, source)
+        register = code.result(Op.CAST, target, register, unsigned)
         return narrowed(code, kind, register)
     if types.is_integer(value.type):  # a float's or pointer's bits have no sign
-        unsigned = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(value.type)]
-        source = types.machine_type(value.type)
-        register = code.result(Op.CAST, unsigned, register, source)
+        register = code.result(Op.CAST, unsigned, register, types.machine_type(value.type))
     return Value(kind, Register(register))
 
 
@@ -125,31 +122,28 @@ def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, value.data)
 
 
-def _assert(ev: Evaluator, node: tree.Builtin) -> Value:
+def _assert(ev: Evaluator, node: tree.Builtin) -> None:
     value = condition(ev, node.arguments[0])
     if is_known(value) and value.data:
-        return NOTHING
+        return
     code = ev.running(node.at, "this assertion")
     after, text = Label(), f"@assert failed at {node.at}"
     code.add(Op.JUMP_IF, 0, after, ev.register(value, node.at))
     code.add(Op.FAULT, 0, ev.unit.message(text))
     code.here(after)
-    return NOTHING
 
 
-def _comptime_assert(ev: Evaluator, node: tree.Builtin) -> Value:
+def _comptime_assert(ev: Evaluator, node: tree.Builtin) -> None:
     value = condition(ev.at_compile_time(), node.arguments[0])
     if not value.data:
         given = ev.known(node.arguments[1]).data if len(node.arguments) > 1 else "it does not hold"
         ev.fail(node.at, f"@comptime_assert: {given}")
-    return NOTHING
 
 
-def _print(ev: Evaluator, node: tree.Builtin) -> Value:
+def _print(ev: Evaluator, node: tree.Builtin) -> None:
     values = [ev.at_compile_time().value(argument) for argument in node.arguments]
     text = " ".join(str(value.data) for value in values)
     ev.unit.warnings.append(Problem(node.at, text))
-    return NOTHING
 
 
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -199,10 +193,6 @@ def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, [copied(value.data) for _ in range(kind.count)])
 
 
-def _type_of(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.TYPE, ev.aside().value(node.arguments[0]).type)
-
-
 def _is_same_type(ev: Evaluator, node: tree.Builtin) -> Value:
     left, right = (ev.type(argument) for argument in node.arguments)
     return Value(types.BOOL, left == right)
@@ -246,14 +236,6 @@ def _concat_structs(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.ANONYMOUS, first | second)
 
 
-def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.STRING, "".join(ev.known(part).data for part in node.arguments))
-
-
-def _strlen(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.COMPTIME_INT, len(ev.known(node.arguments[0]).data))
-
-
 def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
     byte = ev.known(node.arguments[0]).data
     if not (isinstance(byte, int) and 0 <= byte < 256):
@@ -264,14 +246,6 @@ def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
 def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
     content = list(ev.known(node.arguments[0]).data.encode(errors="surrogateescape"))
     return Value(types.Array((len(content),), types.integer("u8")), content)
-
-
-def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, is_known(ev.aside().value(node.arguments[0])))
-
-
-def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, ev.known(node.arguments[0]).data == ev.unit.arch)
 
 
 def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -291,10 +265,6 @@ def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
 
 _FUNCTIONS = frozenset(list(Intrinsic)[: Intrinsic.CEIL + 1])
 _TYPED = _FUNCTIONS | {Intrinsic.PRINT}
-
-
-def _random16(ev: Evaluator, node: tree.Builtin) -> Value:
-    return _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at)
 
 
 def _machine(
@@ -335,7 +305,7 @@ def _get_config(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.U16, Register(code.result(Op.CONFIG_GET, 0, ev.register(address, node.at))))
 
 
-def _set_config(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_config(ev: Evaluator, node: tree.Builtin) -> None:
     address = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
     value = coerce(ev, ev.value(node.arguments[1]), types.U16, node.at)
     if ev.code is None:
@@ -343,10 +313,24 @@ def _set_config(ev: Evaluator, node: tree.Builtin) -> Value:
     code = ev.running(node.at, "a configuration register")
     registers = ev.register(address, node.at), ev.register(value, node.at)
     code.add(Op.CONFIG_SET, 0, *registers)
-    return NOTHING
+
+
+def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.STRING, "".join(ev.known(part).data for part in node.arguments))
+
+
+def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.BOOL, is_known(ev.aside().value(node.arguments[0])))
+
+
+def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.BOOL, ev.known(node.arguments[0]).data == ev.unit.arch)
 
 
 BUILTINS = {
+    "@strcat": _strcat,
+    "@is_comptime": _is_comptime,
+    "@is_arch": _is_arch,
     "@as": _as,
     "@bitcast": _bitcast,
     "@ptrcast": _ptrcast,
@@ -359,20 +343,17 @@ BUILTINS = {
     **dict.fromkeys(("@range_start", "@range_stop", "@range_step"), _range_part),
     "@zeros": _zeros,
     "@constants": _constants,
-    "@type_of": _type_of,
+    "@type_of": lambda ev, node: Value(types.TYPE, ev.aside().value(node.arguments[0]).type),
     "@is_same_type": _is_same_type,
     **dict.fromkeys(("@element_type", "@element_count", "@rank", "@dimensions"), _array_fact),
     "@has_field": _has_field,
     "@field": _field,
     "@concat_structs": _concat_structs,
-    "@strcat": _strcat,
-    "@strlen": _strlen,
+    "@strlen": lambda ev, node: Value(types.COMPTIME_INT, len(ev.known(node.arguments[0]).data)),
     "@get_array": _get_array,
     "@get_string_from_byte": _get_string_from_byte,
-    "@is_comptime": _is_comptime,
-    "@is_arch": _is_arch,
     "@get_rectangle": _get_rectangle,
-    "@random16": _random16,
+    "@random16": lambda ev, node: _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at),
     "@intrinsic": _intrinsic,
     **dict.fromkeys(("@get_config", "@get_config_unchecked"), _get_config),
     **dict.fromkeys(("@set_config", "@set_config_unchecked"), _set_config),

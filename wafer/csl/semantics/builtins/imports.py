@@ -10,7 +10,7 @@ from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.parser import read
-from wafer.csl.syntax.source import CslError, Position, Problem, Source
+from wafer.csl.syntax.source import CslError, Position, Problem, Source, suggestion
 
 __all__ = ["BUILTINS"]
 
@@ -26,7 +26,7 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
         params = params | {"key": Value(types.STRING, ev.unit.declaring)}
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)
     for name in params.keys() - module.declarations.keys():
-        hint = ev.meant(name, module.declarations)
+        hint = suggestion(name, module.declarations)
         ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
     if module.library:
         module.imported = ev.unit.led or node.at if ev.module.library else node.at

@@ -1,18 +1,16 @@
-"""The layout block: which file runs on which PE, what each colour does there, what is exported."""
+"""The layout block: which file runs on which PE, what each color does there, what is exported."""
 
 import dataclasses
 
-from wafer.csl.semantics.builtins.routes import ColorConfig, color_config
+from wafer.csl.semantics.builtins.routes import ColorConfig, check_routable, color_config
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.image import COLORS, Export
+from wafer.machine.image import Export
 
 __all__ = ["BUILTINS", "Layout", "Tile"]
-
-NOTHING = Value(types.VOID, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Layout:
 
     Attributes:
         tiles: by (x, y).
-        colors: by (x, y, colour).
+        colors: by (x, y, color).
         exports: by name, in order.
         kinds: their types.
     """
@@ -56,7 +54,7 @@ def _numbers(ev: Evaluator, nodes: tuple[tree.Node, ...]) -> list[int]:
     return [value.data for value in values]
 
 
-def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> None:
     _layout(ev, node)
     width, height = _numbers(ev, node.arguments)
     if ev.unit.rectangle is not None:
@@ -66,7 +64,6 @@ def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
     if misfit := ev.unit.fabric.misfit((width, height)):
         ev.fail(node.at, *misfit)
     ev.unit.rectangle = width, height
-    return NOTHING
 
 
 def _place(ev: Evaluator, node: tree.Builtin) -> tuple[int, int]:
@@ -79,7 +76,7 @@ def _place(ev: Evaluator, node: tree.Builtin) -> tuple[int, int]:
     return x, y
 
 
-def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> None:
     layout, place = _layout(ev, node), _place(ev, node)
     if place in layout.tiles:
         ev.fail(node.at, f"PE {place} gets its code twice")
@@ -88,29 +85,26 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> Value:
         path = ev.unit.files.layout_path
         own = Tile(str(path), str(path), none, node.at)
         layout.tiles[place] = own if ev.unit.files.has_tasks(path) else None
-        return NOTHING
+        return
     file = ev.known(node.arguments[2]).data
     params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none
     layout.tiles[place] = Tile(file, ev.module.path, params, node.at)
-    return NOTHING
 
 
-def _set_color_config(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     layout, (x, y) = _layout(ev, node), _place(ev, node)
     color = ev.known(node.arguments[2])
     if color.type != types.COLOR:
         ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
-    if not color.data < COLORS:
-        ev.fail(node.at, f"colour {color.data} has no routes; those from 0 to {COLORS - 1} do")
+    check_routable(ev, color, node.at)
     if (x, y, color.data) in layout.colors:
-        ev.fail(node.at, f"colour {color.data} of PE ({x}, {y}) is configured twice")
+        ev.fail(node.at, f"color {color.data} of PE ({x}, {y}) is configured twice")
     config = color_config(ev, color.data, ev.known(node.arguments[3]), node.at)
     layout.colors[x, y, color.data] = config
-    return NOTHING
 
 
-def _export_name(ev: Evaluator, node: tree.Builtin) -> Value:
-    layout, name, kind = _layout(ev, node), ev.known(node.arguments[0]).data, None
+def _export_name(ev: Evaluator, node: tree.Builtin) -> None:
+    layout, name = _layout(ev, node), ev.known(node.arguments[0]).data
     kind = ev.type(node.arguments[1])
     if isinstance(kind, types.Array | types.Struct):
         ev.fail(node.at, f"'{name}' cannot be exported as {kind}", "export a pointer [*]T to it")
@@ -119,7 +113,6 @@ def _export_name(ev: Evaluator, node: tree.Builtin) -> Value:
         ev.fail(node.at, f"'{name}' is exported twice")
     layout.exports[name] = Export(name, str(kind), mutable)
     layout.kinds[name] = kind
-    return NOTHING
 
 
 BUILTINS = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wafer.csl.semantics.builtins.arguments import action, fields_of, on_control, priority, simd
+from wafer.csl.semantics.builtins.arguments import Fields
 from wafer.csl.semantics.builtins.checked import check_bounds, check_fabric
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
@@ -80,19 +80,17 @@ def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Valu
     return coerce(ev, value, kind, at)
 
 
-def _config(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, Any]:
+def _config(ev: Evaluator, given: Fields, at: Position) -> dict[str, Any]:
     """The columns of an operation's or DSR's last argument."""
-    action_code, target = action(ev, given, at)
-    columns: dict[str, Any] = {"action": action_code, "target": target, **on_control(ev, given, at)}
-    columns["priority"], columns["simd"] = priority(ev, given, at), simd(ev, given, at)
-    asynchronous = given.pop("async", Value(types.BOOL, False))
-    columns["asynchronous"] = asynchronous.data
-    columns["thread"] = given.pop("ut_id").data if "ut_id" in given else -1
-    for name in ("save_address", "single_step"):
-        if name in given:
-            columns[name] = given.pop(name).data
-    if given:
-        ev.fail(at, f"there is no option '{next(iter(given))}' of an operation")
+    action, target = given.action()
+    columns: dict[str, Any] = {"action": action, "target": target, **given.on_control()}
+    columns |= {"priority": given.priority(), "simd": given.simd()}
+    columns |= {"asynchronous": False, "thread": -1}
+    options = ("async", "asynchronous"), ("ut_id", "thread")
+    for name, column in (*options, *((same, same) for same in ("save_address", "single_step"))):
+        if (value := given.take(name)) is not None:
+            columns[column] = value.data
+    given.end("an operation has no option")
     if not all(isinstance(column, int | bool) for column in columns.values()):
         ev.fail(at, "the options of an operation are known at compile time")
     return columns
@@ -130,8 +128,8 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
     ev.running(at, f"what {node.name} does")
-    given = fields_of(ev, config, at) if config is not None else {}
-    index = given.pop("index", None)
+    given = Fields(ev, config, at)
+    index = given.take("index")
     columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
         check_fabric(ev, value, argument.at)
@@ -169,7 +167,7 @@ def _dfilt(ev: Evaluator, node: tree.Builtin) -> Value:
     if str(value.type) != "fabin_dsd":
         ev.fail(at, f"expected a fabin_dsd, found {described(value)}")
     check_fabric(ev, value, at)
-    columns = _config(ev, fields_of(ev, ev.settled(node.arguments[1]), at), at)
+    columns = _config(ev, Fields(ev, ev.settled(node.arguments[1]), at), at)
     columns |= dict.fromkeys(_PLACES, Operand.NONE) | {"src0": Operand.FABRIC}
     return _written(ev, DsdOp.DFILT, columns, [value], at)
 
@@ -184,13 +182,13 @@ def _get_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, number.data)
 
 
-def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
+def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
     at = node.at
     dsr, value = ev.value(node.arguments[0]), ev.value(node.arguments[1])
     if str(dsr.type) not in _DSRS:
         ev.fail(at, f"expected a DSR, found {described(dsr)}")
     config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
-    columns = _config(ev, fields_of(ev, config, at) if config is not None else {}, at)
+    columns = _config(ev, Fields(ev, config, at), at)
     columns["saves_address"] = columns.pop("save_address", False)
     for name in ("priority", "simd"):
         columns.pop(name)
@@ -208,15 +206,13 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
         ev = ev.at_start()
     code = ev.running(at, "a DSR")
     code.add(Op.LOAD_DSR, 0, row, ev.register(value, at))
-    return Value(types.VOID, None)
 
 
-def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> None:
     dsr, pointer = ev.value(node.arguments[0]), ev.value(node.arguments[1])
     code = ev.running(node.at, "a DSR")
     register = ev.register(pointer, node.at)
     code.add(Op.DSR_BASE, _DSRS[str(dsr.type)], 0, dsr.data, register)
-    return Value(types.VOID, None)
 
 
 # @map
@@ -239,7 +235,7 @@ def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
     return Value(kind, Register(register))
 
 
-def _map(ev: Evaluator, node: tree.Builtin) -> Value:
+def _map(ev: Evaluator, node: tree.Builtin) -> None:
     """A loop over the elements of the descriptors; other arguments are passed as they are."""
     function, at = ev.value(node.arguments[0]), node.at
     if not isinstance(function.data, Function):
@@ -276,7 +272,6 @@ def _map(ev: Evaluator, node: tree.Builtin) -> Value:
     code.add(Op.ADD, Type.U16, counter, counter, one)
     code.add(Op.JUMP, 0, begin)
     code.here(after)
-    return Value(types.VOID, None)
 
 
 def _next(ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Position) -> Value:

@@ -1,16 +1,23 @@
-"""Colour configurations: routes, switches and filters as the words of the router's registers."""
+"""Color configurations: routes, switches and filters as the words of the router's registers."""
 
 from typing import NamedTuple
 
-from wafer.csl.semantics.builtins.arguments import fields_of
+from wafer.csl.semantics.builtins.arguments import Fields
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
-from wafer.csl.syntax.source import Position
+from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.arch import ARCHITECTURES, PORTS
-from wafer.machine.image import COLUMNS
+from wafer.machine.image import COLORS, COLUMNS
 
-__all__ = ["NO_POSITION", "NO_SWITCH", "SWITCHED_WSE3", "ColorConfig", "color_config"]
+__all__ = [
+    "NO_POSITION",
+    "NO_SWITCH",
+    "SWITCHED_WSE3",
+    "ColorConfig",
+    "check_routable",
+    "color_config",
+]
 
 _SIDES = len(PORTS)  # bits of tx, then of rx
 _SIDE = (1 << _SIDES) - 1
@@ -34,12 +41,18 @@ SWITCHED_WSE3 = ARCHITECTURES["wse3"].switched_colors
 
 
 class ColorConfig(NamedTuple):
-    """A colour at one PE: its two registers, its filter's columns, and where that is said."""
+    """A color at one PE: its two registers, its filter's columns, and where that is said."""
 
     color: int
     switch: int
     filter: tuple[int, ...]
     at: Position
+
+
+def check_routable(ev: Evaluator, color: Value, at: Position) -> None:
+    """Refuse a known color that routers do not have."""
+    if color.data >= COLORS:
+        ev.fail(at, f"color {color.data} has no routes; those from 0 to {COLORS - 1} do")
 
 
 def _sides(ev: Evaluator, value: Value, at: Position) -> int:
@@ -62,32 +75,25 @@ def _sides(ev: Evaluator, value: Value, at: Position) -> int:
     return mask
 
 
-def _taken(given: dict[str, Value], name: str) -> bool:
-    return name in given and bool(given.pop(name).data)
-
-
-def _pop_mode(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
-    if "pop_mode" not in given:
-        return 0
-    modes = fields_of(ev, given.pop("pop_mode"), at)
-    chosen = [name for name, value in modes.items() if value.data]
+def _pop_mode(ev: Evaluator, given: Fields, at: Position) -> int:
+    chosen = given.chosen("pop_mode")
     for name in chosen:
         if name not in _POP:
-            ev.fail(at, f"there is no pop mode '{name}'", ev.meant(name, _POP))
+            ev.fail(at, f"there is no pop mode '{name}'", suggestion(name, _POP))
     return _POP[chosen[0]] if chosen else 0
 
 
 def _routes(ev: Evaluator, value: Value, at: Position) -> int:
-    """Bits 0-13 of the colour register: sides out and in, swaps, pop mode."""
+    """Bits 0-13 of the color register: sides out and in, swaps, pop mode."""
     if isinstance(value.data, int):
         return value.data & 0x3FF
-    given = fields_of(ev, value, at)
-    word = _sides(ev, given.pop("tx"), at) if "tx" in given else 0
-    word |= _sides(ev, given.pop("rx"), at) << _SIDES if "rx" in given else 0
-    word |= _taken(given, "color_swap_x") << 10 | _taken(given, "color_swap_y") << 11
+    given, word = Fields(ev, value, at), 0
+    for side, shift in (("tx", 0), ("rx", _SIDES)):
+        if (sides := given.take(side)) is not None:
+            word |= _sides(ev, sides, at) << shift
+    word |= given.flag("color_swap_x") << 10 | given.flag("color_swap_y") << 11
     word |= _pop_mode(ev, given, at) << 12
-    if given:
-        ev.fail(at, f".routes has no field '{next(iter(given))}'")
+    given.end(".routes has no field")
     return word
 
 
@@ -98,9 +104,9 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
         masks = {name: mask for name, mask in bits if mask}
         invalid = not masks
     else:
-        given = fields_of(ev, value, at)
-        invalid = _taken(given, "invalid")
-        masks = {name: _sides(ev, side, at) for name, side in given.items()}
+        given = Fields(ev, value, at)
+        invalid = given.flag("invalid")
+        masks = {name: _sides(ev, side, at) for name, side in given.left.items()}
     if invalid:
         return NO_POSITION
     if masks.keys() == {"rx", "tx"}:
@@ -117,18 +123,18 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
     return (name == "rx") << 3 | mask.bit_length() - 1
 
 
-def _switches(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, int]:
+def _switches(ev: Evaluator, given: Fields, at: Position) -> tuple[int, int]:
     """The switch register, and the pop mode."""
     word = 0
     for number, name in enumerate(_POSITIONS):
-        code = _position(ev, name, given.pop(name), at) if name in given else NO_POSITION
+        change = given.take(name)
+        code = NO_POSITION if change is None else _position(ev, name, change, at)
         word |= code << 4 * number
-    word |= _taken(given, "ring_mode") << 12
-    if "current_switch_pos" in given:
-        word |= _number(ev, "current_switch_pos", given.pop("current_switch_pos"), at) << 13
+    word |= given.flag("ring_mode") << 12
+    if (start := given.take("current_switch_pos")) is not None:
+        word |= _number(ev, "current_switch_pos", start, at) << 13
     mode = _pop_mode(ev, given, at)
-    if given:
-        ev.fail(at, f".switches has no field '{next(iter(given))}'")
+    given.end(".switches has no field")
     return word, mode
 
 
@@ -139,16 +145,15 @@ def _number(ev: Evaluator, name: str, value: Value, at: Position) -> int:
 
 
 def _filter(ev: Evaluator, value: Value, at: Position) -> tuple[int, ...]:
-    given = fields_of(ev, value, at)
-    flags = fields_of(ev, given.pop("kind"), at) if "kind" in given else {}
-    kinds = [name for name, flag in flags.items() if flag.data]
+    given = Fields(ev, value, at)
+    kinds = given.chosen("kind")
     if len(kinds) != 1 or kinds[0] not in _KINDS:
         ev.fail(at, f"a filter's .kind is one of {', '.join(_KINDS)}")
-    given.pop("fast_mode", None)
+    given.take("fast_mode")
     columns = dict.fromkeys(COLUMNS["filters"], 0) | {"kind": _KINDS[kinds[0]], "limit2": -1}
-    for name, part in given.items():
+    for name, part in given.left.items():
         if name not in _FILTER:
-            ev.fail(at, f".filter has no field '{name}'", ev.meant(name, _FILTER))
+            ev.fail(at, f".filter has no field '{name}'", suggestion(name, _FILTER))
         columns[_FILTER[name]] = _number(ev, name, part, at)
     return tuple(columns.values())
 
@@ -157,29 +162,29 @@ _ROUTES = {"rx", "tx", "color_swap_x", "color_swap_y"}
 _SWITCHES = {*_POSITIONS, "ring_mode", "current_switch_pos", "pop_mode"}
 
 
-def _nested(given: dict[str, Value]) -> dict[str, Value]:
-    """The fields of SDK 0.4, which are all side by side, as .routes and .switches."""
+def _nest(given: Fields) -> None:
+    """Move the fields of SDK 0.4, which are all side by side, into .routes and .switches."""
     for name, fields in (("routes", _ROUTES), ("switches", _SWITCHES)):
-        if flat := given.keys() & fields:
-            given[name] = Value(types.ANONYMOUS, {field: given.pop(field) for field in flat})
-    return given
+        if flat := given.left.keys() & fields:
+            parts = {field: given.left.pop(field) for field in flat}
+            given.left[name] = Value(types.ANONYMOUS, parts)
 
 
 def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> ColorConfig:
-    """What a colour does at a PE, from ``.{ .routes, .switches, .filter, .teardown }``."""
-    given = _nested(fields_of(ev, value, at))
-    word = _routes(ev, given.pop("routes"), at) if "routes" in given else 0
-    switch = NO_SWITCH
-    if "switches" in given:
-        parts = fields_of(ev, given.pop("switches"), at)
-        if ev.unit.arch == "wse3" and parts and color not in SWITCHED_WSE3:
+    """What a color does at a PE, from ``.{ .routes, .switches, .filter, .teardown }``."""
+    given, word, switch = Fields(ev, value, at), 0, NO_SWITCH
+    _nest(given)
+    if (routes := given.take("routes")) is not None:
+        word = _routes(ev, routes, at)
+    if "switches" in given.left:
+        parts = given.inner("switches")
+        if ev.unit.arch == "wse3" and parts.left and color not in SWITCHED_WSE3:
             possible = ", ".join(map(str, sorted(SWITCHED_WSE3)))
-            ev.fail(at, f"colour {color} has no switches on WSE-3", f"those with: {possible}")
+            ev.fail(at, f"color {color} has no switches on WSE-3", f"those with: {possible}")
         switch, mode = _switches(ev, parts, at)
         word |= mode << 12
-    word |= _taken(given, "teardown") << 14
-    nothing = (0,) * len(COLUMNS["filters"])
-    rule = _filter(ev, given.pop("filter"), at) if "filter" in given else nothing
-    if given:
-        ev.fail(at, f"a colour's configuration has no field '{next(iter(given))}'")
+    word |= given.flag("teardown") << 14
+    asked = given.take("filter")
+    rule = (0,) * len(COLUMNS["filters"]) if asked is None else _filter(ev, asked, at)
+    given.end("a color's configuration has no field")
     return ColorConfig(word, switch, rule, at)

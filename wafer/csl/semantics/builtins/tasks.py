@@ -1,25 +1,23 @@
-"""Builtins of a PE's file: tasks, queues, blocking, exports, its own colours."""
+"""Builtins of a PE's file: tasks, queues, blocking, exports, its own colors."""
 
-from wafer.csl.semantics.builtins.arguments import fields_of, gated, local_task, priority
-from wafer.csl.semantics.builtins.routes import color_config
-from wafer.csl.semantics.core import types
+from wafer.csl.semantics.builtins.arguments import Fields, gated, local_task
+from wafer.csl.semantics.builtins.routes import check_routable, color_config
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Value, is_known
 from wafer.csl.semantics.language.names import resolve
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Gate, Intrinsic, Op
-from wafer.machine.image import COLORS
+from wafer.machine.image import ENTRIES
 
 __all__ = ["BUILTINS"]
 
-NOTHING = Value(types.VOID, None)
 _KINDS = {
-    "@bind_local_task": ("local_tasks", Gate.LOCAL, 31),
-    "@bind_data_task": ("data_tasks", Gate.DATA, 24),
-    "@bind_control_task": ("control_tasks", None, 64),
-    "@set_teardown_handler": ("teardown_handlers", None, 24),
-    "@set_empty_queue_handler": ("empty_handlers", None, 8),
+    "@bind_local_task": ("local_tasks", Gate.LOCAL),
+    "@bind_data_task": ("data_tasks", Gate.DATA),
+    "@bind_control_task": ("control_tasks", None),
+    "@set_teardown_handler": ("teardown_handlers", None),
+    "@set_empty_queue_handler": ("empty_handlers", None),
 }
 
 
@@ -28,15 +26,14 @@ def _top_level(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(node.at, f"{node.name} belongs into a comptime block of a PE's file")
 
 
-def _bind(ev: Evaluator, node: tree.Builtin) -> Value:
+def _bind(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
-    table, gate, most = _KINDS[node.name]
+    table, gate = _KINDS[node.name]
     function, number = ev.value(node.arguments[0]), ev.known(node.arguments[1])
-    _check_task(ev, node, function, number, most)
+    _check_task(ev, node, function, number, ENTRIES[table])
     _enter(ev, node, table, number.data, function.data)
     if gate is not None:
         ev.unit.tasks[function.data.module, function.data.node.name] = (gate, number.data)
-    return NOTHING
 
 
 def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
@@ -54,24 +51,23 @@ def _enter(ev: Evaluator, node: tree.Builtin, table: str, number: int, task: Fun
     rows[number] = task
 
 
-def _bind_task(ev: Evaluator, node: tree.Builtin) -> Value:
-    """Before SDK 1.0: one number for colours, local tasks and what control wavelets start."""
+def _bind_task(ev: Evaluator, node: tree.Builtin) -> None:
+    """Before SDK 1.0: one number for colors, local tasks and what control wavelets start."""
     _top_level(ev, node)
     task, color = ev.value(node.arguments[0]), ev.known(node.arguments[1])
-    _check_task(ev, node, task, color, 64)
+    _check_task(ev, node, task, color, ENTRIES["control_tasks"])
     function, number = task.data, color.data
     takes_words = bool(function.node.formals)
     gate = Gate.DATA if takes_words else Gate.LOCAL
-    for table, most in (("local_tasks", 31), ("data_tasks", COLORS * takes_words)):
-        if number < most:
+    for table in ("local_tasks", "data_tasks")[: 1 + takes_words]:
+        if number < ENTRIES[table]:
             _enter(ev, node, table, number, function)
             ev.unit.numbers[number] = gate
             ev.unit.tasks[function.module, function.node.name] = (gate, number)
     _enter(ev, node, "control_tasks", number, function)
-    return NOTHING
 
 
-def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
+def _activate(ev: Evaluator, node: tree.Builtin) -> None:
     value = ev.settled(node.arguments[0])
     if ev.code is None:
         _top_level(ev, node)
@@ -81,15 +77,14 @@ def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
         ev.code.add(Op.ACTIVATE, 0, ev.code.constant(number))
     else:
         ev.code.add(Op.ACTIVATE, 0, ev.register(value, node.at))
-    return NOTHING
 
 
-def _gate(ev: Evaluator, node: tree.Builtin) -> Value:
+def _gate(ev: Evaluator, node: tree.Builtin) -> None:
     value, blocks = ev.settled(node.arguments[0]), node.name == "@block"
     if ev.code is None:
         _top_level(ev, node)
         ev.unit.gates.append((value, blocks, node.at))
-        return NOTHING
+        return
     op = Op.BLOCK if blocks else Op.UNBLOCK
     if is_known(value):
         gate, number = gated(ev, value, node.at)
@@ -98,28 +93,26 @@ def _gate(ev: Evaluator, node: tree.Builtin) -> Value:
         zero = Value(value.type, 0)
         gate, _ = gated(ev, zero, node.at)
         ev.code.add(op, gate, ev.register(value, node.at))
-    return NOTHING
 
 
-def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> Value:
+def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
     queue = ev.value(node.arguments[0])
-    given = fields_of(ev, ev.value(node.arguments[1]), node.at) if len(node.arguments) > 1 else {}
+    options = ev.value(node.arguments[1]) if len(node.arguments) > 1 else None
+    given = Fields(ev, options, node.at)
     offset = {"input_queue": 0, "output_queue": 8}.get(str(queue.type))
     if offset is None:
         ev.fail(node.at, f"expected a queue, found {described(queue)}")
-    color = given.pop("color", None)
-    if color is not None and color.data >= COLORS:
-        ev.fail(node.at, f"colour {color.data} has no routes; those from 0 to {COLORS - 1} do")
-    level = priority(ev, given, node.at)
-    row = (color.data if color is not None else -1, level)
+    color = given.take("color")
+    if color is not None:
+        check_routable(ev, color, node.at)
+    row = (color.data if color is not None else -1, given.priority())
     known = ev.unit.queues.setdefault(offset + queue.data, row)
     if known != row:
-        ev.fail(node.at, f"{queue.type} {queue.data} is initialised twice, for different colours")
-    return NOTHING
+        ev.fail(node.at, f"{queue.type} {queue.data} is initialised twice, for different colors")
 
 
-def _export_symbol(ev: Evaluator, node: tree.Builtin) -> Value:
+def _export_symbol(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
     exported, *names = node.arguments
     target = resolve(ev, exported)
@@ -130,7 +123,6 @@ def _export_symbol(ev: Evaluator, node: tree.Builtin) -> Value:
     else:
         ev.fail(node.at, "what is exported needs a name", '@export_symbol(value, "name")')
     ev.unit.exports[name] = (_exported(ev, target, node.at), node.at)
-    return NOTHING
 
 
 def _exported(ev: Evaluator, target: object, at: Position) -> Function | Reference:
@@ -144,21 +136,19 @@ def _exported(ev: Evaluator, target: object, at: Position) -> Function | Referen
     return ev.fail(at, "a function or a variable of the file can be exported")
 
 
-def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> Value:
+def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
     color = ev.known(node.arguments[0])
     if color.data in ev.unit.routes:
-        ev.fail(node.at, f"colour {color.data} is configured twice")
+        ev.fail(node.at, f"color {color.data} is configured twice")
     config = color_config(ev, color.data, ev.known(node.arguments[1]), node.at)
     ev.unit.routes[color.data] = config
-    return NOTHING
 
 
-def _queue_flush(ev: Evaluator, node: tree.Builtin) -> Value:
+def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:
     value = ev.value(node.arguments[0])
     code = ev.running(node.at, "a queue")
     code.result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, ev.register(value, node.at))
-    return NOTHING
 
 
 BUILTINS = {
@@ -170,5 +160,5 @@ BUILTINS = {
     "@export_symbol": _export_symbol,
     "@set_local_color_config": _set_local_color_config,
     "@queue_flush": _queue_flush,
-    "@rpc": lambda ev, node: NOTHING,  # the server of remote calls is the host's part here
+    "@rpc": lambda ev, node: None,  # the server of remote calls is the host's part here
 }

@@ -5,7 +5,6 @@ values that are not known stay in registers and operations on them are written d
 are an error. The rules for each kind of node are tables of the unit (:mod:`.unit`).
 """
 
-import difflib
 from typing import Any, NamedTuple, NoReturn
 
 from wafer.csl.semantics.core import types
@@ -13,6 +12,7 @@ from wafer.csl.semantics.core.emit import Code, Label
 from wafer.csl.semantics.core.numbers import bits_of
 from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import (
+    NOTHING,
     Cell,
     KnownPlace,
     Memory,
@@ -29,11 +29,9 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem
-from wafer.machine.codes import Op
+from wafer.machine.codes import Op, Type
 
 __all__ = ["Evaluator", "Failure", "Jump", "Loop"]
-
-NOTHING = Value(types.VOID, None)
 
 
 class Failure(Exception):
@@ -158,11 +156,6 @@ class Evaluator:
         if sdk and feature and not self.module.library and not feature.is_in(sdk):
             self.fail(at, feature.text, f"compiled with --sdk={sdk}")
 
-    def meant(self, name: str, known: Any) -> str:
-        """A hint with the name that looks most like another."""
-        close = difflib.get_close_matches(name, sorted(known), 1, 0.6)
-        return f"did you mean '{close[0]}'?" if close else ""
-
     def running(self, at: Position, what: str) -> Code:
         """The code that an operation is to be written to."""
         if self.code is None:
@@ -283,9 +276,7 @@ class Evaluator:
     def _shifted(self, code: Code, register: int, offset: int) -> int:
         if not offset:
             return register
-        machine = types.machine_type(types.U16)
-        assert machine is not None
-        return code.result(Op.ADD, machine, register, code.constant(offset))
+        return code.result(Op.ADD, Type.U16, register, code.constant(offset))
 
     def address(self, place: Place, at: Position) -> Value:
         """A pointer to a place."""

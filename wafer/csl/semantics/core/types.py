@@ -183,12 +183,6 @@ _PLAIN = {
         *(Plain(name, codes.Type.U64) for name in _DESCRIPTORS),
     )
 }
-_BYTES = {
-    **dict.fromkeys((codes.Type.I8, codes.Type.U8), 1),
-    **dict.fromkeys((codes.Type.I16, codes.Type.U16, codes.Type.F16, codes.Type.BOOL), 2),
-    **dict.fromkeys((codes.Type.I32, codes.Type.U32, codes.Type.F32), 4),
-    **dict.fromkeys((codes.Type.I64, codes.Type.U64), 8),
-}
 
 
 def named(name: str) -> Plain | None:
@@ -261,7 +255,7 @@ def size_of(kind: Type) -> int:
         return 0
     if (code := machine_type(kind)) is None:
         raise TypeError(f"{kind} has no place in memory")
-    return _BYTES[code]
+    return codes.BYTES[code]
 
 
 def part_of(kind: Type, step: Any) -> tuple[Type, Callable[[], int]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ class Rules:
 
     values: dict[type[tree.Node], Callable[..., Value]]
     statements: dict[type[tree.Node], Callable[..., Any]]
-    builtins: dict[str, Callable[..., Value]]
+    builtins: Mapping[str, Callable[..., Value | None]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,8 +90,8 @@ class Unit:
         bindings: name of a program's field -> id -> function.
         active: local tasks that are active at the start.
         gates: what is blocked (or not) at the start.
-        routes: colour -> its configuration on this PE.
-        queues: input queues, then output queues from 8 on -> colour and priority.
+        routes: color -> its configuration on this PE.
+        queues: input queues, then output queues from 8 on -> color and priority.
         led: the place in the user's files that leads to what is evaluated of a system module.
         declaring: the name of the declaration that is evaluated.
         effects: whether builtins may configure the PE; not where an expression is only tried.

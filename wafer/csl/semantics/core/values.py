@@ -23,6 +23,7 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 
 __all__ = [
+    "NOTHING",
     "Cell",
     "Function",
     "KnownPlace",
@@ -46,6 +47,9 @@ class Value(NamedTuple):
 
     type: types.Type
     data: Any
+
+
+NOTHING = Value(types.VOID, None)
 
 
 class Register(NamedTuple):

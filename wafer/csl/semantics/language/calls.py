@@ -1,11 +1,13 @@
 """Calls: functions run while compiling, or become code once for each way they are called."""
 
+import contextlib
 from typing import Any
 
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
 from wafer.csl.semantics.core.unit import Request, Unit
 from wafer.csl.semantics.core.values import (
+    NOTHING,
     Function,
     KnownPlace,
     Memory,
@@ -46,11 +48,16 @@ def call(ev: Evaluator, node: tree.Call) -> Value:
 def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -> Value:
     """The value of a call."""
     if isinstance(target.data, Function):
-        return _called(ev, target.data, arguments, at)
+        enters = target.data.module.library and not ev.module.library
+        with ev.unit.leading(at) if enters else contextlib.nullcontext():
+            return _call(ev, target.data, arguments, at)
     if not isinstance(target.type, types.FunctionType):
         ev.fail(at, f"expected a function, found {described(target)}")
     code = ev.running(at, "which function this is")
-    values = _typed(ev, "this function", target.type.formals, arguments, at)
+    formals = target.type.formals
+    if len(formals) != len(arguments):
+        ev.fail(at, f"this function takes {len(formals)} argument(s), found {len(arguments)}")
+    values = [coerce(ev, v, kind, at) for v, kind in zip(arguments, formals, strict=True)]
     pointer = ev.register(target, at)
     base = _frame(ev, values, at)
     code.add(Op.CALL_AT, 0, pointer, base)
@@ -58,26 +65,11 @@ def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -
     return _result(ev, target.type.result, base, at)
 
 
-def _typed(
-    ev: Evaluator, name: str, formals: Any, arguments: list[Value], at: Position
-) -> list[Value]:
-    if len(formals) != len(arguments):
-        ev.fail(at, f"{name} takes {len(formals)} argument(s), found {len(arguments)}")
-    return [coerce(ev, v, kind, at) for v, kind in zip(arguments, formals, strict=True)]
-
-
 def _passed(
     ev: Evaluator, inner: Evaluator, formal: tree.Formal, argument: Value, at: Position
 ) -> Value:
     """An argument as the type of its parameter, which the parameters before it may decide."""
     return argument if _any(formal) else coerce(ev, argument, inner.type(formal.type), at)
-
-
-def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
-    if function.module.library and not ev.module.library:
-        with ev.unit.leading(at):
-            return _call(ev, function, arguments, at)
-    return _call(ev, function, arguments, at)
 
 
 def _may_be_called(ev: Evaluator, task: tree.Function) -> bool:
@@ -101,7 +93,7 @@ def _complete(
         )
     missing = len(node.formals) - len(arguments)
     if missing == 1 and function.module.library and _any(node.formals[-1]):
-        return [*arguments, Value(types.VOID, None)]
+        return [*arguments, NOTHING]
     if missing:
         count = len(node.formals)
         ev.fail(at, f"{node.name} takes {count} argument(s), found {len(arguments)}")
@@ -230,7 +222,7 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
         return jump.value
     if inner.result != types.VOID:
         ev.fail(at, f"{node.name} ends without a value of type {inner.result}")
-    return Value(types.VOID, None)
+    return NOTHING
 
 
 # Functions as code

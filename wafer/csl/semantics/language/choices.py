@@ -3,15 +3,13 @@
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
-from wafer.csl.semantics.core.values import Register, Value, is_known
+from wafer.csl.semantics.core.values import NOTHING, Register, Value, is_known
 from wafer.csl.semantics.language.coerce import coerce, common
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
 __all__ = ["beside", "choice", "condition", "typed"]
-
-NOTHING = Value(types.VOID, None)
 
 
 def typed(ev: Evaluator, node: tree.Node, kind: types.Type | None) -> Value:

@@ -16,7 +16,7 @@ from wafer.csl.semantics.core.values import (
     Value,
     is_known,
 )
-from wafer.csl.syntax.source import Position
+from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.codes import Op
 
 __all__ = ["adapted", "cast", "coerce", "common", "narrowed", "zero"]
@@ -131,7 +131,7 @@ def _anonymous(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> V
     fields = dict(kind.fields)
     for name in given:
         if name not in fields:
-            ev.fail(at, f"{kind} has no field '{name}'", ev.meant(name, fields))
+            ev.fail(at, f"{kind} has no field '{name}'", suggestion(name, fields))
     defaults: dict[str, Any] = dict(kind.defaults)
     missing = [name for name in fields if name not in given and name not in defaults]
     if missing and not kind.union:

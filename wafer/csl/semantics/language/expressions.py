@@ -7,6 +7,7 @@ from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Jump, described
 from wafer.csl.semantics.core.values import (
+    NOTHING,
     Cell,
     KnownPlace,
     Reference,
@@ -23,11 +24,10 @@ from wafer.csl.semantics.language.statements import chosen_arm, run
 from wafer.csl.semantics.language.tensors import tensor_access
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import NOT_BUILT
+from wafer.csl.syntax.source import suggestion
 from wafer.machine.codes import Op
 
 __all__ = ["VALUES"]
-
-NOTHING = Value(types.VOID, None)
 
 
 def _unary(ev: Evaluator, node: tree.Unary) -> Value:
@@ -169,9 +169,9 @@ def _builtin(ev: Evaluator, node: tree.Builtin) -> Value:
     if rule is None and node.name in NOT_BUILT:
         ev.fail(node.at, f"{node.name} of SDK {NOT_BUILT[node.name]} is not built here")
     if rule is None:
-        hint = ev.meant(node.name, ev.unit.rules.builtins)
+        hint = suggestion(node.name, ev.unit.rules.builtins)
         ev.fail(node.at, f"{node.name} is not known here", hint)
-    return rule(ev, node)
+    return rule(ev, node) or NOTHING  # of one for its effect alone
 
 
 @functools.cache

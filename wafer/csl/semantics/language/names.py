@@ -23,8 +23,9 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import NOT_BUILT
-from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Op
+from wafer.csl.syntax.source import Position, suggestion
+from wafer.machine.codes import Op, Type
+from wafer.machine.tools.reports import SIDES
 
 __all__ = [
     "declared",
@@ -37,8 +38,7 @@ __all__ = [
     "signature",
 ]
 
-# Sides of a router, in the order of the bits of a colour register.
-DIRECTIONS = {side: bit for bit, side in enumerate(("WEST", "EAST", "SOUTH", "NORTH", "RAMP"))}
+DIRECTIONS = {side: bit for bit, side in enumerate(SIDES)}
 
 
 def signature(ev: Evaluator, function: Function) -> types.Type:
@@ -51,11 +51,7 @@ def signature(ev: Evaluator, function: Function) -> types.Type:
 
 
 def given_value(node: tree.Variable) -> tree.Node | None:
-    """The value of a declaration; None if it has none, or ``undefined`` of a type.
-
-    Args:
-        node: of a param, constant or variable.
-    """
+    """The value of a declaration; None if it has none, or ``undefined`` of a type."""
     undefined = isinstance(node.value, tree.Name) and node.value.id == "undefined"
     return None if undefined and node.type is not None else node.value
 
@@ -67,8 +63,10 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     ev.unit.declaring = node.name
     if node.kind == "param" and node.name in module.params:
         value = module.params[node.name]
-        if kind is not None:
-            value = _bound(inner, value, kind, node)
+        if kind == types.COLOR and types.is_number(value.type):  # of the command line
+            value = Value(types.COLOR, value.data)
+        elif kind is not None:
+            value = coerce(inner, value, kind, node.at)
     elif (given := given_value(node)) is not None:
         value = inner.known(given)
         if kind is not None:
@@ -118,13 +116,6 @@ def _linked(inner: Evaluator, cell: Cell, name: str, node: tree.Variable) -> Cel
     return shared
 
 
-def _bound(inner: Evaluator, value: Value, kind: types.Type, node: tree.Variable) -> Value:
-    """A param's value as its type; a number from the command line may stand for a colour."""
-    if kind == types.COLOR and types.is_number(value.type):
-        return Value(kind, value.data)
-    return coerce(inner, value, kind, node.at)
-
-
 def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
     """What a file's name stands for, worked out when it is first used; None if it has none.
 
@@ -168,7 +159,7 @@ def _binding(ev: Evaluator, node: tree.Name) -> Any:
     if re.fullmatch(r"[iu][1-9]\d+", node.id):
         ev.fail(node.at, f"{node.id}: integers have at most 64 bits here")
     known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
-    return ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
+    return ev.fail(node.at, f"'{node.id}' is not declared", suggestion(node.id, known))
 
 
 def named_value(ev: Evaluator, node: tree.Node) -> Value:
@@ -241,14 +232,12 @@ def flat(ev: Evaluator, kind: types.Type, indices: list[Value], at: Position) ->
             number = number * extent + value.data
         return Value(types.COMPTIME_INT, number)
     code = ev.running(at, "this index")
-    u16 = types.machine_type(types.U16)
-    assert u16 is not None
     total = None
     for value, extent in zip(indices, kind.shape, strict=True):
         term = ev.register(_word(ev, value, at), at)
         if total is not None:
-            total = code.result(Op.MUL, u16, total, code.constant(extent))
-            term = code.result(Op.ADD, u16, total, term)
+            total = code.result(Op.MUL, Type.U16, total, code.constant(extent))
+            term = code.result(Op.ADD, Type.U16, total, term)
         total = term
     return Value(types.U16, Register(total or 0))
 
@@ -259,11 +248,12 @@ def _word(ev: Evaluator, value: Value, at: Position) -> Value:
         return Value(types.U16, value.data % (1 << 16))
     if types.size_of(value.type) == 2:
         return Value(types.U16, value.data)
-    u16, source = types.machine_type(types.U16), types.machine_type(value.type)
-    assert u16 is not None
+    source = types.machine_type(value.type)
     assert source is not None
     assert ev.code is not None
-    return Value(types.U16, Register(ev.code.result(Op.CAST, u16, ev.register(value, at), source)))
+    return Value(
+        types.U16, Register(ev.code.result(Op.CAST, Type.U16, ev.register(value, at), source))
+    )
 
 
 def array_of(ev: Evaluator, node: tree.Node) -> KnownPlace | MemoryPlace | Value:
@@ -314,12 +304,10 @@ def element(
     if isinstance(base, KnownPlace):
         address = ev.unit.address(base.reference, at)
         base = MemoryPlace(base.type, code.constant(address), 0)
-    u16 = types.machine_type(types.U16)
-    assert u16 is not None
     scaled, size = ev.register(index, at), types.size_of(kind)
     if size > 1:
-        scaled = code.result(Op.MUL, u16, scaled, code.constant(size))
-    return MemoryPlace(kind, code.result(Op.ADD, u16, base.register, scaled), base.offset)
+        scaled = code.result(Op.MUL, Type.U16, scaled, code.constant(size))
+    return MemoryPlace(kind, code.result(Op.ADD, Type.U16, base.register, scaled), base.offset)
 
 
 def _part(reference: Reference, array: types.Array, number: int) -> Reference:
@@ -340,7 +328,7 @@ def _of_module(ev: Evaluator, module: Module, node: tree.Member) -> Any:
     if binding is None:
         if (name := f"{module.name}.{node.name}") in NOT_BUILT:
             ev.fail(node.at, f"{name} of SDK {NOT_BUILT[name]} is not built here")
-        hint = ev.meant(node.name, module.declarations)
+        hint = suggestion(node.name, module.declarations)
         ev.fail(node.at, f"{module.name} declares no '{node.name}'", hint)
     return binding
 
@@ -352,7 +340,7 @@ def _member(ev: Evaluator, node: tree.Member) -> Place | Value:
         return _of_value(ev, value, node)
     fields = dict(target.type.fields)
     if node.name not in fields:
-        ev.fail(node.at, f"{target.type} has no field '{node.name}'", ev.meant(node.name, fields))
+        ev.fail(node.at, f"{target.type} has no field '{node.name}'", suggestion(node.name, fields))
     return _field(target, node.name, fields[node.name])
 
 
@@ -366,7 +354,7 @@ def _of_value(ev: Evaluator, value: Value, node: tree.Member) -> Place | Value:
     else:
         members = data if value.type == types.ANONYMOUS and isinstance(data, dict) else {}
     if node.name not in members:
-        hint = ev.meant(node.name, members)
+        hint = suggestion(node.name, members)
         ev.fail(node.at, f"{described(value)} has no member '{node.name}'", hint)
     return members[node.name]
 

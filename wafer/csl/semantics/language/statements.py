@@ -10,6 +10,7 @@ from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, Jump, Loop, described
 from wafer.csl.semantics.core.values import (
+    NOTHING,
     Cell,
     KnownPlace,
     Memory,
@@ -308,7 +309,6 @@ def _for(ev: Evaluator, node: tree.For) -> Jump | None:
     if ev.code is not None:
         ev.code.here(after)
     return jump
-    return None
 
 
 def _rounds(ev: Evaluator, iterable: Value, at: Position) -> Iterator[Value]:
@@ -385,7 +385,7 @@ def _element(ev: Evaluator, iterable: Value, index: Value, at: Position) -> Valu
 
 
 def _return(ev: Evaluator, node: tree.Return) -> Jump:
-    value = Value(types.VOID, None) if node.value is None else typed(ev, node.value, ev.result)
+    value = NOTHING if node.value is None else typed(ev, node.value, ev.result)
     value = coerce(ev, value, ev.result, node.at)
     if ev.code is None:
         return Jump("return", None, value)
@@ -401,7 +401,7 @@ def _return(ev: Evaluator, node: tree.Return) -> Jump:
 def _jump(ev: Evaluator, node: tree.Break | tree.Continue) -> Jump:
     kind = "break" if isinstance(node, tree.Break) else "continue"
     given = node.value if isinstance(node, tree.Break) else None
-    value = Value(types.VOID, None) if given is None else ev.value(given)
+    value = NOTHING if given is None else ev.value(given)
     if ev.code is None or not ev.loops:
         return Jump(kind, node.label, value)
     for loop in reversed(ev.loops):

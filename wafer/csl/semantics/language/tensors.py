@@ -9,7 +9,7 @@ from wafer.csl.semantics.language.names import array_of
 from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Op
+from wafer.machine.codes import Op, Type
 
 __all__ = ["ZERO", "Access", "moved_by", "tensor_access"]
 
@@ -98,12 +98,10 @@ def moved_by(ev: Evaluator, pointer: Value, elements: Value, at: Position) -> Va
         extra = pointer.data.extra + elements.data * size
         return Value(kind, pointer.data._replace(extra=extra))
     code = ev.running(at, "this address")
-    u16 = types.machine_type(types.U16)
-    assert u16 is not None
     if is_known(elements):
         if not elements.data:
             return pointer
         offset = code.constant(elements.data * size)
     else:
-        offset = code.result(Op.MUL, u16, ev.register(elements, at), code.constant(size))
-    return Value(kind, Register(code.result(Op.ADD, u16, ev.register(pointer, at), offset)))
+        offset = code.result(Op.MUL, Type.U16, ev.register(elements, at), code.constant(size))
+    return Value(kind, Register(code.result(Op.ADD, Type.U16, ev.register(pointer, at), offset)))

@@ -271,10 +271,6 @@ class Streaming(Stagewise):
 def make(experiment: Experiment, events: list[Event] | None = None) -> Streaming:
     """Make the engine of an experiment, and its store.
 
-    Args:
-        experiment: what it runs.
-        events: see ``Streaming``.
-
     Raises:
         ValueError: fewer devices than systems.
         MemoryXError: the store cannot be made.

@@ -1,37 +1,30 @@
-"""Many small fabrics in one call: pad programs to one shape, stack them, run them under vmap.
+"""Many small fabrics in one JAX call: pad programs to one shape, stack them, run under vmap.
 
-Padding adds PEs without routes, colours nobody uses and tasks nobody binds, so that each fabric's
-cycles and bits are those of its own run.
+Padding adds PEs without routes, colors nobody uses and tasks nobody binds, so that each fabric's
+cycles and bits are those of its own run: the JAX engine compiles once for all cases of a test.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wafer.fabric.engines import native as engine
 from wafer.fabric.engines.cycle import init, memory_words, run
-from wafer.fabric.engines.state import FabricState, empty_state
-from wafer.fabric.errors import FabricError
-from wafer.fabric.native import is_asked
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.codes import Column
-from wafer.fabric.program.tables import Meta, Program
+from wafer.fabric.program.tables import Program
+from wafer.fabric.trace import QUICK_COMPILE
 
-__all__ = ["QUICK_COMPILE", "pad", "run_many", "stack", "unstack"]
-
-TaskKind = tuple[str, int, bool]
+__all__ = ["init_stacked", "run_stacked", "stack", "unstack"]
 
 
-def _kinds(program: Program) -> list[TaskKind]:
+def _kinds(program):
     return [(kind, key, high) for _, kind, key, high in program.meta.tasks]
 
 
-def _merge_tasks(programs: Sequence[Program]) -> tuple[list[TaskKind], list[list[int]]]:
+def _merge_tasks(programs):
     """One task list that holds every program's list in its own order, and each one's places."""
-    merged: list[TaskKind] = []
+    merged = []
     for program in programs:
         at = 0
         for kind in _kinds(program):
@@ -51,13 +44,13 @@ def _merge_tasks(programs: Sequence[Program]) -> tuple[list[TaskKind], list[list
     return merged, places
 
 
-def _grow(array: Array, shape: Sequence[int], value: float = 0) -> np.ndarray:
+def _grow(array, shape, value=0):
     array = np.asarray(array)
     widths = [(0, want - have) for want, have in zip(shape, array.shape, strict=True)]
     return np.pad(array, widths, constant_values=value)
 
 
-def _spread(array: Array, places: list[int], shape: Sequence[int], value: int) -> np.ndarray:
+def _spread(array, places, shape, value):
     """Put rows at their merged task ids and pad the grid."""
     out = np.full(shape, value, np.asarray(array).dtype)
     for row, place in zip(np.asarray(array), places, strict=True):
@@ -65,7 +58,7 @@ def _spread(array: Array, places: list[int], shape: Sequence[int], value: int) -
     return out
 
 
-def _retarget(code: Array, places: list[int], rows: int) -> np.ndarray:
+def _retarget(code, places, rows):
     """Renumber the tasks that operations activate, block and unblock."""
     old = np.asarray(code)
     new = _grow(old, (rows, old.shape[1]))
@@ -77,7 +70,7 @@ def _retarget(code: Array, places: list[int], rows: int) -> np.ndarray:
     return new
 
 
-def pad(program: Program, meta: Meta, places: list[int], rows: int, k: int) -> Program:
+def pad(program, meta, places, rows, k):
     """Pad one program to the shapes that ``meta`` describes.
 
     Args:
@@ -105,11 +98,11 @@ def pad(program: Program, meta: Meta, places: list[int], rows: int, k: int) -> P
     )
 
 
-def stack(programs: Sequence[Program]) -> Program:
+def stack(programs):
     """Stack programs along a new leading axis of every array.
 
     Args:
-        programs: of any grids, colours, tasks and arrays, on one machine.
+        programs: of any grids, colors, tasks and arrays, on one machine.
 
     Returns:
         A program for ``jax.vmap``; arrays are found by :func:`unstack`.
@@ -118,10 +111,9 @@ def stack(programs: Sequence[Program]) -> Program:
         FabricError: the programs are for different machines.
     """
     metas = [p.meta for p in programs]
-    if len({m.spec for m in metas}) != 1:
-        raise FabricError("stack: the programs are for different WaferSpecs; stack them apart")
+    assert len({m.spec for m in metas}) == 1
     kinds, places = _merge_tasks(programs)
-    # Ids only matter where colours swap; even numbers below 0 are nobody's partner.
+    # Ids only matter where colors swap; even numbers below 0 are nobody's partner.
     base = max(metas, key=lambda m: (m.swaps, len(m.colors))).colors
     spare = max(len(m.colors) for m in metas) - len(base)
     meta = metas[0]._replace(
@@ -142,15 +134,15 @@ def stack(programs: Sequence[Program]) -> Program:
         teardown=any(m.teardown for m in metas),
         ranked=any(m.ranked for m in metas),
     )
-    if meta.swaps and any(m.swaps and m.partners != meta.partners[: len(m.colors)] for m in metas):
-        raise FabricError("stack: colours swap, but the programs list them in different orders")
+    for m in metas if meta.swaps else ():  # all list the colors that swap in one order
+        assert not m.swaps or m.partners == meta.partners[: len(m.colors)]
     rows = max(len(np.asarray(p.code)) for p in programs)
     k = max(len(np.asarray(p.rx)) for p in programs)
     padded = [pad(p, meta, own, rows, k) for p, own in zip(programs, places, strict=True)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded)
 
 
-def unstack(programs: Sequence[Program], states: FabricState) -> list[FabricState]:
+def unstack(programs, states):
     """Cut each program's own state out of a stacked run; readable with its own meta."""
     out = []
     for i, program in enumerate(programs):
@@ -168,50 +160,23 @@ def unstack(programs: Sequence[Program], states: FabricState) -> list[FabricStat
     return out
 
 
-# Small grids run for milliseconds whatever the code; without the optimiser XLA compiles them in a
-# third of the time.
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
-
-
 @functools.partial(jax.jit, static_argnames="max_cycles", compiler_options=QUICK_COMPILE)
-def _run_stacked(program: Program, state: FabricState, max_cycles: int) -> FabricState:
+def _run_stacked(program, state, max_cycles):
     return jax.vmap(lambda p, s: run(p, s, max_cycles, "jax"))(program, state)
 
 
 @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
-def _init_stacked(program: Program, memory: Array) -> FabricState:
+def init_stacked(program, memory):
     return jax.vmap(lambda p, m: init(p, {"memory": m}))(program, memory)
 
 
-def run_many(
-    programs: Sequence[Program],
-    values: Sequence[Mapping[str, Array] | None],
-    max_cycles: int = 10_000,
-    implementation: str = "auto",
-) -> list[FabricState]:
-    """Run several programs: natively one by one, in JAX side by side, compiled for all at once.
-
-    Args:
-        programs: see :func:`stack`.
-        values: initial arrays of each program.
-        max_cycles: limit for every one of them.
-        implementation: see :func:`wafer.fabric.run`.
-
-    Returns:
-        Final states, each as its own run would leave it (``read`` and ``check_finished`` work).
-        A finished fabric waits unchanged for the others.
-    """
-    if is_asked(implementation):
-        memories = [memory_words(p, v, np) for p, v in zip(programs, values, strict=True)]
-        states = [empty_state(p, m) for p, m in zip(programs, memories, strict=True)]
-        return [
-            engine.run(p, s, max_cycles, start=True) for p, s in zip(programs, states, strict=True)
-        ]
+def run_stacked(programs, values, max_cycles=10_000):
+    """Final states of several programs' runs, as ``fabric.run_many`` gives them."""
     together = stack(programs)
     meta = together.meta
     memory = np.zeros((len(programs), meta.height, meta.width, meta.words), np.uint32)
     for i, (program, value) in enumerate(zip(programs, values, strict=True)):
         own = np.moveaxis(memory_words(program, value, np), 0, -1)
         memory[i, : own.shape[0], : own.shape[1], : own.shape[2]] = own
-    states = _run_stacked(together, _init_stacked(together, memory), max_cycles)
+    states = _run_stacked(together, init_stacked(together, memory), max_cycles)
     return unstack(programs, states)

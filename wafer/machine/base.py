@@ -1,0 +1,252 @@
+"""What a machine is to its host: methods that both machines have, in C++ and in JAX."""
+
+import abc
+import enum
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from wafer.energy import Counts
+from wafer.errors import CompileError
+from wafer.machine.image import Image
+from wafer.machine.library import how_to_build
+from wafer.machine.tools.recording import Trace
+
+__all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
+
+
+class Status(enum.IntEnum):
+    """How a run ended."""
+
+    QUIET = 0  # nothing can change any more
+    READY = 1  # all launched calls have returned and freed the command streams
+    FAULT = 2  # see WaferMachine.fault
+    LIMIT = 3  # the cycles asked for have passed
+
+
+class Rectangle(NamedTuple):
+    """PEs [x, x + width) by [y, y + height)."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def has(self, x: int, y: int) -> bool:
+        """Whether a PE is one of them."""
+        return 0 <= x - self.x < self.width and 0 <= y - self.y < self.height
+
+    def pes(self) -> Iterator[tuple[int, int]]:
+        """Column and row of each PE, row by row."""
+        for y in range(self.y, self.y + self.height):
+            for x in range(self.x, self.x + self.width):
+                yield x, y
+
+
+class Print(NamedTuple):
+    """A line that a PE wrote.
+
+    Attributes:
+        cycle: in which it ended.
+        x, y: the PE.
+        text: without the end of line.
+    """
+
+    cycle: int
+    x: int
+    y: int
+    text: str
+
+
+class WaferMachine(abc.ABC):
+    """A wafer that executes an image; columns and rows count in the program's rectangle.
+
+    What a machine need not do has a default: it has no ports and streams, and counts nothing.
+
+    Attributes:
+        image: that it executes.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._height, self._width = image.tiles.shape
+
+    def _cell(self, x: int, y: int) -> int:
+        if not (0 <= x < self._width and 0 <= y < self._height):
+            raise CompileError(
+                f"PE ({x}, {y}) is outside of the {self._width} x {self._height} rectangle"
+            )
+        return y * self._width + x
+
+    @property
+    @abc.abstractmethod
+    def cycle(self) -> int:
+        """Cycles that have passed."""
+
+    @property
+    @abc.abstractmethod
+    def fault(self) -> str:
+        """What ended the last run with ``Status.FAULT``; '' if nothing did."""
+
+    @abc.abstractmethod
+    def run(self, most_cycles: int = 1_000_000_000) -> Status:
+        """Run until nothing can change, the host's calls are answered, a fault, or the limit."""
+
+    def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
+        """Call an exported function on every PE of a rectangle, after what was called before.
+
+        Args:
+            rectangle: of PEs.
+            function: exported name.
+            words: arguments as registers hold them.
+
+        Raises:
+            CompileError: a PE without that function; more arguments or calls than there is room.
+        """
+        arguments = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
+        for x, y in rectangle.pes():
+            cell, index = self._cell(x, y), self.image.tiles[y, x]
+            entries = self.image.programs[index].functions if index >= 0 else {}
+            if function not in entries:
+                there = ", ".join(entries) or "none"
+                raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
+            if problem := self._call(cell, entries[function], arguments):
+                raise CompileError(f"{function!r} on PE ({x}, {y}) {problem}")
+
+    @abc.abstractmethod
+    def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
+        """Call what begins at an instruction, with [n] uint64; what hinders it, or ''."""
+
+    def commands_waiting(self, rectangle: Rectangle) -> int:
+        """PEs with a call that has not been taken up, not returned, or not freed the stream."""
+        return sum(self._has_command(self._cell(x, y)) for x, y in rectangle.pes())
+
+    @abc.abstractmethod
+    def _has_command(self, cell: int) -> bool: ...
+
+    def read(self, x: int, y: int, address: int, bytes: int) -> np.ndarray:
+        """[bytes] uint8 of a PE's memory.
+
+        Raises:
+            CompileError: outside of it; the 64 bytes behind it read as zero.
+        """
+        out = np.zeros(bytes, np.uint8)
+        self._copy(x, y, address, out, write=False)
+        return out
+
+    def write(self, x: int, y: int, address: int, data: np.ndarray) -> None:
+        """Write an array's bytes to a PE's memory.
+
+        Raises:
+            CompileError: outside of it.
+        """
+        self._copy(x, y, address, np.ascontiguousarray(data), write=True)
+
+    def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
+        if not self._transfer(self._cell(x, y), address, data, write=write):
+            raise CompileError(
+                f"PE ({x}, {y}): bytes {address} to {address + data.nbytes} are outside of what its"
+                " program declares"
+            )
+
+    @abc.abstractmethod
+    def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
+        """Copy a PE's bytes into a contiguous array, or from it; whether they are all there."""
+
+    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
+        """Queue uint32 words that the host sends to a PE on a stream's color.
+
+        Raises:
+            CompileError: a color that is no stream from the host.
+        """
+        if "H2D" not in self.image.streams.get(color, "").upper():
+            raise CompileError(f"color {color} is no stream from the host: {self.image.streams}")
+
+    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
+        """Take what a PE has sent to the host on a stream's color: [n] uint32, in order.
+
+        Args:
+            color: of the stream.
+            x: column of the PE.
+            y: row of the PE.
+            most: how many to take; None: all.
+        """
+        return np.zeros(0, np.uint32)
+
+    def collectable(self, color: int, x: int, y: int) -> int:
+        """How many words ``collected`` could take."""
+        return 0
+
+    def enter(
+        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    ) -> None:
+        """Queue words that come from outside of the rectangle by a PE's side.
+
+        Args:
+            color: that they come on.
+            port: column and row of the PE, and the side by which they come: W, E, S or N.
+            words: [n] uint32.
+            controls: [n] bool, whether each is a control wavelet.
+
+        Raises:
+            CompileError: nothing is outside there, or the program does not use the color.
+        """
+        self._refuse_port(color, port)
+
+    def open(self, color: int, port: tuple[int, int, str]) -> None:
+        """Keep what leaves by a PE's side from now on, for ``left``.
+
+        Raises:
+            CompileError: nothing is outside there, or the program does not use the color.
+        """
+        self._refuse_port(color, port)
+
+    def _refuse_port(self, color: int, port: tuple[int, int, str]) -> NoReturn:
+        x, y, side = port
+        raise CompileError(
+            f"PE ({x}, {y}) has no port of color {color} at its side {side}: that side is not"
+            " the rectangle's, or the program does not use the color"
+        )
+
+    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
+        """Words that have left by a side since it was opened: uint32, without control wavelets."""
+        return np.zeros(0, np.uint32)
+
+    @abc.abstractmethod
+    def waiting(self) -> Sequence[object]:
+        """What tasks, operations, queues and routers wait for; each says it as ``str``."""
+
+    @property
+    def prints(self) -> Sequence[Print]:
+        """Lines that PEs have written, by cycle."""
+        return ()
+
+    def _uncounted(self, what: str) -> NoReturn:
+        raise CompileError(
+            f"the JAX machine does not count {what}; the C++ machine does: {how_to_build()}"
+        )
+
+    @property
+    def scalar_share(self) -> float:
+        """Cycles of scalar instructions as a share of all that PEs have worked; 0 before a run."""
+        self._uncounted("cycles by instruction")
+
+    @property
+    def counts(self) -> Counts:
+        """What all PEs have done so far, for ``wafer.energy``."""
+        self._uncounted("what PEs do")
+
+    @property
+    def profile(self) -> dict[tuple[str, int], int]:
+        """Cycles by file and line: the instructions' own, and one per step of an operation."""
+        self._uncounted("cycles by line")
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded so far.
+
+        Raises:
+            CompileError: the machine records nothing.
+        """
+        self._uncounted("what happens when")
