@@ -1,8 +1,8 @@
-"""Cycle counts beside published ones: ``python tests/csl_cycles.py [--stencils F] [--spmm F]``.
+"""Cycle counts beside published ones: ``python tests/csl_cycles.py`` with folders as options.
 
 Own programs stand for kernels of one PE; the folders are check-outs of the public repositories
-Jorineg/cerebras and pr0f3ss/SpMM_Cerebras. ``docs/results/csl.md`` explains the rows. The last line
-is JSON.
+Jorineg/cerebras, pr0f3ss/SpMM_Cerebras and Wang-oss-tech/csl-experiments.
+``docs/results/csl.md`` explains the rows. The last line is JSON.
 """
 
 import argparse
@@ -81,7 +81,7 @@ LOAD_ROWS = "@load_to_dsr(to, b_row); @load_to_dsr(from, a_row);"
 PRODUCT = """const n: i16 = {n};
 const k: i16 = {k};
 const m: i16 = {m};
-var a = @zeros([n * k + {gap}]f32);
+var a = @zeros([n * k]f32);
 var b = @zeros([k * m]f32);
 var c = @zeros([n * m]f32);
 """
@@ -101,19 +101,6 @@ BY_REGISTERS = """
       const factor = b[p * m + q];
       @fmacs(to, to, from, factor);
     }
-  }
-"""
-# Columns side by side, by descriptors that move: a step of the SUMMA.
-BY_DESCRIPTORS = """
-  var column = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i] });
-  for (@range(i16, k)) |p| {
-    var sums = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> c[i] });
-    for (@range(i16, m)) |q| {
-      const factor = b[q * k + p];
-      @fmacs(sums, sums, column, factor);
-      sums = @increment_dsd_offset(sums, n, f32);
-    }
-    column = @increment_dsd_offset(column, n, f32);
   }
 """
 
@@ -151,10 +138,8 @@ def own_rows() -> Iterator[Row]:
         ours = spent("@fmacs(to, to, from, 2.0);", ROWS.format(shift=shift), LOAD_ROWS)
         yield Row(kernel, case, published, *ours)
     for n, k, m, published in GEMM:
-        ours = spent(BY_REGISTERS, PRODUCT.format(n=n, k=k, m=m, gap=0))
+        ours = spent(BY_REGISTERS, PRODUCT.format(n=n, k=k, m=m))
         yield Row("GEMM of columns, one PE", f"{n} x {k} x {m}", published, *ours)
-    ours = spent(BY_DESCRIPTORS, PRODUCT.format(n=14, k=14, m=14, gap=1))
-    yield Row("step of SUMMA, one PE", "14 x 14 x 14", 45_783 / 4 - 120, *ours)
 
 
 def per_iteration(
@@ -215,15 +200,27 @@ def spmm_rows(folder: Path) -> Iterator[Row]:
         yield Row("SpMM", str(case), published, *spmm.measure(folder, case))
 
 
+def summa_row(folder: Path) -> Iterator[Row]:
+    """The task of a SUMMA whose broadcasts go on beside its products: all that it computes."""
+    layout = folder / "gemm" / "summa_manual_multicasting_pipelined_doubleColor" / "layout.csl"
+    image = wafer.csl.compile(layout, {"P": 4, "Mt": 14, "Kt": 14, "Nt": 14}, arch="wse2")
+    runtime = wafer.csl.Runtime(image, record=wafer.csl.Recording(rectangle=(0, 0, 4, 4)))
+    runtime.launch("main")
+    longest = int((runtime.trace.end - runtime.trace.begin).max())
+    yield Row("SUMMA", "4 x 4 PEs, tiles of 14", 45_783, longest, runtime.machine.scalar_share)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stencils", type=Path, help="check-out of Jorineg/cerebras")
     parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras")
+    parser.add_argument("--summa", type=Path, help="check-out of Wang-oss-tech/csl-experiments")
     options = parser.parse_args()
     rows = list[Row]()
     stencils = stencil_rows(options.stencils) if options.stencils else ()
     products = spmm_rows(options.spmm) if options.spmm else ()
-    for row in itertools.chain(own_rows(), stencils, products):
+    steps = summa_row(options.summa) if options.summa else ()
+    for row in itertools.chain(own_rows(), steps, stencils, products):
         rows.append(row)
         print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
               f" | {row.error:+.1f} % | {row.stated:.0f} % |", flush=True)  # fmt: skip

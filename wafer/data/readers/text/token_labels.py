@@ -210,7 +210,7 @@ class TokenScorer:
 
 def _sentences(cfg: Any, *, training: bool) -> list[Sentence]:
     stems = ("train",) if training else ("dev", "devel", "valid", "testa")
-    names = [f"{stem}.{ending}" for stem in stems for ending in _ENDINGS]
+    names = [f"{stem}.{end}" for stem in stems for end in _ENDINGS]
     files = find_described(cfg.data_dir, [*names, "*-[0-9]*.csv"])
     return [s for f in files for s in (_csv(f) if ending(f) == ".csv" else _columns(f))]
 
