@@ -35,27 +35,17 @@ _MERGED = ("job_labels", "debug_args", "ini", "experimental")  # mappings merge 
 
 
 class RunConfig(Section):
-    """A checked run file.
+    """A checked run file."""
 
-    Attributes:
-        runconfig: how long, where, on what.
-        model: the ``model`` section as written; ``models`` checks it. Read only.
-        optimizer: None when the mode only evaluates.
-        train_input: None when the mode only evaluates.
-        eval_input: None when the mode only trains.
-        distillation: a teacher, or None.
-        sparsity: groups (``sparsity.parse``); they keep the section as it was written.
-        description: the vendor's free text, ignored.
-    """
-
-    description: Any = None
-    runconfig: RunSection
-    train_input: SerializeAsAny[InputSection] | None = None
-    eval_input: SerializeAsAny[InputSection] | None = None
+    description: Any = None  #: the vendor's free text, ignored
+    runconfig: RunSection  #: how long, where, on what
+    train_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only evaluates
+    eval_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only trains
+    #: the ``model`` section as written; ``models`` checks it. Read only
     model: dict[str, Any] = Field(repr=False)
-    optimizer: SerializeAsAny[Optimizer] | None = None
-    sparsity: Any = None
-    distillation: Distillation | None = None
+    optimizer: SerializeAsAny[Optimizer] | None = None  #: None when the mode only evaluates
+    sparsity: Any = None  #: groups (``sparsity.parse``); they keep the section as it was written
+    distillation: Distillation | None = None  #: a teacher, or None
 
     @property
     def no_effect(self) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from models.names import MODELS
 from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
+from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.config.vendor.defaults import changed_input_defaults, code_of
 from wafer.config.vendor.parts import keep_defaults
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import schedule_class
-from wafer.optim.sections import PAIRS, join_pairs, optimizer_class
+from wafer.optim.sections import PAIRS, Optimizer, join_pairs, optimizer_class
 
 __all__ = ["convert_file"]
 
@@ -54,7 +55,6 @@ _RENAMES = (
     ),
     _Rename((2, 0), "model.use_t5_layer_norm", "model.norm_type", _norm("rmsnorm"), "t5"),
     _Rename((2, 1), "model.tie_word_embeddings", "model.share_embedding_weights", (), "t5"),
-    _Rename((2, 1), "runconfig.keep_checkpoint_max", "runconfig.max_checkpoints"),
     _Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level"),
     _Rename(
         (2, 1),
@@ -62,7 +62,11 @@ _RENAMES = (
         "model.fp16_type",
         ((True, "bfloat16"), (False, "float16")),
     ),
-    _Rename((2, 1), "optimizer.weight_decay_rate", "optimizer.weight_decay"),
+    *(
+        _Rename((2, 1), f"{section}.{old}", f"{section}.{new}")
+        for section, names in (("runconfig", RunSection.legacy), ("optimizer", Optimizer.legacy))
+        for old, new in names.items()
+    ),
 )
 _DROPPED: Mapping[Release, tuple[str, ...]] = {
     (2, 1): (
@@ -103,22 +107,16 @@ def _renamed(file: File, row: _Rename, *, back: bool) -> None:
     values = {new: old for old, new in row.values} if back else dict(row.values)
     if row.values and (not isinstance(value, str | bool) or value not in values):
         return  # what the other release has no word for keeps its own
-    there = target.partition(".")[0]
+    there, _, new_key = target.partition(".")
     new_section = file.setdefault(there, {})
-    new_key = target.partition(".")[2]
     del own[key]
-    if new_key not in new_section:
-        new_section[new_key] = values.get(value, value) if row.values else value
+    new_section.setdefault(new_key, values.get(value, value) if row.values else value)
 
 
 def _drop(file: File, release: Release, dropped: list[str]) -> None:
     for path in _DROPPED.get(release, ()):
-        name, _, key = path.partition(".")
-        own = file.get(name)
-        if not key and name in file:
-            dropped.append(path)
-            del file[name]
-        elif key and isinstance(own, dict) and key in own:
+        own, key = _section(file, path) if "." in path else (file, path)
+        if key in own:
             dropped.append(path)
             del own[key]
 

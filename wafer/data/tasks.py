@@ -80,26 +80,6 @@ def _epigenetic_mlm(section: Any, config: Any, length: int) -> Features:
     return _masked_rows(section, length) | {"epigenetic": states}
 
 
-def _classification(section: Any, config: Any, length: int) -> Features:
-    del section, config
-    return _segments(length) | {"labels": TaskFeature(())}
-
-
-def _token_classification(section: Any, config: Any, length: int) -> Features:
-    del section, config
-    return _segments(length) | _each(("labels", "loss_mask"), length)
-
-
-def _qa(section: Any, config: Any, length: int) -> Features:
-    del section, config
-    return _segments(length) | _each(("start_positions", "end_positions"))
-
-
-def _summarization(section: Any, config: Any, length: int) -> Features:
-    del config
-    return _segments(length) | _gathered(getattr(section, "max_cls_tokens", 50))
-
-
 def _seq2seq(section: Any, config: Any, length: int) -> Features:
     del config
     source = getattr(section, "src_max_sequence_length", length)
@@ -108,16 +88,8 @@ def _seq2seq(section: Any, config: Any, length: int) -> Features:
     return _rows(source) | _each(decoder, target) | {"decoder_lengths": TaskFeature(())}
 
 
-def _image(section: Any, config: Any, length: int) -> Features:
-    del section, length
-    pixels = TaskFeature(config.input_shape, "float32")
-    return {"images": pixels} | _each(("labels", "attention_mask"))
-
-
-def _image_text(section: Any, config: Any, length: int) -> Features:
-    del section
-    pixels = TaskFeature(config.input_shape, "float32")
-    return _rows(length) | _each(("labels", "loss_mask"), length) | {"pixel_values": pixels}
+def _pixels(name: str, config: Any) -> Features:
+    return {name: TaskFeature(config.input_shape, "float32")}
 
 
 def _dpr(section: Any, config: Any, length: int) -> Features:
@@ -131,9 +103,8 @@ def _dpr(section: Any, config: Any, length: int) -> Features:
     )
 
 
-def _dpo(section: Any, config: Any, length: int) -> Features:
-    del section, config
-    pair = _each((*VSL_FEATURES, "loss_mask"), 2 * length)  # two answers side by side
+def _answers(length: int) -> Features:
+    pair = _each((*VSL_FEATURES, "loss_mask"), 2 * length)  # side by side
     return pair | {"reference_logps": TaskFeature((2,), "float32")}
 
 
@@ -150,15 +121,37 @@ TASKS: dict[str, DataTask] = {
     "lm": DataTask(_lm, _LANGUAGE),
     "mlm": DataTask(_mlm, _MLM),
     "epigenetic_mlm": DataTask(_epigenetic_mlm, _MLM),
-    "classification": DataTask(_classification, _ACCURACY, scored=True),
-    "token_classification": DataTask(_token_classification, _ACCURACY, scored=True),
-    "qa": DataTask(_qa, {}, scored=True),
-    "summarization": DataTask(_summarization, _ACCURACY, scored=True),
+    "classification": DataTask(
+        lambda section, config, s: _segments(s) | _each(("labels",)), _ACCURACY, scored=True
+    ),
+    "token_classification": DataTask(
+        lambda section, config, s: _segments(s) | _each(("labels", "loss_mask"), s),
+        _ACCURACY,
+        scored=True,
+    ),
+    "qa": DataTask(
+        lambda section, config, s: _segments(s) | _each(("start_positions", "end_positions")),
+        {},
+        scored=True,
+    ),
+    "summarization": DataTask(
+        lambda section, config, s: _segments(s) | _gathered(getattr(section, "max_cls_tokens", 50)),
+        _ACCURACY,
+        scored=True,
+    ),
     "seq2seq": DataTask(_seq2seq, _SEQ2SEQ),
-    "image": DataTask(_image, _ACCURACY),
-    "image_text": DataTask(_image_text, _LANGUAGE),
+    "image": DataTask(
+        lambda section, config, s: _pixels("images", config) | _each(("labels", "attention_mask")),
+        _ACCURACY,
+    ),
+    "image_text": DataTask(
+        lambda section, config, s: (
+            _rows(s) | _each(("labels", "loss_mask"), s) | _pixels("pixel_values", config)
+        ),
+        _LANGUAGE,
+    ),
     "dpr": DataTask(_dpr, _ACCURACY),
-    "dpo": DataTask(_dpo, _ACCURACY | {"margin": "eval/margin"}),
+    "dpo": DataTask(lambda section, config, s: _answers(s), _ACCURACY | {"margin": "eval/margin"}),
 }
 
 

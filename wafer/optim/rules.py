@@ -29,11 +29,9 @@ class WithParamRules(optax.GradientTransformationExtraArgs):
     """An optimizer that declares its rules.
 
     Chained with other transformations it is another optimizer, which declares nothing.
-
-    Attributes:
-        rule: name of a parameter -> its rule; None where it is not trained.
     """
 
+    #: name of a parameter -> its rule; None where it is not trained
     rule: Callable[[str], ParamRule | None]
 
     def __new__(

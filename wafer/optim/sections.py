@@ -278,12 +278,9 @@ class UserOptimizer(Optimizer):
 
     The function takes the section's keys that are not every optimizer's, and returns an
     ``optax.GradientTransformation`` that gives the direction, like ``optax.scale_by_adam``.
-
-    Attributes:
-        arguments: of the function, (name, value) pairs.
     """
 
-    arguments: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()  #: of the function, (name, value) pairs
 
     def to_dict(self) -> dict[str, Any]:
         """Plain YAML types that parse back to the same section."""

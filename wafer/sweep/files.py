@@ -30,21 +30,16 @@ _OWN = {  # keys that the sweep itself sets in every run
 
 
 class SweepFile(Section):
-    """What a sweep file takes.
+    """What a sweep file takes."""
 
-    Attributes:
-        base: run file that the arms change, seen from the sweep file's folder.
-        arms: name -> changes by dotted key; `file` names a base of the arm's own, `group` its
-            group in the fit, `after` the arm whose last weights it begins with. The others are
-            compared with the first.
-        seeds: every arm is run with each.
-        metric: name of a metric of the last evaluation; None is eval/bits_per_byte where the data
-            is text, else loss.
-    """
-
-    base: str | None = None
+    base: str | None = None  #: run file that the arms change, seen from the sweep file's folder
+    #: name -> changes by dotted key; `file` names a base of the arm's own, `group` its group in the
+    #: fit, `after` the arm whose last weights it begins with. The others are compared with the
+    #: first
     arms: dict[str, Any]
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...]
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...]  #: every arm is run with each
+    #: name of a metric of the last evaluation; None is eval/bits_per_byte where the data is text,
+    #: else loss
     metric: str | None = None
 
 

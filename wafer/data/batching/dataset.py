@@ -21,23 +21,16 @@ TOKENIZER = "tokenizer.json"  # kept beside the checkpoints, for ``wafer generat
 
 
 class Context(NamedTuple):
-    """What a reader must know besides its section.
+    """What a reader must know besides its section."""
 
-    training: whether it is ``train_input``; the vendor's readers choose their file by it
-    num_labels: classes of the model's head, or None where it has none
-    vocab_size: V of the model, or None
-    input_shape: shape of one image the model takes, or None
-    folder: the run's, where a tokenizer may have been kept
-    config: the model's, or None for any
-    begins_from: the checkpoint or folder whose weights the run starts with, or None
-    """
-
+    #: whether it is ``train_input``; the vendor's readers choose their file by it
     training: bool = True
-    num_labels: int | None = None
-    vocab_size: int | None = None
-    input_shape: tuple[int, ...] | None = None
-    folder: pathlib.Path = pathlib.Path()
-    config: Any = None
+    num_labels: int | None = None  #: classes of the model's head, or None where it has none
+    vocab_size: int | None = None  #: V of the model, or None
+    input_shape: tuple[int, ...] | None = None  #: shape of one image the model takes, or None
+    folder: pathlib.Path = pathlib.Path()  #: the run's, where a tokenizer may have been kept
+    config: Any = None  #: the model's, or None for any
+    #: the checkpoint or folder whose weights the run starts with, or None
     begins_from: str | None = None
 
     @property
@@ -75,41 +68,31 @@ class Scorer(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A source and what the run needs to know about it.
+    """A source and what the run needs to know about it."""
 
-    Attributes:
-        source: the examples.
-        row_length: S, the longest sequence and the length of a packed row.
-        complete: the examples are whole rows already, nothing is padded or packed.
-        transform: (example, generator) -> example, applied anew at every reading; or None.
-        scorer: makes the gatherer of metrics that need predictions; None when sums suffice.
-        pack: several examples per row (VSL), built on the fly.
-        mean_length: tokens per example, or None where it is not known without reading all.
-        tokenizer: text of the tokenizer.json that the ids come from; None where it is not known.
-        tokenizer_folder: where that file lies, with the tokenizer's settings, if it does.
-        special_ids: ``eos_token_id``, ``bos_token_id``: ids of the rows' special tokens, if known.
-        token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
-        references: name -> bits per byte of other compressors on the same text.
-        summary: one line for the log.
-        shuffle: whether the order is shuffled; ``build_dataset`` sets it.
-        shuffle_seed: of the order; ``build_dataset`` sets it.
-    """
-
-    source: Source
-    row_length: int
-    complete: bool = False
+    source: Source  #: the examples
+    row_length: int  #: S, the longest sequence and the length of a packed row
+    complete: bool = False  #: the examples are whole rows already, nothing is padded or packed
+    #: (example, generator) -> example, applied anew at every reading; or None
     transform: Transform | None = None
+    #: makes the gatherer of metrics that need predictions; None when sums suffice
     scorer: Callable[[], Scorer] | None = None
-    pack: bool = False
+    pack: bool = False  #: several examples per row (VSL), built on the fly
+    #: tokens per example, or None where it is not known without reading all
     mean_length: float | None = None
+    #: text of the tokenizer.json that the ids come from; None where it is not known
     tokenizer: str | None = None
+    #: where that file lies, with the tokenizer's settings, if it does
     tokenizer_folder: pathlib.Path | None = None
+    #: ``eos_token_id``, ``bos_token_id``: ids of the rows' special tokens, if known
     special_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    #: [V] bytes per token, for bits per byte; None without a tokenizer
     token_bytes: np.ndarray | None = None
+    #: name -> bits per byte of other compressors on the same text
     references: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    summary: str = ""
-    shuffle: bool = False
-    shuffle_seed: int = 0
+    summary: str = ""  #: one line for the log
+    shuffle: bool = False  #: whether the order is shuffled; ``build_dataset`` sets it
+    shuffle_seed: int = 0  #: of the order; ``build_dataset`` sets it
 
     def example(self, index: int) -> Rows:
         """Return one example as it is trained on: after ``transform``, with draws of its own."""

@@ -19,13 +19,9 @@ _OPEN_BINS = 64  # rows open at once; first fit fills 98 % of them and more
 
 
 class Packer(abc.ABC):
-    """From sequences to what a row is made of; this one holds nothing between them.
+    """From sequences to what a row is made of; this one holds nothing between them."""
 
-    Attributes:
-        discarded: sequences or rests that were too short or too long.
-    """
-
-    discarded: int = 0
+    discarded: int = 0  #: sequences or rests that were too short or too long
 
     def long_enough(self, pieces: Sequence[Any], sizes: Iterable[int], least: int) -> list[Any]:
         """Return the pieces of a sequence that have so many tokens; one without any is discarded.

@@ -39,10 +39,9 @@ class Columns(tuple[str, ...]):
 
     Args:
         names: of the columns.
-        by_line: each line of a text file is a record, instead of the whole file.
     """
 
-    by_line: bool
+    by_line: bool  #: each line of a text file is a record, instead of the whole file
 
     def __new__(cls, names: Iterable[str], *, by_line: bool = False) -> "Columns":
         """Make the names; a ``tuple`` is complete before ``__init__``."""

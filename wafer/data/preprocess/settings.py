@@ -116,12 +116,9 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
 
 
 class Settings(RunSettings):
-    """Every key of preprocessing; their meanings are also the command line's help.
+    """Every key of preprocessing; their meanings are also the command line's help."""
 
-    Attributes:
-        no_effect: keys of the vendor's script that change nothing here.
-    """
-
+    #: keys of the vendor's script that change nothing here
     no_effect: ClassVar[tuple[str, ...]] = (
         "write_in_batch",
         "split_text_to_tokenize",

@@ -77,17 +77,15 @@ class InputSection(_Ignored):
 
     A processor is a subclass: ``class X(InputSection, task="lm", reader="module:function")``.
     Subclasses inherit both.
-
-    Attributes:
-        task: what its rows are for, a name of ``wafer.data.tasks.TASKS``; the model must take it.
-        reader: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none.
-        packed_files: whether its files may hold packed rows of a task other than next tokens.
-        unread: keys that are accepted and mean nothing here.
     """
 
+    #: what its rows are for, a name of ``wafer.data.tasks.TASKS``; the model must take it
     task: ClassVar[str] = "lm"
+    #: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none
     reader: ClassVar[str] = ""
+    #: whether its files may hold packed rows of a task other than next tokens
     packed_files: ClassVar[bool] = False
+    #: keys that are accepted and mean nothing here
     unread: ClassVar[tuple[str, ...]] = tuple(_Ignored.model_fields)
 
     data_processor: str  #: the class's name in the YAML, or ``module:class``

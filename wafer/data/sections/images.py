@@ -68,28 +68,20 @@ class LlavaHDF5MapDataProcessor(
         return self
 
 
-class MNISTDataProcessor(
-    InputSection,
-    task="image",
-    reader="wafer.data.readers.images:mnist",
-    legacy={"drop_last_batch": "drop_last"},
-):
+class _PixelInput(InputSection, task="image", legacy={"drop_last_batch": "drop_last"}):
+    unread = (*InputSection.unread, "max_sequence_length")
+
+
+class MNISTDataProcessor(_PixelInput, reader="wafer.data.readers.images:mnist"):
     """IDX files as published, gzipped or not."""
 
-    unread = (*InputSection.unread, "max_sequence_length", "to_float16")
+    unread = (*_PixelInput.unread, "to_float16")
 
     data_dir: Folders  #: folders or files
     to_float16: Bool | None = None  #: accepted; images are float32 and the model casts
 
 
-class DigitsDataProcessor(
-    InputSection,
-    task="image",
-    reader="wafer.data.readers.images:digits",
-    legacy={"drop_last_batch": "drop_last"},
-):
+class DigitsDataProcessor(_PixelInput, reader="wafer.data.readers.images:digits"):
     """The 1,797 digits of 8 x 8 pixels that scikit-learn brings."""
-
-    unread = (*InputSection.unread, "max_sequence_length")
 
     split: Literal["train", "eval"] | None = None  #: which part; the last fifth is held out

@@ -16,12 +16,9 @@ GIVEN = ("training", "seed", "epoch", "task_id", "num_tasks", "params")
 
 
 class OwnInput(InputSection, reader="wafer.data.readers.own:own_batches"):
-    """The section of a user's loader: keys that every processor has, and the function's arguments.
+    """A user's loader: keys that every processor has, and the function's arguments."""
 
-    Attributes:
-        arguments: of the function, (name, value) pairs as the section has them.
-    """
-
+    #: of the function, (name, value) pairs as the section has them
     arguments: tuple[tuple[str, Any], ...] = ()
 
     @property

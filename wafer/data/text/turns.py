@@ -17,13 +17,11 @@ class Turns(str):
 
     Args:
         name: of the field.
-        content: key of a turn's text (the vendor's ``multi_turn_content_key``).
-        role: key of who speaks.
     """
 
     __slots__ = ("content", "role")
-    content: str
-    role: str
+    content: str  #: key of a turn's text (the vendor's ``multi_turn_content_key``)
+    role: str  #: key of who speaks
 
     def __new__(cls, name: str, content: str = "content", role: str = "role") -> "Turns":
         """Make the name; a ``str`` is complete before ``__init__``."""

@@ -111,10 +111,7 @@ def _read(path: str, do_lower: bool) -> Vocabulary:
     if not file.is_file():
         raise DataError(f"vocab_file: {file} does not exist; expected vocab.txt or tokenizer.json")
     if ending(file) == ".json":
-        tokenizer = load_tokenizer(file)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return Vocabulary(tokenizer, file)
+        return Vocabulary(load_tokenizer(file), file)
     tokens = text_lines(file)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) < len(tokens):
