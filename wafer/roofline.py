@@ -30,31 +30,18 @@ __all__ = ["MACHINES", "Machine", "Prediction", "StageCost", "costs", "measure_h
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the roofline knows of one system and of what joins them.
+    """What the roofline knows of one system and of what joins them."""
 
-    Attributes:
-        name: for the table.
-        flops: operations per second it sustains on large matrix products.
-        memory: bytes per second between its arithmetic and its memory.
-        fetch: bytes per second of weights from MemoryX, all systems getting the same ones.
-        reduce: bytes per second of gradients through SwarmX, whatever N.
-        hop: seconds of latency per stage and doubling of N.
-        store: bytes per second of MemoryX's own updates.
-        capacity: bytes of memory.
-        shared: systems are devices of one host and share flops, memory and capacity.
-        note: where the numbers come from.
-    """
-
-    name: str
-    flops: float
-    memory: float
-    fetch: float
-    reduce: float
-    hop: float
-    store: float
-    capacity: float
-    shared: bool = False
-    note: str = ""
+    name: str  #: for the table
+    flops: float  #: operations per second it sustains on large matrix products
+    memory: float  #: bytes per second between its arithmetic and its memory
+    fetch: float  #: bytes per second of weights from MemoryX, all systems getting the same ones
+    reduce: float  #: bytes per second of gradients through SwarmX, whatever N
+    hop: float  #: seconds of latency per stage and doubling of N
+    store: float  #: bytes per second of MemoryX's own updates
+    capacity: float  #: bytes of memory
+    shared: bool = False  #: systems are devices of one host and share flops, memory and capacity
+    note: str = ""  #: where the numbers come from
 
 
 # CS-2: 2 operations x 4 lanes (16 bit) x 850,000 cores x 0.85 GHz; 20 PB/s SRAM; 1.2 Tb/s I/O.
@@ -89,46 +76,28 @@ MACHINES = {
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """What one stage takes, per step of T tokens.
+    """What one stage takes, per step of T tokens."""
 
-    Attributes:
-        name: of the stage.
-        weights: bytes of its branches.
-        flops: of the forward pass.
-        activations: bytes of its input, for all tokens.
-        fresh: bytes of parameters whose update ends here.
-    """
-
-    name: str
-    weights: float
-    flops: float
-    activations: float
-    fresh: float
+    name: str  #: of the stage
+    weights: float  #: bytes of its branches
+    flops: float  #: of the forward pass
+    activations: float  #: bytes of its input, for all tokens
+    fresh: float  #: bytes of parameters whose update ends here
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """A step on N systems.
+    """A step on N systems."""
 
-    Attributes:
-        systems: N.
-        seconds: of a step.
-        compute: seconds in which arithmetic or memory bounds.
-        waited: seconds in which weights, gradients or updates are waited for beyond that.
-        latency: seconds of hops.
-        memory: bytes on each system at the peak: two stages' weights and a gradient, activations.
-        streamed: bytes that leave and enter MemoryX.
-        stages: stage -> (forward, backward) seconds.
-    """
-
-    systems: int
-    seconds: float
-    compute: float
-    waited: float
-    latency: float
+    systems: int  #: N
+    seconds: float  #: of a step
+    compute: float  #: seconds in which arithmetic or memory bounds
+    waited: float  #: seconds in which weights, gradients or updates are waited for beyond that
+    latency: float  #: seconds of hops
+    #: bytes on each system at the peak: two stages' weights and a gradient, activations
     memory: float
-    streamed: float
-    stages: dict[str, tuple[float, float]]
+    streamed: float  #: bytes that leave and enter MemoryX
+    stages: dict[str, tuple[float, float]]  #: stage -> (forward, backward) seconds
 
 
 def costs(
