@@ -36,7 +36,7 @@ def cycles(entries: int, height: int, words: int) -> int:
 
     The lowest row stores every entry, two words a cycle, and passes one up unless it grows itself.
     The next one hears a word and sends one. Others do the same at the same time, whatever the
-    height; the longer of the two counts. Exact for up to two rows.
+    height; the longer of the two counts. Exact for up to two rows with two entries or more.
 
     Args:
         entries: that are pushed, one after another.
