@@ -9,7 +9,7 @@ __all__ = ["best_group", "cycles"]
 # one that adds words up and passes them on, one that adds them up at a root, and the main root's
 # last one with what all do after it. A PE with several inputs takes _SWITCH more for each of the
 # last three, as its queue changes colors. Read off lines of 2 to 13 PEs.
-_HOP, _PASS, _NEXT, _ADD, _BACK, _SWITCH = 6, 13, 15, 23, 18, 5
+_HOP, _PASS, _NEXT, _ADD, _BACK, _SWITCH = 6, 9, 11, 15, 14, 5
 
 
 def cycles(size: int, words: int, *, group: int = 0, chain: bool = False) -> int:

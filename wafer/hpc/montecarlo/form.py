@@ -16,14 +16,14 @@ _OWN = ((10, 3), (13, 9), (16, 14))
 _COMING = 17  # an energy that comes along the column
 _QUEUES = 11  # energies that are on their way before a PE listens
 _SORTED = 25  # of a direction: the marks behind the last energies
-_QUIET = 55  # a round of balancing in which nothing moves
-_ROUND = 97  # one in which something moves
+_QUIET = 51  # a round of balancing in which nothing moves
+_ROUND = 81  # one in which something moves
 _MOVED = 2.5  # an energy that moves: a cycle to leave, one to come, half a cycle to pack it
-_PREPARE = 7  # a particle that is about to be looked up, once
+_PREPARE = 13  # a particle that is about to be looked up, once
 _VISIT = 25  # particles of a PE that are looked up, and move on, once per column
-_MOVE = 72
+_MOVE = 57
 _HOP = 1.0  # of the way back
-_PARTICLE = 24  # a particle on a PE
+_PARTICLE = 16.5  # a particle on a PE
 _STEP = 11.45  # of the search
 _MEET = 1.25  # a cross section's cycles: the operands meet in a bank in a quarter of all cases
 
@@ -36,7 +36,7 @@ class _Lookup(NamedTuple):
     code: int
 
 
-_LOOKUPS = {False: _Lookup(101.9, 2, 100), True: _Lookup(38.7, 1, 45)}
+_LOOKUPS = {False: _Lookup(95.4, 2, 92), True: _Lookup(37.4, 1, 30)}
 
 
 def closed_form(

@@ -13,7 +13,7 @@ __all__ = ["block_cycles", "cycles", "run"]
 # Cycles on WSE-2, read off runs of 1 x 1 to 6 x 6 PEs. A call; a row of C in a step, and a number
 # of A, besides the numbers that they add; a step besides its product and its words; an alignment
 # besides the words that leave and come, and the least that one takes.
-_START, _ROW, _NUMBER, _STEP, _ALIGN, _LEAST = 58, 21, 7, 131, 63, 74
+_START, _ROW, _NUMBER, _STEP, _ALIGN, _LEAST = 58, 20, 7, 125, 55, 66
 _ROW_CODE = 11  # of a row's loop, which decides whether it is unrolled
 
 
@@ -36,7 +36,7 @@ def block_cycles(
     per_word, lane = (2, 8) if half else (1, 4)
     of_a = blocks.ceil(rows * inner, lane) * lane // per_word
     words = 2 * (of_a + inner * columns // per_word)
-    product = rows * (_ROW + inner * (_NUMBER + columns // (4 if half else 1)))
+    product = 1 + rows * (_ROW + inner * (_NUMBER + columns // (4 if half else 1)))
     if rows * _ROW_CODE > UNROLLED:
         product += 4 * rows + 2
     step = _STEP + product + words

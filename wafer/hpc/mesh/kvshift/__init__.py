@@ -14,7 +14,7 @@ __all__ = ["Cache", "capacity", "cycles", "run"]
 # Cycles on WSE-2, read off runs of up to 8 rows, of an even and an odd number: of a call; of an
 # entry and of passing one up in the lowest row, besides their words. An entry in a row that hears
 # and passes on, and the words for which one such row more waits while a row grows.
-_LOWEST, _BETWEEN, _WAITS = ((13, 62, 24), (17, 56, 27)), 73.5, (1, 0.5)
+_LOWEST, _BETWEEN, _WAITS = ((13, 54, 20), (17, 48, 23)), 65, (1, 0.5)
 _MEMORY = WSE2.sram_bytes
 
 
@@ -36,7 +36,7 @@ def cycles(entries: int, height: int, words: int) -> int:
 
     The lowest row stores every entry, two words a cycle, and passes one up unless it grows itself.
     The next one hears a word and sends one. Others do the same at the same time, whatever the
-    height; the longer of the two counts. Exact for up to two rows.
+    height; the longer of the two counts. Exact for up to two rows with two entries or more.
 
     Args:
         entries: that are pushed, one after another.
