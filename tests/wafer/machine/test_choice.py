@@ -96,7 +96,7 @@ def test_calls_and_copies_of_the_jax_machine_are_checked(tmp_path, unbuilt):
     for _ in range(8):
         machine.launch(one, "scale", [0])
     assert machine.commands_waiting(both) == 1
-    with pytest.raises(CompileError, match="after 8 calls that PE"):
+    with pytest.raises(CompileError, match="after 8 calls that it has not"):
         machine.launch(one, "scale", [0])
     assert machine.run(0) is wafer.csl.Status.LIMIT
 
