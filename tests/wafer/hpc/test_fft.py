@@ -73,11 +73,11 @@ def test_a_wave_and_its_energy():
 
 def test_the_published_size_by_the_closed_form():
     """512 x 512 x 512 numbers on as many PEs as a plane has: steps, and two equal exchanges."""
-    line = (12 + 7 * 7 + 2) * 256 + 8 * 310 + 189
+    line = (12 + 7 * 7 + 2) * 256 + 8 * 222 + 141
     total = fft.cycles((512, 512, 512), (512, 512))
     exchange = (total - 3 * line) / 2
-    longer = 1.7 * (512**2 - 7**2) + 505 * (27 - 1.26)  # from the eighth PE on
-    assert exchange == pytest.approx(61 + 7 * 48 + longer, abs=1)
+    longer = 1.68 * (512**2 - 5**2) + 507 * (24 - 0.9)  # from the sixth PE on
+    assert exchange == pytest.approx(52 + 5 * 39 + longer, abs=1)
 
 
 def test_errors():

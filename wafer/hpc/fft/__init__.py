@@ -10,16 +10,16 @@ __all__ = ["cycles", "run"]
 
 # Cycles on WSE-2. Those of numbers and of words are counted. Constants of steps are read off runs
 # of one PE; those of an exchange are fitted to rows of 2 to 256.
-_STEP, _LAST_STEP, _TURN, _ALONE = 310, 189, 200, 88
+_STEP, _LAST_STEP, _TURN, _ALONE = 222, 141, 144, 80
 _EXCHANGE, _HOP, _LEAST = (
-    61,
-    27,
-    48,
+    52,
+    24,
+    39,
 )  # with other PEs: once, and per PE, which takes so long at least
 # Of the words of the n-th PE's block, 2 n - 1 times which pass the ends of an axis, how many times
 # they delay an exchange. It would be 1/2 if the middle PE, which passes on most, were never idle,
 # and 1 if only one way were under way. Blocks of more words than queues hold wait for each other.
-_OVERLAP, _KEPT, _HELD, _WAIT = 0.85, 0.63, 16, 7.5
+_OVERLAP, _KEPT, _HELD, _WAIT = 0.84, 0.45, 16, 5.5
 
 
 def cycles(shape: tuple[int, ...], pes: tuple[int, int]) -> int:

@@ -42,7 +42,7 @@ _NOBODY = 1.0e5  # Angstrom between PEs without an atom, which are farther from 
 # three instructions, are counted. The others are read off runs of 1 x 1 to 5 x 5 PEs, of atoms
 # without neighbours, and of up to eight.
 _STEP, _CANDIDATE, _ROW, _START = 201, 10, 7, -3
-_TURN, _LATE_TURN, _AXIS = 48, 14, -2  # besides its words; of PEs who hear the first, and of others
+_TURN, _LATE_TURN, _AXIS = 40, 14, -2  # besides its words; of PEs who hear the first, and of others
 _NEIGHBOUR, _ENERGY = 95.5, 24
 
 

@@ -16,7 +16,7 @@ _MEMORY, _CODE = (
 
 # Cycles on WSE-2. Those of an element are counted: a multiplication with a sum takes one, to clear
 # or to add two, where banks allow it. The others are read off runs of one PE with tiles of 1 to 39.
-_START, _ROW, _COLUMN, _TERM, _IDLE = 146, 20, 9, 13, 12
+_START, _ROW, _COLUMN, _TERM, _IDLE = 118, 20, 9, 13, 12
 _TILES, _ROWS = 21, 6  # most rounds of loops that are unrolled: together up to 150 cycles
 
 

@@ -14,23 +14,28 @@ _BANK = 2  # cells before the PE's array, which move it to another bank of the m
 # Cycles on WSE-2. Those of a cell are counted: ten operations with one cell per cycle, two of them
 # with both operands in one bank, and two with two cells per cycle. The others are read off runs of
 # 1 x 1 to 1 x 13 PEs.
-_START, _STEP, _CELL = 14, 168, 12
+_START, _STEP, _CELL = 14, 136, 12
 _TURN, _LAST_TURN = 23, 2  # to send and to hear along an axis; the last one has nobody behind it
-_WAITS = {6: -4, 7: -8, 8: -12, 9: 6, 10: 10, 11: 14, 12: 18, 13: 22}  # by the PEs of an axis
+# Waits by the PEs of an axis: once before the first step, and in each step.
+_FIRST = {6: 3, 7: 6, 8: 9, 9: 4, 10: 4, 11: 4, 12: 4, 13: 4}
+_WAITS = {6: -4, 7: -8, 8: -12, 9: 6, 10: 10, 11: 14, 12: 18, 13: 22}
 
 
 def cycles(height: int, width: int, cells: int, steps: int) -> int:
-    """The closed form of ``run``'s cycles: exact up to 5 x 5 PEs, within 12 up to 14 x 14.
+    """The closed form of ``run``'s cycles: exact up to 14 x 14 PEs.
 
     Along an axis PEs take nine turns, or as many as there are PEs. In a turn one PE sends a column
     and four on either side hear it, so from 13 x 13 PEs on a step takes as long on any grid.
     """
-    exchange = 0
+    start, exchange = _START, 0
     for size in (height, width):
         if size > 1:
             turns = min(size, 2 * _REACH + 1)
+            late = 2 * (size == 8 and cells > 9)  # in each step but the first one
+            start += _FIRST.get(min(size, 13), 0) - late
+            exchange += late
             exchange += turns * (cells + _TURN) - _LAST_TURN + _WAITS.get(min(size, 13), 0)
-    return _START + steps * (_STEP + _CELL * cells + 2 * ((cells + 1) // 2) + exchange)
+    return start + steps * (_STEP + _CELL * cells + 2 * ((cells + 1) // 2) + exchange)
 
 
 def run(field: np.ndarray, speed: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
