@@ -104,14 +104,15 @@ class ModelConfig(Section):
     to_float16: bool | None = None
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
+    #: accepted; metrics are always computed
     compute_eval_metrics: bool | tuple[str, ...] | None = None
     precision_opt_level: NonNegativeInt | None = None
     attention_kernel: str | None = None
     gradient_checkpointing: bool | None = None
     compression: str | None = None
-    enable_vts: bool = False
-    use_vsl: bool = False
-    attention_softmax_fp32: bool = True
+    enable_vts: bool = False  #: compute no padding: rows of one sequence each are stripped of it
+    use_vsl: bool = False  #: rows hold several sequences
+    attention_softmax_fp32: bool = True  #: softmax of attention in float32
 
     @model_validator(mode="before")
     @classmethod

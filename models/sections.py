@@ -3,7 +3,10 @@
 Neither this module nor what it imports imports jax: a wrong file is reported at once.
 """
 
+import functools
+import inspect
 import os
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -33,6 +36,7 @@ __all__ = [
     "Layers",
     "Section",
     "SectionT",
+    "meanings",
     "parse",
     "problems_of",
 ]
@@ -162,6 +166,33 @@ def _leaf_types(annotation: Any) -> set[Any]:
     if origin in (typing.Union, types.UnionType, Annotated, list, tuple):
         return set().union(*map(_leaf_types, arguments))
     return {annotation}
+
+
+_LISTED = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+_NOTED = re.compile(r"^((?: {4}#: .*\n)*) {4}(\w+): (?:.*  #: (.*))?", re.MULTILINE)
+
+
+@functools.cache
+def meanings(cls: type[Section]) -> dict[str, str]:
+    """Return what each key of a section means; the nearest class wins.
+
+    It is the ``#:`` comment at the field, or the key's line under "Attributes:" in the docstring.
+    """
+    if cls is Section:
+        return {}
+    inherited = [meanings(base) for base in cls.__bases__ if issubclass(base, Section)]
+    listed = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
+    own = {m[1]: m[2] for m in _LISTED.finditer(listed)}
+    try:
+        source = inspect.getsource(cls)
+    except (OSError, TypeError):  # a class of a user that stands in no file
+        source = ""
+    own |= {m[2]: m[1] or m[3] for m in _NOTED.finditer(source) if m[1] or m[3]}
+    plain = {
+        name: " ".join(text.replace("#: ", "").split()).rstrip(".").replace("``", "`")
+        for name, text in own.items()
+    }
+    return {name: text for said in (*inherited, plain) for name, text in said.items()}
 
 
 SectionT = TypeVar("SectionT", bound=BaseModel)

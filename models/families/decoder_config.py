@@ -19,21 +19,22 @@ class DecoderConfig(BlockConfig):
     """A causal decoder. ``with_lm_head`` False, a key of ours, is the headless model."""
 
     # embedding and head
-    embedding_layer_norm: bool = False
-    share_embedding_weights: bool = True
-    use_bias_in_output: bool = False
-    with_lm_head: bool = True
-    final_logit_softcapping: PositiveFloat | None = None
+    embedding_layer_norm: bool = False  #: a norm after the embedding
+    share_embedding_weights: bool = True  #: the head's weights are the embedding's
+    use_bias_in_output: bool = False  #: bias of the head
+    with_lm_head: bool = True  #: whether there is a head
+    final_logit_softcapping: PositiveFloat | None = None  #: logits are capped by tanh at this value
     # muP scales of the ends; the layers' are in BlockConfig
-    embeddings_scale: PositiveFloat = 1.0
-    output_logits_scale: PositiveFloat | None = None
-    output_logits_alpha: PositiveFloat | None = None
-    scale_output_logits_by_d: bool = True
+    embeddings_scale: PositiveFloat = 1.0  #: factor of the embeddings
+    output_logits_scale: PositiveFloat | None = None  #: factor of the logits
+    output_logits_alpha: PositiveFloat | None = None  #: factor of the logits, beside muP's own
+    scale_output_logits_by_d: bool = True  #: muP divides logits by the width instead of its root
     # loss
+    #: what the summed loss is divided by
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
-    loss_weight: NonNegativeFloat = 1.0
-    label_smoothing: Dropout = 0.0
-    dpo: DpoConfig | None = None
+    loss_weight: NonNegativeFloat = 1.0  #: factor of the loss
+    label_smoothing: Dropout = 0.0  #: share of a label that is spread over all classes
+    dpo: DpoConfig | None = None  #: direct preference optimization
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -54,38 +54,42 @@ class EncoderConfig(BlockConfig):
     max_position_embeddings: PositiveInt = 512
     norm_first: bool = False
     layer_norm_epsilon: PositiveFloat = 1e-5
-    encoder_nonlinearity: str | None = None
+    encoder_nonlinearity: str | None = None  #: older spelling of nonlinearity
     # embedding
-    num_segments: PositiveInt | None = 2
+    num_segments: PositiveInt | None = 2  #: segment embeddings; null: none
+    #: E, states of a second input per token (EBERT); null: none
     epigenetic_vocab_size: PositiveInt | None = None
-    share_embedding_weights: bool = True
-    use_embedding_layer_norm: bool = True
-    mask_padding_in_positional_embed: bool = False
-    token_dropout: bool = False
-    mask_token_id: NonNegativeInt | None = None
-    use_final_layer_norm: bool = False
+    share_embedding_weights: bool = True  #: the head's weights are the embedding's
+    use_embedding_layer_norm: bool = True  #: a norm after the embedding
+    mask_padding_in_positional_embed: bool = False  #: padding takes no position
+    token_dropout: bool = False  #: masked tokens embed as 0, the rest is scaled to 88 % (ESM-2)
+    mask_token_id: NonNegativeInt | None = None  #: id that token_dropout hides
+    use_final_layer_norm: bool = False  #: a norm after the last layer
     # muP scales of the ends; the layers' are in BlockConfig
-    embeddings_scale: PositiveFloat = 1.0
-    output_logits_alpha: PositiveFloat = 1.0
-    scale_output_logits_by_d: bool = True
+    embeddings_scale: PositiveFloat = 1.0  #: factor of the embeddings
+    output_logits_alpha: PositiveFloat = 1.0  #: factor of the logits, beside muP's own
+    scale_output_logits_by_d: bool = True  #: muP divides logits by the width instead of its root
     # heads
-    head: EncoderHead = "pretraining"
-    disable_nsp: bool = False
-    use_pooler: bool = True
-    pooler_nonlinearity: str = "tanh"
-    mlm_nonlinearity: str = "gelu"
-    num_labels: PositiveInt = 2
-    classifier_dropout: Dropout | None = None
-    projection_dim: NonNegativeInt = 0
+    head: EncoderHead = "pretraining"  #: what sits on the encoder; the name sets it
+    disable_nsp: bool = False  #: no next-sentence head
+    use_pooler: bool = True  #: a dense layer over the first token
+    pooler_nonlinearity: str = "tanh"  #: its activation
+    mlm_nonlinearity: str = "gelu"  #: activation of the masked-language-model head
+    num_labels: PositiveInt = 2  #: classes
+    classifier_dropout: Dropout | None = None  #: before the classifier; null: dropout_rate
+    projection_dim: NonNegativeInt = 0  #: features after the projection; 0: none
     # loss
+    #: what the masked tokens' loss is divided by
     mlm_loss_scaling: Literal["num_masked", "precomputed_num_masked", "batch_size"] | None = None
-    mlm_loss_weight: NonNegativeFloat | None = None
-    nsp_loss_weight: NonNegativeFloat = 1.0
-    label_smoothing: Dropout = 0.0
-    loss_weight: NonNegativeFloat | None = None
+    mlm_loss_weight: NonNegativeFloat | None = None  #: factor of the masked tokens' loss
+    nsp_loss_weight: NonNegativeFloat = 1.0  #: factor of the next-sentence loss
+    label_smoothing: Dropout = 0.0  #: share of a label that is spread over all classes
+    loss_weight: NonNegativeFloat | None = None  #: factor of the loss
     # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
+    #: accepted with its one value
     problem_type: Literal["single_label_classification"] | None = None
-    use_cls_bias: Literal[True] | None = None
+    use_cls_bias: Literal[True] | None = None  #: accepted with its one value
+    #: padded slots compute and carry loss (token classification)
     include_padding_in_loss: bool | None = None
 
     @property

@@ -28,12 +28,13 @@ __all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
 class FcMnistConfig(ModelConfig):
     """``depth`` hidden layers of ``hidden_size``, then ``num_classes`` scores."""
 
-    input_size: PositiveInt = 784
-    hidden_size: PositiveInt = 500
-    depth: Layers = 10
-    num_classes: PositiveInt = 10
-    activation_fn: str = "relu"
-    dropout: Dropout = 0.0
+    input_size: PositiveInt = 784  #: features of an input
+    hidden_size: PositiveInt = 500  #: features of a hidden layer
+    depth: Layers = 10  #: hidden layers
+    num_classes: PositiveInt = 10  #: classes
+    activation_fn: str = "relu"  #: activation of hidden layers
+    dropout: Dropout = 0.0  #: share of activations dropped in training
+    #: how weights are drawn; null: by initializer_range
     initializer: Initializer = Initializer(name="kaiming_uniform")
     is_dense_stack: ClassVar[bool] = True
 

@@ -51,40 +51,46 @@ class Seq2SeqConfig(BlockConfig):
     num_heads: PositiveInt = 8
     filter_size: PositiveInt = 2048
     vocab_size: PositiveInt = 32128
-    tgt_vocab_size: PositiveInt | None = None
-    decoder_num_hidden_layers: Layers | None = None
+    tgt_vocab_size: PositiveInt | None = None  #: vocabulary of the decoder; null: vocab_size
+    decoder_num_hidden_layers: Layers | None = None  #: layers of the decoder; null: as the encoder
     max_position_embeddings: PositiveInt = 512
-    src_max_position_embeddings: PositiveInt | None = None
-    tgt_max_position_embeddings: PositiveInt | None = None
-    extra_ids: NonNegativeInt = 0
+    src_max_position_embeddings: PositiveInt | None = None  #: longest source
+    tgt_max_position_embeddings: PositiveInt | None = None  #: longest target
+    extra_ids: NonNegativeInt = 0  #: sentinels after the vocabulary
     position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
         "relative"
     )
     layer_norm_epsilon: PositiveFloat = 1e-6
-    use_pre_encoder_decoder_dropout: bool = False
-    use_dropout_outside_residual_path: bool = True
+    use_pre_encoder_decoder_dropout: bool = False  #: dropout on both halves' inputs
+    use_dropout_outside_residual_path: bool = True  #: dropout after each stack
+    #: normalize after the last layer of both stacks; as norm_first if unset
     final_norm: bool | None = None
-    share_encoder_decoder_embedding: bool = True
-    share_embedding_weights: bool = True
-    use_bias_in_output: bool = False
-    scale_logits: bool = False
-    scale_embedding: bool = False
-    decoder_start_token_id: NonNegativeInt = 0
+    share_encoder_decoder_embedding: bool = True  #: both halves have one embedding
+    share_embedding_weights: bool = True  #: the head's weights are the embedding's
+    use_bias_in_output: bool = False  #: bias of the head
+    scale_logits: bool = False  #: divide logits by the root of the width
+    scale_embedding: bool = False  #: multiply embeddings by the root of the width
+    decoder_start_token_id: NonNegativeInt = 0  #: first token of the decoder
     # muP: the widths of the base model are in BlockConfig, but for that of a head
+    #: features of a head in muP's base model; null: heads keep their size
     mup_base_d_kv: PositiveFloat | None = None
-    embeddings_alpha: PositiveFloat = 1.0
-    encoder_attention_logits_alpha: PositiveFloat = 1.0
-    decoder_attention_logits_alpha: PositiveFloat = 1.0
+    embeddings_alpha: PositiveFloat = 1.0  #: factor on embeddings
+    encoder_attention_logits_alpha: PositiveFloat = 1.0  #: factor on the encoder's attention scores
+    decoder_attention_logits_alpha: PositiveFloat = 1.0  #: factor on the decoder's attention scores
+    #: divide the encoder's scores by the head size, not by its root
     scale_encoder_qk_dot_by_d: bool | None = None
+    #: divide the decoder's scores by the head size, not by its root
     scale_decoder_qk_dot_by_d: bool | None = None
-    output_logits_alpha: PositiveFloat | None = None
-    scale_output_logits_by_d: bool = False
-    with_lm_head: bool = True
+    output_logits_alpha: PositiveFloat | None = None  #: factor of the logits, beside muP's own
+    scale_output_logits_by_d: bool = False  #: muP divides logits by the width instead of its root
+    with_lm_head: bool = True  #: whether there is a head
+    #: what the masked tokens' loss is divided by
     mlm_loss_scaling: Literal["num_tokens", "batch_size"] | None = None
+    #: what the summed loss is divided by
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
-    lm_loss_weight: NonNegativeFloat | None = None
-    loss_weight: NonNegativeFloat = 1.0
-    label_smoothing: Dropout = 0.0
+    lm_loss_weight: NonNegativeFloat | None = None  #: factor of the loss
+    loss_weight: NonNegativeFloat = 1.0  #: factor of the loss
+    label_smoothing: Dropout = 0.0  #: share of a label that is spread over all classes
 
     @property
     def tasks(self) -> tuple[str, ...]:

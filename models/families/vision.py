@@ -47,10 +47,10 @@ class VisionConfig(BlockConfig):
     filter_size: PositiveInt = 4096
     nonlinearity: str | None = "quick_gelu"
     dropout_rate: Dropout = 0.0
-    image_size: PositiveInt = 336
-    patch_size: PositiveInt = 14
-    num_channels: PositiveInt = 3
-    num_labels: NonNegativeInt = 0
+    image_size: PositiveInt = 336  #: height and width of an image, pixels
+    patch_size: PositiveInt = 14  #: height and width of a patch, pixels
+    num_channels: PositiveInt = 3  #: channels of an image
+    num_labels: NonNegativeInt = 0  #: classes
 
     @property
     def causal(self) -> bool:

@@ -42,7 +42,7 @@ Part = Literal["residual", "embedding", "attention"]
 class ExtraAttention(Section):
     """``extra_attention_params``: num_kv_groups key/value heads, shared by groups of queries."""
 
-    num_kv_groups: PositiveInt = 1
+    num_kv_groups: PositiveInt = 1  #: K, key/value heads
 
 
 class FixedSparse(Section):
@@ -53,12 +53,12 @@ class FixedSparse(Section):
     when ``different_layout_per_head``.
     """
 
-    attn_type: Literal["fixed"] = "fixed"
-    local_attn_ctx: PositiveInt = 128
-    vert_size: PositiveInt = 8
-    num_verts: PositiveInt = 1
-    different_layout_per_head: bool = True
-    every_other_layer: bool = True
+    attn_type: Literal["fixed"] = "fixed"  #: the pattern
+    local_attn_ctx: PositiveInt = 128  #: tokens of a block
+    vert_size: PositiveInt = 8  #: summary columns of a block
+    num_verts: PositiveInt = 1  #: groups of summary columns
+    different_layout_per_head: bool = True  #: heads take different columns
+    every_other_layer: bool = True  #: the pattern holds in every other layer only
 
 
 # Options of the vendor's router that have one value here, and that value.
@@ -133,7 +133,8 @@ class LoraConfig(Section):
     r: NonNegativeInt = 0
     alpha: PositiveFloat = 1.0
     dropout: Dropout = 0.0
-    fan_in_fan_out: bool = False
+    fan_in_fan_out: bool = False  #: accepted; kernels are always [in, out]
+    #: accepted; no effect here: `wafer finalize --fold_lora` merges them
     merge_weights: bool = False
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
 
@@ -177,87 +178,105 @@ class BlockConfig(ModelConfig):
     """
 
     # sizes
-    vocab_size: PositiveInt = 50257
-    hidden_size: PositiveInt = 768
-    num_hidden_layers: Layers = 12
-    num_heads: PositiveInt = 12
-    filter_size: PositiveInt = 3072
-    max_position_embeddings: PositiveInt = 1024
+    vocab_size: PositiveInt = 50257  #: V, tokens of the vocabulary
+    hidden_size: PositiveInt = 768  #: D, features of a token
+    num_hidden_layers: Layers = 12  #: layers
+    num_heads: PositiveInt = 12  #: N, attention heads
+    filter_size: PositiveInt = 3072  #: F, inner width of the feed-forward
+    max_position_embeddings: PositiveInt = 1024  #: longest sequence
+    #: width of all heads together; null: hidden_size
     attention_inner_dim: PositiveInt | None = None
     # positions
+    #: how positions enter
     position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
         "learned"
     )
-    position_embedding_offset: NonNegativeInt = 0
+    position_embedding_offset: NonNegativeInt = 0  #: index of the first position
+    #: features of a head that are rotated; null: rotary_fraction of them
     rotary_dim: PositiveInt | None = None
-    rotary_fraction: Fraction = 0.25
-    rope_theta: PositiveFloat = 10000.0
-    rotary_interleaved: bool = True
-    pos_scaling_factor: PositiveFloat = 1.0
-    pos_scaling_type: Literal["linear", "llama3", "yarn"] = "linear"
-    pos_scaling_extra_args: RopeScaling | None = None
-    alibi_trainable_slopes: bool = False
-    alibi_slopes_in_checkpoint: bool = False
-    alibi_style: Literal["standard", "falcon"] = "standard"
+    rotary_fraction: Fraction = 0.25  #: share of a head that is rotated
+    rope_theta: PositiveFloat = 10000.0  #: base of the rotary frequencies
+    rotary_interleaved: bool = True  #: pairs are neighbours (the vendor) or halves (Hugging Face)
+    pos_scaling_factor: PositiveFloat = 1.0  #: positions are divided by it
+    pos_scaling_type: Literal["linear", "llama3", "yarn"] = "linear"  #: how positions are stretched
+    pos_scaling_extra_args: RopeScaling | None = None  #: numbers of that stretching
+    alibi_trainable_slopes: bool = False  #: learn the slopes
+    alibi_slopes_in_checkpoint: bool = False  #: keep fixed slopes among the parameters
+    alibi_style: Literal["standard", "falcon"] = "standard"  #: scaling of the biases
+    #: buckets of relative distances
     num_relative_attention_buckets: Annotated[int, Field(ge=4)] = 32  # near and far, both ways
-    max_relative_distance: PositiveInt = 128
+    max_relative_distance: PositiveInt = 128  #: distances beyond share the last bucket
     # dropout; None means dropout_rate
-    dropout_rate: Dropout = 0.1
+    dropout_rate: Dropout = 0.1  #: share of activations dropped in training
+    #: dropout after the activation of the feed-forward
     relu_dropout_rate: Dropout = 0.0  # after the activation of the feed-forward
-    residual_dropout_rate: Dropout | None = None
-    embedding_dropout_rate: Dropout | None = None
-    attention_dropout_rate: Dropout | None = None
+    residual_dropout_rate: Dropout | None = None  #: before residual additions; null: dropout_rate
+    embedding_dropout_rate: Dropout | None = None  #: after the embedding; null: dropout_rate
+    attention_dropout_rate: Dropout | None = None  #: of attention's weights; null: dropout_rate
     # block
-    norm_type: NormType = "layernorm"
-    use_rms_norm: bool | None = None
-    layer_norm_epsilon: PositiveFloat = 1e-5
-    norm_first: bool = True
-    norm_first_sandwich: bool = False
-    parallel_attention: bool = False
-    use_untied_layer_norm: bool = False
-    residual_after_norm: bool = False
-    nonlinearity: str | None = "gelu"
-    use_ffn_bias: bool = True
-    moe: MoeConfig | None = None
+    norm_type: NormType = "layernorm"  #: normalization
+    use_rms_norm: bool | None = None  #: older spelling of norm_type: rmsnorm
+    layer_norm_epsilon: PositiveFloat = 1e-5  #: added to the variance
+    norm_first: bool = True  #: normalize before each part (pre-LN) or after it (post-LN)
+    norm_first_sandwich: bool = False  #: normalize before and after each part
+    parallel_attention: bool = False  #: attention and feed-forward side by side
+    use_untied_layer_norm: bool = False  #: a norm each for the two parallel parts
+    residual_after_norm: bool = False  #: the residual starts after the norm (BLOOM)
+    nonlinearity: str | None = "gelu"  #: activation of the feed-forward
+    use_ffn_bias: bool = True  #: biases in the feed-forward
+    moe: MoeConfig | None = None  #: experts in place of the feed-forward
     # attention
+    #: key/value heads for all (aiayn) or for groups (multiquery)
     attention_module: Literal["aiayn_attention", "multiquery_attention"] = "aiayn_attention"
-    extra_attention_params: ExtraAttention | None = None
+    extra_attention_params: ExtraAttention | None = None  #: {num_kv_groups: K}
+    #: scaling of the scores
     attention_type: Literal["dot_product", "scaled_dot_product", "scaled_cosine"] = (
         "scaled_dot_product"
     )
-    use_projection_bias_in_attention: bool = True
-    use_ffn_bias_in_attention: bool = True
+    use_projection_bias_in_attention: bool = True  #: biases of query, key and value
+    use_ffn_bias_in_attention: bool = True  #: bias of attention's output
+    #: tokens that a query sees; null: all before it
     attention_sliding_window_length: PositiveInt | None = None
+    #: first tokens that stay visible outside the sliding window
     attention_sink_tokens: NonNegativeInt = 0  # always visible (Xiao et al. 2023)
+    #: the window holds in every other layer only
     sliding_window_every_other_decoder_layer: bool = False
+    #: whether the first layer has the window
     sliding_window_every_other_decoder_layer_pattern: Literal[
         "sliding_window_first", "full_attention_first"
     ] = "sliding_window_first"
+    #: scores are capped by tanh at this value
     attention_logit_softcapping: PositiveFloat | None = None
-    attention_qk_norm_layer: NormType | None = None
-    attention_qk_norm_eps: PositiveFloat = 1e-5
-    scale_qk_dot_by_layer_idx: bool = False
-    fixed_sparse_attention: FixedSparse | None = None
-    clip_qkv: PositiveFloat | None = None
-    softmax_scale: PositiveFloat | None = None
+    attention_qk_norm_layer: NormType | None = None  #: normalization of queries and keys
+    attention_qk_norm_eps: PositiveFloat = 1e-5  #: added to its variance
+    scale_qk_dot_by_layer_idx: bool = False  #: divide scores by the layer's number
+    fixed_sparse_attention: FixedSparse | None = None  #: the fixed pattern of Child et al. 2019
+    clip_qkv: PositiveFloat | None = None  #: queries, keys and values are clipped to this size
+    softmax_scale: PositiveFloat | None = None  #: factor of the scores; null: by attention_type
     # initialisers
-    initializer_range: NonNegativeFloat = 0.02
-    initializer: Initializer | None = None
-    embedding_initializer: Initializer | None = None
+    initializer_range: NonNegativeFloat = 0.02  #: standard deviation of initial weights
+    initializer: Initializer | None = None  #: how weights are drawn; null: by initializer_range
+    embedding_initializer: Initializer | None = None  #: of embeddings; null: initializer's
+    #: of query, key and value; null: initializer's
     attention_initializer: Initializer | None = None
+    #: how queries' weights are drawn; as the other projections' if unset
     attention_q_initializer: Initializer | None = None
-    ffn_initializer: Initializer | None = None
+    ffn_initializer: Initializer | None = None  #: of the feed-forward; null: initializer's
+    #: of attention's output; null: initializer's
     output_layer_initializer: Initializer | None = None
+    #: of the feed-forward's output; null: initializer's
     ffn_output_layer_initializer: Initializer | None = None
-    head_initializer: Initializer | None = None
+    head_initializer: Initializer | None = None  #: of the head; null: initializer's
     # muP: explicit (2.2) and derived from base sizes (2.3+)
+    #: divide scores by the head's size instead of its root; null: under muP
     scale_qk_dot_by_d: bool | None = None
-    mup_base_hidden_size: PositiveFloat | None = None
-    mup_base_filter_size: PositiveFloat | None = None
-    attention_logits_alpha: PositiveFloat = 1.0
+    mup_base_hidden_size: PositiveFloat | None = None  #: hidden_size of the proxy model; given: muP
+    mup_base_filter_size: PositiveFloat | None = None  #: filter_size of the proxy model
+    attention_logits_alpha: PositiveFloat = 1.0  #: factor of the scores
     # fine-tuning
-    lora_params: LoraConfig | None = None
+    lora_params: LoraConfig | None = None  #: low-rank updates beside frozen kernels
     # Sparse-IFT
+    #: kernels as products of two matrices (Sparse-IFT): form, sparsity, target_modules
     factors: FactorConfig | None = None
 
     @property

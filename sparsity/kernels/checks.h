@@ -27,6 +27,15 @@ bool InRange(xla::ffi::ThreadPool& pool, const Index* indices, int64_t count, in
   return ok;
 }
 
+inline std::string WrongPointers(const xla::ffi::Buffer<xla::ffi::S32>& pointers, int64_t nnz) {
+  const int64_t count = pointers.element_count();
+  const int32_t* at = pointers.typed_data();
+  if (count < 1 || at[0] < 0 || at[count - 1] > nnz || !std::is_sorted(at, at + count)) {
+    return "pointers do not rise from 0 to at most the number of values, " + std::to_string(nnz);
+  }
+  return "";
+}
+
 // Says what is wrong with compressed rows of `nnz` values and their indices below `limit`; empty
 // when nothing is. Rows that are not sorted, or hold an index twice, are sums of what they hold.
 inline std::string Wrong(xla::ffi::ThreadPool& pool, const xla::ffi::AnyBuffer& indices,
@@ -34,30 +43,15 @@ inline std::string Wrong(xla::ffi::ThreadPool& pool, const xla::ffi::AnyBuffer& 
                          int64_t limit) {
   using xla::ffi::DataType;
   const bool wide = indices.element_type() == DataType::S32;
-  const int64_t count = pointers.element_count();
   if (!wide && indices.element_type() != DataType::U16) return "indices are neither uint16 nor int32";
   if (static_cast<int64_t>(indices.element_count()) != nnz) return "there is not one index per value";
-  const int32_t* at = pointers.typed_data();
-  if (count < 1 || at[0] < 0 || at[count - 1] > nnz || !std::is_sorted(at, at + count)) {
-    return "pointers do not rise from 0 to at most the number of values, " + std::to_string(nnz);
-  }
+  const std::string wrong = WrongPointers(pointers, nnz);
+  if (!wrong.empty()) return wrong;
+  const int64_t used = pointers.typed_data()[pointers.element_count() - 1];
   const bool inside =
-      wide ? InRange(pool, static_cast<const int32_t*>(indices.untyped_data()), at[count - 1], limit)
-           : InRange(pool, static_cast<const uint16_t*>(indices.untyped_data()), at[count - 1], limit);
+      wide ? InRange(pool, static_cast<const int32_t*>(indices.untyped_data()), used, limit)
+           : InRange(pool, static_cast<const uint16_t*>(indices.untyped_data()), used, limit);
   return inside ? "" : "an index is not in 0 .. " + std::to_string(limit - 1);
-}
-
-// The same for the transposed rows and the place in `values` of each of their entries.
-inline std::string Wrong(xla::ffi::ThreadPool& pool, const xla::ffi::AnyBuffer& indices,
-                         const xla::ffi::Buffer<xla::ffi::S32>& pointers,
-                         const xla::ffi::Buffer<xla::ffi::S32>& order, int64_t nnz, int64_t limit) {
-  const std::string what = Wrong(pool, indices, pointers, nnz, limit);
-  if (!what.empty()) return "transposed: " + what;
-  const int64_t count = order.element_count();
-  if (count != nnz || !InRange(pool, order.typed_data(), count, nnz)) {
-    return "order does not hold places in 0 .. " + std::to_string(nnz - 1);
-  }
-  return "";
 }
 
 template <typename Buffer>

@@ -55,23 +55,21 @@ class _Native:
     def forward(x: Array, values: Array, pattern: Pattern) -> Array:
         result = jax.ShapeDtypeStruct((x.shape[0], pattern.shape[1]), x.dtype)
         values = values.astype(jnp.float32)
-        return native.call(
-            "wafer_sparse_multiply", result, x, values, pattern.slices, pattern.offsets
-        )
+        places = pattern.pointers, pattern.slices, pattern.offsets
+        return native.call("wafer_sparse_multiply", result, x, values, *places)
 
     @staticmethod
     def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
         result = jax.ShapeDtypeStruct((dy.shape[0], pattern.shape[0]), dtype)
-        transposed = pattern.order, pattern.t_slices, pattern.t_offsets
         values = values.astype(jnp.float32)
-        return native.call("wafer_sparse_input_gradient", result, dy, values, *transposed)
+        places = pattern.indices, pattern.pointers, pattern.t_slices, pattern.t_offsets
+        return native.call("wafer_sparse_input_gradient", result, dy, values, *places)
 
     @staticmethod
     def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
         result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
-        return native.call(
-            "wafer_sparse_weight_gradient", result, x, dy, pattern.slices, pattern.offsets
-        )
+        places = pattern.pointers, pattern.slices, pattern.offsets
+        return native.call("wafer_sparse_weight_gradient", result, x, dy, *places)
 
     @staticmethod
     def both(x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
@@ -80,7 +78,8 @@ class _Native:
             jax.ShapeDtypeStruct(values.shape, jnp.float32),
         )
         values = values.astype(jnp.float32)
-        return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern[4:])
+        places = *pattern[:2], *pattern[3:]
+        return native.call("wafer_sparse_gradients", result, x, dy, values, *places)
 
 
 IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}

@@ -2,8 +2,9 @@
 
 ``values`` [nnz] hold them in canonical order: by output column n, then by input k. That is the
 flat order of W^T, the vendor's [out, in] storage, so "lowest index first" means the same in both.
-A pattern is the compressed rows of W^T (for y = x W and for dW) and of W (for dx), and the order
-in which the native products walk either (``walk.h``), made when the topology changes.
+A pattern is the compressed rows of W^T, and the order in which the native products walk W^T (for
+y = x W and for dW) and W (for dx), see ``walk.h``; it is made when the topology changes. With the
+values it holds 8.8 bytes per kept weight at 90 % zeros.
 """
 
 import functools
@@ -34,26 +35,22 @@ __all__ = [
 class Pattern(NamedTuple):
     """Positions of up to ``nnz`` kept weights; shapes are fixed, so topology never recompiles.
 
-    indices: [nnz] uint16 (int32 above 65,536 rows), k of each value
+    indices: [nnz] uint16 (int32 above 65,536 rows), k of each value; rising within a column
     pointers: [N + 1] int32, values of column n are ``pointers[n] : pointers[n + 1]``. The last
         one may be below nnz: what is left is slack, ignored and with zero gradient
-    t_indices: [nnz] uint16 or int32, n of each value, sorted by k, then n
-    t_pointers: [K + 1] int32, the same for rows k
-    order: [nnz] int32, place in ``values`` of each entry of ``t_indices``; slack stays in place
-    slices: [S, 8] int32, which outputs the products walk together, and where their values lie;
+    t_pointers: [K + 1] int32, how many values the rows before k have
+    slices: [S, 4] int32, which outputs the products walk together, and how many values they have;
         without the native library S is 0
     offsets: [slots] uint8, the inputs that they read, block by block
-    t_slices, t_offsets: the same for ``t_indices``
+    t_slices, t_offsets: the same for W, whose outputs are the rows
     """
 
     indices: Integer[Array, " nnz"]
     pointers: Int[Array, " N1"]
-    t_indices: Integer[Array, " nnz"]
     t_pointers: Int[Array, " K1"]
-    order: Int[Array, " nnz"]
-    slices: Int[Array, "S 8"]
+    slices: Int[Array, "S 4"]
     offsets: Integer[Array, " slots"]
-    t_slices: Int[Array, "St 8"]
+    t_slices: Int[Array, "St 4"]
     t_offsets: Integer[Array, " t_slots"]
 
     @property
@@ -120,29 +117,20 @@ def _check_places(pattern: Pattern, what: str) -> None:
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in pattern):
         return
-    indices, pointers, t_indices, t_pointers, order = map(np.asarray, pattern[:5])
-    rows, columns = pattern.shape
-    _check_lines(f"{what}: pattern.", indices, pointers, rows)
-    _check_lines(f"{what}: pattern.t_", t_indices, t_pointers, columns)
-    reached = np.zeros(order.size, bool)
-    reached[order[(order >= 0) & (order < order.size)]] = True
-    if not reached.all():
+    indices, pointers, t_pointers = map(np.asarray, pattern[:3])
+    for name, at in (("pointers", pointers), ("t_pointers", t_pointers)):
+        if at[0] != 0 or at[-1] > indices.size or (at[1:] < at[:-1]).any():
+            raise ValueError(
+                f"{what}: pattern.{name} do not rise from 0 to at most {indices.size}, the number "
+                f"of values; {_MAKE_PATTERNS}"
+            )
+    rows, used = pattern.shape[0], indices[: pointers[-1]]
+    outside = np.flatnonzero((used >= rows) | (used < 0))
+    if outside.size:
+        at = int(outside[0])
         raise ValueError(
-            f"{what}: pattern.order is no permutation of 0 .. {order.size - 1}; {_MAKE_PATTERNS}"
-        )
-
-
-def _check_lines(where: str, indices: np.ndarray, pointers: np.ndarray, size: int) -> None:
-    if pointers[0] != 0 or pointers[-1] > indices.size or (pointers[1:] < pointers[:-1]).any():
-        raise ValueError(
-            f"{where}pointers do not rise from 0 to at most {indices.size}, the number of values; "
+            f"{what}: pattern.indices[{at}] is {used[at]}; expected 0 .. {rows - 1}. "
             f"{_MAKE_PATTERNS}"
-        )
-    outside = np.flatnonzero((used := indices[: pointers[-1]]) >= size)
-    if outside.size or used.min(initial=0) < 0:
-        at = int(outside[0]) if outside.size else int(used.argmin())
-        raise ValueError(
-            f"{where}indices[{at}] is {used[at]}; expected 0 .. {size - 1}. {_MAKE_PATTERNS}"
         )
 
 
@@ -154,8 +142,8 @@ def index_dtype(size: int) -> type[np.integer]:
 _MAKE_PATTERNS = "make patterns with pattern_from_mask or pattern_from_flat"
 # kSlice, kGroup and kBlock of walk.h
 _SLICE, _GROUP, _BLOCK = 4, 512, 128
-_COMPRESSED = Pattern._fields[:5]
-_NO_WALK = jax.ShapeDtypeStruct((0, 8), jnp.int32), jax.ShapeDtypeStruct((0,), jnp.uint8)
+_COMPRESSED = Pattern._fields[:3]
+_NO_WALK = jax.ShapeDtypeStruct((0, 4), jnp.int32), jax.ShapeDtypeStruct((0,), jnp.uint8)
 
 
 def _walk_shapes(
@@ -166,32 +154,20 @@ def _walk_shapes(
     segments = -(-outputs // max(group, 1)) * max(1, -(-inputs // _BLOCK))
     slots = nnz + segments * (_SLICE - 1) * min(_BLOCK, inputs)
     return (
-        jax.ShapeDtypeStruct((segments * group // _SLICE, 8), jnp.int32),
+        jax.ShapeDtypeStruct((segments * group // _SLICE, 4), jnp.int32),
         jax.ShapeDtypeStruct((max(slots, 1),), jnp.uint8),
     )
 
 
-def add_walk(
-    indices: Array, pointers: Array, t_indices: Array, t_pointers: Array, order: Array
-) -> Pattern:
+def add_walk(indices: Array, pointers: Array, t_pointers: Array) -> Pattern:
     """Complete a pattern by the order in which the native products walk it; usable under jit."""
+    if not native.usable():
+        walks = tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in 2 * _NO_WALK)
+        return Pattern(indices, pointers, t_pointers, *walks)
     rows, columns, nnz = t_pointers.shape[0] - 1, pointers.shape[0] - 1, indices.shape[0]
-
-    def walk(indices: Array, pointers: Array, outputs: int, inputs: int) -> tuple[Array, ...]:
-        if not native.usable():
-            return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in _NO_WALK)
-        shapes = _walk_shapes(nnz, outputs, inputs)
-        return native.call("wafer_sparse_walk", shapes, indices, pointers, columns=np.int64(inputs))
-
-    return Pattern(
-        indices,
-        pointers,
-        t_indices,
-        t_pointers,
-        order,
-        *walk(indices, pointers, columns, rows),
-        *walk(t_indices, t_pointers, rows, columns),
-    )
+    shapes = (*_walk_shapes(nnz, columns, rows), *_walk_shapes(nnz, rows, columns))
+    walks = native.call("wafer_sparse_walk", shapes, indices, pointers, t_pointers)
+    return Pattern(indices, pointers, t_pointers, *walks)
 
 
 def _columns(pattern: Pattern) -> Int[Array, " nnz"]:
@@ -252,17 +228,12 @@ def _pattern_from_flat(flat: Array, shape: tuple[int, int]) -> Pattern:
     rows, columns = shape
     n, k = flat // max(rows, 1), flat % max(rows, 1)
     slack = flat >= rows * columns
-    # Slack goes last in the transposed order too, where it keeps its own place.
-    order = jnp.lexsort((n, jnp.where(slack, rows, k))).astype(jnp.int32)
     bounds = jnp.arange(columns + 1, dtype=jnp.int32)
-    t_bounds = jnp.arange(rows + 1, dtype=jnp.int32)
-    t_k = jnp.where(slack, rows, k)[order]
+    counts = jnp.zeros(rows + 1, jnp.int32).at[jnp.where(slack, rows, k) + 1].add(1, mode="drop")
     return add_walk(
         indices=jnp.where(slack, 0, k).astype(index_dtype(rows)),
         pointers=jnp.searchsorted(n, bounds).astype(jnp.int32),
-        t_indices=jnp.where(slack, 0, n)[order].astype(index_dtype(columns)),
-        t_pointers=jnp.searchsorted(t_k, t_bounds).astype(jnp.int32),
-        order=order,
+        t_pointers=jnp.cumsum(counts, dtype=jnp.int32),
     )
 
 
@@ -310,9 +281,7 @@ def _pattern_native(mask: Array, nnz: int) -> Pattern:
     shapes = (
         jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
         jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
-        jax.ShapeDtypeStruct((nnz,), index_dtype(columns)),
         jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
-        jax.ShapeDtypeStruct((nnz,), jnp.int32),
     )
     return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
 
@@ -355,10 +324,21 @@ def gather(dense: Shaped[AnyArray, "K N"], pattern: Pattern) -> Shaped[Array, " 
 def _spread(values: Array, *pattern: Array, fill: float) -> list[Array]:
     where = Pattern(*pattern)
     if _moves_natively(values):
-        result = jax.ShapeDtypeStruct(where.shape, jnp.float32)
-        rest = jnp.asarray(fill, jnp.float32)
-        return [native.call("wafer_sparse_to_dense", result, values, *where[2:5], rest)]
+        return [_spread_natively(values, where, fill, transposed=False)]
     return [_scatter(values, where, fill).T]
+
+
+def _spread_natively(values: Array, pattern: Pattern, fill: float, *, transposed: bool) -> Array:
+    shape = pattern.shape[::-1] if transposed else pattern.shape
+    return native.call(
+        "wafer_sparse_to_dense",
+        jax.ShapeDtypeStruct(shape, jnp.float32),
+        values,
+        pattern.indices,
+        pattern.pointers,
+        jnp.asarray(fill, jnp.float32),
+        transposed=np.bool_(transposed),
+    )
 
 
 def _scatter(values: Array, pattern: Pattern, fill: float) -> Array:
@@ -372,7 +352,7 @@ def _collect(dense: Array, *pattern: Array) -> list[Array]:
     where = Pattern(*pattern)
     if _moves_natively(dense):
         result = jax.ShapeDtypeStruct((where.nnz,), jnp.float32)
-        return [native.call("wafer_sparse_gather", result, dense, *where[2:5])]
+        return [native.call("wafer_sparse_gather", result, dense, *where[:2])]
     flat = dense.T.reshape(-1)
     return [flat.at[_flat(where)].get(mode="fill", fill_value=0, indices_are_sorted=True)]
 
@@ -401,9 +381,7 @@ def to_dense_t(values: Shaped[Array, " nnz"], pattern: Pattern) -> Shaped[Array,
     check_pattern(pattern, "to_dense_t", values)
     if not _moves_natively(values):
         return _scatter(values, pattern, 0)
-    result = jax.ShapeDtypeStruct(pattern.shape[::-1], jnp.float32)
-    lines = pattern.indices, pattern.pointers, jnp.arange(pattern.nnz, dtype=jnp.int32)
-    return native.call("wafer_sparse_to_dense", result, values, *lines, jnp.float32(0))
+    return _spread_natively(values, pattern, 0, transposed=True)
 
 
 def to_mask(pattern: Pattern) -> Bool[Array, "K N"]:

@@ -1,6 +1,6 @@
 """y = x W for a W of kept values, with zeros that cost nothing.
 
-The gradients are those of ``maps``: dx from the transposed pattern, dW at kept positions only.
+The gradients are those of ``maps``: dx by the walk of W, dW at kept positions only.
 Sums run in float32; y and dx have the dtype of x, dW that of the values.
 """
 

@@ -49,53 +49,127 @@ void TakeHugePages(const ffi::AnyBuffer& buffer) {
 #endif
 }
 
+// Compressed rows of W^T whose indices and pointers were checked.
+struct Compressed {
+  const void* indices;
+  bool wide;
+  const int32_t* pointers;
+};
+
 // A walk that was checked, and what every product needs to know of it.
 struct Checked {
   Walk walk{};
   std::string wrong;
-  int64_t slots = 0, used = 0;
+  int64_t slots = 0;
   bool panels = false;
 
   Checked(ffi::ThreadPool& pool, const ffi::Buffer<ffi::S32>& slices,
-          const ffi::Buffer<ffi::U8>& offsets, int64_t nnz, int64_t rows, int64_t columns)
+          const ffi::Buffer<ffi::U8>& offsets, int64_t rows, int64_t columns)
       : walk(AsWalk(slices.typed_data(), offsets.typed_data(), rows, columns)),
         slots(offsets.element_count()) {
     const auto sizes = slices.dimensions();
-    if (sizes.size() != 2 || sizes[1] != 8) {
-      wrong = "slices are not rows of eight words";
+    if (sizes.size() != 2 || sizes[1] != sizeof(Slice) / sizeof(int32_t)) {
+      wrong = "slices are not rows of four words";
       return;
     }
-    wrong = WrongWalk(pool, walk, sizes[0], slots, nnz, &panels, &used);
+    wrong = WrongWalk(pool, walk, sizes[0], slots, &panels);
     panels = panels && columns % kPanel == 0;
   }
 };
 
-// Calls work(first slice, end) for every segment of a walk.
+// A walk of W^T, whose values lie as its pointers say.
+struct Forward : Checked {
+  Starts starts;
+  int64_t used = 0;  // values that it names
+
+  Forward(ffi::ThreadPool& pool, const ffi::Buffer<ffi::S32>& pointers,
+          const ffi::Buffer<ffi::S32>& slices, const ffi::Buffer<ffi::U8>& offsets, int64_t nnz,
+          int64_t rows, int64_t columns)
+      : Checked(pool, slices, offsets, rows, columns), starts(walk) {
+    if (wrong.empty()) wrong = WrongPointers(pointers, nnz);
+    if (wrong.empty() && (static_cast<int64_t>(pointers.element_count()) != rows + 1 ||
+                          !starts.Fill(pool, walk, pointers.typed_data()))) {
+      wrong = "the slices do not have as many values of each output as the pointers";
+    }
+    if (wrong.empty()) used = pointers.typed_data()[rows];
+  }
+};
+
+// Calls work(first slice, end, where the values of its outputs begin) for every segment of a walk.
 template <typename Work>
-Phase ForSegments(const Walk& walk, Work work) {
-  const Slice* slices = walk.slices;
-  const int64_t per = walk.group / kSlice;
-  return {walk.groups * walk.blocks,
-          [=](int64_t s) { work(slices + s * per, slices + (s + 1) * per); }};
+Phase ForSegments(const Forward& w, Work work) {
+  const Walk& walk = w.walk;
+  const Starts& starts = w.starts;
+  return {walk.groups * starts.parts, [=, &walk, &starts](int64_t item) {
+            const int64_t per = walk.group / kSlice, group = item / starts.parts;
+            const int64_t begin = item % starts.parts * starts.blocks;
+            const int64_t end = std::min(walk.blocks, begin + starts.blocks);
+            if (begin >= end) return;
+            const auto first = starts.places.begin() + item * (walk.group + 1);
+            std::vector<int32_t> at(first, first + walk.group + 1);
+            for (int64_t b = begin; b < end; ++b) {
+              const Slice* slice = walk.slices + (group * walk.blocks + b) * per;
+              work(slice, slice + per, at.data());
+            }
+          }};
 }
 
-// Values in the order of a walk's slots, in `ordered`; `order`, if any, says where the value of each
-// entry lies, and `gathered` is where those values go first.
-std::vector<Phase> Ordering(const Checked& w, const float* values, const int32_t* order,
-                            int64_t nnz, float* gathered, float* ordered) {
-  constexpr int64_t kChunk = 1 << 15;
-  std::vector<Phase> phases;
-  if (order != nullptr) {
-    phases.push_back({(nnz + kChunk - 1) / kChunk, [=](int64_t chunk) {
-                        const int64_t end = std::min(nnz, (chunk + 1) * kChunk);
-                        for (int64_t i = chunk * kChunk; i < end; ++i) gathered[i] = values[order[i]];
-                      }});
+// Values in the order of the slots of W^T's walk.
+Phase Ordering(const Forward& w, const float* values, int64_t nnz, float* ordered) {
+  return ForSegments(w, [=](const Slice* slice, const Slice* end, int32_t* starts) {
+    Kernels().fill(slice, end, starts, values, nnz, ordered);
+  });
+}
+
+// Those of block `b` of W's walk: of kBlock columns of W. False where the walk does not have the
+// entries of these columns. `ordered` has room for one value behind the slots.
+template <typename Index>
+bool OrderBlock(const Walk& walk, int64_t b, int64_t columns, const Index* indices,
+                const int32_t* pointers, const float* values, uint32_t slots, float* ordered) {
+  const int64_t per = walk.group / kSlice;
+  std::vector<uint32_t> next(walk.groups * walk.group);  // slot of each output's next value
+  const auto for_outputs = [&](const auto& visit) {
+    for (int64_t g = 0; g < walk.groups; ++g) {
+      const Slice* slice = walk.slices + (g * walk.blocks + b) * per;
+      for (const Slice* end = slice + per; slice < end; ++slice) {
+        for (int c = 0; c < kSlice; ++c) {
+          const int64_t row = slice->rows[c] & kRowBits;
+          if (row < walk.group) visit(*slice, c, next[g * walk.group + row]);
+        }
+      }
+    }
+  };
+  for_outputs([&](const Slice& slice, int c, uint32_t& slot) {
+    slot = slice.slots + c;
+    for (int j = slice.counts[c]; j < slice.counts[0]; ++j) {
+      ordered[slice.slots + kSlice * j + c] = -0.0f;  // changes no sum
+    }
+  });
+  for (int64_t i = pointers[b * kBlock]; i < pointers[std::min(columns, (b + 1) * kBlock)]; ++i) {
+    uint32_t& slot = next[indices[i]];
+    ordered[std::min(slot, slots)] = values[i];
+    slot += kSlice;
   }
-  const float* from = order != nullptr ? gathered : values;
-  phases.push_back(ForSegments(w.walk, [=](const Slice* slice, const Slice* end) {
-    Kernels().fill(slice, end, from, nnz, ordered);
-  }));
-  return phases;
+  bool ok = true;
+  for_outputs([&](const Slice& slice, int c, uint32_t slot) {
+    ok = ok && slot == static_cast<uint32_t>(slice.slots + c + kSlice * slice.counts[c]);
+  });
+  return ok;
+}
+
+// Values in the order of the slots of W's walk; `ok` becomes false where they do not fit.
+Phase Ordering(const Checked& t, const Compressed& w, int64_t columns, const float* values,
+               float* ordered, std::atomic<bool>* ok) {
+  const Walk walk = t.walk;
+  const uint32_t slots = static_cast<uint32_t>(t.slots);
+  return {walk.rows == 0 ? 0 : walk.blocks, [=](int64_t b) {
+            const bool fits =
+                w.wide ? OrderBlock(walk, b, columns, static_cast<const int32_t*>(w.indices),
+                                    w.pointers, values, slots, ordered)
+                       : OrderBlock(walk, b, columns, static_cast<const uint16_t*>(w.indices),
+                                    w.pointers, values, slots, ordered);
+            if (!fits) *ok = false;
+          }};
 }
 
 Form FormOf(const Matrix& x) { return x.bf16 ? Form::kHalves : Form::kFloats; }
@@ -106,22 +180,18 @@ Ahead TileAt(const Matrix& x, int64_t first, int64_t tokens) {
 }
 
 // y = x W for every token. A thread takes neighbouring tiles, so that threads write to different
-// pages; the groups of W are split, too, where there are few tiles.
-bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Checked& w, const float* values,
-                 const int32_t* order, int64_t nnz, int64_t tokens, const Matrix& y) {
-  const Walk& walk = w.walk;
+// pages; the groups of W are split, too, where there are few tiles. `order` puts the values into
+// `ordered`.
+bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Walk& walk, const Phase& order,
+                 const float* ordered, int64_t tokens, const Matrix& y) {
   const TileKernels& kernels = Kernels();
   const int64_t tiles = (tokens + kernels.width - 1) / kernels.width;
   if (tiles == 0 || walk.rows == 0) return true;
   const int64_t shares = std::min(tiles, 4 * pool.num_threads());
   const int64_t splits =
       std::min(walk.groups, std::max<int64_t>(1, 2 * pool.num_threads() / tiles));
-  Scratch ordered(sizeof(float) * w.slots), gathered(order != nullptr ? sizeof(float) * nnz : 0);
-  if (!ordered.ok() || !gathered.ok()) return false;
   std::atomic<bool> ok{true};
-  std::vector<Phase> phases =
-      Ordering(w, values, order, nnz, gathered.floats(), ordered.floats());
-  phases.push_back({shares * splits, [&](int64_t item) {
+  ParallelPhases(pool, {order, {shares * splits, [&](int64_t item) {
     const int64_t share = item / splits, split = item % splits;
     Scratch scratch(sizeof(float) * (TileFloats(x.columns) + (walk.group + 1) * kernels.width));
     if (!scratch.ok()) {
@@ -136,12 +206,11 @@ bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Checked& w, const
       const int count = TileAt(x, first, tokens).tokens;
       kernels.pack(x, first, count, FormOf(x), tile);
       const int64_t next = t + 1 < end ? first + kernels.width : tokens;
-      kernels.multiply(walk, ordered.floats(), tile, x.bf16, first, count,
+      kernels.multiply(walk, ordered, tile, x.bf16, first, count,
                        walk.groups * split / splits, walk.groups * (split + 1) / splits, sums, y,
                        TileAt(x, next, tokens));
     }
-  }});
-  ParallelPhases(pool, std::move(phases));
+  }}});
   return ok;
 }
 
@@ -149,7 +218,7 @@ bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Checked& w, const
 struct Gradient {
   const Matrix& x;
   const Matrix& dy;
-  const Checked& w;
+  const Forward& w;
   const Checked* transposed;
   const float* transposed_values;  // in the order of its slots
   const Matrix* dx;
@@ -203,8 +272,8 @@ bool GradientAll(ffi::ThreadPool& pool, const Gradient& task, int64_t nnz, float
                       const int64_t begin = tiles * part / parts, end = tiles * (part + 1) / parts;
                       if (!GradientTiles(task, begin, end, own)) ok = false;
                     }});
-  phases.push_back(ForSegments(task.w.walk, [=](const Slice* slice, const Slice* end) {
-    Kernels().sum(slice, end, slots, stride, parts, dvalues);
+  phases.push_back(ForSegments(task.w, [=](const Slice* slice, const Slice* end, int32_t* starts) {
+    Kernels().sum(slice, end, starts, slots, stride, parts, dvalues);
   }));
   ParallelPhases(pool, std::move(phases));
   return ok;
@@ -222,50 +291,65 @@ ffi::Error Finish(bool ok) {
 int64_t RowsOf(const ffi::AnyBuffer& x) { return x.dimensions().size() == 2 ? x.dimensions()[0] : -1; }
 int64_t ColumnsOf(const ffi::AnyBuffer& x) { return x.dimensions().size() == 2 ? x.dimensions()[1] : -1; }
 
-bool IsOrder(ffi::ThreadPool& pool, const ffi::Buffer<ffi::S32>& order, int64_t nnz) {
-  return static_cast<int64_t>(order.element_count()) == nnz &&
-         InRange(pool, order.typed_data(), nnz, nnz);
+ffi::Error Transposed(const std::string& wrong) { return BadPattern("transposed: " + wrong); }
+constexpr char kOtherEntries[] = "the walk does not have the entries that the indices name";
+
+Compressed AsCompressed(const ffi::AnyBuffer& indices, const ffi::Buffer<ffi::S32>& pointers) {
+  return {indices.untyped_data(), indices.element_type() != ffi::DataType::U16,
+          pointers.typed_data()};
 }
 
 // y[T, N] = x[T, K] W.
 ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32> values,
-                    ffi::Buffer<ffi::S32> slices, ffi::Buffer<ffi::U8> offsets,
-                    ffi::Result<ffi::AnyBuffer> y) {
+                    ffi::Buffer<ffi::S32> pointers, ffi::Buffer<ffi::S32> slices,
+                    ffi::Buffer<ffi::U8> offsets, ffi::Result<ffi::AnyBuffer> y) {
   if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
-  const int64_t tokens = RowsOf(x), rows = ColumnsOf(*y);
+  const int64_t tokens = RowsOf(x), rows = ColumnsOf(*y), nnz = values.element_count();
   if (tokens < 0 || !IsMatrix(*y, tokens, rows)) return Invalid("shapes of x and y");
-  const Checked w(pool, slices, offsets, values.element_count(), rows, ColumnsOf(x));
+  const Forward w(pool, pointers, slices, offsets, nnz, rows, ColumnsOf(x));
   if (!w.wrong.empty()) return BadPattern(w.wrong);
+  Scratch ordered(sizeof(float) * w.slots);
+  if (!ordered.ok()) return Finish(false);
   TakeHugePages(*y);
-  return Finish(MultiplyAll(pool, AsMatrix(x), w, values.typed_data(), nullptr,
-                            values.element_count(), tokens, AsMatrix(*y)));
+  return Finish(MultiplyAll(pool, AsMatrix(x), w.walk,
+                            Ordering(w, values.typed_data(), nnz, ordered.floats()),
+                            ordered.floats(), tokens, AsMatrix(*y)));
 }
 
-// dx[T, K] = dy[T, N] W^T, from the walk of the transposed pattern and the order of values in it.
+// dx[T, K] = dy[T, N] W^T, by the walk of W.
 ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ffi::F32> values,
-                         ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::S32> slices,
-                         ffi::Buffer<ffi::U8> offsets, ffi::Result<ffi::AnyBuffer> dx) {
+                         ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
+                         ffi::Buffer<ffi::S32> t_slices, ffi::Buffer<ffi::U8> t_offsets,
+                         ffi::Result<ffi::AnyBuffer> dx) {
   if (!IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) return Invalid("dtype of dy or dx");
-  const int64_t tokens = RowsOf(dy), rows = ColumnsOf(*dx), nnz = values.element_count();
-  if (tokens < 0 || !IsMatrix(*dx, tokens, rows)) return Invalid("shapes of dy and dx");
-  if (!IsOrder(pool, order, nnz)) return BadPattern("order does not name the values");
-  const Checked w(pool, slices, offsets, nnz, rows, ColumnsOf(dy));
-  if (!w.wrong.empty()) return BadPattern("transposed: " + w.wrong);
+  const int64_t tokens = RowsOf(dy), inputs = ColumnsOf(*dx), outputs = ColumnsOf(dy);
+  if (tokens < 0 || !IsMatrix(*dx, tokens, inputs)) return Invalid("shapes of dy and dx");
+  const std::string wrong = Wrong(pool, indices, pointers, values.element_count(), inputs);
+  if (!wrong.empty()) return BadPattern(wrong);
+  if (static_cast<int64_t>(pointers.element_count()) != outputs + 1) return Invalid("shape of dy");
+  const Checked t(pool, t_slices, t_offsets, inputs, outputs);
+  if (!t.wrong.empty()) return Transposed(t.wrong);
+  Scratch ordered(sizeof(float) * (t.slots + 1));
+  if (!ordered.ok()) return Finish(false);
   TakeHugePages(*dx);
-  return Finish(MultiplyAll(pool, AsMatrix(dy), w, values.typed_data(), order.typed_data(), nnz,
-                            tokens, AsMatrix(*dx)));
+  std::atomic<bool> fits{true};
+  const Phase order = Ordering(t, AsCompressed(indices, pointers), outputs, values.typed_data(),
+                               ordered.floats(), &fits);
+  const bool ok =
+      MultiplyAll(pool, AsMatrix(dy), t.walk, order, ordered.floats(), tokens, AsMatrix(*dx));
+  return fits ? Finish(ok) : Transposed(kOtherEntries);
 }
 
 // dvalues[j] = sum_t x[t, k_j] dy[t, n_j].
 ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                          ffi::Buffer<ffi::S32> slices, ffi::Buffer<ffi::U8> offsets,
-                          ffi::ResultBuffer<ffi::F32> dvalues) {
+                          ffi::Buffer<ffi::S32> pointers, ffi::Buffer<ffi::S32> slices,
+                          ffi::Buffer<ffi::U8> offsets, ffi::ResultBuffer<ffi::F32> dvalues) {
   if (!IsFloat(x.element_type()) || dy.element_type() != x.element_type()) {
     return Invalid("dtype of x or dy");
   }
   const int64_t tokens = RowsOf(x), rows = ColumnsOf(dy), nnz = dvalues->element_count();
   if (tokens < 0 || !IsMatrix(dy, tokens, rows)) return Invalid("shapes of x and dy");
-  const Checked w(pool, slices, offsets, nnz, rows, ColumnsOf(x));
+  const Forward w(pool, pointers, slices, offsets, nnz, rows, ColumnsOf(x));
   if (!w.wrong.empty()) return BadPattern(w.wrong);
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
   const Gradient task{x_matrix, dy_matrix, w, nullptr, nullptr, nullptr, tokens, {}};
@@ -274,10 +358,11 @@ ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
 
 // Both gradients, packing dy once.
 ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                     ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::S32> order,
-                     ffi::Buffer<ffi::S32> slices, ffi::Buffer<ffi::U8> offsets,
-                     ffi::Buffer<ffi::S32> t_slices, ffi::Buffer<ffi::U8> t_offsets,
-                     ffi::Result<ffi::AnyBuffer> dx, ffi::ResultBuffer<ffi::F32> dvalues) {
+                     ffi::Buffer<ffi::F32> values, ffi::AnyBuffer indices,
+                     ffi::Buffer<ffi::S32> pointers, ffi::Buffer<ffi::S32> slices,
+                     ffi::Buffer<ffi::U8> offsets, ffi::Buffer<ffi::S32> t_slices,
+                     ffi::Buffer<ffi::U8> t_offsets, ffi::Result<ffi::AnyBuffer> dx,
+                     ffi::ResultBuffer<ffi::F32> dvalues) {
   if (!IsFloat(x.element_type()) || dy.element_type() != x.element_type() ||
       !IsFloat(dx->element_type())) {
     return Invalid("dtype of x, dy or dx");
@@ -288,19 +373,22 @@ ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
       static_cast<int64_t>(dvalues->element_count()) != nnz) {
     return Invalid("shapes of x, dy and the gradients");
   }
-  if (!IsOrder(pool, order, nnz)) return BadPattern("order does not name the values");
-  const Checked w(pool, slices, offsets, nnz, outputs, inputs);
+  const std::string wrong = Wrong(pool, indices, pointers, nnz, inputs);
+  if (!wrong.empty()) return BadPattern(wrong);
+  const Forward w(pool, pointers, slices, offsets, nnz, outputs, inputs);
   if (!w.wrong.empty()) return BadPattern(w.wrong);
-  const Checked t(pool, t_slices, t_offsets, nnz, inputs, outputs);
-  if (!t.wrong.empty()) return BadPattern("transposed: " + t.wrong);
-  Scratch ordered(sizeof(float) * t.slots), gathered(sizeof(float) * nnz);
-  if (!ordered.ok() || !gathered.ok()) return Finish(false);
+  const Checked t(pool, t_slices, t_offsets, inputs, outputs);
+  if (!t.wrong.empty()) return Transposed(t.wrong);
+  Scratch ordered(sizeof(float) * (t.slots + 1));
+  if (!ordered.ok()) return Finish(false);
   TakeHugePages(*dx);
+  std::atomic<bool> fits{true};
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy), dx_matrix = AsMatrix(*dx);
-  const Gradient task{
-      x_matrix, dy_matrix, w, &t, ordered.floats(), &dx_matrix, tokens,
-      Ordering(t, values.typed_data(), order.typed_data(), nnz, gathered.floats(), ordered.floats())};
-  return Finish(GradientAll(pool, task, nnz, dvalues->typed_data()));
+  const Gradient task{x_matrix, dy_matrix, w, &t, ordered.floats(), &dx_matrix, tokens,
+                      {Ordering(t, AsCompressed(indices, pointers), outputs, values.typed_data(),
+                                ordered.floats(), &fits)}};
+  const bool ok = GradientAll(pool, task, nnz, dvalues->typed_data());
+  return fits ? Finish(ok) : Transposed(kOtherEntries);
 }
 
 }  // namespace
@@ -314,6 +402,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_multiply, wafer::Multiply,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::U8>>()
                                   .Ret<ffi::AnyBuffer>());
 
@@ -322,6 +411,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_input_gradient, wafer::InputGradient,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::U8>>()
@@ -333,6 +423,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_weight_gradient, wafer::WeightGradien
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::U8>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
@@ -342,6 +433,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gradients, wafer::Gradients,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::U8>>()

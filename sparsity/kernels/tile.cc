@@ -14,6 +14,7 @@ using wafer::Form;
 using wafer::kAlike;
 using wafer::kGroup;
 using wafer::kPanels;
+using wafer::kRowBits;
 using wafer::kSlice;
 using wafer::Slice;
 using wafer::Walk;
@@ -72,24 +73,30 @@ WAFER_INLINE void FromSlots(Floats (&v)[kSlice]) {
 
 // The slices of one segment. Whole vectors are moved where neither what is read nor what is written
 // behind the last value matters: later slices write over it.
-void FillSlots(const Slice* slice, const Slice* end, const float* values, int64_t nnz, float* out) {
+void FillSlots(const Slice* slice, const Slice* end, int32_t* starts, const float* values,
+               int64_t nnz, float* out) {
   const int64_t last = end[-1].slots + kSlice * end[-1].counts[0];
   for (; slice < end && slice->counts[0] > 0; ++slice) {
     const int length = slice->counts[0], moved = (length + kLanes - 1) / kLanes * kLanes;
     float* to = out + slice->slots;
     bool whole = slice->slots + kSlice * moved <= last;
-    for (int c = 0; c < kSlice; ++c) whole = whole && slice->starts[c] + moved <= nnz;
+    const float* from[kSlice];
+    for (int c = 0; c < kSlice; ++c) {
+      int32_t& start = starts[slice->rows[c] & kRowBits];
+      from[c] = values + start;
+      whole = whole && start + moved <= nnz;
+      start += slice->counts[c];
+    }
     if (whole) {
       for (int j = 0; j < length; j += kLanes) {
         Floats v[kSlice];
-        for (int c = 0; c < kSlice; ++c) v[c] = Load(values + slice->starts[c] + j);
+        for (int c = 0; c < kSlice; ++c) v[c] = Load(from[c] + j);
         ToSlots(v);
         for (int i = 0; i < kSlice; ++i) Store(to + kSlice * j + i * kLanes, v[i]);
       }
     } else {
       for (int c = 0; c < kSlice; ++c) {
-        const float* from = values + slice->starts[c];
-        for (int j = 0; j < slice->counts[c]; ++j) to[kSlice * j + c] = from[j];
+        for (int j = 0; j < slice->counts[c]; ++j) to[kSlice * j + c] = from[c][j];
       }
     }
     if (slice->counts[kSlice - 1] == length) continue;
@@ -99,8 +106,8 @@ void FillSlots(const Slice* slice, const Slice* end, const float* values, int64_
   }
 }
 
-void SumSlots(const Slice* slice, const Slice* end, const float* slots, int64_t stride,
-              int64_t parts, float* values) {
+void SumSlots(const Slice* slice, const Slice* end, int32_t* starts, const float* slots,
+              int64_t stride, int64_t parts, float* values) {
   alignas(64) float rows[kSlice][kBlock + kLanes];
   for (; slice < end && slice->counts[0] > 0; ++slice) {
     const float* from = slots + slice->slots;
@@ -115,7 +122,9 @@ void SumSlots(const Slice* slice, const Slice* end, const float* slots, int64_t 
       for (int c = 0; c < kSlice; ++c) Store(rows[c] + j, v[c]);
     }
     for (int c = 0; c < kSlice; ++c) {
-      std::memcpy(values + slice->starts[c], rows[c], sizeof(float) * slice->counts[c]);
+      int32_t& start = starts[slice->rows[c] & kRowBits];
+      std::memcpy(values + start, rows[c], sizeof(float) * slice->counts[c]);
+      start += slice->counts[c];
     }
   }
 }
@@ -137,13 +146,12 @@ WAFER_INLINE void LoadTokens(const float* row, Floats (&out)[V]) {
 // Adds the slots of outputs [c0, c0 + kTogether) of a slice to their sums.
 template <int V, bool kHalves, bool kSame>
 WAFER_INLINE void AddSlice(const Slice& slice, int c0, const float* values, const uint8_t* offsets,
-                           const float* block, bool fresh, int flags, float* sums) {
+                           const float* block, bool fresh, float* sums) {
   constexpr int kStride = V * kLanes, kRow = RowFloats<V, kHalves>();
   float* to[kTogether];
   Floats sum[kTogether][V];
   for (int c = 0; c < kTogether; ++c) {
-    const int row = c0 + c == 0 ? slice.rows[0] ^ flags : slice.rows[c0 + c];
-    to[c] = sums + row * kStride;
+    to[c] = sums + (slice.rows[c0 + c] & kRowBits) * kStride;
     for (int v = 0; v < V; ++v) sum[c][v] = fresh ? Floats{} : Load(to[c] + v * kLanes);
   }
   values += slice.slots + c0;
@@ -179,12 +187,11 @@ void Multiply(const Walk& walk, const float* values, const float* tile, int64_t 
       const float* from = tile + block * kBlockFloats;
       for (const Slice* end = slice + slices; slice < end; ++slice) {
         if (block > 0 && slice->counts[0] == 0) break;  // the others of the segment have none, too
-        const int flags = slice->rows[0] & (kAlike | kPanels);
         for (int c = 0; c < kSlice; c += kTogether) {
-          if (flags != 0) {
-            AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, block == 0, flags, sums);
+          if (slice->rows[0] & kAlike) {
+            AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, block == 0, sums);
           } else {
-            AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, block == 0, 0, sums);
+            AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, block == 0, sums);
           }
         }
         if (block == 0) next.Next();
@@ -254,16 +261,15 @@ void Dot(const Walk& walk, const float* x_tile, const float* dy_tile, bool fresh
       float* to = out + slice->slots;
       int count = 0;
       for (const Slice* end = slice + slices; slice < end && slice->counts[0] > 0; ++slice) {
-        const int flags = slice->rows[0] & (kAlike | kPanels);
         const float* dy_rows[kSlice];
         for (int c = 0; c < kSlice; ++c) {
-          const int64_t row = c == 0 ? slice->rows[0] ^ flags : slice->rows[c];
+          const int64_t row = slice->rows[c] & kRowBits;
           // The row of zeros stands for an output that is not there.
           dy_rows[c] = dy_tile + (row == walk.group ? kBlock : TileRow(group * walk.group + row)) * kRow;
         }
         for (int c = 0; c < kSlice; c += kTogether) {
           float* partial = buffer + count * kLanes;
-          if (flags != 0) {
+          if (slice->rows[0] & kAlike) {
             DotSlice<V, kHalves, true>(*slice, c, walk.offsets, from, dy_rows, partial);
           } else {
             DotSlice<V, kHalves, false>(*slice, c, walk.offsets, from, dy_rows, partial);
@@ -319,7 +325,7 @@ void DotPanels(const Walk& walk, const float* x_tile, const float* dy_tile, int 
       const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
       const float* panels = x_tile + block * kBlock * kWidth;
       for (const Slice* end = slice + slices; slice < end && slice->counts[0] > 0; ++slice) {
-        const int64_t row = group * walk.group + (slice->rows[0] & ~(kAlike | kPanels));
+        const int64_t row = group * walk.group + (slice->rows[0] & kRowBits);
         const float* dy = dy_tile + TileRow(row) * stride;
         const uint8_t* offsets = walk.offsets + slice->slots;
         float* to = out + slice->slots;

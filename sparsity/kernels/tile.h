@@ -38,8 +38,10 @@ struct Ahead {
 struct TileKernels {
   int width;  // tokens of a full tile
   int lanes;  // floats of a vector; a tail of tokens is rounded up to these
-  // Values of the slices [slice, end) of a segment in the order of its slots.
-  void (*fill)(const Slice* slice, const Slice* end, const float* values, int64_t nnz, float* slots);
+  // Values of the slices [slice, end) of a segment in the order of its slots. starts[r] is where the
+  // values of row r of the group begin there, and then where they end.
+  void (*fill)(const Slice* slice, const Slice* end, int32_t* starts, const float* values,
+               int64_t nnz, float* slots);
   // Packs tokens [first, first + tokens); absent tokens are 0.
   void (*pack)(const Matrix& x, int64_t first, int tokens, Form form, float* tile);
   // y[first + t, r] = sum of values[slot] * tile[offset of slot][t] over the slots of r, for rows r
@@ -55,8 +57,8 @@ struct TileKernels {
               bool fresh, float* slots, const Ahead& ahead);
   // Undoes `fill` for the sum of `parts` arrays of slots, `stride` apart. kSlotsBehind more floats
   // are readable behind each.
-  void (*sum)(const Slice* slice, const Slice* end, const float* slots, int64_t stride,
-              int64_t parts, float* values);
+  void (*sum)(const Slice* slice, const Slice* end, int32_t* starts, const float* slots,
+              int64_t stride, int64_t parts, float* values);
 };
 constexpr int64_t kSlotsBehind = 64;
 

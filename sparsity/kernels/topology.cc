@@ -5,7 +5,9 @@
 // floats. Two histogram passes over 16 bits each find the k-th largest key exactly; equal keys go
 // to the lowest index in canonical order (by column n, then row k of a [K, N] weight).
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checks.h"
@@ -28,17 +30,43 @@ inline uint32_t NumberKey(float x) {
 
 // --- patterns -------------------------------------------------------------------------------
 
-// Read access to a pattern's arrays (see pattern.py).
-struct PatternView {
-  const int32_t* pointers;
-  const void* t_indices;
-  bool t_wide;
-  const int32_t* t_pointers;
-  const int32_t* order;
+// The stored entries by row k of W, in the order of their columns n.
+struct EntriesByRow {
+  struct Entry {
+    int32_t column, place;  // `place` in the values
+  };
+  std::vector<int32_t> pointers;  // [rows + 1]
+  std::vector<Entry> entries;
 
-  int32_t Column(int64_t i) const {
-    return t_wide ? static_cast<const int32_t*>(t_indices)[i]
-                  : static_cast<const uint16_t*>(t_indices)[i];
+  template <typename Index>
+  EntriesByRow(ffi::ThreadPool& pool, const Index* indices, const int32_t* columns_begin,
+               int64_t rows, int64_t columns)
+      : pointers(rows + 1), entries(columns_begin[columns]) {
+    const int64_t parts = Parts(pool, columns);
+    std::vector<std::vector<int32_t>> next(parts);
+    const auto range = [&](int64_t part) {
+      const Share share = ShareOf(columns, part, parts);
+      return std::pair(columns_begin[share.begin], columns_begin[share.end]);
+    };
+    ParallelFor(pool, parts, [&](int64_t part) {
+      next[part].assign(rows, 0);
+      const auto [begin, end] = range(part);
+      for (int32_t i = begin; i < end; ++i) ++next[part][indices[i]];
+    });
+    int32_t at = 0;
+    for (int64_t k = 0; k < rows; ++k) {
+      pointers[k] = at;
+      for (auto& mine : next) at += std::exchange(mine[k], at);
+    }
+    pointers[rows] = at;
+    ParallelFor(pool, parts, [&](int64_t part) {
+      const Share share = ShareOf(columns, part, parts);
+      for (int64_t n = share.begin; n < share.end; ++n) {
+        for (int32_t i = columns_begin[n]; i < columns_begin[n + 1]; ++i) {
+          entries[next[part][indices[i]]++] = {static_cast<int32_t>(n), i};
+        }
+      }
+    });
   }
 };
 
@@ -46,10 +74,7 @@ struct PatternOut {
   void* indices;
   bool wide;
   int32_t* pointers;
-  void* t_indices;
-  bool t_wide;
   int32_t* t_pointers;
-  int32_t* order;
   int64_t nnz;
 };
 
@@ -110,39 +135,18 @@ void BuildPattern(ffi::ThreadPool& pool, int64_t rows, int64_t columns, const Ch
       int32_t kept = 0;
       for (const int64_t end = i + mine.rows[k - share.begin]; i < end; ++i) {
         const int32_t place = mine.per_column[mine.columns[i]]++;
-        const bool fits = place < out.nnz;
-        if (fits) Put(out.indices, out.wide, place, k);
-        if (fits && source != nullptr) source[place] = mine.sources[i];
-        mine.sources[i] = fits ? place : -1;
-        kept += fits;
+        if (place >= out.nnz) continue;
+        Put(out.indices, out.wide, place, k);
+        if (source != nullptr) source[place] = mine.sources[i];
+        ++kept;
       }
-      mine.rows[k - share.begin] = kept;
+      out.t_pointers[k + 1] = kept;
     }
   });
-  int64_t t_at = 0;
-  std::vector<int64_t> first(parts);
-  for (int64_t part = 0; part < parts; ++part) {
-    first[part] = t_at;
-    const Share share = ShareOf(rows, part, parts);
-    for (int64_t k = share.begin; k < share.end; ++k) {
-      out.t_pointers[k] = static_cast<int32_t>(t_at);
-      t_at += chosen[part].rows[k - share.begin];
-    }
-  }
-  out.t_pointers[rows] = static_cast<int32_t>(t_at);
-  ParallelFor(pool, parts, [&](int64_t part) {
-    const Chosen& mine = chosen[part];
-    int64_t to = first[part];
-    for (size_t i = 0; i < mine.columns.size(); ++i) {
-      if (mine.sources[i] < 0) continue;
-      Put(out.t_indices, out.t_wide, to, mine.columns[i]);
-      out.order[to++] = mine.sources[i];
-    }
-  });
-  for (int64_t i = t_at; i < out.nnz; ++i) {  // slack
+  out.t_pointers[0] = 0;
+  std::partial_sum(out.t_pointers, out.t_pointers + rows + 1, out.t_pointers);
+  for (int64_t i = out.t_pointers[rows]; i < out.nnz; ++i) {  // slack
     Put(out.indices, out.wide, i, 0);
-    Put(out.t_indices, out.t_wide, i, 0);
-    out.order[i] = static_cast<int32_t>(i);
     if (source != nullptr) source[i] = -1;
   }
 }
@@ -185,14 +189,15 @@ void MarkSurvivors(ffi::ThreadPool& pool, const float* values, int64_t active, i
 struct GrowRows {
   const float* scores;
   int64_t columns;
-  PatternView old;
+  const EntriesByRow& old;
   const uint8_t* survives;
 
   void Fill(int64_t k, uint32_t mark, uint32_t* keys) const {
     const float* row = scores + k * columns;
     for (int64_t n = 0; n < columns; ++n) keys[n] = NumberKey(row[n]);
-    for (int32_t i = old.t_pointers[k]; i < old.t_pointers[k + 1]; ++i) {
-      if (survives[old.order[i]]) keys[old.Column(i)] = mark;
+    for (int32_t i = old.pointers[k]; i < old.pointers[k + 1]; ++i) {
+      const auto [column, place] = old.entries[i];
+      if (survives[place]) keys[column] = mark;
     }
   }
 };
@@ -254,7 +259,7 @@ Limits FindLimits(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows, int
 // Chooses within each of `groups` equal groups of neighbouring columns: marks the `keep` largest
 // values in `survives`, and returns the limits of what fills the group up to `total`.
 template <typename Index>
-Limits ChooseGroups(ffi::ThreadPool& pool, const PatternView& old, const Index* indices,
+Limits ChooseGroups(ffi::ThreadPool& pool, const int32_t* pointers, const Index* indices,
                     const float* values, const float* scores, int64_t rows, int64_t columns,
                     int64_t groups, int64_t keep, int64_t total, uint8_t* survives) {
   constexpr int64_t kTile = 16;  // columns of a cache line
@@ -273,7 +278,7 @@ Limits ChooseGroups(ffi::ThreadPool& pool, const PatternView& old, const Index* 
       }
     }
     for (int64_t first = begin; first < end; first += width) {
-      const int64_t at = old.pointers[first], active = old.pointers[first + width] - at;
+      const int64_t at = pointers[first], active = pointers[first + width] - at;
       scratch.resize(active);
       for (int64_t i = 0; i < active; ++i) scratch[i] = Key(std::abs(values[at + i]));
       const Threshold least = RowThreshold(scratch.data(), active, keep);
@@ -284,7 +289,7 @@ Limits ChooseGroups(ffi::ThreadPool& pool, const PatternView& old, const Index* 
       }
       uint32_t* mine = keys.data() + (first - begin) * rows;
       for (int64_t n = first; n < first + width; ++n) {
-        for (int64_t i = old.pointers[n]; i < old.pointers[n + 1]; ++i) {
+        for (int64_t i = pointers[n]; i < pointers[n + 1]; ++i) {
           if (survives[i]) mine[(n - first) * rows + indices[i]] = kNever;
         }
       }
@@ -309,12 +314,11 @@ int64_t ChooseRow(const GrowRows& grow, const Limits& limits, int64_t k, uint32_
     count += keys[n] > limits.key[n] || keys[n] == kAlways ||
              (keys[n] == limits.key[n] && k < limits.tie_rows[n]);
   }
-  int32_t i = grow.old.t_pointers[k];
-  const int32_t last = grow.old.t_pointers[k + 1];
+  const auto* entry = grow.old.entries.data() + grow.old.pointers[k];
+  const auto* last = grow.old.entries.data() + grow.old.pointers[k + 1];
   for (int64_t c = 0; c < count; ++c) {
-    while (i < last && grow.old.Column(i) < columns[c]) ++i;
-    const bool was = i < last && grow.old.Column(i) == columns[c];
-    sources[c] = was ? grow.old.order[i] : -1;
+    while (entry < last && entry->column < columns[c]) ++entry;
+    sources[c] = entry < last && entry->column == columns[c] ? entry->place : -1;
   }
   return count;
 }
@@ -322,26 +326,17 @@ int64_t ChooseRow(const GrowRows& grow, const Limits& limits, int64_t k, uint32_
 // --- handlers -------------------------------------------------------------------------------
 
 PatternOut OutOf(ffi::Result<ffi::AnyBuffer>& indices, ffi::ResultBuffer<ffi::S32>& pointers,
-                 ffi::Result<ffi::AnyBuffer>& t_indices, ffi::ResultBuffer<ffi::S32>& t_pointers,
-                 ffi::ResultBuffer<ffi::S32>& order) {
-  return {indices->untyped_data(),
-          indices->element_type() != ffi::DataType::U16,
-          pointers->typed_data(),
-          t_indices->untyped_data(),
-          t_indices->element_type() != ffi::DataType::U16,
-          t_pointers->typed_data(),
-          order->typed_data(),
-          static_cast<int64_t>(order->element_count())};
+                 ffi::ResultBuffer<ffi::S32>& t_pointers) {
+  return {indices->untyped_data(), indices->element_type() != ffi::DataType::U16,
+          pointers->typed_data(), t_pointers->typed_data(),
+          static_cast<int64_t>(indices->element_count())};
 }
 
 ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
                          ffi::Result<ffi::AnyBuffer> indices, ffi::ResultBuffer<ffi::S32> pointers,
-                         ffi::Result<ffi::AnyBuffer> t_indices,
-                         ffi::ResultBuffer<ffi::S32> t_pointers, ffi::ResultBuffer<ffi::S32> order) {
-  const size_t nnz = order->element_count();
+                         ffi::ResultBuffer<ffi::S32> t_pointers) {
   if (!IsMatrix(mask, static_cast<int64_t>(t_pointers->element_count()) - 1,
-                static_cast<int64_t>(pointers->element_count()) - 1) ||
-      indices->element_count() != nnz || t_indices->element_count() != nnz) {
+                static_cast<int64_t>(pointers->element_count()) - 1)) {
     return BadPattern("the mask does not have the pattern's shape");
   }
   const int64_t rows = mask.dimensions()[0], columns = mask.dimensions()[1];
@@ -354,8 +349,7 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
     }
     return count;
   };
-  BuildPattern(pool, rows, columns, choose,
-               OutOf(indices, pointers, t_indices, t_pointers, order), nullptr);
+  BuildPattern(pool, rows, columns, choose, OutOf(indices, pointers, t_pointers), nullptr);
   return ffi::Error::Success();
 }
 
@@ -364,19 +358,15 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
 // `source` says where each new value comes from in the old arrays, -1 if it was not there.
 ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
                          ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
-                         ffi::AnyBuffer t_indices, ffi::Buffer<ffi::S32> t_pointers,
-                         ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::F32> scores,
+                         ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::F32> scores,
                          ffi::Buffer<ffi::S32> counts, ffi::Result<ffi::AnyBuffer> new_indices,
                          ffi::ResultBuffer<ffi::S32> new_pointers,
-                         ffi::Result<ffi::AnyBuffer> new_t_indices,
                          ffi::ResultBuffer<ffi::S32> new_t_pointers,
-                         ffi::ResultBuffer<ffi::S32> new_order,
                          ffi::ResultBuffer<ffi::S32> source, int64_t groups) {
   const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
   const int64_t columns = static_cast<int64_t>(pointers.element_count()) - 1;
   const int64_t nnz = values.element_count();
-  std::string wrong = Wrong(pool, t_indices, t_pointers, order, nnz, columns);
-  if (wrong.empty()) wrong = Wrong(pool, indices, pointers, nnz, rows);
+  std::string wrong = Wrong(pool, indices, pointers, nnz, rows);
   if (wrong.empty() && (!IsMatrix(scores, rows, columns) || counts.element_count() != 2)) {
     wrong = "the scores do not have the pattern's shape";
   }
@@ -387,41 +377,40 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
     return one.element_count() == other->element_count();
   };
   if (wrong.empty() && !(same(pointers, new_pointers) && same(t_pointers, new_t_pointers) &&
-                         same(values, new_indices) && same(values, new_t_indices) &&
-                         same(values, new_order) && same(values, source))) {
+                         same(values, new_indices) && same(values, source))) {
     wrong = "the new pattern does not have the old one's shape";
   }
   if (!wrong.empty()) return BadPattern(wrong);
-  const PatternView old{pointers.typed_data(), t_indices.untyped_data(),
-                        t_indices.element_type() != ffi::DataType::U16, t_pointers.typed_data(),
-                        order.typed_data()};
   const int64_t most = std::min(nnz, rows * columns) / groups;
   const int64_t kept = std::clamp<int64_t>(counts.typed_data()[0], 0, most);
   const int64_t total = kept + std::clamp<int64_t>(counts.typed_data()[1], 0, most - kept);
-  std::vector<uint8_t> survives(nnz);  // an order may name slack
-  const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
-  Limits limits(0);
-  if (groups == 1) {
-    const int64_t active = old.pointers[columns];
-    MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
-    limits = FindLimits(pool, grow, rows, total - std::min(kept, active));
-  } else {
-    const auto choose = [&](const auto* index) {
-      return ChooseGroups(pool, old, index, values.typed_data(), scores.typed_data(), rows, columns,
-                          groups, kept, total, survives.data());
+  const int32_t* starts = pointers.typed_data();
+  std::vector<uint8_t> survives(nnz);
+  const auto update = [&](const auto* index) {
+    const EntriesByRow old(pool, index, starts, rows, columns);
+    const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
+    Limits limits(0);
+    if (groups == 1) {
+      const int64_t active = starts[columns];
+      MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
+      limits = FindLimits(pool, grow, rows, total - std::min(kept, active));
+    } else {
+      limits = ChooseGroups(pool, starts, index, values.typed_data(), scores.typed_data(), rows,
+                            columns, groups, kept, total, survives.data());
+    }
+    const auto choose = [&](int64_t k, int32_t* chosen, int32_t* sources) {
+      thread_local std::vector<uint32_t> keys;
+      keys.resize(columns);
+      return ChooseRow(grow, limits, k, keys.data(), chosen, sources);
     };
-    limits = indices.element_type() == ffi::DataType::U16
-                 ? choose(static_cast<const uint16_t*>(indices.untyped_data()))
-                 : choose(static_cast<const int32_t*>(indices.untyped_data()));
-  }
-  const auto choose = [&](int64_t k, int32_t* chosen, int32_t* sources) {
-    thread_local std::vector<uint32_t> keys;
-    keys.resize(columns);
-    return ChooseRow(grow, limits, k, keys.data(), chosen, sources);
+    BuildPattern(pool, rows, columns, choose, OutOf(new_indices, new_pointers, new_t_pointers),
+                 source->typed_data());
   };
-  BuildPattern(pool, rows, columns, choose,
-               OutOf(new_indices, new_pointers, new_t_indices, new_t_pointers, new_order),
-               source->typed_data());
+  if (indices.element_type() == ffi::DataType::U16) {
+    update(static_cast<const uint16_t*>(indices.untyped_data()));
+  } else {
+    update(static_cast<const int32_t*>(indices.untyped_data()));
+  }
   return ffi::Error::Success();
 }
 
@@ -436,8 +425,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_pattern_of_mask, wafer::PatternOfMask
                                   .Arg<ffi::Buffer<ffi::PRED>>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
@@ -446,13 +433,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>()

@@ -127,7 +127,7 @@ def rigl_update(
 def _update_native(
     leaves: tuple[Array, ...], pattern: Pattern, scores: Array, counts: Array, groups: int
 ) -> Regrown:
-    compressed = pattern[:5]
+    compressed = pattern[:3]
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in compressed]
     results.append(jax.ShapeDtypeStruct(leaves[0].shape, jnp.int32))
     *arrays, source = native.call(
@@ -169,7 +169,7 @@ def move_values(leaves: Sequence[Shaped[Array, " nnz"]], old: Pattern, new: Patt
     if not native.usable():
         return [gather(to_dense(leaf, old), new) for leaf in leaves]
     result = jax.ShapeDtypeStruct((new.nnz,), jnp.int32)
-    source = native.call("wafer_sparse_places", result, *old[2:5], *new[2:5])
+    source = native.call("wafer_sparse_places", result, *old[:2], *new[:2])
     return [_take(leaf, source) for leaf in leaves]
 
 

@@ -18,16 +18,17 @@ constexpr int64_t kBlock = 128;    // inputs read at random at a time, in the L1
 constexpr int kPanel = 16;
 constexpr uint16_t kAlike = 1 << 15;   // of rows[0]: all four outputs keep the same inputs
 constexpr uint16_t kPanels = 1 << 14;  // and these are whole panels: kPanel from a multiple of it
+constexpr uint16_t kRowBits = kPanels - 1;
 
-// Outputs `rows` of the group, longest first; its size where there is no such output. Their values
-// are those from starts[c] on, as many as counts[c]; slot j of output c is slots + kSlice * j + c.
+// Outputs `rows` of the group, longest first; its size where there is no such output. Each has
+// counts[c] values in the block, behind those of the blocks before; slot j of output c is
+// slots + kSlice * j + c.
 struct Slice {
-  int32_t starts[kSlice];
   uint16_t rows[kSlice];
   uint8_t counts[kSlice];
   int32_t slots;
 };
-static_assert(sizeof(Slice) == 32 && kBlock < 256, "as sparsity/kernels/pattern.py has it");
+static_assert(sizeof(Slice) == 16 && kBlock < 256, "as sparsity/kernels/pattern.py has it");
 
 struct Walk {
   const Slice* slices;     // [groups][blocks][group / kSlice]

@@ -265,17 +265,23 @@ class PatternSection(Section):
 class VendorSection(Section):
     """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
 
-    sparsity: Any = None
-    schedule: Any = None
-    init_method: Any = "random"
-    update: Any = None
-    drop_fraction: Any = None
+    sparsity: Any = None  #: share of weights that are 0: a number below 1, or a schedule
+    schedule: Any = None  #: sparsity that changes with the step
+    init_method: Any = "random"  #: how the first mask is chosen
+    update: Any = None  #: when the mask changes: {freq, start, stop} or {steps}
+    drop_fraction: Any = None  #: share of the kept weights that is exchanged at an update
+    #: globs of parameter names; null: all kernels
     param_filter: str | tuple[str, ...] | None = None
+    #: groups of inputs that keep equally many weights
     balance_in_groups: pydantic.PositiveInt | None = None
+    #: groups of outputs that keep equally many weights
     balance_out_groups: pydantic.PositiveInt | None = None
-    pattern: PatternSection | None = None
+    pattern: PatternSection | None = None  #: which weights compete: n:m, block, constant_fan_in
+    #: how layers share the level: uniform, erdos_renyi, erk, module:function
     budget: Annotated[str, pydantic.AfterValidator(budgets.check_budget)] = "uniform"
+    #: so many layers at either end of a stack stay dense
     dense_ends: Annotated[int, pydantic.Field(ge=0, le=10_000)] = 0
+    #: multiply by masked weights or by kept ones (csr)
     compute: Literal["auto", "masked", "csr"] = "auto"
 
     @pydantic.field_validator("param_filter", mode="before")

@@ -52,7 +52,7 @@ def topology_update(layers, width):
     arguments = (state.sparse, state.params, grads, state.opt_state)
     moved = update(*arguments)[0].patterns
     for name, pattern in state.sparse.patterns.items():  # a measurement of doing nothing is none
-        assert not np.array_equal(pattern.order, moved[name].order), name
+        assert not np.array_equal(pattern.indices, moved[name].indices), name
     return lambda: update(*arguments)[1:], sum(map(math.prod, shapes.values()))
 
 

@@ -106,9 +106,9 @@ RAW = (
     + """
 dense, shape = rng.normal(size=(K, N)).astype(np.float32), jax.ShapeDtypeStruct
 f32, i32 = jnp.float32, jnp.int32
-dy, t = rng.normal(size=(9, N)).astype(np.float32), good[2:5]
-new = tuple(shape(leaf.shape, leaf.dtype) for leaf in good[:5])
-walk, t_walk = good[5:7], good[7:]
+dy, places = rng.normal(size=(9, N)).astype(np.float32), good[:2]
+new = tuple(shape(leaf.shape, leaf.dtype) for leaf in good[:3])
+walk, t_walk = good[3:5], good[5:]
 q = rng.normal(size=(70, 2, 16)).astype(np.float32)
 low, high = np.zeros(70, np.int32), np.arange(1, 71, dtype=np.int32)
 profile, noise = np.zeros((2, 400), np.float32), np.zeros(70, np.uint32)
@@ -123,19 +123,20 @@ stepped = kernels.DecodeWeight.from_dense(np.where(mask & (rng.random((K, N)) < 
 turned, lse = dict(transposed=np.bool_(False)), np.zeros((2, 70), np.float32)
 like = lambda *arrays: tuple(shape(a.shape, a.dtype) for a in arrays)
 CALLS = {
-    "wafer_sparse_multiply": (shape((9, N), f32), (x, values, *walk), {}),
-    "wafer_sparse_input_gradient": (shape((9, K), f32), (dy, values, good.order, *t_walk), {}),
-    "wafer_sparse_weight_gradient": (shape((nnz,), f32), (x, dy, *walk), {}),
-    "wafer_sparse_gradients": (like(x, values), (x, dy, values, *good[4:]), {}),
-    "wafer_sparse_walk": (like(*walk), good[:2], dict(columns=np.int64(K))),
+    "wafer_sparse_multiply": (shape((9, N), f32), (x, values, good.pointers, *walk), {}),
+    "wafer_sparse_input_gradient": (shape((9, K), f32), (dy, values, *places, *t_walk), {}),
+    "wafer_sparse_weight_gradient": (shape((nnz,), f32), (x, dy, good.pointers, *walk), {}),
+    "wafer_sparse_gradients":
+        (like(x, values), (x, dy, values, *places, *walk, *t_walk), {}),
+    "wafer_sparse_walk": (like(*walk, *t_walk), good[:3], {}),
     "wafer_sparse_topk_mask": (shape((K, N), bool), (dense, np.full(K, 3, np.int32)), {}),
     "wafer_sparse_pattern_of_mask": (new, (mask,), {}),
     "wafer_sparse_update_pattern":
-        ((*new, shape((nnz,), i32)), (values, *good[:5], dense, kept), dict(groups=np.int64(1))),
-    "wafer_sparse_take": (shape((nnz,), f32), (values, good.order), {}),
-    "wafer_sparse_places": (shape((nnz,), i32), (*t, *t), {}),
-    "wafer_sparse_to_dense": (shape((K, N), f32), (values, *t, np.float32(0)), {}),
-    "wafer_sparse_gather": (shape((nnz,), f32), (dense, *t), {}),
+        ((*new, shape((nnz,), i32)), (values, *good[:3], dense, kept), dict(groups=np.int64(1))),
+    "wafer_sparse_take": (shape((nnz,), f32), (values, np.arange(nnz, dtype=np.int32)), {}),
+    "wafer_sparse_places": (shape((nnz,), i32), (*places, *places), {}),
+    "wafer_sparse_to_dense": (shape((K, N), f32), (values, *places, np.float32(0)), turned),
+    "wafer_sparse_gather": (shape((nnz,), f32), (dense, *places), {}),
     "wafer_sparse_decode":
         (shape((9, N), f32), (x, decoded.values, decoded.masks, decoded.pointers), {}),
     "wafer_stepped_decode":

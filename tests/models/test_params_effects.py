@@ -2,7 +2,7 @@
 
 Each key takes other legal values, one at a time, on small models. Another jaxpr of
 the loss or of the drawing of parameters, another constant, or another number that the run asks the
-configuration for is an effect. Keys without one are rows of ``IGNORED``, which a run logs.
+configuration for is an effect. Keys without one are rows of ``KEYS``, which a run logs.
 """
 
 import functools
@@ -29,7 +29,7 @@ from models.families.vision import VisionConfig
 from models.layers.block_config import FactorConfig, FixedSparse, LoraConfig, MoeConfig
 from models.layers.positions import RopeScaling
 from models.schema import Initializer
-from wafer.config.vendor.keys import IGNORED, translate
+from wafer.config.vendor.keys import KEYS, translate
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 8, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 7, "max_position_embeddings": 4, **SIZES}
@@ -270,7 +270,7 @@ def _thawed(value):
 def listed(cls):
     """Keys of a class that a run lists as without effect."""
     places = {"model"} if cls in BASES else {f"model.{name}" for name, _ in NESTED[cls]}
-    return {key for row in IGNORED if row.section in places for key in row.keys.split()}
+    return {key for row in KEYS if row.section in places for key in row.keys.split()}
 
 
 # Keys of both halves that a traced loss does not show, and what does.

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from models.sections import meanings
 from wafer.data.preprocess.settings import MODES, Settings
 from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
 
@@ -37,13 +38,14 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
     modes = (*MODES, *VENDOR_MODES)
     parser.add_argument("mode", nargs="?", choices=modes, help="what the rows are for")
     parser.add_argument("-p", "--params", "--config", help="YAML with the keys below")
+    told = meanings(HookSettings) | meanings(Settings)
     for name, field in _keys().items():
         if name != "mode" and name not in Settings.no_effect:
             default = "" if field.is_required() or field.default is None else str(field.default)
-            shown = f"{field.description} [{default}]" if default else field.description
+            shown = f"{told.get(name, '')} [{default}]" if default else told.get(name, "")
             if get_origin(field.annotation) is Literal:
                 shown = f"{shown}; one of {', '.join(map(str, get_args(field.annotation)))}"
-            parser.add_argument(f"--{name}", metavar="X", help=(shown or "").replace("%", "%%"))
+            parser.add_argument(f"--{name}", metavar="X", help=shown.replace("%", "%%"))
     parser.set_defaults(run=_preprocess)
 
 

@@ -10,15 +10,12 @@ __all__ = ["Distillation"]
 
 
 class Distillation(Section):
-    """A loss of (1 - w) * objective + w * T^2 * KL(teacher || student), softened by T.
+    """A loss of (1 - w) * objective + w * T^2 * KL(teacher || student), softened by T."""
 
-    Attributes:
-        checkpoint_path: folder of the teacher's checkpoint; its model may be another one with the
-            same vocabulary. It is read when a run starts, and never changed.
-        temperature: T, by which the logits of both are divided.
-        weight: w, from 0 (no teacher is read) to 1 (the teacher alone).
-    """
-
+    #: folder of the teacher's checkpoint; its model may be another one with the same vocabulary. It
+    #: is read when a run starts, and never changed
     checkpoint_path: Annotated[str, Field(min_length=1)]
+    #: T, by which the logits of both are divided
     temperature: Annotated[float, Field(gt=0, le=1000)] = 2.0
+    #: w, from 0 (no teacher is read) to 1 (the teacher alone)
     weight: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -27,48 +27,37 @@ __all__ = [
 
 
 class EngineRow(NamedTuple):
-    """An engine as the rest of the program sees it.
+    """An engine as the rest of the program sees it."""
 
-    name: value of ``runconfig.execution_strategy``
-    make: "module:object", called with an Experiment, returns the engine; where the module also has
-        ``problems(experiment)``, that lists what the file asks for and the engine does not do
-    section: key of ``runconfig`` that no other engine reads, or ''
-    lazy_restore: checkpoints are read branch by branch, as the whole may exceed memory
-    whole_step_program: a step is one compiled program (``compiled_step``, ``compiled_evaluate``)
-    floor_plan: it runs on a floor plan of the wafer, which the dry modes make
-    several_processes: its systems may lie in several processes
-    distils: a step takes the weights of a teacher, too (``distillation``)
-    clips_selected: clips the norm of gradients of selected elements (``selective_grad``)
-    copies: several copies of the model share the batch of a system (``num_replicas``)
-    """
-
-    name: str
+    name: str  #: value of ``runconfig.execution_strategy``
+    #: "module:object", called with an Experiment, returns the engine; where the module also has
+    #: ``problems(experiment)``, that lists what the file asks for and the engine does not do
     make: str
-    section: str = ""
+    section: str = ""  #: key of ``runconfig`` that no other engine reads, or ''
+    #: checkpoints are read branch by branch, as the whole may exceed memory
     lazy_restore: bool = False
+    #: a step is one compiled program (``compiled_step``, ``compiled_evaluate``)
     whole_step_program: bool = False
-    floor_plan: bool = False
-    several_processes: bool = False
-    distils: bool = False
+    floor_plan: bool = False  #: it runs on a floor plan of the wafer, which the dry modes make
+    several_processes: bool = False  #: its systems may lie in several processes
+    distils: bool = False  #: a step takes the weights of a teacher, too (``distillation``)
+    #: clips the norm of gradients of selected elements (``selective_grad``)
     clips_selected: bool = False
+    #: several copies of the model share the batch of a system (``num_replicas``)
     copies: bool = False
 
 
 class MemoryX(Section):
-    """Where weight streaming keeps parameters and optimizer state.
+    """Where weight streaming keeps parameters and optimizer state."""
 
-    Attributes:
-        store: 'ram', or 'file' for states larger than RAM.
-        path: the file's folder; None is ``model_dir``.
-        durable: keep two copies in the file and wait for the disk at every step, so that a kill or
-            a power cut in the middle of one leaves the step before. False halves the file.
-        residual_mib: memory on each system for products that the backward sweep then need not
-            compute again; 0 keeps the inputs of each layer only.
-    """
-
+    #: 'ram', or 'file' for states larger than RAM
     store: Annotated[Literal["ram", "file"], Choice] = "ram"
-    path: str | None = None
+    path: str | None = None  #: the file's folder; None is ``model_dir``
+    #: keep two copies in the file and wait for the disk at every step, so that a kill or a power
+    #: cut in the middle of one leaves the step before. False halves the file
     durable: Bool = True
+    #: memory on each system for products that the backward sweep then need not compute again; 0
+    #: keeps the inputs of each layer only
     residual_mib: NonNegativeInt = 512
 
     def model_post_init(self, _: Any) -> None:
@@ -78,18 +67,14 @@ class MemoryX(Section):
 
 
 class Pipeline(Section):
-    """How pipelined execution lays the model out.
+    """How pipelined execution lays the model out."""
 
-    Attributes:
-        stages: of the pipeline; None makes one of the embedding, of each layer and of the head.
-            Fewer take several layers each, balanced by the weights they multiply by.
-        devices: that the stages are spread over, for each system.
-        recompute: compute products in the backward pass again instead of keeping them for every
-            micro-batch in flight.
-    """
-
+    #: of the pipeline; None makes one of the embedding, of each layer and of the head. Fewer take
+    #: several layers each, balanced by the weights they multiply by
     stages: PositiveInt | None = None
-    devices: PositiveInt = 1
+    devices: PositiveInt = 1  #: that the stages are spread over, for each system
+    #: compute products in the backward pass again instead of keeping them for every micro-batch in
+    #: flight
     recompute: Bool = False
 
 
@@ -97,14 +82,10 @@ class Fabric(Section):
     """The part of the wafer that kernels are placed on; simulating fewer PEs takes less time.
 
     The fabric's lanes between the layers, its images and its loss come on top.
-
-    Attributes:
-        width: PEs in x; None is the whole wafer's.
-        height: PEs in y, likewise.
     """
 
-    width: PositiveInt | None = None
-    height: PositiveInt | None = None
+    width: PositiveInt | None = None  #: PEs in x; None is the whole wafer's
+    height: PositiveInt | None = None  #: PEs in y, likewise
 
 
 _ROWS = (

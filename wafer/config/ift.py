@@ -28,16 +28,11 @@ __all__ = ["FAMILIES", "Transformed", "transform"]
 
 
 class Transformed(NamedTuple):
-    """A run file's sections after the transformation.
+    """A run file's sections after the transformation."""
 
-    sections: as the file has them, ``model`` and ``sparsity`` replaced
-    dense: FLOPs per trained token of the model before
-    sparse: FLOPs per trained token now; heads and attention over positions widen, too
-    """
-
-    sections: dict[str, Any]
-    dense: float
-    sparse: float
+    sections: dict[str, Any]  #: as the file has them, ``model`` and ``sparsity`` replaced
+    dense: float  #: FLOPs per trained token of the model before
+    sparse: float  #: FLOPs per trained token now; heads and attention over positions widen, too
 
 
 def _wide(cfg: Any, level: float) -> dict[str, Any]:
@@ -75,16 +70,13 @@ def _ends(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...
 
 
 class _Family(NamedTuple):
-    """How a model grows.
+    """How a model grows."""
 
-    widths: (config of the model, level) -> keys of the model section
-    needs: what the config has to have
-    only: ({name: shape} before, after) -> globs of the weights that are sparse; None leaves it to
-        the section
-    """
-
+    #: (config of the model, level) -> keys of the model section
     widths: Callable[[Any, float], dict[str, Any]]
-    needs: str
+    needs: str  #: what the config has to have
+    #: ({name: shape} before, after) -> globs of the weights that are sparse; None leaves it to the
+    #: section
     only: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[str, ...]] | None = None
 
 

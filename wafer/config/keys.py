@@ -1,7 +1,10 @@
-"""Every key of a run file as data: for ``wafer config keys`` and the JSON schema of editors."""
+"""Every key of a run file as data: for ``wafer config keys`` and the JSON schema of editors.
+
+A key's meaning is the ``#:`` comment at its field, or its line under "Attributes:" in the docstring
+of the class; a subclass inherits both.
+"""
 
 import inspect
-import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -10,9 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic.json_schema import GenerateJsonSchema
 
 from models.errors import did_you_mean
-from models.sections import Choice, Section
+from models.sections import Choice, Section, meanings
 from wafer.config.distillation import Distillation
-from wafer.config.meanings import MEANINGS
 from wafer.config.runconfig import ClusterKeys, RunSection
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.data.sections.base import InputSection
@@ -91,11 +93,11 @@ def _of_class(cls: type[Section], presets: Mapping[str, Any] | None = None) -> l
 
 
 def _expanded(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iterator[Key]:
-    said = _attributes(cls)
+    said = meanings(cls)
     for name, field in cls.model_fields.items():
         default = "required" if field.is_required() else _default(field.get_default())
         default = _default(presets[name]) if name in presets else default
-        meaning = said.get(name) or _no_effect(cls, name) or MEANINGS.get(name, "")
+        meaning = said.get(name) or _no_effect(cls, name)
         nested_in = _sections_in(field.annotation)
         scheduled = Schedule in nested_in
         takes = "number | scheduler | list" if scheduled else _takes(field.annotation)
@@ -108,19 +110,7 @@ def _expanded(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> It
 def _no_effect(cls: type[Section], name: str) -> str:
     owner = next(c for c in cls.__mro__ if name in inspect.get_annotations(c))
     ignored = owner in (ClusterKeys, InputSection.__base__)
-    vendors = owner.__name__ == "ModelConfig" and name not in MEANINGS
-    return "accepted; no effect here" if ignored or vendors else ""
-
-
-def _attributes(cls: type[Section]) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of attributes; nearest class wins."""
-    out: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        doc = inspect.cleandoc(base.__dict__.get("__doc__") or "")
-        listed = doc.partition("Attributes:\n")[2]
-        for match in re.finditer(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE):
-            out[match[1]] = " ".join(match[2].split()).rstrip(".").replace("``", "`")
-    return out
+    return "accepted; no effect here" if ignored or owner.__name__ == "ModelConfig" else ""
 
 
 def _sections_in(annotation: Any) -> list[type[Section]]:
@@ -223,10 +213,10 @@ def _define(cls: type[Section], definitions: dict[str, Any]) -> str:
     """Add the schemas of a class and of what it holds; return its reference."""
     schema = cls.model_json_schema(schema_generator=_Schema)
     definitions.update(schema.pop("$defs", {}))
-    meanings = {key.name: key.meaning for key in _of_class(cls)}
+    told = {key.name: key.meaning for key in _of_class(cls)}
     properties = schema.get("properties", {})
     for name, value in properties.items():
-        value["description"] = meanings[name]
+        value["description"] = told[name]
     for old, new in ((o, n) for o, n in cls.legacy.items() if n in properties):
         properties[old] = properties[new] | {"description": f"older spelling of {new}"}
     older = {*cls.legacy.values()}

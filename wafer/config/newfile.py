@@ -79,15 +79,11 @@ sparsity:
 
 
 class Start(NamedTuple):
-    """Checkpoint that a run file starts from.
+    """Checkpoint that a run file starts from."""
 
-    path: its folder
-    model: its ``model`` section
-    sparsity: section that keeps its masks; None where it has none
-    """
-
-    path: pathlib.Path
-    model: Mapping[str, Any]
+    path: pathlib.Path  #: its folder
+    model: Mapping[str, Any]  #: its ``model`` section
+    #: section that keeps its masks; None where it has none
     sparsity: Mapping[str, Any] | None = None
 
 

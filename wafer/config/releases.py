@@ -6,16 +6,18 @@ its families, 1.8 to 2.10). Most are names of keys, which are data; the rest are
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from models.names import MODELS
 from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
-from wafer.config.vendor.defaults import code_of
+from wafer.config.vendor.defaults import changed_input_defaults, code_of
+from wafer.config.vendor.parts import keep_defaults
 from wafer.errors import ConfigError, Problem
-from wafer.optim.schedule_sections import SCHEDULERS
-from wafer.optim.sections import OPTIMIZERS
+from wafer.optim.schedule_sections import schedule_class
+from wafer.optim.sections import PAIRS, join_pairs, optimizer_class
 
 __all__ = ["convert_file"]
 
@@ -25,20 +27,13 @@ _Pair = tuple[Any, Any]
 
 
 class _Rename(NamedTuple):
-    """A key that a release calls otherwise.
+    """A key that a release calls otherwise."""
 
-    since: the first release with the new name
-    old: 'section.key' before
-    new: 'section.key' since
-    values: (old, new) pairs; () keeps the value
-    family: whose models have it; '' is everybody
-    """
-
-    since: Release
-    old: str
-    new: str
-    values: tuple[_Pair, ...] = ()
-    family: str = ""
+    since: Release  #: the first release with the new name
+    old: str  #: 'section.key' before
+    new: str  #: 'section.key' since
+    values: tuple[_Pair, ...] = ()  #: (old, new) pairs; () keeps the value
+    family: str = ""  #: whose models have it; '' is everybody
 
 
 def _norm(kind: str) -> tuple[_Pair, ...]:
@@ -88,22 +83,6 @@ _DROPPED: Mapping[Release, tuple[str, ...]] = {
         "model.weight_initialization_seed",
     ),
 }
-_PAIRS = {
-    "betas": ("beta1", "beta2"),
-    "eps": ("eps1", "eps2"),
-    "etas": ("eta1", "eta2"),
-    "step_sizes": ("step_size_min", "step_size_max"),
-}
-_SCHEDULE_KEYS = (
-    ("steps", "total_iters"),
-    ("decay_steps", "total_iters"),
-    ("learning_rate", "initial_learning_rate"),
-    ("values", "learning_rates"),
-    ("boundaries", "milestones"),
-    ("t_max", "T_max"),
-    ("t_0", "T_0"),
-    ("t_mult", "T_mult"),
-)
 _BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
 _DECODERS = ("gpt2", "gptj")
 
@@ -182,16 +161,11 @@ def _to_21(file: File, family: str) -> None:
     pretrained = run.pop("is_pretrained_checkpoint", None)
     if pretrained:
         run.setdefault("load_checkpoint_states", "model,dataloader")
-    cls = _optimizer_class(optimizer)
-    for new, names in _PAIRS.items():
-        if cls is not None and new in cls.model_fields and new not in optimizer:
-            default = cls.model_fields[new].default
-            if isinstance(default, tuple) and any(name in optimizer for name in names):
-                given = zip(names, default, strict=True)
-                optimizer[new] = [optimizer.pop(name, value) for name, value in given]
-    for schedule, fields in _schedules(optimizer):
-        for old, new in _SCHEDULE_KEYS:
-            if old in schedule and old not in fields and new in fields and new not in schedule:
+    if (cls := optimizer_class(optimizer.get("optimizer_type"))) is not None:
+        file["optimizer"] = optimizer = join_pairs(cls, optimizer)
+    for schedule, names in _schedules(optimizer):
+        for old, new in names.items():
+            if old in schedule and new not in schedule:
                 schedule[new] = schedule.pop(old)
 
 
@@ -200,32 +174,27 @@ def _from_21(file: File, family: str) -> None:
     run, optimizer = file.get("runconfig", {}), file.get("optimizer", {})
     if run.get("load_checkpoint_states") in ("model", "model,dataloader"):
         run["is_pretrained_checkpoint"] = bool(run.pop("load_checkpoint_states"))
-    for new, names in _PAIRS.items():
+    for new, names in PAIRS.items():
         value = optimizer.get(new)
         if isinstance(value, list | tuple) and len(value) == len(names):
             del optimizer[new]
             optimizer |= dict(zip(names, value, strict=True))
-    older = {new: old for old, new in _SCHEDULE_KEYS[::-1] if old != "learning_rate"}
-    for schedule, _ in _schedules(optimizer):
-        for new in older.keys() & schedule.keys():
+    for schedule, names in _schedules(optimizer):
+        older = {new: old for old, new in reversed(names.items())}
+        for new in older.keys() & schedule.keys() - {"initial_learning_rate"}:
             schedule[older[new]] = schedule.pop(new)
 
 
-def _optimizer_class(optimizer: Mapping[str, Any]) -> Any:
-    kind = str(optimizer.get("optimizer_type", "")).lower()
-    return next((cls for name, cls in OPTIMIZERS.items() if name.lower() == kind), None)
-
-
-def _schedules(optimizer: Mapping[str, Any]) -> list[tuple[dict[str, Any], Collection[str]]]:
-    """List the schedulers of a section, each with the keys that its class has."""
+def _schedules(optimizer: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """List the schedulers of a section, each with its names of keys until 2.0 -> since."""
     out = []
     for key in ("learning_rate", "weight_decay"):
         value = optimizer.get(key)
         for entry in value if isinstance(value, list) else [value]:
-            if isinstance(entry, dict) and "scheduler" in entry:
-                name = str(entry["scheduler"]).removesuffix("LR").removesuffix("WD").lower()
-                cls = next((c for n, c in SCHEDULERS.items() if n.lower() == name), None)
-                out.append((entry, () if cls is None else cls.model_fields))
+            cls = schedule_class(entry.get("scheduler")) if isinstance(entry, dict) else None
+            if cls is not None:  # names such as initial_val are newer, of weight decay
+                own = ((o, n) for o, n in cls.legacy.items() if not o.endswith(("val", "vals")))
+                out.append((entry, {old: new for old, new in own if new in cls.model_fields}))
     return out
 
 
@@ -324,8 +293,11 @@ def convert_file(
     if "trainer" in file:
         file, left, _ = upgrade(file["trainer"])
         dropped += left
-    _hop(file, code_of(name), source, target or max(source, _OURS), dropped)
+    end = target or max(source, _OURS)
+    _hop(file, code_of(name), source, end, dropped)
     model = file.get("model", {})
+    if source < end:
+        _keep_defaults(file, name, source, end)
     idle = (target or _OURS) >= (1, 9) and code_of(name) in _DECODERS
     if idle and "loss_scaling" not in model and model.pop("loss_weight", 1.0) != 1:
         dropped.append("model.loss_weight")
@@ -337,6 +309,17 @@ def convert_file(
         return {"trainer": trainer}, dropped + left
     defaults = {} if target else {"release": "{}.{}".format(*max(source, _OURS))}
     return defaults | file, dropped
+
+
+def _keep_defaults(file: File, name: str, source: Release, target: Release) -> None:
+    """Write out what keys that the file leaves out mean, where the target has other defaults."""
+    if isinstance(file.get("model"), dict) and name in MODELS:
+        named = {"name": name} | file["model"]
+        keep_defaults(named, source, target)
+        file["model"] |= {key: value for key, value in named.items() if key != "name"}
+    for part in ("train_input", "eval_input"):
+        if isinstance(own := file.get(part), dict):
+            own |= changed_input_defaults(own, source, target)
 
 
 def _hop(file: File, family: str, source: Release, target: Release, dropped: list[str]) -> None:

@@ -81,8 +81,8 @@ class ClusterKeys(Section):
 class OpProfiler(Section):
     """``{start_step, end_step}``: the steps, both included, that are profiled per operation."""
 
-    start_step: PositiveInt
-    end_step: PositiveInt
+    start_step: PositiveInt  #: first step that is profiled
+    end_step: PositiveInt  #: last step that is profiled
 
     def model_post_init(self, _: Any) -> None:
         """Check the order."""
@@ -124,90 +124,68 @@ def _labels(value: Any) -> Any:
 
 
 class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"}):
-    """What ``runconfig`` takes.
+    """What ``runconfig`` takes."""
 
-    Attributes:
-        mode: what to do; see ``MODES``.
-        model_dir: where checkpoints, logs and summaries go.
-        max_steps: train until this global step.
-        num_steps: train so many steps from where the run starts.
-        num_epochs: train so many passes over the data.
-        steps_per_epoch: length of a pass; None is the data's own.
-        eval_steps: batches of an evaluation; None is one pass.
-        eval_frequency: training steps between evaluations in ``train_and_eval``; None is one
-            pass over the data.
-        checkpoint_steps: steps between checkpoints; the last step is always saved. None saves the
-            last step alone, 0 saves none.
-        save_initial_checkpoint: also save step 0.
-        max_checkpoints: keep the newest so many; None keeps all.
-        autoload_last_checkpoint: continue from the newest checkpoint in ``model_dir``.
-        checkpoint_path: load this one instead; a Hugging Face folder or a ``.mdl`` has weights.
-        load_checkpoint_states: load only these parts of it.
-        disable_strict_checkpoint_loading: accept missing and left-over parameters.
-        is_pretrained_checkpoint: load the model only and start at step 0.
-        export: 'hf' writes the trained weights as a Hugging Face folder, ``model_dir``/hf/STEP.
-        log_steps: steps between log lines; the step before an evaluation or the end has one too.
-        logging: level of the log.
-        summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
-        check_loss_values: stop at a NaN or infinite loss.
-        compile_dir: where compiled programs and floor plans are kept; in the cache folder if unset.
-        python_paths: folders in which Python looks for modules of the user, first of all.
-        skip_samples: training samples left out where a run begins or goes on; whole steps.
-        seed: of parameters, dropout, masks and data order.
-        num_csx: systems that share the batch.
-        num_replicas: copies on each system in pipelined execution, which share its batch; -1 lets
-            the compiler choose.
-        multireplica: same as ``num_replicas: -1``.
-        compile_only: compile and report, do not run.
-        validate_only: check the configuration and shapes only.
-        execution_strategy: name of an engine (``wafer.config.engines``), or 'module:object' of the
-            user's own; None lets free memory decide.
-        memoryx: where streamed weights live.
-        pipeline: stages and devices of pipelined execution.
-        fabric: part of the wafer that `wafer compile` and execution on the fabric place kernels on.
-        op_profiler_config: steps to profile.
-        job_labels: key-value pairs that ``wafer jobs get`` shows.
-        job_priority: turn in the queue of ``wafer jobs``; p1 goes first.
-    """
-
+    #: what to do; see ``MODES``
     mode: Annotated[Literal["train", "eval", "eval_all", "train_and_eval"], Choice] = "train"
+    #: where checkpoints, logs and summaries go
     model_dir: Annotated[str, Field(min_length=1)] = "./model_dir"
-    max_steps: PositiveInt | None = None
-    num_steps: PositiveInt | None = None
-    num_epochs: PositiveInt | None = None
-    steps_per_epoch: PositiveInt | None = None
-    eval_steps: PositiveInt | None = None
+    max_steps: PositiveInt | None = None  #: train until this global step
+    num_steps: PositiveInt | None = None  #: train so many steps from where the run starts
+    num_epochs: PositiveInt | None = None  #: train so many passes over the data
+    steps_per_epoch: PositiveInt | None = None  #: length of a pass; None is the data's own
+    eval_steps: PositiveInt | None = None  #: batches of an evaluation; None is one pass
+    #: training steps between evaluations in ``train_and_eval``; None is one pass over the data
     eval_frequency: PositiveInt | None = None
+    #: steps between checkpoints; the last step is always saved. None saves the last step alone, 0
+    #: saves none
     checkpoint_steps: NonNegativeInt | None = None
-    save_initial_checkpoint: Bool = False
-    max_checkpoints: PositiveInt | None = None
-    autoload_last_checkpoint: Bool = True
+    save_initial_checkpoint: Bool = False  #: also save step 0
+    max_checkpoints: PositiveInt | None = None  #: keep the newest so many; None keeps all
+    autoload_last_checkpoint: Bool = True  #: continue from the newest checkpoint in ``model_dir``
+    #: load this one instead; a Hugging Face folder or a ``.mdl`` has weights
     checkpoint_path: str | None = None
+    #: load only these parts of it
     load_checkpoint_states: Annotated[tuple[str, ...] | None, BeforeValidator(_states)] = None
-    disable_strict_checkpoint_loading: Bool = False
-    is_pretrained_checkpoint: Bool = False
+    disable_strict_checkpoint_loading: Bool = False  #: accept missing and left-over parameters
+    is_pretrained_checkpoint: Bool = False  #: load the model only and start at step 0
+    #: 'hf' writes the trained weights as a Hugging Face folder, ``model_dir``/hf/STEP
     export: Annotated[Literal["hf"] | None, Choice] = None
+    #: steps between log lines; the step before an evaluation or the end has one too
     log_steps: PositiveInt = 10
+    #: level of the log
     logging: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"
+    #: where TensorBoard events go; None is ``model_dir``/train and /eval
     summary_dir: str | None = None
-    check_loss_values: Bool = True
+    check_loss_values: Bool = True  #: stop at a NaN or infinite loss
+    #: where compiled programs and floor plans are kept; in the cache folder if unset
     compile_dir: str | None = None
+    #: folders in which Python looks for modules of the user, first of all
     python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
+    #: training samples left out where a run begins or goes on; whole steps
     skip_samples: PositiveInt | None = None
+    #: of parameters, dropout, masks and data order
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    num_csx: PositiveInt = 1
+    num_csx: PositiveInt = 1  #: systems that share the batch
+    #: copies on each system in pipelined execution, which share its batch; -1 lets the compiler
+    #: choose
     num_replicas: Annotated[int, Field(ge=-1)] = 1
-    multireplica: Bool = False
-    compile_only: Bool = False
-    validate_only: Bool = False
+    multireplica: Bool = False  #: same as ``num_replicas: -1``
+    compile_only: Bool = False  #: compile and report, do not run
+    validate_only: Bool = False  #: check the configuration and shapes only
+    #: name of an engine (``wafer.config.engines``), or 'module:object' of the user's own; None lets
+    #: free memory decide
     execution_strategy: Annotated[str | None, BeforeValidator(engine_name)] = None
-    memoryx: MemoryX = MemoryX()
-    pipeline: Pipeline = Pipeline()
+    memoryx: MemoryX = MemoryX()  #: where streamed weights live
+    pipeline: Pipeline = Pipeline()  #: stages and devices of pipelined execution
+    #: part of the wafer that `wafer compile` and execution on the fabric place kernels on
     fabric: Fabric = Fabric()
-    op_profiler_config: OpProfiler | None = None
+    op_profiler_config: OpProfiler | None = None  #: steps to profile
+    #: key-value pairs that ``wafer jobs get`` shows
     job_labels: Annotated[dict[str, Any] | None, BeforeValidator(_labels)] = None
+    #: turn in the queue of ``wafer jobs``; p1 goes first
     job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
 
     def model_post_init(self, _: Any) -> None:

@@ -26,15 +26,11 @@ Path = tuple[str | int, ...]
 
 
 class Upgraded(NamedTuple):
-    """What a ``trainer`` is here.
+    """What a ``trainer`` is here."""
 
-    sections: runconfig, model, optimizer, train_input, eval_input, sparsity
-    left: dotted paths of keys without a meaning here
-    origins: path of a section or key here -> path of the trainer that it comes from
-    """
-
-    sections: dict[str, Any]
-    left: list[str]
+    sections: dict[str, Any]  #: runconfig, model, optimizer, train_input, eval_input, sparsity
+    left: list[str]  #: dotted paths of keys without a meaning here
+    #: path of a section or key here -> path of the trainer that it comes from
     origins: dict[Path, Path]
 
 
@@ -42,34 +38,19 @@ class Upgraded(NamedTuple):
 _Table = Mapping[str, tuple[str, str]]
 
 
-def _same(section: str, *names: str) -> dict[str, tuple[str, str]]:
-    return {name: (section, name) for name in names}
+def _same(section: str, names: str) -> dict[str, tuple[str, str]]:
+    return {name: (section, name) for name in names.split()}
 
 
 BACKEND: _Table = _same(
     "runconfig",
-    "compile_dir",
-    "compile_only",
-    "validate_only",
-    "enable_distributed",
-    "main_process_id",
-    "dist_backend",
-    "init_method",
-    "sync_batchnorm",
+    "compile_dir compile_only validate_only enable_distributed main_process_id dist_backend "
+    "init_method sync_batchnorm",
 ) | {"backend_type": ("runconfig", "target_device")}
 CLUSTER: _Table = _same(
     "runconfig",
-    "num_csx",
-    "num_workers_per_csx",
-    "job_labels",
-    "job_priority",
-    "job_time_sec",
-    "mount_dirs",
-    "python_paths",
-    "mgmt_address",
-    "mgmt_namespace",
-    "credentials_path",
-    "disable_version_check",
+    "num_csx num_workers_per_csx job_labels job_priority job_time_sec mount_dirs python_paths "
+    "mgmt_address mgmt_namespace credentials_path disable_version_check",
 ) | {
     "max_wgt_servers": ("runconfig", "num_wgt_servers"),
     "max_act_per_csx": ("runconfig", "num_act_servers"),
@@ -81,30 +62,18 @@ _PRECISION: _Table = {
     "log_loss_scale": ("optimizer", "log_summaries"),
 } | _same(
     "optimizer",
-    "loss_scaling_factor",
-    "initial_loss_scale",
-    "steps_per_increase",
-    "min_loss_scale",
-    "max_loss_scale",
-    "max_gradient_norm",
-    "max_gradient_value",
+    "loss_scaling_factor initial_loss_scale steps_per_increase min_loss_scale max_loss_scale "
+    "max_gradient_norm max_gradient_value",
 )
 _LOOP: _Table = _same(
     "runconfig",
-    "num_steps",
-    "max_steps",
-    "num_epochs",
-    "steps_per_epoch",
-    "eval_frequency",
-    "eval_steps",
+    "num_steps max_steps num_epochs steps_per_epoch eval_frequency eval_steps",
 ) | _same("optimizer", "grad_accum_steps")
 _CHECKPOINT: _Table = _same(
     "runconfig",
-    "autoload_last_checkpoint",
-    "disable_strict_checkpoint_loading",
-    "save_initial_checkpoint",
+    "autoload_last_checkpoint disable_strict_checkpoint_loading save_initial_checkpoint",
 ) | {"steps": ("runconfig", "checkpoint_steps")}
-_LOGGING: _Table = _same("runconfig", "log_steps", "wsc_log_level") | {
+_LOGGING: _Table = _same("runconfig", "log_steps wsc_log_level") | {
     "log_level": ("runconfig", "logging")
 }
 PARTS = {

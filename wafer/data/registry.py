@@ -19,40 +19,10 @@ from wafer.errors import ConfigError, Problem
 __all__ = ["DATA_PROCESSORS", "parse_input"]
 
 DATA_PROCESSORS: dict[str, type[InputSection]] = {
-    cls.__name__: cls
-    for cls in (
-        rows.GptHDF5DataProcessor,
-        rows.GptHDF5MapDataProcessor,
-        rows.BertHDF5DataProcessor,
-        rows.BertCSVDataProcessor,
-        rows.DpoHDF5DataProcessor,
-        rows.DPRHDF5DataProcessor,
-        rows.T5HDF5DataProcessor,
-        rows.T5DynamicDataProcessor,
-        rows.TransformerDynamicDataProcessor,
-        rows.SyntheticDataProcessor,
-        rows.RandomDataProcessor,
-        text.PyStdlibDataProcessor,
-        text.HuggingFaceDataProcessor,
-        text.SST2DataProcessor,
-        text.MNLIDataProcessor,
-        text.SquadDataProcessor,
-        text.BertQADataProcessor,
-        text.BertTokenClassifierDataProcessor,
-        text.BertSumCSVDataProcessor,
-        text.BertCSVDynamicMaskDataProcessor,
-        text.PromptCompletionDataProcessor,
-        text.Seq2SeqDataProcessor,
-        text.DPRJsonDataProcessor,
-        text.PreferenceDataProcessor,
-        biology.EbertFastaDataProcessor,
-        biology.EbertHDF5DataProcessor,
-        biology.EbertSyntheticDataProcessor,
-        biology.RemoteHomologyDataProcessor,
-        images.LlavaHDF5MapDataProcessor,
-        images.MNISTDataProcessor,
-        images.DigitsDataProcessor,
-    )
+    name: getattr(module, name)
+    for module in (rows, text, biology, images)
+    for name in module.__all__
+    if name.endswith("DataProcessor")
 }
 
 

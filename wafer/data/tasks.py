@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 
-__all__ = ["TASKS", "DataTask", "TaskFeature", "metric_tags", "row_features"]
+__all__ = ["TASKS", "DataTask", "TaskFeature", "metric_tags", "row_features", "stored_features"]
+
+_COUNTED = ("lengths", "decoder_lengths", "context_lengths")  # of a batch, by its masks
 
 
 class TaskFeature(NamedTuple):
@@ -23,16 +25,13 @@ Features = dict[str, TaskFeature]
 
 
 class DataTask(NamedTuple):
-    """One kind of rows.
+    """One kind of rows."""
 
-    features: (section, model's configuration, S) -> features of a row
-    tags: the model's metric -> the vendor's TensorBoard tag; what is not named is not shown
-    scored: whether its metrics need whole outputs (``Dataset.scorer``)
-    """
-
+    #: (section, model's configuration, S) -> features of a row
     features: Callable[[Any, Any, int], Features]
+    #: the model's metric -> the vendor's TensorBoard tag; what is not named is not shown
     tags: Mapping[str, str]
-    scored: bool = False
+    scored: bool = False  #: whether its metrics need whole outputs (``Dataset.scorer``)
 
 
 def _each(names: tuple[str, ...], *shape: int) -> Features:
@@ -174,6 +173,16 @@ def row_features(section: Any, config: Any) -> Features:
     """
     length = section.max_sequence_length or config.max_length or 512
     return TASKS[section.task].features(section, config, length)
+
+
+def stored_features(section: Any, config: Any) -> Features:
+    """Features of a row as it is read: without the lengths, which a batch counts.
+
+    Args:
+        section: ``train_input`` or ``eval_input``.
+        config: of the model.
+    """
+    return {k: v for k, v in row_features(section, config).items() if k not in _COUNTED}
 
 
 def metric_tags(task: str, values: Mapping[str, float]) -> dict[str, float]:

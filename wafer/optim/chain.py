@@ -32,13 +32,10 @@ Rate = Callable[[Array, Array], Array]  # (learning rate, t) -> the rate that is
 
 
 class RateState(NamedTuple):
-    """What the last update used.
+    """What the last update used."""
 
-    step: [] int32 finished steps
-    learning_rate: [G] float32, G = 1 + number of tag lists with schedules of their own
-    """
-
-    step: Int[Array, ""]
+    step: Int[Array, ""]  #: [] int32 finished steps
+    #: [G] float32, G = 1 + number of tag lists with schedules of their own
     learning_rate: Float[Array, " G"]
 
 

@@ -16,16 +16,13 @@ Transform = optax.GradientTransformation
 
 
 class UpdateParts(NamedTuple):
-    """Transformations that every optimizer places among its own.
+    """Transformations that every optimizer places among its own."""
 
-    decay: adds weight_decay · w to the updates of the parameters that decay
-    rate: (shape) -> what multiplies by minus the learning rate in force for each parameter;
-        ``shape(rate, t)`` is the rate that is applied, the rate itself when not given
-    first_rate: () -> (parameter name -> its learning rate at step 0)
-    """
-
-    decay: Transform
+    decay: Transform  #: adds weight_decay · w to the updates of the parameters that decay
+    #: (shape) -> what multiplies by minus the learning rate in force for each parameter;
+    #: ``shape(rate, t)`` is the rate that is applied, the rate itself when not given
     rate: Callable[..., Transform]
+    #: () -> (parameter name -> its learning rate at step 0)
     first_rate: Callable[[], Callable[[str], float]]
 
 

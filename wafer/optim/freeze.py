@@ -50,14 +50,10 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
 
 
 class SelectiveGradState(NamedTuple):
-    """State of an optimizer that trains outliers.
+    """State of an optimizer that trains outliers."""
 
-    mask: selected parameters, bool: which elements train
-    inner: the optimizer's state
-    """
-
-    mask: PyTree
-    inner: Any
+    mask: PyTree  #: selected parameters, bool: which elements train
+    inner: Any  #: the optimizer's state
 
 
 def outliers(name: str, weight: Float[Array, "..."]) -> Bool[Array, "..."]:

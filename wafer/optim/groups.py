@@ -47,20 +47,14 @@ _PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class ParamGroups:
-    """What a parameter's name decides.
+    """What a parameter's name decides."""
 
-    Attributes:
-        factors: (globs, learning-rate factor), first match wins.
-        tags: (globs, tag) from ``optimizer.params``.
-        alias: our name -> the vendor's.
-        all_decay: whether biases and norms decay, too.
-        selective: filters of parameters of which only the outliers train.
-    """
-
+    #: (globs, learning-rate factor), first match wins
     factors: tuple[tuple[tuple[str, ...], float], ...] = ()
-    tags: tuple[tuple[tuple[str, ...], str], ...] = ()
-    alias: Callable[[str], str] = lambda name: name
-    all_decay: bool = False
+    tags: tuple[tuple[tuple[str, ...], str], ...] = ()  #: (globs, tag) from ``optimizer.params``
+    alias: Callable[[str], str] = lambda name: name  #: our name -> the vendor's
+    all_decay: bool = False  #: whether biases and norms decay, too
+    #: filters of parameters of which only the outliers train
     selective: tuple[ParamFilter, ...] = ()
 
     def trains_outliers(self, name: str, ndim: int) -> bool:

@@ -38,38 +38,25 @@ __all__ = [
 
 
 class MomentState(NamedTuple):
-    """State of the Adam family.
+    """State of the Adam family."""
 
-    step: [] int32 finished steps
-    exp_avg: like params, m
-    exp_avg_sq: like params, v
-    """
-
-    step: Int[Array, ""]
-    exp_avg: Tree
-    exp_avg_sq: Tree
+    step: Int[Array, ""]  #: [] int32 finished steps
+    exp_avg: Tree  #: like params, m
+    exp_avg_sq: Tree  #: like params, v
 
 
 class AmsgradState(NamedTuple):
-    """State of the Adam family with AMSGrad.
+    """State of the Adam family with AMSGrad."""
 
-    moments: m and v
-    max_exp_avg_sq: like params, the largest v so far
-    """
-
-    moments: MomentState
-    max_exp_avg_sq: Tree
+    moments: MomentState  #: m and v
+    max_exp_avg_sq: Tree  #: like params, the largest v so far
 
 
 class NadamState(NamedTuple):
-    """State of NAdam.
+    """State of NAdam."""
 
-    moments: m and v
-    mu_product: [] float32 product of the momenta μ so far
-    """
-
-    moments: MomentState
-    mu_product: Float[Array, ""]
+    moments: MomentState  #: m and v
+    mu_product: Float[Array, ""]  #: [] float32 product of the momenta μ so far
 
 
 class SumState(NamedTuple):
@@ -79,25 +66,17 @@ class SumState(NamedTuple):
 
 
 class StepSizeState(NamedTuple):
-    """State of Rprop.
+    """State of Rprop."""
 
-    step_sizes: like params
-    previous: like params, the last gradients; 0 where the sign had just changed
-    """
-
-    step_sizes: Tree
-    previous: Tree
+    step_sizes: Tree  #: like params
+    previous: Tree  #: like params, the last gradients; 0 where the sign had just changed
 
 
 class AverageState(NamedTuple):
-    """Averaged parameters of ASGD.
+    """Averaged parameters of ASGD."""
 
-    step: [] int32 finished steps
-    average: like params; all steps before ``t0`` count as the start
-    """
-
-    step: Int[Array, ""]
-    average: Tree
+    step: Int[Array, ""]  #: [] int32 finished steps
+    average: Tree  #: like params; all steps before ``t0`` count as the start
 
 
 def _zeros(params: Tree) -> Tree:

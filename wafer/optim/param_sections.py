@@ -29,17 +29,13 @@ def listed(value: Any) -> Any:
 class ParamTag(Section):
     """``{params: glob, tag: name}``: parameters that schedules and factors can name."""
 
-    params: str
-    tag: str
+    params: str  #: glob of parameter names
+    tag: str  #: name that schedules and factors use for these parameters
 
 
 class SelectiveGrad(Section):
-    """Parameters of which only the outliers train; see ``freeze.outliers``.
+    """Parameters of which only the outliers train; see ``freeze.outliers``."""
 
-    Attributes:
-        param_filter: glob or list of globs of parameter names; none takes what sparsity takes.
-        init_method: which elements train.
-    """
-
+    #: glob or list of globs of parameter names; none takes what sparsity takes
     param_filter: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
-    init_method: Literal["outlier"] = "outlier"
+    init_method: Literal["outlier"] = "outlier"  #: which elements train

@@ -24,39 +24,24 @@ _LARGEST = 2.0**15
 
 
 class LossScaleState(NamedTuple):
-    """State of the automaton.
+    """State of the automaton."""
 
-    loss_scale: [] float32
-    steps_since_rescale: [] int32
-    overflows_since_rescale: [] int32
-    num_skipped_steps: [] int32 since the start of training
-    """
-
-    loss_scale: Float[Array, ""]
-    steps_since_rescale: Int[Array, ""]
-    overflows_since_rescale: Int[Array, ""]
-    num_skipped_steps: Int[Array, ""]
+    loss_scale: Float[Array, ""]  #: [] float32
+    steps_since_rescale: Int[Array, ""]  #: [] int32
+    overflows_since_rescale: Int[Array, ""]  #: [] int32
+    num_skipped_steps: Int[Array, ""]  #: [] int32 since the start of training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossScaler:
-    """Loss scaling, constant or dynamic.
+    """Loss scaling, constant or dynamic."""
 
-    Attributes:
-        dynamic: adapt the scale; else it stays at ``initial`` and no step is skipped.
-        initial: scale of the first step.
-        steps_per_increase: the scale doubles when more good steps than this have passed.
-        smallest: lower bound.
-        largest: upper bound.
-        overflow_tolerance: share of overflowing steps above which the scale is halved.
-    """
-
-    dynamic: bool = False
-    initial: float = 1.0
-    steps_per_increase: int = 2000
-    smallest: float = MIN_LOSS_SCALE
-    largest: float = _LARGEST
-    overflow_tolerance: float = 0.0
+    dynamic: bool = False  #: adapt the scale; else it stays at ``initial`` and no step is skipped
+    initial: float = 1.0  #: scale of the first step
+    steps_per_increase: int = 2000  #: the scale doubles when more good steps than this have passed
+    smallest: float = MIN_LOSS_SCALE  #: lower bound
+    largest: float = _LARGEST  #: upper bound
+    overflow_tolerance: float = 0.0  #: share of overflowing steps above which the scale is halved
 
     def init(self) -> LossScaleState:
         """Return the state before the first step."""

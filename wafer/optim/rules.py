@@ -17,18 +17,12 @@ __all__ = ["ParamRule", "WithParamRules", "rules_of", "without_frozen"]
 
 
 class ParamRule(NamedTuple):
-    """How an optimizer treats one parameter, besides what it does to all of them.
+    """How an optimizer treats one parameter, besides what it does to all of them."""
 
-    rate: index of its learning-rate schedule
-    factor: on that rate: of its group, or from muP
-    decay: index of its weight-decay schedule; None where it does not decay
-    outliers: only its outliers train, where it is a matrix or more
-    """
-
-    rate: int
-    factor: float
-    decay: int | None
-    outliers: bool = False
+    rate: int  #: index of its learning-rate schedule
+    factor: float  #: on that rate: of its group, or from muP
+    decay: int | None  #: index of its weight-decay schedule; None where it does not decay
+    outliers: bool = False  #: only its outliers train, where it is a matrix or more
 
 
 class WithParamRules(optax.GradientTransformationExtraArgs):

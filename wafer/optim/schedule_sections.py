@@ -26,22 +26,16 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Choice, Section, parse
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["SCHEDULERS", "Schedule", "Schedules", "parse_schedules"]
-
-_VALUES = {"initial_val": "initial_learning_rate", "end_val": "end_learning_rate"}
+__all__ = ["SCHEDULERS", "Schedule", "Schedules", "parse_schedules", "schedule_class"]
 
 
 class Schedule(Section):
-    """What every scheduler takes.
+    """What every scheduler takes."""
 
-    Attributes:
-        scheduler: its name.
-        main_scheduler: how a list is combined; read on the list's first entry.
-        param_group_tags: tags of ``optimizer.params`` the scheduler is for; None is all others.
-    """
-
-    scheduler: str
+    scheduler: str  #: its name
+    #: how a list is combined; read on the list's first entry
     main_scheduler: Annotated[Literal["sequential", "chained"], Choice] = "sequential"
+    #: tags of ``optimizer.params`` the scheduler is for; None is all others
     param_group_tags: tuple[str, ...] | None = None
 
     @property
@@ -72,29 +66,38 @@ def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
 
 
 class _Open(Schedule):
-    total_iters: PositiveInt | None = None
+    total_iters: PositiveInt | None = None  #: steps the schedule lasts; the next of a list follows
 
 
-class _Timed(Schedule, legacy={"steps": "total_iters", "decay_steps": "total_iters"}):
-    total_iters: PositiveInt
+class _FromInitial(
+    _Open,
+    legacy={
+        **dict.fromkeys(("initial_val", "learning_rate", "base_lr"), "initial_learning_rate"),
+        "end_val": "end_learning_rate",
+    },
+):
+    initial_learning_rate: NonNegativeFloat  #: value at the first step
+
+
+class _Timed(_FromInitial, legacy={"steps": "total_iters", "decay_steps": "total_iters"}):
+    total_iters: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
 class Constant(_Open, legacy={"val": "learning_rate"}):
     """One value."""
 
-    learning_rate: NonNegativeFloat
+    learning_rate: NonNegativeFloat  #: the value
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         return xp.full(xp.shape(t), self.learning_rate, xp.float32)
 
 
-class Polynomial(_Timed, legacy=_VALUES):
+class Polynomial(_Timed):
     """From the initial to the end value over ``total_iters``, to the given power."""
 
-    initial_learning_rate: NonNegativeFloat
-    end_learning_rate: NonNegativeFloat
-    power: PositiveFloat = 1.0
-    cycle: Bool = False
+    end_learning_rate: NonNegativeFloat  #: value at the end
+    power: PositiveFloat = 1.0  #: exponent of the polynomial
+    cycle: Bool = False  #: begin a longer descent each time the end is reached
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         length = xp.float32(self.total_iters)
@@ -115,12 +118,11 @@ class Linear(Polynomial):
             raise ConfigError([Problem(("power",), message)])
 
 
-class Exponential(_Timed, legacy=_VALUES):
+class Exponential(_Timed):
     """Times ``decay_rate`` every ``total_iters``, smoothly or by stairs."""
 
-    initial_learning_rate: NonNegativeFloat
-    decay_rate: PositiveFloat
-    staircase: Bool = False
+    decay_rate: PositiveFloat  #: factor per total_iters
+    staircase: Bool = False  #: whole periods only: the value falls in steps
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         exponent = t / self.total_iters
@@ -128,13 +130,12 @@ class Exponential(_Timed, legacy=_VALUES):
         return self.initial_learning_rate * xp.float32(self.decay_rate) ** exponent
 
 
-class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
+class InverseExponentialTimeDecay(_Timed):
     """Divided by 1 + decay_rate · t^step_exponent / total_iters."""
 
-    initial_learning_rate: NonNegativeFloat
-    step_exponent: PositiveInt = 1
-    decay_rate: PositiveFloat
-    staircase: Bool = False
+    step_exponent: PositiveInt = 1  #: power of the step in the denominator
+    decay_rate: PositiveFloat  #: factor of the step in the denominator
+    staircase: Bool = False  #: whole periods only: the value falls in steps
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         progress = t**self.step_exponent / self.total_iters
@@ -142,47 +143,44 @@ class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
         return self.initial_learning_rate / (1 + self.decay_rate * progress)
 
 
-class InverseSquareRootDecay(_Open, legacy=_VALUES):
+class InverseSquareRootDecay(_FromInitial):
     """Scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
 
     initial_learning_rate: NonNegativeFloat = 1.0
-    scale: PositiveFloat = 1.0
-    warmup_steps: PositiveInt = 1
+    scale: PositiveFloat = 1.0  #: factor of the initial value
+    warmup_steps: PositiveInt = 1  #: steps during which the value stays flat
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         top = self.initial_learning_rate * self.scale
         return top / xp.sqrt(xp.maximum(t, self.warmup_steps))
 
 
-class CosineDecay(_Timed, legacy=_VALUES):
+class CosineDecay(_Timed):
     """Half a cosine from the initial to the end value, then flat."""
 
-    initial_learning_rate: NonNegativeFloat
-    end_learning_rate: NonNegativeFloat = 0.0
+    end_learning_rate: NonNegativeFloat = 0.0  #: value at the end
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         progress = xp.minimum(t, self.total_iters) / self.total_iters
         return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
 
-class CosineAnnealing(_Open, legacy={**_VALUES, "t_max": "T_max"}):
+class CosineAnnealing(_FromInitial, legacy={"t_max": "T_max"}):
     """A cosine of half period ``T_max``; rises again after it."""
 
-    initial_learning_rate: NonNegativeFloat
-    T_max: PositiveInt
-    eta_min: NonNegativeFloat = 0.0
+    T_max: PositiveInt  #: steps of half a period
+    eta_min: NonNegativeFloat = 0.0  #: least value
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
-class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mult": "T_mult"}):
+class CosineAnnealingWarmRestarts(_FromInitial, legacy={"t_0": "T_0", "t_mult": "T_mult"}):
     """A falling half cosine of ``T_0`` steps, restarted; each period ``T_mult`` times longer."""
 
-    initial_learning_rate: NonNegativeFloat
-    T_0: PositiveInt
-    T_mult: PositiveInt = 1
-    eta_min: NonNegativeFloat = 0.0
+    T_0: PositiveInt  #: steps until the first restart
+    T_mult: PositiveInt = 1  #: each period is so many times longer than the last
+    eta_min: NonNegativeFloat = 0.0  #: least value
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         if self.T_mult == 1:
@@ -194,24 +192,22 @@ class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mul
         return _half_cosine(self.initial_learning_rate, self.eta_min, progress, xp)
 
 
-class Step(_Open, legacy=_VALUES):
+class Step(_FromInitial):
     """Times ``gamma`` every ``step_size`` steps."""
 
-    initial_learning_rate: NonNegativeFloat
-    step_size: PositiveInt
-    gamma: PositiveFloat
+    step_size: PositiveInt  #: steps between two falls
+    gamma: PositiveFloat  #: factor at each fall
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         stairs = xp.floor(t / self.step_size)
         return self.initial_learning_rate * xp.float32(self.gamma) ** stairs
 
 
-class MultiStep(_Open, legacy=_VALUES):
+class MultiStep(_FromInitial):
     """Times ``gamma`` at each milestone."""
 
-    initial_learning_rate: NonNegativeFloat
-    gamma: PositiveFloat
-    milestones: tuple[NonNegativeInt, ...]
+    gamma: PositiveFloat  #: factor at each milestone
+    milestones: tuple[NonNegativeInt, ...]  #: steps at which the value changes
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         passed = _passed(t, self.milestones, xp)
@@ -223,8 +219,9 @@ class PiecewiseConstant(
 ):
     """``learning_rates[i + 1]`` from step ``milestones[i]`` on."""
 
+    #: values, one more than milestones
     learning_rates: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
-    milestones: tuple[NonNegativeInt, ...]
+    milestones: tuple[NonNegativeInt, ...]  #: steps at which the value changes
 
     def model_post_init(self, _: Any) -> None:
         """Check the lengths and the order."""
@@ -240,17 +237,16 @@ class PiecewiseConstant(
         return xp.asarray(self.learning_rates, xp.float32)[_passed(t, self.milestones, xp)]
 
 
-class Multiplicative(_Open, legacy=_VALUES):
+class Multiplicative(_FromInitial):
     """Times ``coefficient`` every step."""
 
-    initial_learning_rate: NonNegativeFloat
-    coefficient: PositiveFloat
+    coefficient: PositiveFloat  #: factor at every step
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         return self.initial_learning_rate * xp.float32(self.coefficient) ** t
 
 
-class Lambda(_Open, legacy=_VALUES):
+class Lambda(_FromInitial):
     """The vendor's fixed demonstration: initial² · t/30 · 0.95^t."""
 
     initial_learning_rate: NonNegativeFloat = 1.0
@@ -262,12 +258,13 @@ class Lambda(_Open, legacy=_VALUES):
 class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
     """Triangles between ``base_lr`` and ``max_lr``."""
 
-    base_lr: NonNegativeFloat
-    max_lr: NonNegativeFloat
-    step_size_up: PositiveInt = 2000
-    step_size_down: PositiveInt | None = None
+    base_lr: NonNegativeFloat  #: least value of the cycle
+    max_lr: NonNegativeFloat  #: greatest value of the cycle
+    step_size_up: PositiveInt = 2000  #: rising steps of a cycle
+    step_size_down: PositiveInt | None = None  #: falling steps of a cycle; null: as step_size_up
+    #: how the cycle's height changes
     mode: Annotated[Literal["triangular", "triangular2", "exp_range"], Choice] = "triangular"
-    gamma: PositiveFloat = 1.0
+    gamma: PositiveFloat = 1.0  #: factor at every step, of mode exp_range
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         up, down = self.step_size_up, self.step_size_down or self.step_size_up
@@ -282,16 +279,16 @@ class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
         return self.base_lr + (self.max_lr - self.base_lr) * height
 
 
-class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
+class OneCycle(_FromInitial, legacy={"max_val": "max_lr"}):
     """Up to ``max_lr`` and down to initial / ``final_div_factor`` in ``total_steps``."""
 
     initial_learning_rate: PositiveFloat
-    max_lr: PositiveFloat
-    total_steps: PositiveInt = 1000
-    pct_start: Annotated[float, Field(ge=0, le=1)] = 0.3
-    final_div_factor: PositiveFloat = 1e4
-    three_phase: Bool = False
-    anneal_strategy: Annotated[Literal["cos", "linear"], Choice] = "cos"
+    max_lr: PositiveFloat  #: greatest value of the cycle
+    total_steps: PositiveInt = 1000  #: steps of the cycle
+    pct_start: Annotated[float, Field(ge=0, le=1)] = 0.3  #: share of the steps that rise
+    final_div_factor: PositiveFloat = 1e4  #: the initial value over the last one
+    three_phase: Bool = False  #: fall to the initial value first, then to the last
+    anneal_strategy: Annotated[Literal["cos", "linear"], Choice] = "cos"  #: shape of the way down
 
     @property
     def length(self) -> int | None:
@@ -317,30 +314,19 @@ class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
         return result
 
 
-SCHEDULERS: Mapping[str, type[Schedule]] = {
-    cls.__name__: cls
-    for cls in (
-        Constant,
-        Linear,
-        Polynomial,
-        Exponential,
-        InverseExponentialTimeDecay,
-        InverseSquareRootDecay,
-        CosineDecay,
-        CosineAnnealing,
-        CosineAnnealingWarmRestarts,
-        Step,
-        MultiStep,
-        PiecewiseConstant,
-        Multiplicative,
-        Lambda,
-        Cyclic,
-        OneCycle,
-    )
+SCHEDULERS: Mapping[str, type[Schedule]] = {  # every public class above but the first
+    name: cls
+    for name, cls in list(globals().items())
+    if isinstance(cls, type) and issubclass(cls, Schedule) and name[0] != "_" and cls != Schedule
 }
 _BY_LOWER: Mapping[str, type[Schedule]] = {
     name.lower() + suffix: cls for name, cls in SCHEDULERS.items() for suffix in ("", "lr", "wd")
 }
+
+
+def schedule_class(name: Any) -> type[Schedule] | None:
+    """Return the class that a name means, in any case and with or without its ending LR or WD."""
+    return _BY_LOWER.get(str(name).lower())
 
 
 def parse_schedules(value: Any) -> tuple[Schedule, ...]:
@@ -377,8 +363,7 @@ def _one(value: Any) -> Schedule:
     if not isinstance(value, Mapping) or "scheduler" not in value:
         raise ConfigError([Problem((), f"{value!r}: expected a mapping with the key 'scheduler'")])
     name = str(value["scheduler"])
-    cls = _BY_LOWER.get(name.lower())
-    if cls is None:
+    if (cls := schedule_class(name)) is None:
         known = ", ".join(SCHEDULERS)
         hint = did_you_mean(name, SCHEDULERS)
         raise ConfigError(

@@ -23,10 +23,25 @@ from wafer.errors import ConfigError, Problem
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
 
-__all__ = ["MIN_LOSS_SCALE", "OPTIMIZERS", "SGD", "Optimizer", "parse_optimizer"]
+__all__ = [
+    "MIN_LOSS_SCALE",
+    "OPTIMIZERS",
+    "PAIRS",
+    "SGD",
+    "Optimizer",
+    "join_pairs",
+    "optimizer_class",
+    "parse_optimizer",
+]
 
 MIN_LOSS_SCALE = 2.0**-14
 _OF_DYNAMIC = ("initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale")
+PAIRS = {  # written as two keys until 2.0
+    "betas": ("beta1", "beta2"),
+    "eps": ("eps1", "eps2"),
+    "etas": ("eta1", "eta2"),
+    "step_sizes": ("step_size_min", "step_size_max"),
+}
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
 
@@ -44,49 +59,38 @@ def _loss_scale(value: Any) -> Any:
 
 
 class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
-    """What every optimizer takes.
-
-    Attributes:
-        optimizer_type: its name in ``OPTIMIZERS``, in any case.
-        learning_rate: a number, a scheduler, or a list of schedulers.
-        weight_decay: a number, a scheduler, or a list of them; never applied to biases and norms.
-        max_gradient_norm: clip by the global L2 norm.
-        max_gradient_value: clip every element; not together with the norm.
-        loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``optim.precision``).
-        initial_loss_scale: dynamic scale of the first step; None is 2^15.
-        steps_per_increase: good steps before the dynamic scale doubles.
-        min_loss_scale: lower bound of the dynamic scale; None is 2^-14, the least allowed.
-        max_loss_scale: upper bound; None is 2^15.
-        log_summaries: write parameter and gradient norms to TensorBoard.
-        adjust_learning_rate: (group, factor) pairs; a group is a muP group name, a tag of
-            ``params``, or a glob over parameter names; first match wins.
-        params: tags.
-        selective_grad: parameters of which only outliers of the first weights train; or a list.
-        grad_accum_steps: batches whose gradients are averaged before an update.
-    """
+    """What every optimizer takes."""
 
     needs_dense: ClassVar[bool] = False
 
-    optimizer_type: str
-    learning_rate: Schedules
+    optimizer_type: str  #: its name in ``OPTIMIZERS``, in any case
+    learning_rate: Schedules  #: a number, a scheduler, or a list of schedulers
+    #: a number, a scheduler, or a list of them; never applied to biases and norms
     weight_decay: Schedules = Field(default=0.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
-    max_gradient_norm: PositiveFloat | None = None
+    max_gradient_norm: PositiveFloat | None = None  #: clip by the global L2 norm
+    #: clip every element; not together with the norm
     max_gradient_value: PositiveFloat | None = None
+    #: a number, or 'dynamic' (float16 only; see ``optim.precision``)
     loss_scaling_factor: Annotated[
         float | Literal["dynamic"] | None, BeforeValidator(_loss_scale)
     ] = 1.0
+    #: dynamic scale of the first step; None is 2^15
     initial_loss_scale: PositiveFloat | None = None
-    steps_per_increase: PositiveInt = 2000
+    steps_per_increase: PositiveInt = 2000  #: good steps before the dynamic scale doubles
+    #: lower bound of the dynamic scale; None is 2^-14, the least allowed
     min_loss_scale: Annotated[float, Field(ge=MIN_LOSS_SCALE)] | None = None
-    max_loss_scale: PositiveFloat | None = None
-    log_summaries: Bool = False
+    max_loss_scale: PositiveFloat | None = None  #: upper bound; None is 2^15
+    log_summaries: Bool = False  #: write parameter and gradient norms to TensorBoard
+    #: (group, factor) pairs; a group is a muP group name, a tag of ``params``, or a glob over
+    #: parameter names; first match wins
     adjust_learning_rate: Annotated[
         tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(factors)
     ] = ()
-    params: tuple[ParamTag, ...] = ()
+    params: tuple[ParamTag, ...] = ()  #: tags
+    #: parameters of which only outliers of the first weights train; or a list
     selective_grad: Annotated[tuple[SelectiveGrad, ...] | None, BeforeValidator(listed)] = None
-    grad_accum_steps: PositiveInt = 1
-    disable_lr_steps_reset: Bool | None = None
+    grad_accum_steps: PositiveInt = 1  #: batches whose gradients are averaged before an update
+    disable_lr_steps_reset: Bool | None = None  #: accepted; no effect here
 
     def model_post_init(self, _: Any) -> None:
         """Check the keys against each other."""
@@ -118,6 +122,11 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
             if tag not in known
         ]
 
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """Every key the section takes, the two names of each pair last."""
+        return (*super().keys(), *(name for names in _pairs_of(cls).values() for name in names))
+
     @property
     def no_effect(self) -> tuple[str, ...]:
         """Keys the file sets that mean nothing here, or beside a fixed loss scale."""
@@ -136,10 +145,11 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
 class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
     """Momentum buffer starts at 0, so dampening also acts on the first step."""
 
+    #: share of the last update that the next one keeps
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    dampening: NonNegativeFloat = 0.0
-    nesterov: Bool = False
-    maximize: Bool = False
+    dampening: NonNegativeFloat = 0.0  #: share of the gradient that does not enter the momentum
+    nesterov: Bool = False  #: look ahead along the momentum
+    maximize: Bool = False  #: climb instead of descend
 
     def model_post_init(self, _: Any) -> None:
         """Nesterov needs a momentum and no dampening."""
@@ -151,25 +161,21 @@ class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
 class _Betas2(Optimizer):
     """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
 
-    betas: _Betas = (0.9, 0.999)
-    eps: NonNegativeFloat = 1e-6
-
-    @classmethod
-    def keys(cls) -> tuple[str, ...]:
-        return (*super().keys(), "beta1", "beta2")
+    betas: _Betas = (0.9, 0.999)  #: decay rates of the first and second moments
+    eps: NonNegativeFloat = 1e-6  #: added to denominators
 
 
 class Adam(_Betas2):
     """Weight decay enters the gradient (L2)."""
 
-    amsgrad: Bool = False
+    amsgrad: Bool = False  #: divide by the greatest second moment so far
 
 
 class AdamW(_Betas2):
     """Decoupled weight decay; eps is added before the bias correction (TensorFlow's way)."""
 
-    correct_bias: Bool = True
-    amsgrad: Bool = False
+    correct_bias: Bool = True  #: correct the moments for their start at 0
+    amsgrad: Bool = False  #: divide by the greatest second moment so far
 
 
 class Adamax(_Betas2):
@@ -180,7 +186,7 @@ class NAdam(_Betas2):
     """Adam with Nesterov momentum."""
 
     eps: NonNegativeFloat = 1e-8
-    momentum_decay: NonNegativeFloat = 4e-3
+    momentum_decay: NonNegativeFloat = 4e-3  #: how fast NAdam's momentum schedule grows
 
 
 class RAdam(_Betas2):
@@ -190,7 +196,7 @@ class RAdam(_Betas2):
 class Lamb(_Betas2):
     """Layer-wise trust ratio over Adam without bias correction; ``adam`` sets the ratio to 1."""
 
-    adam: Bool = False
+    adam: Bool = False  #: set LAMB's trust ratio to 1
 
 
 def _unread(eps: float) -> float:
@@ -209,41 +215,43 @@ class Lion(_Betas2):
 class Adagrad(Optimizer):
     """Sum of squares."""
 
-    lr_decay: NonNegativeFloat = 0.0
-    initial_accumulator_value: NonNegativeFloat = 0.0
-    eps: NonNegativeFloat = 1e-6
+    lr_decay: NonNegativeFloat = 0.0  #: the rate falls as 1 / (1 + lr_decay * step)
+    initial_accumulator_value: NonNegativeFloat = 0.0  #: sum of squares before the first step
+    eps: NonNegativeFloat = 1e-6  #: added to denominators
 
 
 class Adadelta(Optimizer):
     """Squares of gradients and of updates."""
 
     learning_rate: Schedules = Field(default=1.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
-    rho: _Beta = 0.9
-    eps: PositiveFloat = 1e-6
+    rho: _Beta = 0.9  #: decay rate of the running squares
+    eps: PositiveFloat = 1e-6  #: added to denominators
 
 
 class RMSprop(Optimizer):
     """Running mean of squares, plain or centred, with a momentum buffer."""
 
-    alpha: _Beta = 0.99
-    eps: NonNegativeFloat = 1e-8
+    alpha: _Beta = 0.99  #: decay rate of the running squares
+    eps: NonNegativeFloat = 1e-8  #: added to denominators
+    #: share of the last update that the next one keeps
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    centered: Bool = False
+    centered: Bool = False  #: subtract the running mean from the squares
 
 
 class ASGD(Optimizer):
     """Averaged SGD; the average is kept in the optimizer state."""
 
-    lambd: NonNegativeFloat = 1e-4
-    alpha: NonNegativeFloat = 0.75
-    t0: PositiveFloat = 1e6
+    lambd: NonNegativeFloat = 1e-4  #: decay of weights, and of the rate
+    alpha: NonNegativeFloat = 0.75  #: power of the falling rate
+    t0: PositiveFloat = 1e6  #: step at which averaging begins
 
 
 class Rprop(Optimizer):
     """Step sizes by the sign of the gradient; the learning rate is only the first step size."""
 
+    #: factors by which step sizes shrink and grow
     etas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(gt=1)]] = (0.5, 1.2)
-    step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)
+    step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)  #: least and greatest step size
 
 
 class Adafactor(Optimizer):
@@ -256,13 +264,13 @@ class Adafactor(Optimizer):
 
     needs_dense: ClassVar[bool] = True
 
-    eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)
-    decay_rate: Annotated[float, Field(gt=-10, lt=0)] = -0.8
-    scale_parameter: Bool = True
-    clip_threshold: Annotated[float, Field(ge=1, le=1)] = 1.0
-    beta1: None = None
-    relative_step: Literal[False] = False
-    warmup_init: Literal[False] = False
+    eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)  #: added to denominators
+    decay_rate: Annotated[float, Field(gt=-10, lt=0)] = -0.8  #: power of the moment's decay
+    scale_parameter: Bool = True  #: multiply the rate by the parameter's RMS
+    clip_threshold: Annotated[float, Field(ge=1, le=1)] = 1.0  #: RMS at which updates are clipped
+    beta1: None = None  #: accepted as null only
+    relative_step: Literal[False] = False  #: accepted as false only
+    warmup_init: Literal[False] = False  #: accepted as false only
 
 
 class UserOptimizer(Optimizer):
@@ -304,7 +312,6 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     )
 }
 _BY_LOWER = {name.lower(): cls for name, cls in OPTIMIZERS.items()}
-_PAIRS = {"betas": ("beta1", "beta2"), "eps": ("eps1", "eps2")}  # 1.x wrote pairs as two keys
 
 
 def parse_optimizer(value: Any) -> Optimizer:
@@ -323,24 +330,38 @@ def parse_optimizer(value: Any) -> Optimizer:
     name = value["optimizer_type"]
     if is_own(name, "optimizer"):
         return _parse_user_optimizer(value)
-    cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
-    if cls is None:
+    if (cls := optimizer_class(name)) is None:
         hint = did_you_mean(name, OPTIMIZERS)
         message = f"{name!r}: unknown optimizer{hint}; known: {known}"
         raise ConfigError([Problem(("optimizer_type",), message)])
-    return parse(cls, _join_pairs(cls, value))
+    return parse(cls, join_pairs(cls, value))
 
 
-def _join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any]:
+def optimizer_class(name: Any) -> type[Optimizer] | None:
+    """Return the class that a name means, in any case; None where there is none."""
+    return _BY_LOWER.get(str(name).lower())
+
+
+def _pairs_of(cls: type[Optimizer]) -> dict[str, tuple[str, str]]:
+    fields = cls.model_fields
+    given = (pair for pair in PAIRS if pair in fields and isinstance(fields[pair].default, tuple))
+    return {pair: PAIRS[pair] for pair in given}
+
+
+def join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the pairs that a section has as two keys as one; see ``PAIRS``.
+
+    Raises:
+        ConfigError: a pair is given in both spellings.
+    """
     out = dict(value)
-    for pair, names in _PAIRS.items():
-        field = cls.model_fields.get(pair)
-        given = [n for n in names if n in out and n not in cls.model_fields]
-        if field is None or not isinstance(field.default, tuple) or not given:
-            continue
-        if pair in out:
+    for pair, names in _pairs_of(cls).items():
+        given = [name for name in names if name in out]
+        if given and pair in out:
             raise ConfigError([Problem((given[0],), f"is part of {pair!r}; keep one spelling")])
-        out[pair] = [out.pop(n, default) for n, default in zip(names, field.default, strict=True)]
+        if given:
+            defaults = zip(names, cls.model_fields[pair].default, strict=True)
+            out[pair] = [out.pop(name, default) for name, default in defaults]
     return out
 
 

@@ -34,27 +34,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """An experiment on its machine, with its data.
+    """An experiment on its machine, with its data."""
 
-    Attributes:
-        experiment: what is trained.
-        engine_info: what the engine supports.
-        engine: executes training and evaluation steps.
-        model_dir: where everything is written.
-        train: training data, or None when only evaluating.
-        eval_data: evaluation data, or None when only training.
-        ladder: capacities of stripped streams under ``model.enable_vts``; else None.
-        warmup: makes the first state and compiles in the background.
-    """
-
-    experiment: Experiment
-    engine_info: EngineRow
-    engine: Engine
-    model_dir: pathlib.Path
-    train: Dataset | None
-    eval_data: Dataset | None
+    experiment: Experiment  #: what is trained
+    engine_info: EngineRow  #: what the engine supports
+    engine: Engine  #: executes training and evaluation steps
+    model_dir: pathlib.Path  #: where everything is written
+    train: Dataset | None  #: training data, or None when only evaluating
+    eval_data: Dataset | None  #: evaluation data, or None when only training
+    #: capacities of stripped streams under ``model.enable_vts``; else None
     ladder: vsl.Ladder | None
-    warmup: AheadOfTimeCompiler
+    warmup: AheadOfTimeCompiler  #: makes the first state and compiles in the background
 
     @property
     def cfg(self) -> RunConfig:

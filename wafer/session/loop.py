@@ -41,30 +41,19 @@ _SHOWN = (
 
 @dataclasses.dataclass
 class Session:
-    """The open files and the position of one training run.
+    """The open files and the position of one training run."""
 
-    Attributes:
-        loader: training batches, positioned at the next one.
-        checkpoints: where states go.
-        writer: training metrics.
-        progress: the bar, drawn while it is entered.
-        began: ``time.perf_counter()`` when the command began.
-        rates: samples per second since the first finished step.
-        asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
-        stop: the same once every process knows; the loop ends after the current step, with a
-            checkpoint.
-        profiler: traces the steps of ``runconfig.op_profiler_config``.
-    """
-
-    loader: Loader
-    checkpoints: Checkpoints
-    writer: MetricWriter
-    progress: TrainProgress
-    began: float
-    rates: RateTracker | None = None
+    loader: Loader  #: training batches, positioned at the next one
+    checkpoints: Checkpoints  #: where states go
+    writer: MetricWriter  #: training metrics
+    progress: TrainProgress  #: the bar, drawn while it is entered
+    began: float  #: ``time.perf_counter()`` when the command began
+    rates: RateTracker | None = None  #: samples per second since the first finished step
+    #: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0
     asked: int = 0
+    #: the same once every process knows; the loop ends after the current step, with a checkpoint
     stop: int = 0
-    profiler: StepProfiler | None = None
+    profiler: StepProfiler | None = None  #: traces the steps of ``runconfig.op_profiler_config``
 
     def execute(
         self, run: Run, state: TrainState, features: Any, *, topology: bool

@@ -35,17 +35,11 @@ _PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """Where a run begins.
+    """Where a run begins."""
 
-    Attributes:
-        state: the training state.
-        data: the loader's position, or None to begin the data anew.
-        path: the checkpoint it came from, or None for a fresh start.
-    """
-
-    state: TrainState
-    data: Mapping[str, Any] | None = None
-    path: pathlib.Path | None = None
+    state: TrainState  #: the training state
+    data: Mapping[str, Any] | None = None  #: the loader's position, or None to begin the data anew
+    path: pathlib.Path | None = None  #: the checkpoint it came from, or None for a fresh start
 
 
 def _refuse_nan(state: TrainState) -> None:

@@ -32,21 +32,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Where a training run ended.
+    """Where a training run ended."""
 
-    Attributes:
-        state: after the last step.
-        scores: step -> metrics of the evaluation there.
-        checkpoints: folders of the complete ones, oldest first.
-        rates: samples per second, or None when no step was taken.
-        stop: number of the signal that ended it early, else 0.
-    """
-
-    state: TrainState
-    scores: dict[int, dict[str, float]]
-    checkpoints: tuple[pathlib.Path, ...]
-    rates: RateTracker | None
-    stop: int
+    state: TrainState  #: after the last step
+    scores: dict[int, dict[str, float]]  #: step -> metrics of the evaluation there
+    checkpoints: tuple[pathlib.Path, ...]  #: folders of the complete ones, oldest first
+    rates: RateTracker | None  #: samples per second, or None when no step was taken
+    stop: int  #: number of the signal that ended it early, else 0
 
 
 def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:

@@ -18,18 +18,12 @@ _PATIENCE = 600  # seconds that a step and a checkpoint may take
 
 
 class _Child(NamedTuple):
-    """A run in its process.
+    """A run in its process."""
 
-    trial: which
-    process: of it
-    began: ``time.monotonic()`` then
-    since: length of the log before
-    """
-
-    trial: Trial
-    process: subprocess.Popen[bytes]
-    began: float
-    since: int
+    trial: Trial  #: which
+    process: subprocess.Popen[bytes]  #: of it
+    began: float  #: ``time.monotonic()`` then
+    since: int  #: length of the log before
 
 
 def run_trials(

@@ -12,20 +12,13 @@ __all__ = ["Costs", "costs_of"]
 
 
 class Costs(NamedTuple):
-    """Counts of one run.
+    """Counts of one run."""
 
-    parameters: of the model, tied ones once
-    kept: of them after the last step
-    tokens: positions trained on; padding counts
-    training: FLOPs of all steps' products, as the method needs them whatever the storage
-    inference: FLOPs of a token's forward pass with the weights that are left
-    """
-
-    parameters: int
-    kept: int
-    tokens: int
-    training: float
-    inference: float
+    parameters: int  #: of the model, tied ones once
+    kept: int  #: of them after the last step
+    tokens: int  #: positions trained on; padding counts
+    training: float  #: FLOPs of all steps' products, as the method needs them whatever the storage
+    inference: float  #: FLOPs of a token's forward pass with the weights that are left
 
 
 def costs_of(

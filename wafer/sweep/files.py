@@ -49,20 +49,13 @@ class SweepFile(Section):
 
 
 class SweepArm(NamedTuple):
-    """A run file of the grid.
+    """A run file of the grid."""
 
-    name: as in the sweep file
-    group: in the fit; '' takes dense or sparse, by what is left of the weights
-    after: arm whose weights its runs begin with, seed by seed; '' for fresh ones
-    sections: of its run file, checked; without seed and model_dir
-    experiment: what follows from them
-    """
-
-    name: str
-    group: str
-    after: str
-    sections: dict[str, Any]
-    experiment: Experiment
+    name: str  #: as in the sweep file
+    group: str  #: in the fit; '' takes dense or sparse, by what is left of the weights
+    after: str  #: arm whose weights its runs begin with, seed by seed; '' for fresh ones
+    sections: dict[str, Any]  #: of its run file, checked; without seed and model_dir
+    experiment: Experiment  #: what follows from them
 
     @property
     def steps(self) -> int:
@@ -71,16 +64,11 @@ class SweepArm(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A checked sweep file.
+    """A checked sweep file."""
 
-    arms: in the file's order
-    seeds: as given
-    metric: name, or None for the default
-    """
-
-    arms: tuple[SweepArm, ...]
-    seeds: tuple[int, ...]
-    metric: str | None
+    arms: tuple[SweepArm, ...]  #: in the file's order
+    seeds: tuple[int, ...]  #: as given
+    metric: str | None  #: name, or None for the default
 
 
 def read_sweep(path: str | pathlib.Path, only: Sequence[str] = ()) -> Sweep:

@@ -27,18 +27,15 @@ _STEEPEST = 3.0  # exponent
 class Law(NamedTuple):
     """A fit.
 
-    constants: E, A, B, a, b
     low, high: their 2.5 and 97.5 percentiles over fits to runs drawn again
-    runs: that were fitted
-    worst: largest |ln(loss / fit)| among them
     parameters, tokens: least and greatest: beyond them the fit is a guess
     """
 
-    constants: dict[str, float]
+    constants: dict[str, float]  #: E, A, B, a, b
     low: dict[str, float]
     high: dict[str, float]
-    runs: int
-    worst: float
+    runs: int  #: that were fitted
+    worst: float  #: largest |ln(loss / fit)| among them
     parameters: tuple[float, float]
     tokens: tuple[float, float]
 

@@ -16,21 +16,19 @@ class Row(NamedTuple):
     """One finished run.
 
     arm, group, seed: which
-    metric: of its last evaluation
     parameters, kept, tokens, training, inference: see ``Costs``
-    seconds: that its processes took, from start to end
     """
 
     arm: str
     group: str
     seed: int
-    metric: float
+    metric: float  #: of its last evaluation
     parameters: int
     kept: int
     tokens: int
     training: float
     inference: float
-    seconds: float
+    seconds: float  #: that its processes took, from start to end
 
 
 _HEADS = {
@@ -44,24 +42,15 @@ _HEADS = {
 
 
 class Summary(NamedTuple):
-    """One arm over its seeds; None where there are too few of them.
+    """One arm over its seeds; None where there are too few of them."""
 
-    arm: its name
-    runs: n, how many
-    mean: of the metric
-    deviation: of the metric, with n - 1
-    pairs: seeds that the first arm has, too
-    difference: mean of (this arm - first arm), seed by seed; None for the first
-    error: standard error of that mean
-    """
-
-    arm: str
-    runs: int
-    mean: float
-    deviation: float | None
-    pairs: int
-    difference: float | None
-    error: float | None
+    arm: str  #: its name
+    runs: int  #: n, how many
+    mean: float  #: of the metric
+    deviation: float | None  #: of the metric, with n - 1
+    pairs: int  #: seeds that the first arm has, too
+    difference: float | None  #: mean of (this arm - first arm), seed by seed; None for the first
+    error: float | None  #: standard error of that mean
 
     @property
     def resolved(self) -> bool | None:

@@ -29,31 +29,20 @@ _ERROR = "wafer: error: "
 
 
 class Result(NamedTuple):
-    """What a finished run left.
+    """What a finished run left."""
 
-    metrics: of its last evaluation, by name
-    levels: parameter -> sparsity, as the last log line had it
-    seconds: of all starts that came to an end
-    """
-
-    metrics: dict[str, float]
-    levels: dict[str, float]
-    seconds: float
+    metrics: dict[str, float]  #: of its last evaluation, by name
+    levels: dict[str, float]  #: parameter -> sparsity, as the last log line had it
+    seconds: float  #: of all starts that came to an end
 
 
 class Trial(NamedTuple):
-    """One arm with one seed.
+    """One arm with one seed."""
 
-    arm: its run file
-    seed: of the run
-    folder: where everything of it lies
-    before: the run whose last weights it begins with; None for fresh ones
-    """
-
-    arm: SweepArm
-    seed: int
-    folder: pathlib.Path
-    before: "Trial | None" = None
+    arm: SweepArm  #: its run file
+    seed: int  #: of the run
+    folder: pathlib.Path  #: where everything of it lies
+    before: "Trial | None" = None  #: the run whose last weights it begins with; None for fresh ones
 
     @property
     def name(self) -> str:

@@ -65,9 +65,7 @@ def test_pattern_by_hand():
     assert pattern.nnz == 4
     assert pattern.indices.tolist() == [1, 0, 0, 1]
     assert pattern.pointers.tolist() == [0, 1, 2, 4]
-    assert pattern.t_indices.tolist() == [1, 2, 0, 2]
     assert pattern.t_pointers.tolist() == [0, 2, 4]
-    assert pattern.order.tolist() == [1, 2, 0, 3]
     values = kernels.gather(dense, pattern)
     assert values.tolist() == [3, 1, 2, 4]
     assert (kernels.to_dense(values, pattern) == dense).all()
@@ -289,10 +287,8 @@ def test_under_scan_and_vmap():
 
 DAMAGED = {  # field: (entries of a pattern of 4 values in a 2 x 3 weight, what is said)
     "indices": ([9, 0, 1, 0], r"indices\[0\] is 9; expected 0 .. 1"),
-    "t_indices": ([0, 9, 2, 0], r"t_indices\[1\] is 9; expected 0 .. 2"),
     "pointers": ([0, 1, 2, 9], r"\.pointers do not rise from 0 to at most 4"),
     "t_pointers": ([0, 5, 3], r"\.t_pointers do not rise from 0 to at most 4"),
-    "order": ([0, 1, 1, 3], r"order is no permutation of 0 .. 3"),
 }
 
 
@@ -372,8 +368,8 @@ def test_wrong_patterns_say_what_is_wrong():
     make = lambda **wrong: sparsity.SparseWeight(values=values, pattern=pattern._replace(**wrong))
     with pytest.raises(TypeError, match=r"pattern.indices is float32; expected uint16 or int32"):
         sparsity.sparse_dot(x, make(indices=np.ones(6, np.float32)))
-    with pytest.raises(ValueError, match=r"pattern.order has shape \(5,\); expected \[6\]"):
-        sparsity.sparse_dot(x, make(order=np.zeros(5, np.int32)))
+    with pytest.raises(ValueError, match=r"pattern.slices has shape \(2, 8\); expected \(1, 4\)"):
+        sparsity.sparse_dot(x, make(slices=np.zeros((2, 8), np.int32)))
     for wrong, message in (
         ([2, 1], "entry 0 is 2, the next 1"),
         ([1, 1], "drop repetitions"),
@@ -387,10 +383,10 @@ def test_wrong_patterns_say_what_is_wrong():
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        (0, 6, "a slice leads out of the outputs, the values or the slots"),  # starts[0]
-        (4, 9, "a slice leads out of the outputs"),  # rows[0]
-        (6, 129, "a slice leads out of the outputs"),  # counts[0]
-        (7, 1 << 20, "a slice leads out of the outputs"),  # slots
+        (0, 9, "a slice leads out of the outputs or the slots"),  # rows[0]
+        (2, 129, "a slice leads out of the outputs"),  # counts[0]
+        (2, 2, "slices do not have as many values of each output"),  # counts[0]
+        (3, 1 << 20, "a slice leads out of the outputs"),  # slots
     ],
 )
 def test_kernels_refuse_slices_that_lead_outside(word, value, message):
@@ -402,7 +398,7 @@ def test_kernels_refuse_slices_that_lead_outside(word, value, message):
 
 
 @pytest.mark.native
-def test_kernels_refuse_offsets_and_orders_that_lead_outside():
+def test_kernels_refuse_places_that_lead_outside_or_elsewhere():
     pattern = kernels.pattern_from_mask(np.ones((3, 2), bool), 6)
     x, values = jnp.ones((1, 3)), jnp.ones(6)
 
@@ -413,8 +409,12 @@ def test_kernels_refuse_offsets_and_orders_that_lead_outside():
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="an offset leads out of its block"):
         run(offsets=jnp.full_like(pattern.offsets, 200))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="order does not name the values"):
-        run(order=jnp.full(6, 6, jnp.int32))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"an index is not in 0 \.\. 2"):
+        run(indices=jnp.full(6, 3, jnp.uint16))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="entries that the indices name"):
+        run(indices=jnp.zeros(6, jnp.uint16))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="pointers do not rise from 0 to at most"):
+        run(pointers=jnp.array([0, 7, 6], jnp.int32))
 
 
 @pytest.mark.native
@@ -430,13 +430,7 @@ def test_walks_are_made_of_sound_indices_alone(indices, message):
     pointers = jnp.array([0, 1, 3], jnp.int32)
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(
-            add_walk(
-                jnp.array(indices, jnp.uint16),
-                pointers,
-                jnp.zeros(3, jnp.uint16),
-                jnp.array([0, 1, 2, 3], jnp.int32),
-                jnp.arange(3, dtype=jnp.int32),
-            )
+            add_walk(jnp.array(indices, jnp.uint16), pointers, jnp.array([0, 1, 2, 3], jnp.int32))
         )
 
 
@@ -446,12 +440,11 @@ def test_a_walk_by_hand():
     mask = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 1, 0, 1, 1]], bool)
     pattern = kernels.pattern_from_mask(mask, 7)
     slices = np.asarray(pattern.slices)
-    assert slices.shape == (2, 8)
-    rows, counts = slices[:, 4:6].view(np.uint16), slices[:, 6:7].view(np.uint8)
+    assert slices.shape == (2, 4)
+    rows, counts = slices[:, :2].view(np.uint16), slices[:, 2:3].view(np.uint8)
     assert rows.tolist() == [[3, 1, 0, 4], [2, 8, 8, 8]]  # 8: no such output
     assert counts.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
-    assert slices[0, :4].tolist() == [3, 1, 0, 6]  # where their values begin
-    assert slices[:, 7].tolist() == [0, 12]
+    assert slices[:, 3].tolist() == [0, 12]
     none = 128
     slots = [[0, 0, 1, 2], [1, 2, none, none], [2, none, none, none]]
     assert np.asarray(pattern.offsets)[:12].reshape(3, 4).tolist() == slots
@@ -462,17 +455,30 @@ def test_a_walk_by_hand():
 def test_every_kept_weight_has_one_slot(shape):
     mask = np.random.default_rng(1).random(shape) < 0.2
     pattern = kernels.pattern_from_mask(mask, int(mask.sum()))
-    slices, offsets = np.asarray(pattern.slices), np.asarray(pattern.offsets).astype(int)
-    group = min(512, -(-shape[1] // 4) * 4)
-    blocks, seen = -(-shape[0] // 128), np.zeros(shape, int)
-    for at, (*_, place) in enumerate(slices):
-        segment = at // (group // 4)
-        rows = slices[at, 4:6].view(np.uint16) & 0x3FFF
-        counts = slices[at, 6:7].view(np.uint8)
-        for c in range(4):
-            inputs = segment % blocks * 128 + offsets[place + c + 4 * np.arange(counts[c])]
-            seen[inputs, segment // blocks * group + rows[c] if counts[c] else 0] += 1
-    np.testing.assert_array_equal(seen, mask)
+    forward, transposed = (jax.tree.map(np.asarray, pattern[i : i + 2]) for i in (3, 5))
+    for (slices, offsets), kept in ((forward, mask), (transposed, mask.T)):
+        group = min(512, -(-kept.shape[1] // 4) * 4)
+        blocks, seen = -(-kept.shape[0] // 128), np.zeros(kept.shape, int)
+        for at, (*_, place) in enumerate(slices):
+            segment = at // (group // 4)
+            rows = slices[at, :2].view(np.uint16) & 0x3FFF
+            counts = slices[at, 2:3].view(np.uint8)
+            for c in range(4):
+                read = offsets[place + c + 4 * np.arange(counts[c])].astype(int)
+                inputs = segment % blocks * 128 + read
+                seen[inputs, segment // blocks * group + rows[c] if counts[c] else 0] += 1
+        np.testing.assert_array_equal(seen, kept)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(("zeros", "most"), [(0.8, 8.5), (0.9, 9.0), (0.95, 9.8)])
+def test_bytes_per_kept_weight(zeros, most):
+    """Values and the whole pattern."""
+    mask = np.random.default_rng(0).random((1024, 2048)) >= zeros
+    nnz = int(mask.sum())
+    pattern = jax.eval_shape(lambda mask: kernels.pattern_from_mask(mask, nnz), mask)
+    weight = (jax.ShapeDtypeStruct((nnz,), jnp.float32), *pattern)
+    assert sum(leaf.size * leaf.dtype.itemsize for leaf in weight) <= most * nnz
 
 
 def test_csr_without_the_library_says_how_to_build_it():

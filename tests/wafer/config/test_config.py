@@ -363,7 +363,7 @@ REFUSED = [
         {"train_input": {"data_processor": "json:loads"}},
         "train_input.s: missing; json:loads",
     ),
-    ({"train_input": {"data_processor": ["a"]}}, "['a']: unknown data processor; known: Gpt"),
+    ({"train_input": {"data_processor": ["a"]}}, "['a']: unknown data processor; known: Bert"),
     ({"train_input": {"data_processor": ...}}, "train_input.data_processor: missing; known:"),
     ({"train_input": {"data_dir": []}}, "data_dir: []: expected a folder or a list of folders"),
     ({"train_input": {"batch_size": ...}}, "batch_size: missing, and there is no default"),

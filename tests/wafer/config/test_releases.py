@@ -5,6 +5,7 @@ import yaml
 from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS
 
+from models import registry
 from wafer.cli import main
 from wafer.config import load_all, parse_config
 from wafer.config.releases import convert_file
@@ -220,6 +221,12 @@ def test_every_run_file_as_a_trainer_means_the_same(path):
         ours["runconfig"].pop(key, None)
         theirs["runconfig"].pop(key, None)
     precision = {"mixed_precision": False, "fp16_type": "float16"}  # what 2.2 takes without a word
+    for part in ("", "image_model", "text_model"):  # what defaults of 2.2 mean is said at 2.9
+        pair = (one["model"] for one in (ours, theirs))
+        own, written = (model.get(part, {}) if part else model for model in pair)
+        for key in written.keys() - own.keys() - precision.keys():
+            assert key.endswith(("dropout_rate", "nonlinearity")), (key, written[key])
+            del written[key]
     assert precision | theirs["model"] == precision | ours["model"]
     assert {**theirs, "model": None} == {**ours, "model": None}
 
@@ -261,3 +268,68 @@ def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, 
     path.write_text("runconfig: {}")
     assert main(words) != 0
     assert "expected a params YAML with a model section" in capsys.readouterr().err
+
+
+STACK = {"hidden_size": 16, "num_heads": 2, "num_hidden_layers": 2, "filter_size": 16}
+T5 = {"src_vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
+RATES = {"vocab_size": 64, "max_position_embeddings": 16, "dropout_rate": 0.2, **STACK}
+PARTS = {
+    "bert": RATES | {"encoder_nonlinearity": "relu", "disable_nsp": True},
+    "bert-sequence-classifier": RATES,
+    "bert-summarization": RATES,
+    "bert-token-classifier": RATES,
+    "dpr": {"q_encoder": RATES, "ctx_encoder": RATES},
+    "esm2": RATES,
+    "gpt2": RATES,
+    "gptj": {"rotary_dim": 4, **RATES},
+    "llama": RATES,
+    "llava": {"image_model": STACK, "text_model": RATES},
+    "mixtral": RATES | {"moe": {"num_experts": 4}},
+    "t5": T5 | {"encoder_num_hidden_layers": 2},
+}
+
+
+def resolved(value):
+    """A configuration in which keys that follow others have their values."""
+    if not isinstance(value, dict):
+        return value
+    out = {key: resolved(item) for key, item in value.items()}
+    for part in ("residual", "embedding", "attention"):
+        if "dropout_rate" in out and out.get(key := f"{part}_dropout_rate") is None:
+            out[key] = out["dropout_rate"]
+    return {key: item for key, item in out.items() if item is not None and item is not False}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("source", [(1, 7), (2, 0), (2, 2), (2, 3)])
+def test_defaults_that_changed_are_written_out(name, source):
+    """A converted section means what the file meant, by the defaults of either release."""
+    section = {"name": name} | PARTS[name]
+
+    def read(model, release):
+        out = translate({"model": model, "release": "{}.{}".format(*release)})
+        assert not out.problems
+        return resolved(registry.parse_config(out.sections["model"]).to_dict())
+
+    then = read(section, source)
+    for target in ((2, 2), (2, 4), (2, 10)):
+        if source < target:
+            file, _ = convert_file({"model": section}, name, source, target)
+            assert read(file["model"], target) == then
+
+
+def test_the_rate_of_attention_was_dropout_rate_until_23():
+    file, _ = convert_file({"model": dict(RATES)}, "gpt2", (2, 3), (2, 4))
+    assert file["model"]["attention_dropout_rate"] == 0.2
+    experts = {"model": RATES | {"moe": {"num_experts": 4}}}
+    moe = convert_file(experts, "mixtral", (2, 3), (2, 4))[0]["model"]["moe"]
+    assert moe == {"num_experts": 4, "top_k": 1, "load_balancing_loss_coef": 0.01}
+
+
+def test_the_order_of_rows_was_random_until_23():
+    rows = {"data_processor": "BertCSVDataProcessor", "data_dir": "there"}
+    file, _ = convert_file({"model": {}, "train_input": rows}, "bert", (2, 0), (2, 4))
+    assert file["trainer"]["fit"]["train_dataloader"]["shuffle"] is True
+    rows = {"data_processor": "T5HDF5DataProcessor", "data_dir": "there"}
+    file, _ = convert_file({"model": {}, "train_input": rows}, "t5", (2, 2), (2, 4))
+    assert file["trainer"]["fit"]["train_dataloader"]["use_vsl"] is False

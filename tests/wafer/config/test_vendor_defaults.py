@@ -48,19 +48,18 @@ SECTIONS = {
 }
 WITHIN = {"dpo": "dpo", "vision": "image_model"}
 # Another value in form alone: a factor of 1, what the attention's type says, or a window's order
-# where there is no window; what the vendor overwrites by another key (BERT's embedding_dropout_rate
-# and encoder_nonlinearity); what is refused by name though it says the default. The list only
-# shrinks.
+# where there is no window; what the vendor overwrites by another key (BERT's encoder_nonlinearity);
+# what is refused by name though it says the default. The list only shrinks.
 _FORM = "encoder_nonlinearity lr_adjustment_groups mlm_loss_weight"
 OTHER = {
-    "bert": f"embedding_dropout_rate {_FORM}",
+    "bert": _FORM,
     "bert-q&a": "",
     "bert-sequence-classifier": _FORM,
     "bert-summarization": _FORM,
     "bert-token-classifier": f"include_padding_in_loss {_FORM}",
     "dpo": "compute_eval_metrics",  # beside the section dpo
     "dpr": "encoder_nonlinearity",
-    "esm2": f"embedding_dropout_rate {_FORM}",
+    "esm2": _FORM,
     "fc_mnist": "",
     "gpt2": "embd_pdrop sliding_window_every_other_decoder_layer_pattern",
     "gptj": "",
@@ -223,3 +222,21 @@ def test_another_value_is_refused_by_name():
         "use_sink_token": "True: not computed here: write attention_sink_tokens",
         "rel_distance_mode": "'ring': not computed here: other than the default",
     }
+
+
+def test_experts_of_23_are_balanced_without_a_word():
+    section = {"name": "mixtral"} | STACK | {"moe": {"num_experts": 4}}
+    weights = [read(section, release).moe.load_balancing_loss_coef for release in ("2.3", "2.4")]
+    assert weights == [0.01, 0.0]
+
+
+def test_a_rate_that_the_vendor_overwrites_is_dropped():
+    rates = {"embedding_dropout_rate": 0.5, "dropout_rate": 0.1}
+    bert = {"name": "bert"} | STACK | rates
+    towers = {"name": "dpr", "q_encoder": STACK | rates, "ctx_encoder": STACK}
+    out = translate({"release": "2.4", "model": bert})
+    assert out.ignored == ["model.embedding_dropout_rate"]
+    assert read(bert, "2.4").dropout("embedding") == 0.1
+    assert read(bert, "2.3").dropout("embedding") == 0.5
+    assert read(towers, "2.5").q_encoder.dropout("embedding") == 0.1
+    assert towers["q_encoder"] == STACK | rates

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from wafer.config import parse_config
-from wafer.config.vendor.keys import IGNORED, REFUSED, translate
+from wafer.config.vendor.keys import KEYS, translate
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.errors import ConfigError
 from wafer.optim.sections import OPTIMIZERS
@@ -59,7 +59,7 @@ def test_selected_gradients_of_the_model_are_the_optimizers():
     assert wrong == {"model.selective_grad.0.init_method": "'all': expected 'outlier'"}
 
 
-@pytest.mark.parametrize("row", IGNORED + REFUSED, ids=lambda row: row.keys.split()[0])
+@pytest.mark.parametrize("row", KEYS, ids=lambda row: row.keys.split()[0])
 def test_a_row_is_of_a_section_and_of_releases(row):
     sections = {"model", "model.lora_params", "optimizer", "runconfig", "input"}
     assert row.section in sections
@@ -70,7 +70,7 @@ def test_a_row_is_of_a_section_and_of_releases(row):
 def test_no_row_hides_a_key_that_a_section_has():
     """A key is either read or without effect; rows with values or a processor may share one."""
     classes = {"optimizer": OPTIMIZERS.values(), "input": DATA_PROCESSORS.values()}
-    for row in IGNORED:
+    for row in KEYS:
         if not row.values and not row.of:
             for cls in classes.get(row.section, ()):
                 assert not set(row.keys.split()) & set(cls.keys()), (row, cls)

@@ -4,11 +4,20 @@ tests/golden/vendor_defaults.json has every default of the vendor's public sourc
 that differ from a name's presets, which are Hugging Face's. A given key wins.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from models.names import MODELS
 
-__all__ = ["Release", "code_of", "covers", "set_defaults", "set_input_defaults"]
+__all__ = [
+    "Release",
+    "changed_defaults",
+    "changed_input_defaults",
+    "code_of",
+    "covers",
+    "set_defaults",
+    "set_input_defaults",
+]
 
 Release = tuple[int, int]
 _GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # Hugging Face types of those that run its code
@@ -22,20 +31,13 @@ class _As(NamedTuple):
 
 
 class _Default(NamedTuple):
-    """What a key means that a section leaves out.
+    """What a key means that a section leaves out."""
 
-    code: whose code of the vendor reads it: 'gpt2', 'gptj', 'encoder', 't5', 'llava', ...
-    key: of the section
-    value: the default
-    releases: 'first-last' of the files that name theirs; '' is every run file
-    names: models' names separated by spaces; '' is all
-    """
-
-    code: str
-    key: str
-    value: Any
-    releases: str = ""
-    names: str = ""
+    code: str  #: whose code of the vendor reads it: 'gpt2', 'gptj', 'encoder', 't5', 'llava', ...
+    key: str  #: of the section
+    value: Any  #: the default
+    releases: str = ""  #: 'first-last' of the files that name theirs; '' is every run file
+    names: str = ""  #: models' names separated by spaces; '' is all
 
 
 # What a decoder's file of a release means where it leaves out a key that the name presets as
@@ -136,18 +138,15 @@ _ROWS = (
     _Default("vision", "patch_size", 16, "2.4-2.10"),
 )
 # The same of data processors: ``code`` is the processor's name
+_SHUFFLED = (
+    *("BertCSVDynamicMask", "BertQA", "BertSumCSV", "BertTokenClassifier"),
+    *("MNLI", "SST2", "T5Dynamic", "TransformerDynamic"),
+)
 _INPUTS = (
     _Default("BertCSVDataProcessor", "shuffle", True, "1.6-2.3"),
-    _Default("BertCSVDynamicMaskDataProcessor", "shuffle", True, "1.6-2.10"),
-    _Default("BertQADataProcessor", "shuffle", True, "1.6-2.10"),
-    _Default("BertSumCSVDataProcessor", "shuffle", True, "1.6-2.10"),
-    _Default("BertTokenClassifierDataProcessor", "shuffle", True, "1.6-2.10"),
-    _Default("MNLIDataProcessor", "shuffle", True, "1.6-2.10"),
-    _Default("SST2DataProcessor", "shuffle", True, "1.6-2.10"),
     _Default("T5DynamicDataProcessor", "extra_ids", 0, "1.6-2.10"),
-    _Default("T5DynamicDataProcessor", "shuffle", True, "1.6-2.10"),
     _Default("T5HDF5DataProcessor", "use_vsl", True, "2.3-2.10"),
-    _Default("TransformerDynamicDataProcessor", "shuffle", True, "1.6-2.10"),
+    *(_Default(f"{own}DataProcessor", "shuffle", True, "1.6-2.10") for own in _SHUFFLED),
 )
 # Other spellings: a given one keeps the default of its row away
 _SPELLINGS = {
@@ -202,13 +201,78 @@ def set_defaults(model: dict[str, Any], code: str, release: Release | None) -> N
         model.setdefault("num_segments", None)
     if model.get("name") == "esm2" and release is not None and not model.get("disable_nsp", True):
         model.setdefault("head", "pretraining")
+    if isinstance(model.get("moe"), dict):
+        loss = {"load_balancing_loss_coef": 0.01} if release == (2, 3) else {}
+        model["moe"] = {"top_k": 1} | loss | model["moe"]
+
+
+def changed_defaults(
+    section: Mapping[str, Any], code: str, source: Release, target: Release
+) -> dict[str, Any]:
+    """Say what keys that a section leaves out mean at one release, where another has it otherwise.
+
+    Args:
+        section: of a model with its name.
+        code: as ``code_of``.
+        source: release of the file.
+        target: the other release.
+
+    Returns:
+        key -> its value at the source.
+    """
+    then, now = dict(section), dict(section)
+    set_defaults(then, code, source)
+    set_defaults(now, code, target)
+    changed = {key for key in then.keys() | now.keys() if key not in section or key == "moe"}
+    values = {key: _meant(then, key) for key in sorted(changed)}
+    return {key: value for key, value in values.items() if value != _meant(now, key)}
+
+
+def _meant(section: Mapping[str, Any], key: str) -> Any:
+    """The value of a key, or what a section without it means."""
+    from models.registry import config_class  # imports jax
+
+    name, value = section["name"], section.get(key)
+    if key not in section:
+        field = config_class(name).model_fields.get(key)
+        value = MODELS[name].presets.get(key, None if field is None else field.default)
+    if value is None and key.endswith("_dropout_rate"):
+        return _meant(section, "dropout_rate")
+    if value is None and key == "scale_qk_dot_by_d":
+        return section.get("mup_base_hidden_size") is not None
+    return value
 
 
 def set_input_defaults(section: dict[str, Any], release: Release | None) -> None:
     """Set what a section of data leaves out and ours has otherwise; in place."""
-    for row in _INPUTS:
-        if row.code == section.get("data_processor") and covers(row.releases, release):
-            section.setdefault(row.key, row.value)
+    section |= _of_input(section, release)
+
+
+def changed_input_defaults(
+    section: Mapping[str, Any], source: Release, target: Release
+) -> dict[str, Any]:
+    """Say what keys that a section of data leaves out mean; see ``changed_defaults``.
+
+    Args:
+        section: of the data.
+        source: release of the file.
+        target: the other release.
+    """
+    then, now = (_of_input(section, release) for release in (source, target))
+    # Ours, where a release has no row: false of every key that has one.
+    both = {key: then.get(key, False) for key in then.keys() | now.keys()}
+    return {key: value for key, value in both.items() if value != now.get(key, False)}
+
+
+def _of_input(section: Mapping[str, Any], release: Release | None) -> dict[str, Any]:
+    """Return the defaults of keys that a section of data leaves out."""
+    return {
+        row.key: row.value
+        for row in _INPUTS
+        if row.code == section.get("data_processor")
+        and row.key not in section
+        and covers(row.releases, release)
+    }
 
 
 def _given(model: dict[str, Any], key: str) -> bool:

@@ -1,8 +1,8 @@
 """Keys of the vendor's run files, release by release, that our sections do not have.
 
-Three tables: keys that change no result (``IGNORED``), other names of models (``NAMES``), and
-what is refused by name (``REFUSED``). ``translate`` applies them
-before the sections are checked. The vendor's public source at each release tag is the reference.
+Two tables: keys of which some values change no result and others are refused by name (``KEYS``),
+and other names of models (``NAMES``). ``translate`` applies them before the sections are checked.
+The vendor's public source at each release tag is the reference.
 """
 
 import re
@@ -13,31 +13,26 @@ from wafer.config.vendor.parts import PARTS
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "Row", "translate"]
+__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
-_DESCEND = "(?i)^(ASGD|Adadelta|Adagrad|Adamax)$"
 
 
 class Row(NamedTuple):
-    """Keys of a section that share an explanation.
+    """Keys of a section that share an explanation."""
 
-    section: 'model', 'model.lora_params', 'optimizer', 'runconfig' or 'input' (both inputs)
-    keys: separated by spaces
-    releases: that knew them, 'first-last'
-    why: what they mean, in a message or in the documentation
-    values: the only values that the row is for; () is every value
-    of: regular expression over the model's name or the data processor; '' is all
-    """
+    section: str  #: 'model', 'model.lora_params', 'optimizer', 'runconfig' or 'input' (both inputs)
+    keys: str  #: separated by spaces
+    releases: str  #: that knew them, 'first-last'
+    why: str  #: they have no effect
+    values: tuple[Any, ...] = ()  #: that have none; () is every value
+    of: str = ""  #: regular expression over the model's name or the data processor; '' is all
+    #: message for other values than these and null; '' leaves them to the section
+    refused: str = ""
 
-    section: str
-    keys: str
-    releases: str
-    why: str
-    values: tuple[Any, ...] = ()
-    of: str = ""
 
+_OTHER = "other than the default"
 
 # As if not given: dropped before defaults are set
 NULLS = (
@@ -54,7 +49,35 @@ NULLS = (
     Row("model", "extra_attention_params extra_ffn_params moe", "1.9-2.10", "says nothing", ({},)),
 )
 
-IGNORED = (
+# Keys of the model with one value here, the vendor's default: (keys, releases, value, message)
+_ONLY = (
+    ("pooler_type", "2.2-2.10", "cls", _OTHER),
+    ("z_loss_eps", "2.2-2.10", 0, _OTHER),
+    ("use_ffn_bias_in_mlm use_output_bias_in_mlm use_biencoder", "1.6-2.10", True, _OTHER),
+    ("scale_glu_initialization freeze_ffn_bias_in_glu", "1.9-2.10", False, _OTHER),
+    ("mutual_information", "2.3-2.10", False, _OTHER),
+    ("constant_pos_embedding extra_ffn_params rel_distance_extra_args", "1.6-2.10", None, _OTHER),
+    ("cross_attention_layers", "2.5-2.10", [], _OTHER),
+    ("num_extra_input_vocab_tokens", "2.5-2.10", 0, _OTHER),
+    ("initializer_factor", "2.4-2.10", 1, _OTHER),
+    ("rel_distance_mode", "2.4-2.10", "default", _OTHER),
+    ("use_sink_token", "2.10-2.10", False, "write attention_sink_tokens"),
+    ("use_biasless_norm", "1.9-1.9", False, "write norm_type: biasless-layernorm"),
+    ("lr_adjustment_groups", "2.4-2.10", None, "write optimizer.adjust_learning_rate"),
+    (
+        "attention_chunk_size attention_vertical_column_spacing attention_vertical_column_width "
+        "attn_memory_chunk_size num_memory_tokens_per_chunk",
+        "2.4-2.10",
+        None,
+        "attention in chunks or columns, and memory tokens; the nearest are windows and sinks "
+        "(attention_sliding_window_length, attention_sink_tokens)",
+    ),
+)
+KEYS = (
+    *(
+        Row("model", keys, releases, "the default", (value,), refused=message)
+        for keys, releases, value, message in _ONLY
+    ),
     Row("input", "mixed_precision fp16_type", "1.6-2.10", "the model's keys decide"),
     Row("input", "use_multiple_workers", "1.6-2.0", "one reader feeds all systems"),
     Row("input", "buckets", "1.6-1.8", "groups rows of like length; no padding is computed here"),
@@ -86,7 +109,14 @@ IGNORED = (
     Row("model", "mask_padding_in_positional_embed", "1.8-2.10", "padding is not embedded"),
     Row("model", "use_vsl", "2.0-2.10", "use_vsl of the data decides"),
     Row("model", "attention_softmax_fp32", "1.8-2.10", "scores are always float32"),
-    Row("model", "use_position_embedding", "1.6-2.2", "position_embedding_type decides", (True,)),
+    Row(
+        "model",
+        "use_position_embedding",
+        "1.6-2.2",
+        "position_embedding_type decides",
+        (True,),
+        refused="false means no positions; write position_embedding_type: null",
+    ),
     Row("model", "weight_initialization_seed", "1.6-2.2", "runconfig.seed decides"),
     Row("model", "alibi_implementation", "2.0-2.2", "one value, two ways to compute it"),
     Row("model", "allow_multireplica", "1.6-1.9", "unused outside the pipeline"),
@@ -100,14 +130,9 @@ IGNORED = (
         "follows head or data",
         of="^(bert|esm2|$)",
     ),
-    Row("model", "pooler_type", "2.3-2.10", "the default", ("cls",), "^dpr$"),
-    Row("model", "mutual_information", "2.3-2.10", "the default", (False,), "^dpr$"),
-    Row("model", "use_biencoder", "2.3-2.10", "the default", (True,), "^dpr$"),
     Row("model", "selected_encoder", "2.2-2.10", "of the generation of embeddings", of="^dpr$"),
-    Row("model", "freeze_ffn_bias_in_glu", "2.3-2.10", "the default", (False,)),
-    Row("model", "disable_softmax", "1.9-2.10", "the default", (False,), "^fc_mnist$"),
-    Row("model", "use_bias", "1.9-2.10", "the default", (True,), "^fc_mnist$"),
-    Row("model", "z_loss_eps", "2.2-2.2", "the default", (0, 0.0), "^llava$"),
+    Row("model", "disable_softmax", "1.9-2.10", "the default", (False,), "^fc_mnist$", _OTHER),
+    Row("model", "use_bias", "1.9-2.10", "the default", (True,), "^fc_mnist$", _OTHER),
     Row("model", "tie_encoder_decoder", "1.6-2.10", "the vendor has no other value", (False,)),
     Row("model", "problem_type", "1.6-2.10", "the only value", ("single_label_classification",)),
     Row("model", "use_cls_bias", "1.6-2.10", "the vendor has no other value", (True,)),
@@ -118,24 +143,35 @@ IGNORED = (
         "of generation, for which `wafer generate` has flags",
     ),
     Row("model", "pad_rope use_experimental_flex_api", "2.2-2.10", "one value, two ways to it"),
-    Row("model", "use_ffn_bias_in_mlm use_output_bias_in_mlm", "1.6-2.10", "as here", (True,)),
-    Row("model", "cross_attention_layers", "2.5-2.10", "none", ([],)),
-    Row("model", "num_extra_input_vocab_tokens", "2.5-2.10", "none", (0,)),
-    Row("model", "initializer_factor", "2.4-2.10", "the default", (1, 1.0)),
-    Row("model", "rel_distance_mode", "2.4-2.10", "the default", ("default",)),
-    Row(
-        "model",
-        "scale_glu_initialization use_sink_token use_biasless_norm",
-        "1.9-2.10",
-        "the default",
-        (False,),
-    ),
     Row("model.lora_params", "fan_in_fan_out", "1.9-2.10", "kernels are always [in, out]"),
     Row("model.lora_params", "merge_weights", "1.9-2.10", "`wafer finalize --fold_lora` merges"),
     Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
-    Row("optimizer", "use_bias_correction", "1.6-1.9", "unused: the correction is made", (True,)),
-    Row("optimizer", "correct_bias", "2.0-2.10", "the default", (True,), "(?i)^(?!adamw$)"),
-    Row("optimizer", "maximize", "1.6-2.10", "the default", (False,), _DESCEND),
+    Row(
+        "optimizer",
+        "use_bias_correction",
+        "1.6-1.9",
+        "unused: the correction is made",
+        (True,),
+        refused="the vendor reads correct_bias",
+    ),
+    Row(
+        "optimizer",
+        "correct_bias",
+        "2.0-2.10",
+        "the default",
+        (True,),
+        "(?i)^(?!adamw$)",
+        "only AdamW goes without it",
+    ),
+    Row(
+        "optimizer",
+        "maximize",
+        "1.6-2.10",
+        "the default",
+        (False,),
+        "(?i)^(ASGD|Adadelta|Adagrad|Adamax)$",
+        "these descend; only others climb",
+    ),
     Row("optimizer", "ws_summary", "1.7-2.3", "log_summaries writes the norms"),
     Row("runconfig", "execute_crd_memory_gi compile_crd_memory_gi", "2.0-2.3", "", (-1,)),
     Row("runconfig", "log_step_count_steps save_checkpoint_steps", "1.7-1.7", "unused"),
@@ -149,67 +185,15 @@ NAMES: Mapping[str, str] = {
     "T5ForConditionalGeneration": "t5",
 }
 
-REFUSED = (
-    Row(
-        "model",
-        "pooler_type mutual_information use_biencoder freeze_ffn_bias_in_glu z_loss_eps",
-        "2.2-2.10",
-        "other than the default",
-    ),
-    Row("model", "disable_softmax use_bias", "1.9-2.10", "other than the default", of="^fc_mnist$"),
-    Row("model", "use_sink_token", "2.10-2.10", "write attention_sink_tokens"),
-    Row("model", "use_biasless_norm", "1.9-1.9", "write norm_type: biasless-layernorm"),
-    Row("model", "lr_adjustment_groups", "2.4-2.10", "write optimizer.adjust_learning_rate"),
-    Row(
-        "model",
-        "attention_chunk_size attention_vertical_column_spacing attention_vertical_column_width "
-        "attn_memory_chunk_size num_memory_tokens_per_chunk",
-        "2.4-2.10",
-        "attention in chunks or columns, and memory tokens; the nearest are windows and sinks "
-        "(attention_sliding_window_length, attention_sink_tokens)",
-    ),
-    Row(
-        "model",
-        "constant_pos_embedding cross_attention_layers extra_ffn_params "
-        "num_extra_input_vocab_tokens rel_distance_mode rel_distance_extra_args "
-        "scale_glu_initialization initializer_factor use_ffn_bias_in_mlm use_output_bias_in_mlm",
-        "1.6-2.10",
-        "other than the default",
-    ),
-    Row(
-        "model",
-        "use_position_embedding",
-        "1.6-2.2",
-        "false means no positions; write position_embedding_type: null",
-        (False,),
-    ),
-    Row(
-        "optimizer",
-        "correct_bias",
-        "2.0-2.10",
-        "only AdamW goes without it",
-        (False,),
-        "(?i)^(?!adamw$)",
-    ),
-    Row("optimizer", "use_bias_correction", "1.6-1.9", "the vendor reads correct_bias", (False,)),
-    Row("optimizer", "maximize", "1.6-2.10", "these descend; only others climb", of=_DESCEND),
-)
-
 
 class Translated(NamedTuple):
-    """Sections in today's words.
+    """Sections in today's words."""
 
-    sections: as ``parse_config`` reads them
-    ignored: dotted keys without effect, in the file's order
-    problems: refused keys
-    renamed: path here -> path in the file
-    release: the file's, (major, minor), where its top-level key ``release`` says it
-    """
-
-    sections: dict[str, Any]
-    ignored: list[str]
-    problems: list[Problem]
-    renamed: dict[tuple[str | int, ...], tuple[str | int, ...]]
+    sections: dict[str, Any]  #: as ``parse_config`` reads them
+    ignored: list[str]  #: dotted keys without effect, in the file's order
+    problems: list[Problem]  #: refused keys
+    renamed: dict[tuple[str | int, ...], tuple[str | int, ...]]  #: path here -> path in the file
+    #: the file's, (major, minor), where its top-level key ``release`` says it
     release: tuple[int, int] | None = None
 
 
@@ -229,7 +213,7 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         rule(out)
     for name, section in out.sections.items():
         if isinstance(section, dict):
-            _apply(out, IGNORED, name, section, name)
+            _apply(out, KEYS, name, section, name)
     return out
 
 
@@ -249,38 +233,31 @@ def _release(value: Any) -> tuple[int, int] | None:
 def _apply(
     out: Translated, rows: tuple[Row, ...], place: str, section: dict[str, Any], *path: str
 ) -> None:
-    """Drop the keys of the rows, and with ``IGNORED`` refuse others; also in sections below."""
+    """Drop the keys of the rows, and refuse their other values; also in sections below."""
     for key in list(section):
         inner = "model" if place == "model" and key in PARTS else f"{place}.{key}"
-        if isinstance(section[key], dict) and any(row.section == inner for row in IGNORED):
+        if isinstance(section[key], dict) and any(row.section == inner for row in KEYS):
             section[key] = dict(section[key])
             _apply(out, rows, inner, section[key], *path, key)
-        row = None if rows is NULLS else _row(REFUSED, place, key, section)
-        if _row(rows, place, key, section) is not None or (row and section[key] is None):
+        row, value = _row(rows, place, key, section), section[key]
+        if row is None:
+            continue
+        kind = isinstance(value, bool)  # true is not 1
+        same = any(value == known and isinstance(known, bool) == kind for known in row.values)
+        if same or not row.values or (row.refused and value is None):
             out.ignored.append(".".join((*path, key)))
-        elif row is not None:
-            message = f"{section[key]!r}: {NOT_COMPUTED}{row.why}"
+        elif row.refused:
+            message = f"{value!r}: {NOT_COMPUTED}{row.refused}"
             out.problems.append(Problem((*path, key), message))
         else:
             continue
         del section[key]
 
 
-def _kind(name: str, section: Mapping[str, Any]) -> str:
-    """Return what decides the meaning of a section's keys: its model, processor or optimizer."""
-    key = {"model": "name", "optimizer": "optimizer_type"}.get(name, "data_processor")
-    return str(section.get(key, ""))
-
-
 def _row(rows: tuple[Row, ...], name: str, key: str, section: Mapping[str, Any]) -> Row | None:
-    """Find the row of a key with its value; a value equals itself only in its own type."""
+    """Find the row of a key, by its section's model, processor or optimizer."""
     place = "input" if name in _PARTS else name
-    for row in rows:
-        if row.section != place or key not in row.keys.split():
-            continue
-        fits = not row.values or any(
-            value == section[key] and type(value) is type(section[key]) for value in row.values
-        )
-        if fits and re.search(row.of, _kind(name, section)):
-            return row
-    return None
+    chooser = {"model": "name", "optimizer": "optimizer_type"}.get(name, "data_processor")
+    kind = str(section.get(chooser, ""))
+    own = (row for row in rows if row.section == place and key in row.keys.split())
+    return next((row for row in own if re.search(row.of, kind)), None)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from wafer.config.vendor.defaults import Release, code_of, covers, set_defaults
+from wafer.config.vendor.defaults import Release, changed_defaults, code_of, set_defaults
 
-__all__ = ["PARTS", "translate_parts"]
+__all__ = ["PARTS", "keep_defaults", "translate_parts"]
 
 # Keys of the vendor's ViT -> the one value that CLIP's tower has; the vendor's default
 _TOWER = {
@@ -23,7 +23,8 @@ _TOWER = {
     "position_embedding_initializer": (None, None),
     "projection_initializer": (None, None),
 }
-# ... that change no result of that tower
+_TOWER_SINCE: Release = (2, 4)  # the defaults hold
+# Keys that change no result of that tower
 _IDLE = (
     *("use_conv_patchified_embedding", "pooler_initializer"),
     *("stochastic_depth_drop_prob_schedule", "stochastic_depth_mode"),
@@ -58,9 +59,35 @@ def translate_parts(model: dict[str, Any], release: Release | None = None) -> Re
         for key in set(_HALF) & set(model):
             part.setdefault(key, model[key])
     for name, part in parts.items():
-        code = {"image_model": "vision", "text_model": code_of(str(part.get("name", "llama")))}
-        set_defaults(part, code.get(name, "encoder"), release)
+        set_defaults(part, _code(name, part), release)
     return refused
+
+
+def keep_defaults(model: dict[str, Any], source: Release, target: Release) -> None:
+    """Write out defaults of a release that another has otherwise, in the model and its parts.
+
+    Args:
+        model: the section with its name, changed in place.
+        source: release of the file.
+        target: a later release.
+    """
+    model |= changed_defaults(model, code_of(model["name"]), source, target)
+    usual = {"image_model": "clip-vit", "text_model": "llama"}
+    for name in PARTS:
+        if isinstance(part := model.get(name), dict):
+            known = {"name": usual.get(name, "bert")} | part
+            known["name"] = _NAMES.get(known["name"], known["name"])
+            part |= changed_defaults(known, _code(name, part), source, target)
+    if "projector" in model and source < _TOWER_SINCE <= target:
+        tower = {key: value for key, (value, default) in _TOWER.items() if value != default}
+        model["image_model"] = tower | model.get("image_model", {})
+
+
+def _code(name: str, part: dict[str, Any]) -> str:
+    """Return the vendor's code that computes a part."""
+    if name == "text_model":
+        return code_of(str(part.get("name", "llama")))
+    return "vision" if name == "image_model" else "encoder"
 
 
 def _text(model: dict[str, Any], text: dict[str, Any]) -> None:
@@ -79,7 +106,8 @@ def _tower(tower: dict[str, Any], release: Release | None) -> Refused:
     for key in _IDLE:
         tower.pop(key, None)
     for key, (value, default) in _TOWER.items():
-        given = tower.pop(key, default if covers("2.4-2.10", release) else value)
+        since = release is not None and release >= _TOWER_SINCE
+        given = tower.pop(key, default if since else value)
         if given != value:
             why = f"{given!r}: not computed here: a tower other than CLIP's, which has {value!r}"
             refused.append((("image_model", key), why))

@@ -149,13 +149,25 @@ def _defaults(out: Any) -> None:
     if model.get("sliding_window_every_other_decoder_layer"):
         pattern = "sliding_window_every_other_decoder_layer_pattern"
         model.setdefault(pattern, "full_attention_first")
-    if isinstance(model.get("moe"), dict):
-        model["moe"] = {"top_k": 1} | model["moe"]
     for path, why in translate_parts(model, out.release):
         out.problems.append(Problem(("model", *path), why))
     if family == "seq2seq":
         for key, why in translate_seq2seq(model, out.release):
             out.problems.append(Problem(("model", key), why))
+
+
+def _overwritten(out: Any) -> None:
+    """Drop what BERT's pre-training and DPR's towers replace by ``dropout_rate`` since 2.4."""
+    model, _ = _model(out)
+    if out.release is None or out.release < (2, 4):
+        return
+    sections = {"model": model} if model.get("name") in ("bert", "roberta", "esm2") else {}
+    for part in ("encoder", "q_encoder", "ctx_encoder"):
+        if isinstance(model.get(part), dict):
+            sections[f"model.{part}"] = model[part] = dict(model[part])
+    for path, section in sections.items():
+        if "embedding_dropout_rate" in section:
+            _drop(out, section, f"{path}.embedding_dropout_rate")
 
 
 def _loss_scaling(out: Any) -> None:
@@ -216,5 +228,6 @@ RULES = (
     _handed_on,
     _lengths,
     _loss_scaling,
+    _overwritten,
     _defaults,
 )

@@ -12,16 +12,11 @@ __all__ = ["ReadingRate", "reading_rate"]
 
 
 class ReadingRate(NamedTuple):
-    """Batches that were read, and in which time.
+    """Batches that were read, and in which time."""
 
-    batches: their number
-    size: bytes of their arrays
-    seconds: from the first request to the last batch
-    """
-
-    batches: int
-    size: int
-    seconds: float
+    batches: int  #: their number
+    size: int  #: bytes of their arrays
+    seconds: float  #: from the first request to the last batch
 
     def __str__(self) -> str:
         seconds = max(self.seconds, 1e-9)

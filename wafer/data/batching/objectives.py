@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.errors import DataError
+
 __all__ = [
     "Pair",
     "conversation",
     "corrupt_spans",
     "fill_in_the_middle",
+    "longest_source",
     "mask_tokens",
     "next_token",
     "noise_spans",
@@ -22,14 +25,10 @@ __all__ = [
 
 
 class Pair(NamedTuple):
-    """One encoder-decoder example, without padding and end marks on the input side.
+    """One encoder-decoder example, without padding and end marks on the input side."""
 
-    source: [n] int32 what the encoder reads
-    target: [m] int32 what the decoder must write
-    """
-
-    source: np.ndarray
-    target: np.ndarray
+    source: np.ndarray  #: [n] int32 what the encoder reads
+    target: np.ndarray  #: [m] int32 what the decoder must write
 
 
 def next_token(tokens: np.ndarray) -> np.ndarray:
@@ -119,6 +118,36 @@ def raw_length(source: int, density: float = 0.15, mean_span: float = 3.0) -> tu
         if length - hidden + spans + 1 > source:
             return length - 1, target
         length, target = length + 1, hidden + spans + 1
+
+
+def longest_source(
+    source: int, target: int, sentinels: int, density: float = 0.15, mean_span: float = 3.0
+) -> int:
+    """Return the longest raw sequence whose corrupted form fits T5's rows.
+
+    Args:
+        source: tokens of an encoder's row.
+        target: tokens of a decoder's row.
+        sentinels: ids after the vocabulary.
+        density: share of hidden tokens.
+        mean_span: mean length of a hidden span.
+
+    Raises:
+        DataError: targets or sentinels that cannot do for it.
+    """
+    raw, needed = raw_length(source, density, mean_span)
+    if needed > target:
+        raise DataError(
+            f"tgt_max_sequence_length: {target} is too short: {raw} tokens, the most that fit a "
+            f"source of {source}, have targets of up to {needed}"
+        )
+    spans = noise_spans(raw, density, mean_span)[1]
+    if spans > sentinels:
+        raise DataError(
+            f"extra_ids: {sentinels} sentinels, but a row of {raw} tokens hides {spans} spans; "
+            "raise it, or shorten the sources"
+        )
+    return raw
 
 
 def _pieces(total: int, count: int, rng: np.random.Generator) -> np.ndarray:

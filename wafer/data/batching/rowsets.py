@@ -7,7 +7,7 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = ["Ids", "RowSource", "cut_pair", "fixed", "sequence_row"]
+__all__ = ["Ids", "RowSource", "cut_pair", "fixed", "sequence_row", "target_row"]
 
 Ids = Sequence[int] | np.ndarray
 
@@ -56,6 +56,26 @@ def sequence_row(
     if segments is not None:
         row["token_type_ids"] = fixed(segments, length)
     return row
+
+
+def target_row(
+    source: Ids, target: Ids, lengths: tuple[int, int], start: int, pad: int = 0
+) -> dict[str, np.ndarray]:
+    """Features of an encoder-decoder's row; each input of the decoder is the label before it.
+
+    Args:
+        source: [n] ids that the encoder reads.
+        target: [m] ids that the decoder writes.
+        lengths: of the rows of both.
+        start: first input of the decoder.
+        pad: id of padding.
+    """
+    written = sequence_row([start, *target[:-1]], lengths[1], pad)
+    return sequence_row(source, lengths[0], pad) | {
+        "decoder_input_ids": written["input_ids"],
+        "decoder_attention_mask": written["attention_mask"],
+        "labels": fixed(target, lengths[1], pad),
+    }
 
 
 def cut_pair(a: Ids, b: Ids, room: int) -> tuple[list[int], list[int]]:

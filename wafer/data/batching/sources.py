@@ -40,15 +40,10 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Several sources to draw from in fixed proportions.
+    """Several sources to draw from in fixed proportions."""
 
-    Attributes:
-        parts: the sources.
-        weights: share of each, in any unit.
-    """
-
-    parts: Sequence[Source]
-    weights: Sequence[float]
+    parts: Sequence[Source]  #: the sources
+    weights: Sequence[float]  #: share of each, in any unit
 
     def __len__(self) -> int:
         """Examples until the first part has been read once."""

@@ -127,17 +127,11 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Streamed(Dataset):
-    """What a user's loader yields; ``source`` holds the rows of its first batch.
+    """What a user's loader yields; ``source`` holds the rows of its first batch."""
 
-    Attributes:
-        open_pass: opens a pass.
-        batch_size: rows of a batch of the loader, over all processes.
-        length: batches of a pass, or None where it is not known.
-    """
-
-    open_pass: Open
-    batch_size: int
-    length: int | None = None
+    open_pass: Open  #: opens a pass
+    batch_size: int  #: rows of a batch of the loader, over all processes
+    length: int | None = None  #: batches of a pass, or None where it is not known
 
     def batches(self, batch_size: int) -> int | None:
         """Batches of one pass, where the loader has a length."""

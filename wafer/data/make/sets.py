@@ -19,18 +19,12 @@ Columns = Callable[[np.random.Generator, int], Files]
 
 
 class DataSet(NamedTuple):
-    """A small data set of one processor.
+    """A small data set of one processor."""
 
-    columns: (generator, count) -> file name -> content
-    model: section of the smallest model that learns from it
-    keys: of the input section besides data_dir and batch_size
-    size: rows, or what the format counts
-    """
-
-    columns: Columns
-    model: Mapping[str, Any]
-    keys: Mapping[str, Any] = {}
-    size: int = 24
+    columns: Columns  #: (generator, count) -> file name -> content
+    model: Mapping[str, Any]  #: section of the smallest model that learns from it
+    keys: Mapping[str, Any] = {}  #: of the input section besides data_dir and batch_size
+    size: int = 24  #: rows, or what the format counts
 
 
 SIZES = {
@@ -89,18 +83,9 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "TransformerDynamicDataProcessor": DataSet(
         text.transformer_lines,
-        {
-            "name": "transformer",
-            "src_vocab_size": 64,
-            "d_model": 32,
-            "d_kv": 16,
-            "d_ff": 64,
-            "num_heads": 2,
-            "encoder_num_hidden_layers": 1,
-            "src_max_position_embeddings": 16,
-            "tgt_max_position_embeddings": 16,
-            "dropout_rate": 0.0,
-        },
+        _T5
+        | {"name": "transformer", "src_vocab_size": 64}
+        | {"src_max_position_embeddings": 16, "tgt_max_position_embeddings": 16},
         _NO_FILES | _LINES,
     ),
     "SyntheticDataProcessor": DataSet(

@@ -36,43 +36,27 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Deduplication(NamedTuple):
-    """What counts as the same text.
+    """What counts as the same text."""
 
-    key: field of the text
-    threshold: least Jaccard similarity of two records' n-grams that removes the later one
-    ngram: characters of an n-gram, after lower-casing and without punctuation
-    num_perm: values of a signature; the estimate's error is about its root's inverse
-    seed: of the hash functions
-    skip_bad_records: log and leave out records that cannot be read
-    """
-
-    key: str = "text"
+    key: str = "text"  #: field of the text
+    #: least Jaccard similarity of two records' n-grams that removes the later one
     threshold: float = 0.8
-    ngram: int = 13
-    num_perm: int = 128
-    seed: int = 1
-    skip_bad_records: bool = False
+    ngram: int = 13  #: characters of an n-gram, after lower-casing and without punctuation
+    num_perm: int = 128  #: values of a signature; the estimate's error is about its root's inverse
+    seed: int = 1  #: of the hash functions
+    skip_bad_records: bool = False  #: log and leave out records that cannot be read
 
 
 class DedupReport(NamedTuple):
-    """What a run has removed.
+    """What a run has removed."""
 
-    inputs: files read
-    records: records read
-    skipped: records that could not be read
-    removed: of them, near duplicates of an earlier one
-    identical: of the removed, those with an estimated similarity of 1
-    characters: of all texts
-    characters_removed: of the removed texts
-    """
-
-    inputs: int = 0
-    records: int = 0
-    skipped: int = 0
-    removed: int = 0
-    identical: int = 0
-    characters: int = 0
-    characters_removed: int = 0
+    inputs: int = 0  #: files read
+    records: int = 0  #: records read
+    skipped: int = 0  #: records that could not be read
+    removed: int = 0  #: of them, near duplicates of an earlier one
+    identical: int = 0  #: of the removed, those with an estimated similarity of 1
+    characters: int = 0  #: of all texts
+    characters_removed: int = 0  #: of the removed texts
 
     def __str__(self) -> str:
         share = self.removed / max(self.records, 1)

@@ -23,9 +23,9 @@ from wafer.data.text.pieces import for_pieces
 from wafer.data.text.tokenizer import tokenizing
 
 __all__ = [
-    "EncodeCounts",
     "Encoded",
     "Encoder",
+    "ReadCounts",
     "count_marks",
     "current",
     "current_for_pieces",
@@ -38,56 +38,41 @@ __all__ = [
 ]
 
 
-class EncodeCounts(NamedTuple):
-    """What is counted besides, where a read hook makes the texts.
+class ReadCounts(NamedTuple):
+    """Sums over what is read."""
 
-    raw_bytes: of the texts, in UTF-8
-    clean_characters, clean_bytes: of the mended texts
-    empty: records without text
-    failed: records left out because their hook fails
-    sequences: before they share rows
-    without_image: records whose image is missing, or with too many
-    """
+    records: int = 0  #: texts read
+    skipped: int = 0  #: records that could not be read, or whose hook fails
+    discarded: int = 0  #: records or rests too short or too long
+    characters: int = 0  #: of the texts
+    rows: int = 0  #: made so far, those not yet written included
+    raw_bytes: int = 0  #: of the texts, in UTF-8; this and the next four where a hook makes them
+    clean_characters: int = 0  #: of the mended texts
+    clean_bytes: int = 0  #: of the mended texts, in UTF-8
+    empty: int = 0  #: records without text
+    sequences: int = 0  #: before they share rows
+    marks: int = 0  #: special tokens that stood in the texts
+    without_image: int = 0  #: records whose image is missing, or with too many
 
-    raw_bytes: int = 0
-    clean_characters: int = 0
-    clean_bytes: int = 0
-    empty: int = 0
-    failed: int = 0
-    sequences: int = 0
-    without_image: int = 0
+    def plus(self, **more: int) -> "ReadCounts":
+        """Add to some of the sums."""
+        return self._replace(**{key: getattr(self, key) + n for key, n in more.items()})
 
 
 class Encoded(NamedTuple):
-    """A batch of records in tokens.
+    """A batch of records in tokens."""
 
-    sequences: per record [n] ids, or [3, n] ids, loss mask and labels
-    characters: of the texts
-    discarded: records too short, or too long for a row
-    tally: see ``EncodeCounts``
-    marks: special tokens that stood in the texts
-    """
-
-    sequences: list[Any]
-    characters: int
-    discarded: int
-    tally: EncodeCounts = EncodeCounts()
-    marks: int = 0
+    sequences: list[Any]  #: per record [n] ids, or [3, n] ids, loss mask and labels
+    counts: ReadCounts  #: besides the records that were read
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Everything an encoding depends on; small enough to send to a process.
+    """Everything an encoding depends on; small enough to send to a process."""
 
-    Attributes:
-        settings: the run's.
-        vocabulary: ids.
-        tokenizer: its JSON.
-    """
-
-    settings: Any
-    vocabulary: RowVocabulary
-    tokenizer: str
+    settings: Any  #: the run's
+    vocabulary: RowVocabulary  #: ids
+    tokenizer: str  #: its JSON
 
 
 _WIKITEXT = (  # in this order, which decides where two of them meet
@@ -207,7 +192,6 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
     ids = _encoded(texts, tokenizer)
-    characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
         unread = iter(ids)
         read = [[next(unread) for _ in record] for record in records]
@@ -218,7 +202,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         ids = [to_array(tokens) for tokens in ids]
         rows = [np.append(tokens, np.int32(eos)) if len(tokens) else None for tokens in ids]
     kept = [row for row in rows if row is not None]
-    return Encoded(kept, characters, len(rows) - len(kept), marks=count_marks(ids, tokenizer))
+    return _counted(rows, kept, texts, count_marks(ids, tokenizer))
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -252,8 +236,12 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
         ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
         rows.append(np.array(ids, np.int32))
     kept = [row for row in rows if (row != eos).any()]
-    marks = count_marks(encoded, tokenizer)
-    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks=marks)
+    return _counted(rows, kept, texts, count_marks(encoded, tokenizer))
+
+
+def _counted(rows: Sequence[Any], kept: list[Any], texts: Sequence[str], marks: int) -> Encoded:
+    discarded, characters = len(rows) - len(kept), sum(map(len, texts))
+    return Encoded(kept, ReadCounts(discarded=discarded, characters=characters, marks=marks))
 
 
 def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:

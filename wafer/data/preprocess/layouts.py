@@ -6,7 +6,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ import numpy as np
 from wafer.data.batching.objectives import (
     corrupt_spans,
     fill_in_the_middle,
-    noise_spans,
-    raw_length,
+    longest_source,
 )
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 from wafer.data.preprocess.encode import current, current_for_pieces
@@ -27,7 +26,17 @@ from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.data.text.pieces import decode_inside
 from wafer.errors import DataError
 
-__all__ = ["Draws", "Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
+__all__ = [
+    "Draws",
+    "Layout",
+    "Row",
+    "fim_row",
+    "layout_of",
+    "lm_row",
+    "padded",
+    "spans_and_places",
+    "vsl_row",
+]
 
 Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
 Draws = Callable[[], np.random.Generator]  # the generator of a row, made where one is used
@@ -35,22 +44,16 @@ Draws = Callable[[], np.random.Generator]  # the generator of a row, made where 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a mode lays out its rows.
+    """How a mode lays out its rows."""
 
-    Attributes:
-        groups: the HDF5 datasets.
-        packer: makes the packer.
-        shape: (what the packer gave, this row's draws) -> arrays, one for each group.
-        heavy: shaping is worth a process of its own.
-        attachments: datasets beside the groups, whose arrays follow theirs in a row.
-        described: further keys of ``data_params.json``.
-    """
-
-    groups: tuple[RowGroup, ...]
-    packer: Callable[[], Packer]
+    groups: tuple[RowGroup, ...]  #: the HDF5 datasets
+    packer: Callable[[], Packer]  #: makes the packer
+    #: (what the packer gave, this row's draws) -> arrays, one for each group
     shape: Callable[[Any, Draws], Row]
-    heavy: bool = False
+    heavy: bool = False  #: shaping is worth a process of its own
+    #: datasets beside the groups, whose arrays follow theirs in a row
     attachments: tuple[Attachment, ...] = ()
+    #: further keys of ``data_params.json``
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -75,11 +78,15 @@ def lm_row(tokens: np.ndarray, length: int, pad_id: int) -> np.ndarray:
 
 def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarray:
     """Sequences [3, n] side by side, with ``attention_span`` and ``position_ids``: [5, length]."""
-    positions = np.concatenate([np.arange(block.shape[1]) for block in blocks])
-    spans = np.concatenate([np.arange(block.shape[1])[::-1] for block in blocks])
-    rows = np.concatenate([*blocks], axis=1)
-    rows = np.concatenate([rows, spans[None], positions[None]])
-    return padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
+    rows = np.concatenate(blocks, axis=1)
+    rows = np.concatenate([rows, spans_and_places(block.shape[1] for block in blocks)])
+    return padded(rows, length, (pad_id, 0, pad_id, 0, 0))
+
+
+def spans_and_places(lengths: Iterable[int]) -> np.ndarray:
+    """[2, n] positions from each to its sequence's end, and from its beginning."""
+    places = [np.arange(length) for length in lengths]
+    return np.stack([np.concatenate([one[::-1] for one in places]), np.concatenate(places)])
 
 
 def _lm_shape(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
@@ -210,19 +217,13 @@ def _bert_layout(settings: Settings, ids: RowVocabulary) -> Layout:
 
 
 def _t5_layout(settings: Settings, shape: Callable[[Any, Draws], Row]) -> Layout:
-    density, mean = settings.noise_density, settings.mean_noise_span_length
-    raw, target = raw_length(settings.max_seq_length, density, mean)
-    if target > settings.tgt_max_sequence_length:
-        raise DataError(
-            f"tgt_max_sequence_length: {settings.tgt_max_sequence_length} is too short: "
-            f"{raw} tokens, the most that fit max_seq_length {settings.max_seq_length}, have "
-            f"targets of up to {target}"
-        )
-    spans = noise_spans(raw, density, mean)[1]
-    if spans > settings.extra_ids:
-        raise DataError(
-            f"extra_ids: {settings.extra_ids} sentinels, but a row hides {spans} spans; raise it"
-        )
+    raw = longest_source(
+        settings.max_seq_length,
+        settings.tgt_max_sequence_length,
+        settings.extra_ids,
+        settings.noise_density,
+        settings.mean_noise_span_length,
+    )
     groups = (
         RowGroup("data_0", ("input_ids", "attention_mask"), settings.max_seq_length),
         RowGroup(

@@ -9,8 +9,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess import progress
+from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.layouts import Layout
-from wafer.data.preprocess.progress import OutputCounts, ReadCounts, ResumePoint, Saved
+from wafer.data.preprocess.progress import OutputCounts, ResumePoint, Saved
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
@@ -22,18 +23,12 @@ __all__ = ["OutputSummary", "PreprocessJob", "Sink", "filled", "outputs"]
 
 
 class OutputSummary(NamedTuple):
-    """What a run has written.
+    """What a run has written."""
 
-    folder: of the output
-    written: HDF5 files and what is in them
-    counts: of what was read
-    params: the content of ``data_params.json``
-    """
-
-    folder: pathlib.Path
-    written: OutputCounts
-    counts: ReadCounts
-    params: dict[str, Any]
+    folder: pathlib.Path  #: of the output
+    written: OutputCounts  #: HDF5 files and what is in them
+    counts: ReadCounts  #: of what was read
+    params: dict[str, Any]  #: the content of ``data_params.json``
 
     def __str__(self) -> str:
         after = self.params["post-process"]

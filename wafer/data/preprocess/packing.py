@@ -5,6 +5,7 @@ that a killed run goes on with the very rows it would have made.
 """
 
 import abc
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ class Packer(abc.ABC):
     """
 
     discarded: int = 0
+
+    def long_enough(self, pieces: Sequence[Any], sizes: Iterable[int], least: int) -> list[Any]:
+        """Return the pieces of a sequence that have so many tokens; one without any is discarded.
+
+        Args:
+            pieces: of one sequence.
+            sizes: tokens of each.
+            least: tokens that a piece must have.
+        """
+        kept = [piece for piece, size in zip(pieces, sizes, strict=True) if size >= least]
+        self.discarded += not kept
+        return kept
 
     @abc.abstractmethod
     def add(self, sequence: Any) -> list[Any]:
@@ -112,9 +125,7 @@ class SinglePacker(Packer):
             return [sequence]
         step = range(0, max(len(sequence) - self._shared, 1), self._length)
         pieces = [sequence[i : i + self._length + self._shared] for i in step]
-        kept = [piece for piece in pieces if len(piece) >= self._shortest]
-        self.discarded += not kept
-        return kept
+        return self.long_enough(pieces, map(len, pieces), self._shortest)
 
 
 class BinPacker(Packer):

@@ -29,14 +29,10 @@ Document = tuple[Any, ...]
 
 
 class Parts(NamedTuple):
-    """Which part a document belongs to: the same for equal documents.
+    """Which part a document belongs to: the same for equal documents."""
 
-    seed: of the hashes
-    bounds: [K - 1] uint64, the least hash of each part but the first
-    """
-
-    seed: int
-    bounds: np.ndarray
+    seed: int  #: of the hashes
+    bounds: np.ndarray  #: [K - 1] uint64, the least hash of each part but the first
 
     def part_of(self, document: Document) -> int:
         """The part of a document's texts."""

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.files import appearing_whole
+from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.records import RecordPosition
 from wafer.data.preprocess.settings import RunSettings
 from wafer.errors import DataError
 
 __all__ = [
     "OutputCounts",
-    "ReadCounts",
     "ResumePoint",
     "Saved",
     "deciding",
@@ -43,51 +43,16 @@ _FREE = (
 )
 
 
-class ReadCounts(NamedTuple):
-    """Sums over everything read so far.
-
-    records: texts read
-    skipped: records that could not be read
-    discarded: records or rests too short or too long
-    characters: of the texts
-    rows: made so far, those not yet written included
-    raw_bytes, clean_characters, clean_bytes, empty, sequences, without_image: see ``EncodeCounts``
-    marks: special tokens that stood in the texts
-    """
-
-    records: int = 0
-    skipped: int = 0
-    discarded: int = 0
-    characters: int = 0
-    rows: int = 0
-    raw_bytes: int = 0
-    clean_characters: int = 0
-    clean_bytes: int = 0
-    empty: int = 0
-    sequences: int = 0
-    marks: int = 0
-    without_image: int = 0
-
-
 class OutputCounts(NamedTuple):
-    """What the complete files hold.
+    """What the complete files hold."""
 
-    files: their number
-    rows: in them; tokens for the corpus format
-    slots: positions of all rows
-    tokens: positions in use
-    loss: positions that carry loss
-    pads: positions whose id is that of padding
-    plain: positions whose id is neither that of padding nor the end mark
-    """
-
-    files: int = 0
-    rows: int = 0
-    slots: int = 0
-    tokens: int = 0
-    loss: int = 0
-    pads: int = 0
-    plain: int = 0
+    files: int = 0  #: their number
+    rows: int = 0  #: in them; tokens for the corpus format
+    slots: int = 0  #: positions of all rows
+    tokens: int = 0  #: positions in use
+    loss: int = 0  #: positions that carry loss
+    pads: int = 0  #: positions whose id is that of padding
+    plain: int = 0  #: positions whose id is neither that of padding nor the end mark
 
     def plus(self, groups: Sequence[np.ndarray], tokens: int, eos: int, pad: int) -> "OutputCounts":
         """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
@@ -106,18 +71,12 @@ class OutputCounts(NamedTuple):
 
 
 class ResumePoint(NamedTuple):
-    """A point between two batches from which the run can go on.
+    """A point between two batches from which the run can go on."""
 
-    position: next record
-    bytes_read: of the input
-    counts: sums
-    packer: what the packer holds
-    """
-
-    position: RecordPosition
-    bytes_read: int
-    counts: ReadCounts
-    packer: dict[str, np.ndarray]
+    position: RecordPosition  #: next record
+    bytes_read: int  #: of the input
+    counts: ReadCounts  #: sums
+    packer: dict[str, np.ndarray]  #: what the packer holds
 
 
 def deciding(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,32 +52,22 @@ class Columns(tuple[str, ...]):
 
 
 class RecordPosition(NamedTuple):
-    """Where reading stands: the record to read next.
+    """Where reading stands: the record to read next."""
 
-    file: index of the file
-    record: index of the record in it (for JSON lines, the line)
-    """
-
-    file: int = 0
-    record: int = 0
+    file: int = 0  #: index of the file
+    record: int = 0  #: index of the record in it (for JSON lines, the line)
 
 
 BEGINNING = RecordPosition()
 
 
 class RecordBatch(NamedTuple):
-    """Records that are worked on together.
+    """Records that are worked on together."""
 
-    records: their texts, in the order of the files
-    end: where the next batch begins
-    bytes_read: bytes of the input that were read so far, for a progress bar
-    skipped: records left out because they could not be read
-    """
-
-    records: list[Record]
-    end: RecordPosition
-    bytes_read: int
-    skipped: int
+    records: list[Record]  #: their texts, in the order of the files
+    end: RecordPosition  #: where the next batch begins
+    bytes_read: int  #: bytes of the input that were read so far, for a progress bar
+    skipped: int  #: records left out because they could not be read
 
 
 class _Read(NamedTuple):

@@ -7,6 +7,7 @@ on the input and the settings alone. After each HDF5 file the standing is saved.
 import functools
 import logging
 import math
+import operator
 import os
 import pathlib
 import time
@@ -26,12 +27,12 @@ from tokenizers import Tokenizer
 
 from models.files import appearing_whole
 from wafer.data.preprocess import progress as standings
-from wafer.data.preprocess.encode import Encoded, Encoder, encode
+from wafer.data.preprocess.encode import Encoded, Encoder, ReadCounts, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
 from wafer.data.preprocess.output import OutputSummary, PreprocessJob, Sink, outputs
 from wafer.data.preprocess.packing import Packer
 from wafer.data.preprocess.pool import Pool, open_pool
-from wafer.data.preprocess.progress import ReadCounts, ResumePoint, Saved, fingerprint
+from wafer.data.preprocess.progress import ResumePoint, Saved, fingerprint
 from wafer.data.preprocess.records import (
     BEGINNING,
     RecordBatch,
@@ -232,23 +233,11 @@ def _packed(
         for sequence in texts.sequences:
             if counts.rows + len(full) < limit:
                 full += [sequence] if corpus else packer.add(sequence)
-        earlier += texts.discarded
         first = counts.rows
-        tally = texts.tally
-        counts = ReadCounts(
-            counts.records + len(batch.records) - tally.failed,
-            counts.skipped + batch.skipped + tally.failed,
-            earlier + packer.discarded,
-            counts.characters + texts.characters,
-            first + len(full),
-            counts.raw_bytes + tally.raw_bytes,
-            counts.clean_characters + tally.clean_characters,
-            counts.clean_bytes + tally.clean_bytes,
-            counts.empty + tally.empty,
-            counts.sequences + tally.sequences,
-            counts.marks + texts.marks,
-            counts.without_image + tally.without_image,
-        )
+        counts = ReadCounts(*map(operator.add, counts, texts.counts))
+        counts = counts.plus(records=len(batch.records), skipped=batch.skipped, rows=len(full))
+        earlier += texts.counts.discarded
+        counts = counts._replace(discarded=earlier + packer.discarded)
         position, read = batch.end, batch.bytes_read
         yield (full, first), ResumePoint(position, read, counts, packer.state())
         if counts.rows >= limit:

@@ -19,16 +19,11 @@ _REMEMBERED = 32  # documents that second texts are taken from
 
 
 class SentencePair(NamedTuple):
-    """What a row is made of.
+    """What a row is made of."""
 
-    first: [n] token ids
-    second: [m] token ids
-    is_random: 1 when the second text does not follow the first
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    is_random: int
+    first: np.ndarray  #: [n] token ids
+    second: np.ndarray  #: [m] token ids
+    is_random: int  #: 1 when the second text does not follow the first
 
 
 def sentences(text: str) -> list[str]:

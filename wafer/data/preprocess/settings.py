@@ -22,7 +22,7 @@ from wafer.data.text.contexts import Contexts
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["MODES", "Probability", "RunSettings", "Settings", "described"]
+__all__ = ["MODES", "Probability", "RunSettings", "Settings"]
 
 Mode = Literal[
     "LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "MLM_NSP", "T5"
@@ -48,11 +48,6 @@ def _shares(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
-def described(text: str) -> Any:
-    """A field's description, which is also the command line's help."""
-    return Field(description=text)
-
-
 class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}):
     """Keys of every preprocessing: what is read, where rows go, the tokenizer's files.
 
@@ -62,69 +57,47 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     mode: Any
     use_ftfy: Any
 
-    input_dir: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(_paths),
-        described("file, folder of files, or Hugging Face dataset on disk; several with commas"),
-    ] = None
-    metadata_files: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(_paths),
-        described("text files that list input files, one to a line"),
-    ] = None
-    output_dir: Annotated[str, described("folder for the rows")] = "./data_dir/"
-    output_name: Annotated[
-        str, AfterValidator(file_name), described("prefix of the file names, without folders")
-    ] = "examples"
-    processes: Annotated[PositiveInt | None, described("processes that tokenize; all cores")] = None
-    files_per_record: Annotated[PositiveInt, described("rows in one HDF5 file")] = 50_000
-    compression: Annotated[Literal["gzip", "none"], described("of the HDF5 chunks")] = "gzip"
-    write_remainder: Annotated[Bool, described("keep the last, partly filled file and rows")] = True
-    resume_from_checkpoint: Annotated[
-        Bool | None,
-        described("true: must continue; false: begin again; default: continue if possible"),
-    ] = None
-    encode_special_tokens: Annotated[
-        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
-    ] = False
-    skip_bad_records: Annotated[
-        Bool, described("log records that cannot be read and go on, instead of stopping")
-    ] = False
-    display_pbar: Annotated[Bool, described("show progress")] = True
+    #: file, folder of files, or Hugging Face dataset on disk; several with commas
+    input_dir: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
+    #: text files that list input files, one to a line
+    metadata_files: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
+    output_dir: str = "./data_dir/"  #: folder for the rows
+    #: prefix of the file names, without folders
+    output_name: Annotated[str, AfterValidator(file_name)] = "examples"
+    processes: PositiveInt | None = None  #: processes that tokenize; all cores
+    files_per_record: PositiveInt = 50_000  #: rows in one HDF5 file
+    compression: Literal["gzip", "none"] = "gzip"  #: of the HDF5 chunks
+    write_remainder: Bool = True  #: keep the last, partly filled file and rows
+    #: true: must continue; false: begin again; default: continue if possible
+    resume_from_checkpoint: Bool | None = None
+    #: read special tokens that stand in a text, such as <|endoftext|>, as text
+    encode_special_tokens: Bool = False
+    #: log records that cannot be read and go on, instead of stopping
+    skip_bad_records: Bool = False
+    display_pbar: Bool = True  #: show progress
+    #: shares such as 0.95,0.05: parts without common documents, OUTPUT_DIR/split_0, ...
     split: Annotated[
-        tuple[PositiveFloat, ...] | None,
-        Field(min_length=2),
-        BeforeValidator(_shares),
-        described(
-            "shares such as 0.95,0.05: parts without common documents, OUTPUT_DIR/split_0, ..."
-        ),
+        tuple[PositiveFloat, ...] | None, Field(min_length=2), BeforeValidator(_shares)
     ] = None
-    seed: Annotated[NonNegativeInt, described("of everything random")] = 0
+    seed: NonNegativeInt = 0  #: of everything random
 
-    huggingface_tokenizer: Annotated[
-        str | None, described("tokenizer.json, or a folder with one (HuggingFaceTokenizer)")
-    ] = None
-    eos_id: Annotated[
-        NonNegativeInt | None, described("end of a document; the tokenizer's own")
-    ] = None
-    pad_id: Annotated[NonNegativeInt | None, described("id of unused positions; eos_id")] = None
+    #: tokenizer.json, or a folder with one (HuggingFaceTokenizer)
+    huggingface_tokenizer: str | None = None
+    eos_id: NonNegativeInt | None = None  #: end of a document; the tokenizer's own
+    pad_id: NonNegativeInt | None = None  #: id of unused positions; eos_id
 
-    max_seq_length: Annotated[
-        Annotated[PositiveInt, Field(ge=2)], described("S, tokens in a row")
-    ] = 2048
-    short_seq_prob: Annotated[Probability, described("share of rows cut short at random")] = 0.0
-    min_sequence_len: Annotated[NonNegativeInt, described("shorter sequences are left out")] = 10
-    ftfy_normalizer: Annotated[
-        Literal["NFC", "NFKC", "NFD", "NFKD"] | None,
-        described("normal form that ftfy brings text to"),
-    ] = "NFC"
-    wikitext_detokenize: Annotated[Bool, described("undo WikiText's spaces")] = False
+    max_seq_length: Annotated[PositiveInt, Field(ge=2)] = 2048  #: S, tokens in a row
+    short_seq_prob: Probability = 0.0  #: share of rows cut short at random
+    min_sequence_len: NonNegativeInt = 10  #: shorter sequences are left out
+    #: normal form that ftfy brings text to
+    ftfy_normalizer: Literal["NFC", "NFKC", "NFD", "NFKD"] | None = "NFC"
+    wikitext_detokenize: Bool = False  #: undo WikiText's spaces
 
-    fim_rate: Annotated[Probability, described("share of documents with a moved middle")] = 0.9
-    spm_rate: Annotated[Probability, described("share of those with the suffix first")] = 0.5
-    fim_prefix_tok: Annotated[str, described("mark before the prefix")] = "<fim_prefix>"
-    fim_middle_tok: Annotated[str, described("mark before the middle")] = "<fim_middle>"
-    fim_suffix_tok: Annotated[str, described("mark before the suffix")] = "<fim_suffix>"
+    fim_rate: Probability = 0.9  #: share of documents with a moved middle
+    spm_rate: Probability = 0.5  #: share of those with the suffix first
+    fim_prefix_tok: str = "<fim_prefix>"  #: mark before the prefix
+    fim_middle_tok: str = "<fim_middle>"  #: mark before the middle
+    fim_suffix_tok: str = "<fim_suffix>"  #: mark before the suffix
 
     @property
     @abc.abstractmethod
@@ -143,7 +116,7 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
 
 
 class Settings(RunSettings):
-    """Every key of preprocessing; the descriptions are also the command line's help.
+    """Every key of preprocessing; their meanings are also the command line's help.
 
     Attributes:
         no_effect: keys of the vendor's script that change nothing here.
@@ -156,64 +129,46 @@ class Settings(RunSettings):
         "remove_bos_in_chunks",
     )
 
-    mode: Annotated[Mode, described("what the rows are for")] = "LMData"
-    data_format: Annotated[
-        Literal["sample", "corpus"], described("rows, or one long list of tokens (LMData)")
-    ] = "sample"
+    mode: Mode = "LMData"  #: what the rows are for
+    #: rows, or one long list of tokens (LMData)
+    data_format: Literal["sample", "corpus"] = "sample"
 
-    tokenizer_type: Annotated[
-        Tokenizers,
-        described("TrainBPE learns one from the texts, the others read files"),
-    ]
-    vocab_file: Annotated[
-        str | None, described("GPT-2's merges (vocab.bpe), or BERT's vocab.txt")
-    ] = None
-    encoder_file: Annotated[
-        str | None, described("GPT-2's encoder.json, or NeoX's tokenizer.json")
-    ] = None
-    vocab_size: Annotated[
-        PositiveInt | None, described("V to train, special tokens included (TrainBPE)")
-    ] = None
-    do_lower: Annotated[Bool, described("lower the case (BertTokenizer)")] = False
+    tokenizer_type: Tokenizers  #: TrainBPE learns one from the texts, the others read files
+    vocab_file: str | None = None  #: GPT-2's merges (vocab.bpe), or BERT's vocab.txt
+    encoder_file: str | None = None  #: GPT-2's encoder.json, or NeoX's tokenizer.json
+    vocab_size: PositiveInt | None = None  #: V to train, special tokens included (TrainBPE)
+    do_lower: Bool = False  #: lower the case (BertTokenizer)
 
-    pack_sequences: Annotated[Bool, described("let rows go on across documents")] = True
-    fold_long_doc: Annotated[Bool, described("VSL: cut long documents instead of leaving out")] = (
-        True
-    )
-    jsonl_key: Annotated[str, described("field or column with the text")] = "text"
-    prompt_key: Annotated[str, described("field with the prompt")] = "prompt"
-    completion_key: Annotated[str, described("field with the completion")] = "completion"
-    sep_token: Annotated[str | None, described("token between prompt and completion")] = None
-    multi_turn_key: Annotated[
-        str | None,
-        described("field with a conversation, instead of prompt and completion (messages)"),
-    ] = None
-    multi_turn_content_key: Annotated[str, described("where a turn holds its text")] = "content"
-    multi_turn_role_key: Annotated[str, described("where a turn says who speaks")] = "role"
-    contexts_key: Annotated[
-        str | None,
-        described("field with retrieved contexts, which go before the prompt while they fit"),
-    ] = None
-    context_separator: Annotated[str, described("text after each context")] = "\n\n"
-    prompt_prefix: Annotated[str, described("text before each prompt")] = ""
-    completion_prefix: Annotated[str, described("text before each completion, without loss")] = ""
-    eos_after_prompt: Annotated[Bool, described("put eos_id after each prompt, too")] = False
-    use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = False
+    pack_sequences: Bool = True  #: let rows go on across documents
+    fold_long_doc: Bool = True  #: VSL: cut long documents instead of leaving out
+    jsonl_key: str = "text"  #: field or column with the text
+    prompt_key: str = "prompt"  #: field with the prompt
+    completion_key: str = "completion"  #: field with the completion
+    sep_token: str | None = None  #: token between prompt and completion
+    #: field with a conversation, instead of prompt and completion (messages)
+    multi_turn_key: str | None = None
+    multi_turn_content_key: str = "content"  #: where a turn holds its text
+    multi_turn_role_key: str = "role"  #: where a turn says who speaks
+    #: field with retrieved contexts, which go before the prompt while they fit
+    contexts_key: str | None = None
+    context_separator: str = "\n\n"  #: text after each context
+    prompt_prefix: str = ""  #: text before each prompt
+    completion_prefix: str = ""  #: text before each completion, without loss
+    eos_after_prompt: Bool = False  #: put eos_id after each prompt, too
+    use_ftfy: Bool = False  #: mend broken Unicode with ftfy
 
-    tgt_max_sequence_length: Annotated[PositiveInt, described("T5: tokens of a target row")] = 114
-    extra_ids: Annotated[NonNegativeInt, described("T5: sentinels after the vocabulary")] = 100
+    tgt_max_sequence_length: PositiveInt = 114  #: T5: tokens of a target row
+    extra_ids: NonNegativeInt = 100  #: T5: sentinels after the vocabulary
 
     write_in_batch: Any = None
     split_text_to_tokenize: Any = None
     chunk_len_to_split: Any = None
     remove_bos_in_chunks: Any = None
-    inverted_mask: Annotated[Literal[False], described("not supported")] = False
-    input_ids_dtype: Annotated[Literal["int32"], described("always int32")] = "int32"
-    input_mask_dtype: Annotated[Literal["int32"], described("always int32")] = "int32"
-    noise_density: Annotated[
-        PositiveFloat, Field(lt=1), described("T5: share of hidden tokens")
-    ] = 0.15
-    mean_noise_span_length: Annotated[PositiveFloat, described("T5: mean hidden span")] = 3.0
+    inverted_mask: Literal[False] = False  #: not supported
+    input_ids_dtype: Literal["int32"] = "int32"  #: always int32
+    input_mask_dtype: Literal["int32"] = "int32"  #: always int32
+    noise_density: Annotated[PositiveFloat, Field(lt=1)] = 0.15  #: T5: share of hidden tokens
+    mean_noise_span_length: PositiveFloat = 3.0  #: T5: mean hidden span
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.text.textfiles import read_json, text_lines, words_of
 from wafer.data.text.tokenizer import load_tokenizer, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
@@ -17,9 +17,12 @@ __all__ = [
     "END_MARKS",
     "RowVocabulary",
     "build_vocabulary",
+    "check_ids",
     "describe",
+    "fim_ids",
     "first_of",
     "gpt2_tokenizer",
+    "needed",
 ]
 
 END_MARKS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
@@ -27,30 +30,20 @@ _PADS = ("<pad>", "[PAD]", "<|pad|>")
 
 
 class RowVocabulary(NamedTuple):
-    """Ids that the rows need.
+    """Ids that the rows need."""
 
-    size: V, sentinels of T5 included
-    eos_id: end of a document
-    pad_id: unused positions
-    sep_id: between prompt and completion, or None
-    cls_id: begins a BERT row, or None
-    mask_id: hides a token of a BERT row, or None
-    fim: ids of the prefix, middle and suffix marks, or None
-    before: ids before each prompt, and before each completion
-    special: texts of the special tokens, of a vendor's file with a read hook
-    image_id: stands for an image in a text, or None
-    """
-
-    size: int
-    eos_id: int
-    pad_id: int
-    sep_id: int | None = None
-    cls_id: int | None = None
-    mask_id: int | None = None
-    fim: tuple[int, int, int] | None = None
+    size: int  #: V, sentinels of T5 included
+    eos_id: int  #: end of a document
+    pad_id: int  #: unused positions
+    sep_id: int | None = None  #: between prompt and completion, or None
+    cls_id: int | None = None  #: begins a BERT row, or None
+    mask_id: int | None = None  #: hides a token of a BERT row, or None
+    fim: tuple[int, int, int] | None = None  #: ids of the prefix, middle and suffix marks, or None
+    #: ids before each prompt, and before each completion
     before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    #: texts of the special tokens, of a vendor's file with a read hook
     special: SpecialTokens = SpecialTokens()
-    image_id: int | None = None
+    image_id: int | None = None  #: stands for an image in a text, or None
 
 
 def _existing(settings: Settings, key: str) -> pathlib.Path:
@@ -146,7 +139,17 @@ def first_of(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
     return next((i for i in ids if i is not None), None)
 
 
-def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
+def needed(tokenizer: Tokenizer, name: str, key: str) -> int:
+    """Return the id of a token that a mode cannot do without.
+
+    Args:
+        tokenizer: whose vocabulary is searched.
+        name: of the token.
+        key: of the settings, for the message.
+
+    Raises:
+        DataError: the vocabulary lacks it.
+    """
     index = tokenizer.token_to_id(name)
     if index is None:
         raise DataError(
@@ -154,6 +157,33 @@ def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
             "with it"
         )
     return index
+
+
+def fim_ids(settings: RunSettings, tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """Return the ids of the prefix, middle and suffix marks.
+
+    Raises:
+        DataError: the vocabulary lacks one.
+    """
+    keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
+    pre, mid, suf = (needed(tokenizer, getattr(settings, key), key) for key in keys)
+    return pre, mid, suf
+
+
+def check_ids(size: int, eos_id: int, pad_id: int) -> None:
+    """Check the ids of the end mark and of padding against the size of the vocabulary.
+
+    Args:
+        size: V.
+        eos_id: of the end mark.
+        pad_id: of padding.
+
+    Raises:
+        DataError: one is outside.
+    """
+    for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
+        if value >= size:
+            raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
 
 
 def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
@@ -170,22 +200,18 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
     if pad_id is None:
         own = first_of(tokenizer, _PADS) if settings.mode in ("MLM", "MLM_NSP", "T5") else None
         pad_id = eos_id if own is None else own
-    for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
-        if value >= size:
-            raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
+    check_ids(size, eos_id, pad_id)
     out = RowVocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
     if settings.mode.startswith("MLM"):
         names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
-        return out._replace(**{k: _needed(tokenizer, v, "MLM") for k, v in names.items()})
+        return out._replace(**{k: needed(tokenizer, v, "MLM") for k, v in names.items()})
     if settings.mode == "FIM":
-        keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
-        pre, mid, suf = (_needed(tokenizer, getattr(settings, key), key) for key in keys)
-        return out._replace(fim=(pre, mid, suf))
+        return out._replace(fim=fim_ids(settings, tokenizer))
     if settings.mode.startswith("Summarization"):
         encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
         out = out._replace(
             before=(encode(settings.prompt_prefix), encode(settings.completion_prefix))
         )
         if settings.sep_token is not None:
-            return out._replace(sep_id=_needed(tokenizer, settings.sep_token, "sep_token"))
+            return out._replace(sep_id=needed(tokenizer, settings.sep_token, "sep_token"))
     return out

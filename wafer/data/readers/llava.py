@@ -33,16 +33,11 @@ _FEATURES = (4, 5, 6)
 
 
 class ImageSlots(NamedTuple):
-    """Where images are in a row.
+    """Where images are in a row."""
 
-    first: first slot in every row; None: each row tells (F = 5)
-    number: slots of an image
-    token: id they take
-    """
-
-    first: int | None
-    number: int
-    token: int
+    first: int | None  #: first slot in every row; None: each row tells (F = 5)
+    number: int  #: slots of an image
+    token: int  #: id they take
 
 
 def load_image(

@@ -13,12 +13,11 @@ from wafer.data.batching.dataset import Context
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.rowfiles.rules import RowGroup, checked_row
-from wafer.data.tasks import TASKS
+from wafer.data.tasks import stored_features
 from wafer.errors import DataError
 
 __all__ = ["own_batches"]
 
-_COUNTED = ("lengths", "decoder_lengths", "context_lengths")  # we count these ourselves
 _OPTIONAL = ("loss_mask",)
 _END = object()
 
@@ -123,9 +122,7 @@ class _Loader:
         config = self._context.config
         if config is None:
             return {}
-        length = self._cfg.max_sequence_length or config.max_length or 512
-        wanted = TASKS[self._cfg.task].features(self._cfg, config, length)
-        return {name: feature for name, feature in wanted.items() if name not in _COUNTED}
+        return stored_features(self._cfg, config)
 
     def _arrays(self, batch: Any, rows: int) -> Rows:
         """The batch as arrays of the right names, dtypes and shapes."""

@@ -57,17 +57,11 @@ _HELD_OUT_PER_256 = 13  # about 5 % of the functions, chosen by a hash of their 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """De-duplicated functions, split by function.
+    """De-duplicated functions, split by function."""
 
-    Attributes:
-        train: function sources for training.
-        held_out: function sources for evaluation; no text stands in both.
-        digest: hexadecimal SHA-256 over all texts.
-    """
-
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
-    digest: str
+    train: tuple[str, ...]  #: function sources for training
+    held_out: tuple[str, ...]  #: function sources for evaluation; no text stands in both
+    digest: str  #: hexadecimal SHA-256 over all texts
 
 
 def _outer_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

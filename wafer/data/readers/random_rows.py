@@ -9,26 +9,19 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.readers.text.preferences import pair_row
-from wafer.data.tasks import TaskFeature, row_features
+from wafer.data.tasks import TaskFeature, stored_features
 from wafer.errors import DataError
 
 __all__ = ["RandomRows", "random_rows"]
 
-_COUNTED = ("lengths", "decoder_lengths", "context_lengths")  # the pipeline counts these
-
 
 class _Row(NamedTuple):
-    """One row on its way.
+    """One row on its way."""
 
-    rng: of this row alone
-    vocab: V; ids are from 1
-    classes: of labels
-    valid: shape of a sequence -> which of its places hold tokens
-    """
-
-    rng: np.random.Generator
-    vocab: int
-    classes: int
+    rng: np.random.Generator  #: of this row alone
+    vocab: int  #: V; ids are from 1
+    classes: int  #: of labels
+    #: shape of a sequence -> which of its places hold tokens
     valid: Callable[[tuple[int, ...]], np.ndarray]
 
 
@@ -93,23 +86,14 @@ def _gathered(row: _Row, most: int, length: int, classes: int) -> dict[str, np.n
 
 @dataclasses.dataclass(frozen=True)
 class RandomRows:
-    """Rows of a task, a function of (seed, index) alone.
+    """Rows of a task, a function of (seed, index) alone."""
 
-    Attributes:
-        task: a name of ``wafer.data.tasks.TASKS``.
-        features: of a row, as the task has them.
-        num_examples: rows of one epoch.
-        vocab_size: ids are drawn from [1, vocab_size).
-        classes: labels are drawn from [0, classes).
-        seed: changes every row.
-    """
-
-    task: str
-    features: Mapping[str, TaskFeature]
-    num_examples: int
-    vocab_size: int
-    classes: int
-    seed: int
+    task: str  #: a name of ``wafer.data.tasks.TASKS``
+    features: Mapping[str, TaskFeature]  #: of a row, as the task has them
+    num_examples: int  #: rows of one epoch
+    vocab_size: int  #: ids are drawn from [1, vocab_size)
+    classes: int  #: labels are drawn from [0, classes)
+    seed: int  #: changes every row
 
     def __len__(self) -> int:
         return self.num_examples
@@ -193,7 +177,7 @@ def random_rows(cfg: Any, context: Context) -> Dataset:
     for key, asked, limit, what in limits:
         if limit is not None and asked > limit:
             raise DataError(f"{key}: {asked}, but the model has {limit} {what}")
-    features = {n: f for n, f in row_features(cfg, config).items() if n not in _COUNTED}
+    features = stored_features(cfg, config)
     length = cfg.max_sequence_length or config.max_length or 512
     summary = f"random rows for {cfg.task}: {cfg.num_examples:,}"
     if cfg.task == "lm":

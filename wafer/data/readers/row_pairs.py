@@ -28,12 +28,7 @@ _SEGMENTS = ("questions_token_type_ids", "ctx_token_type_ids")
 
 def _open(folder: str, features: Sequence[str], vocab_size: int | None) -> Hdf5Source:
     source = Hdf5Source([folder], vocab_size)
-    missing = [name for name in features if name not in source.features]
-    if missing:
-        raise DataError(
-            f"{folder}: rows have no {', '.join(missing)}; they have {', '.join(source.features)} "
-            "(data_params.json names them)"
-        )
+    source.require(features)
     return source
 
 

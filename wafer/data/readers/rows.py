@@ -222,12 +222,7 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
     require_length(cfg, folders[0], length)
     written = folder_params(folders[0]).get("post-process", {})
     static = "labels" in first.features
-    missing = set(needed) - set(first.features)
-    if missing:
-        raise DataError(
-            f"{folders[0]}: rows have no {', '.join(sorted(missing))}; they have "
-            f"{', '.join(first.features)} (data_params.json names them)"
-        )
+    first.require(needed)
     most = cfg.max_predictions_per_seq or max(1, round(length * cfg.masked_lm_prob))
     if static:
         transform = functools.partial(_gathered, most=most, kept=needed)
@@ -297,12 +292,7 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
     """
     folders = row_folders(cfg)
     first = Hdf5Source(folders[:1], context.vocab_size)
-    missing = [name for name in _T5 if name not in first.features]
-    if missing:
-        raise DataError(
-            f"{folders[0]}: rows have no {', '.join(missing)}; they have "
-            f"{', '.join(first.features)}. Preprocess in mode T5"
-        )
+    first.require(_T5, "preprocess in mode T5")
     source, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     lengths = "/".join(str(group.length) for group in first.groups)
     return Dataset(

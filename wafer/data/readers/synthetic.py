@@ -12,19 +12,12 @@ __all__ = ["SyntheticSource", "synthetic"]
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticSource:
-    """Random tokens of random length, a function of (seed, index) alone; for smoke tests.
+    """Random tokens of random length, a function of (seed, index) alone; for smoke tests."""
 
-    Attributes:
-        num_examples: examples in one epoch.
-        vocab_size: ids are drawn from [1, vocab_size).
-        max_length: lengths are drawn from [max(1, max_length // 8), max_length].
-        seed: changes every example.
-    """
-
-    num_examples: int
-    vocab_size: int
-    max_length: int
-    seed: int = 0
+    num_examples: int  #: examples in one epoch
+    vocab_size: int  #: ids are drawn from [1, vocab_size)
+    max_length: int  #: lengths are drawn from [max(1, max_length // 8), max_length]
+    seed: int = 0  #: changes every example
 
     def __len__(self) -> int:
         return self.num_examples

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.objectives import corrupt_spans, noise_spans, raw_length
-from wafer.data.batching.rowsets import RowSource, fixed
+from wafer.data.batching.objectives import corrupt_spans, longest_source
+from wafer.data.batching.rowsets import RowSource, fixed, target_row
 from wafer.data.readers.rows import require_length
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
@@ -97,17 +97,9 @@ def _pieces(cfg: Any, vocabulary: Mapping[str, int], longest: int) -> Iterator[n
 
 def _corrupted(row: Rows, rng: np.random.Generator, *, cfg: Any, ids: Mapping[str, int]) -> Rows:
     pair = corrupt_spans(row["tokens"][: int(row["length"])], rng, vocab_size=ids["size"])
-    source = [*pair.source.tolist(), ids["eos"]]
-    target = [*pair.target.tolist(), ids["eos"]]
-    width, height = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
-    return {
-        "row": row["row"],
-        "input_ids": fixed(source, width, ids["pad"]),
-        "attention_mask": fixed([1] * len(source), width),
-        "decoder_input_ids": fixed([ids["start"], *target[:-1]], height, ids["pad"]),
-        "decoder_attention_mask": fixed([1] * len(target), height),
-        "labels": fixed(target, height, ids["pad"]),
-    }
+    source, target = (np.append(part, np.int32(ids["eos"])) for part in pair)
+    lengths = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
+    return {"row": row["row"]} | target_row(source, target, lengths, ids["start"], ids["pad"])
 
 
 def t5_dynamic(cfg: Any, context: Context) -> Dataset:
@@ -117,18 +109,8 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         DataError: a missing file or token, targets that cannot fit.
     """
     vocabulary = _vocabulary(cfg)
-    longest, target = raw_length(cfg.src_max_sequence_length)
-    if target > cfg.tgt_max_sequence_length:
-        raise DataError(
-            f"tgt_max_sequence_length: {cfg.tgt_max_sequence_length} is too short: sources of up "
-            f"to {cfg.src_max_sequence_length} tokens have targets of up to {target}"
-        )
-    spans = noise_spans(longest)[1]
-    if spans > cfg.extra_ids:
-        raise DataError(
-            f"extra_ids: {cfg.extra_ids} sentinels, but a row of {longest} tokens hides {spans} "
-            "spans; raise it, or lower src_max_sequence_length"
-        )
+    lengths = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
+    longest = longest_source(*lengths, cfg.extra_ids)
     size = len(vocabulary) + cfg.extra_ids
     if context.vocab_size is not None and size > context.vocab_size:
         raise DataError(
@@ -199,20 +181,10 @@ def transformer_pairs(cfg: Any, context: Context) -> Dataset:
         seen += len(sources)
         for source, target in zip(map(encode, sources), map(encode, targets), strict=True):
             if 0 < len(source) < width and 0 < len(target) < height:
-                examples.append((source, target))
+                examples.append((source, [*target, marks["eos"]]))
     if not examples:
         raise DataError(f"{cfg.src_data_dir[0]}: no pair of lines that fits {width} and {height}")
-
-    def build(example: tuple[list[int], list[int]]) -> Rows:
-        source, target = example
-        return {
-            "input_ids": fixed(source, width, marks["pad"]),
-            "attention_mask": fixed([1] * len(source), width),
-            "decoder_input_ids": fixed([start, *target], height, marks["pad"]),
-            "decoder_attention_mask": fixed([1] * (len(target) + 1), height),
-            "labels": fixed([*target, marks["eos"]], height, marks["pad"]),
-        }
-
+    build = lambda pair: target_row(pair[0], pair[1], (width, height), start, marks["pad"])
     return Dataset(
         source=RowSource(examples, build, cfg.src_data_dir[0]),
         row_length=width,

@@ -35,16 +35,11 @@ _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read 
 
 
 class Described(NamedTuple):
-    """What a file holds.
+    """What a file holds."""
 
-    groups: its datasets; empty for a corpus
-    size: rows, or tokens of a corpus
-    promised: the attribute ``n_examples``, or None
-    """
-
-    groups: tuple[RowGroup, ...]
-    size: int
-    promised: int | None
+    groups: tuple[RowGroup, ...]  #: its datasets; empty for a corpus
+    size: int  #: rows, or tokens of a corpus
+    promised: int | None  #: the attribute ``n_examples``, or None
 
     @property
     def corpus(self) -> bool:

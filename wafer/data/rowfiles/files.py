@@ -180,6 +180,19 @@ class Hdf5Source(StoredRows):
         """Names of all features."""
         return tuple(name for columns in self.groups for name in columns.features)
 
+    def require(self, names: Sequence[str], hint: str = f"{PARAMS} names them") -> None:
+        """Check that rows have these features.
+
+        Raises:
+            DataError: some are missing; names those that are there, and the hint.
+        """
+        missing = [name for name in names if name not in self.features]
+        if missing:
+            raise DataError(
+                f"{self.paths[0].parent}: rows have no {', '.join(missing)}; they have "
+                f"{', '.join(self.features)} ({hint})"
+            )
+
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One row, as a dict of its features.
 

@@ -32,18 +32,12 @@ _INT32 = np.iinfo(np.int32)
 
 
 class RowGroup(NamedTuple):
-    """One HDF5 dataset of a sample file.
+    """One HDF5 dataset of a sample file."""
 
-    name: of the dataset
-    features: of its rows
-    length: S
-    contexts: K sequences of each feature (DPR's); 0 is one, without an axis
-    """
-
-    name: str
-    features: tuple[str, ...]
-    length: int
-    contexts: int = 0
+    name: str  #: of the dataset
+    features: tuple[str, ...]  #: of its rows
+    length: int  #: S
+    contexts: int = 0  #: K sequences of each feature (DPR's); 0 is one, without an axis
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,16 +47,11 @@ class RowGroup(NamedTuple):
 
 
 class Attachment(NamedTuple):
-    """One HDF5 dataset that holds no tokens.
+    """One HDF5 dataset that holds no tokens."""
 
-    name: of the dataset
-    shape: of one row
-    dtype: i4, bool or str
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: str  #: of the dataset
+    shape: tuple[int, ...]  #: of one row
+    dtype: str  #: i4, bool or str
 
 
 class _Range(NamedTuple):

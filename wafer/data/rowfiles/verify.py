@@ -18,20 +18,13 @@ _BLOCK = 256  # rows read at once
 
 
 class VerifyReport(NamedTuple):
-    """What was read and what was found.
+    """What was read and what was found."""
 
-    folder: what was read
-    files: HDF5 files in it
-    rows: readable rows; tokens of a corpus
-    unit: 'rows' or 'tokens'
-    problems: one line each, naming file and row
-    """
-
-    folder: pathlib.Path
-    files: int
-    rows: int
-    unit: str
-    problems: list[str]
+    folder: pathlib.Path  #: what was read
+    files: int  #: HDF5 files in it
+    rows: int  #: readable rows; tokens of a corpus
+    unit: str  #: 'rows' or 'tokens'
+    problems: list[str]  #: one line each, naming file and row
 
     def __str__(self) -> str:
         head = f"{self.folder}: {self.rows:,} {self.unit} in {self.files} file(s)"

@@ -29,8 +29,8 @@ class _Ignored(Section):
 
 
 class _Range(Section):
-    min: PositiveInt | None = None
-    max: PositiveInt | None = None
+    min: PositiveInt | None = None  #: least size
+    max: PositiveInt | None = None  #: greatest size
 
     def model_post_init(self, _: Any) -> None:
         if self.min and self.max and self.min > self.max:
@@ -40,7 +40,7 @@ class _Range(Section):
 class MicroBatchRange(Section):
     """``{explore: {min, max}}``: micro-batch sizes the compiler may choose between."""
 
-    explore: _Range
+    explore: _Range  #: sizes the compiler may choose between: {min, max}
 
 
 def _micro_batch(value: Any) -> Any:
@@ -83,13 +83,6 @@ class InputSection(_Ignored):
         reader: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none.
         packed_files: whether its files may hold packed rows of a task other than next tokens.
         unread: keys that are accepted and mean nothing here.
-        data_processor: the class's name in the YAML, or ``module:class``.
-        batch_size: sequences per step over all systems (the effective batch).
-        micro_batch_size: sequences computed at once per system; 'auto' lets the run choose.
-        max_sequence_length: S; longer examples are cut.
-        use_vsl: variable sequence length: pack examples, compute no padding.
-        shuffle: whether the order is shuffled each epoch.
-        shuffle_seed: of that order; None takes ``runconfig.seed``.
     """
 
     task: ClassVar[str] = "lm"
@@ -97,15 +90,16 @@ class InputSection(_Ignored):
     packed_files: ClassVar[bool] = False
     unread: ClassVar[tuple[str, ...]] = tuple(_Ignored.model_fields)
 
-    data_processor: str
-    batch_size: PositiveInt
+    data_processor: str  #: the class's name in the YAML, or ``module:class``
+    batch_size: PositiveInt  #: sequences per step over all systems (the effective batch)
+    #: sequences computed at once per system; 'auto' lets the run choose
     micro_batch_size: Annotated[
         int | Literal["auto", "explore"] | MicroBatchRange | None, BeforeValidator(_micro_batch)
     ] = "auto"
-    max_sequence_length: PositiveInt | None = None
-    use_vsl: Bool = False
-    shuffle: Bool = False
-    shuffle_seed: NonNegativeInt | None = None
+    max_sequence_length: PositiveInt | None = None  #: S; longer examples are cut
+    use_vsl: Bool = False  #: variable sequence length: pack examples, compute no padding
+    shuffle: Bool = False  #: whether the order is shuffled each epoch
+    shuffle_seed: NonNegativeInt | None = None  #: of that order; None takes ``runconfig.seed``
 
     def __init_subclass__(
         cls, task: str | None = None, reader: str | None = None, **kwargs: Any

@@ -22,22 +22,15 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {  # name -> keys it needs
 
 
 class Transform(Section):
-    """One step of ``transforms``.
+    """One step of ``transforms``."""
 
-    Attributes:
-        name: expand_to_square, resize, center_crop, to_tensor or normalize.
-        background_color: RGB of 0 to 255, of expand_to_square.
-        size: of resize (the shorter side, or height and width) and center_crop.
-        interpolation: of resize.
-        mean: per channel, of normalize.
-        std: per channel, of normalize.
-    """
-
-    name: str
+    name: str  #: expand_to_square, resize, center_crop, to_tensor or normalize
+    #: RGB of 0 to 255, of expand_to_square
     background_color: tuple[_Byte, _Byte, _Byte] | None = None
-    size: _Size | None = None
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
-    mean: tuple[float, float, float] | None = None
+    size: _Size | None = None  #: of resize (the shorter side, or height and width) and center_crop
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"  #: of resize
+    mean: tuple[float, float, float] | None = None  #: per channel, of normalize
+    #: per channel, of normalize
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
 
     @model_validator(mode="after")
@@ -54,22 +47,17 @@ class Transform(Section):
 class LlavaHDF5MapDataProcessor(
     InputSection, task="image_text", reader="wafer.data.readers.llava:llava"
 ):
-    """HDF5 rows with an image each.
+    """HDF5 rows with an image each."""
 
-    Attributes:
-        data_dir: folders or files.
-        img_data_dir: folder of the images that ``img_path`` names.
-        image_data_size: (C, h, w) the tower takes; None is the model's.
-        transforms: steps from a picture to what the tower takes, normalization last; None is
-            resizing, cutting out the centre and CLIP's normalization.
-        image_start_idx: slot at which every row's image begins; None is where the rows hold the
-            model's ``image_token_index``.
-    """
-
-    data_dir: Folders
-    img_data_dir: str
+    data_dir: Folders  #: folders or files
+    img_data_dir: str  #: folder of the images that ``img_path`` names
+    #: (C, h, w) the tower takes; None is the model's
     image_data_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    #: steps from a picture to what the tower takes, normalization last; None is resizing, cutting
+    #: out the centre and CLIP's normalization
     transforms: tuple[Transform, ...] | None = None
+    #: slot at which every row's image begins; None is where the rows hold the model's
+    #: ``image_token_index``
     image_start_idx: NonNegativeInt | None = None
 
     @model_validator(mode="after")
@@ -86,17 +74,12 @@ class MNISTDataProcessor(
     reader="wafer.data.readers.images:mnist",
     legacy={"drop_last_batch": "drop_last"},
 ):
-    """IDX files as published, gzipped or not.
-
-    Attributes:
-        data_dir: folders or files.
-        to_float16: accepted; images are float32 and the model casts.
-    """
+    """IDX files as published, gzipped or not."""
 
     unread = (*InputSection.unread, "max_sequence_length", "to_float16")
 
-    data_dir: Folders
-    to_float16: Bool | None = None
+    data_dir: Folders  #: folders or files
+    to_float16: Bool | None = None  #: accepted; images are float32 and the model casts
 
 
 class DigitsDataProcessor(
@@ -105,12 +88,8 @@ class DigitsDataProcessor(
     reader="wafer.data.readers.images:digits",
     legacy={"drop_last_batch": "drop_last"},
 ):
-    """The 1,797 digits of 8 x 8 pixels that scikit-learn brings.
-
-    Attributes:
-        split: which part; the last fifth is held out.
-    """
+    """The 1,797 digits of 8 x 8 pixels that scikit-learn brings."""
 
     unread = (*InputSection.unread, "max_sequence_length")
 
-    split: Literal["train", "eval"] | None = None
+    split: Literal["train", "eval"] | None = None  #: which part; the last fifth is held out

@@ -28,35 +28,24 @@ __all__ = [
 
 
 class MixturePart(Section):
-    """One dataset of a mixture.
+    """One dataset of a mixture."""
 
-    Attributes:
-        data_dir: folders of .h5 files.
-        weight: share of the examples that come from here; the shares need not sum to 1.
-        data_subset: which part of it, '0.0-0.5' or '0.1-0.3,0.7-1.0'.
-    """
-
-    data_dir: Folders
+    data_dir: Folders  #: folders of .h5 files
+    #: share of the examples that come from here; the shares need not sum to 1
     weight: PositiveFloat
-    data_subset: str | None = None
+    data_subset: str | None = None  #: which part of it, '0.0-0.5' or '0.1-0.3,0.7-1.0'
 
 
 class _RowsInput(InputSection):
-    """Rows in HDF5 files.
+    """Rows in HDF5 files."""
 
-    Attributes:
-        data_dir: folders of .h5 files.
-        mixture: several datasets with weights, instead of ``data_dir``.
-        data_subset: which part of ``data_dir``.
-        num_samples: examples of one pass; with ``shuffle``, several epochs are mixed together.
-        vocab_size: V, compared with the model's.
-    """
-
-    data_dir: Folders | None = None
+    data_dir: Folders | None = None  #: folders of .h5 files
+    #: several datasets with weights, instead of ``data_dir``
     mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
-    data_subset: str | None = None
+    data_subset: str | None = None  #: which part of ``data_dir``
+    #: examples of one pass; with ``shuffle``, several epochs are mixed together
     num_samples: PositiveInt | None = None
-    vocab_size: PositiveInt | None = None
+    vocab_size: PositiveInt | None = None  #: V, compared with the model's
 
     @property
     def decides_shapes(self) -> bool:
@@ -76,21 +65,13 @@ class _RowsInput(InputSection):
 
 
 class SinkTokens(Section):
-    """``{name: add_sink_tokens}``: tokens without loss put into every row (Xiao et al. 2023).
+    """``{name: add_sink_tokens}``: tokens without loss put into every row (Xiao et al. 2023)."""
 
-    Attributes:
-        name: of the transform.
-        num_sink_tokens: how many.
-        sink_token_id: of all of them.
-        sink_token_start_pos: where they begin.
-        truncate_to_original_length: whether rows lose as many tokens at their end.
-    """
-
-    name: Literal["add_sink_tokens"]
-    num_sink_tokens: PositiveInt = 1
-    sink_token_id: NonNegativeInt = 0
-    sink_token_start_pos: NonNegativeInt = 0
-    truncate_to_original_length: Bool = False
+    name: Literal["add_sink_tokens"]  #: of the transform
+    num_sink_tokens: PositiveInt = 1  #: how many
+    sink_token_id: NonNegativeInt = 0  #: of all of them
+    sink_token_start_pos: NonNegativeInt = 0  #: where they begin
+    truncate_to_original_length: Bool = False  #: whether rows lose as many tokens at their end
 
     @model_validator(mode="before")
     @classmethod
@@ -105,11 +86,9 @@ class GptHDF5DataProcessor(_RowsInput, reader="wafer.data.readers.rows:gpt_rows"
     """Next-token rows.
 
     ``max_sequence_length`` is needed for files in the corpus format and a check for others.
-
-    Attributes:
-        data_transforms: what is done to every row while it is read, in order.
     """
 
+    #: what is done to every row while it is read, in order
     data_transforms: tuple[SinkTokens, ...] = ()
 
     @property
@@ -138,50 +117,39 @@ class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.r
 
     With ``use_vsl`` a row holds several sequences (ESM-2's proteins): ``attention_span`` and
     ``position_ids`` beside the ids. Nothing attends beyond its own.
-
-    Attributes:
-        masked_lm_prob: share of the tokens that is masked.
-        max_predictions_per_seq: M, most tokens masked in a row; None is that share of a row.
-        mask_id: id of [MASK]; None takes it from ``data_params.json``.
     """
 
     packed_files: ClassVar[bool] = True
 
+    #: share of the tokens that is masked
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    #: M, most tokens masked in a row; None is that share of a row
     max_predictions_per_seq: PositiveInt | None = None
-    mask_id: NonNegativeInt | None = None
+    mask_id: NonNegativeInt | None = None  #: id of [MASK]; None takes it from ``data_params.json``
 
 
-class DpoHDF5DataProcessor(_RowsInput, task="dpo", reader="wafer.data.readers.row_pairs:dpo_rows"):
+class _FixedRows(_RowsInput):
+    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
+
+
+class DpoHDF5DataProcessor(_FixedRows, task="dpo", reader="wafer.data.readers.row_pairs:dpo_rows"):
     """Pairs of answers; ``reference_logps.npy`` beside them is what ``wafer score`` wrote."""
 
-    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
 
-
-class DPRHDF5DataProcessor(_RowsInput, task="dpr", reader="wafer.data.readers.row_pairs:dpr_rows"):
+class DPRHDF5DataProcessor(_FixedRows, task="dpr", reader="wafer.data.readers.row_pairs:dpr_rows"):
     """Questions, each with its own context and hard negatives."""
 
-    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
 
-
-class T5HDF5DataProcessor(_RowsInput, task="seq2seq", reader="wafer.data.readers.rows:t5_rows"):
+class T5HDF5DataProcessor(_FixedRows, task="seq2seq", reader="wafer.data.readers.rows:t5_rows"):
     """Source and target rows: input_ids, attention_mask, decoder_input_ids, ..., labels."""
-
-    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
 
 
 class BertCSVDataProcessor(InputSection, task="mlm", reader="wafer.data.readers.tokens:bert_csv"):
-    """The vendor's CSV with masks drawn beforehand.
+    """The vendor's CSV with masks drawn beforehand."""
 
-    Attributes:
-        data_dir: folders of .csv files.
-        disable_nsp: the rows have no next-sentence label.
-        vocab_size: V, compared with the model's.
-    """
-
-    data_dir: Folders
-    vocab_size: PositiveInt | None = None
-    disable_nsp: Bool = False
+    data_dir: Folders  #: folders of .csv files
+    vocab_size: PositiveInt | None = None  #: V, compared with the model's
+    disable_nsp: Bool = False  #: the rows have no next-sentence label
 
     @property
     def decides_shapes(self) -> bool:
@@ -195,29 +163,20 @@ class T5DynamicDataProcessor(
     reader="wafer.data.readers.tokens:t5_dynamic",
     legacy={"data_dir": "src_data_dir"},
 ):
-    """Tokenized text, one document a line; spans are hidden anew at every reading.
-
-    Attributes:
-        src_data_dir: folders of text files; ``meta.dat`` names them, else every .txt counts.
-        src_vocab_file: one token a line.
-        src_max_sequence_length: of the encoder's rows.
-        tgt_max_sequence_length: of the decoder's rows.
-        extra_ids: sentinels after the vocabulary.
-        do_lower: lower the case of tokens and vocabulary.
-    """
+    """Tokenized text, one document a line; spans are hidden anew at every reading."""
 
     unread = (*InputSection.unread, "max_sequence_length")  # each half has its own
 
-    src_data_dir: Folders
-    src_vocab_file: str
-    src_max_sequence_length: PositiveInt
-    tgt_max_sequence_length: PositiveInt
-    extra_ids: NonNegativeInt = 100
-    do_lower: Bool = False
-    oov_token: str = "<unk>"
-    sos_token: str = "<s>"
-    eos_token: str = "</s>"
-    pad_token: str = "<pad>"
+    src_data_dir: Folders  #: folders of text files; ``meta.dat`` names them, else every .txt counts
+    src_vocab_file: str  #: one token a line
+    src_max_sequence_length: PositiveInt  #: of the encoder's rows
+    tgt_max_sequence_length: PositiveInt  #: of the decoder's rows
+    extra_ids: NonNegativeInt = 100  #: sentinels after the vocabulary
+    do_lower: Bool = False  #: lower the case of tokens and vocabulary
+    oov_token: str = "<unk>"  #: stands for words that the vocabulary lacks
+    sos_token: str = "<s>"  #: begins the decoder's rows
+    eos_token: str = "</s>"  #: ends a row
+    pad_token: str = "<pad>"  #: fills a row up
 
 
 class TransformerDynamicDataProcessor(
@@ -229,47 +188,32 @@ class TransformerDynamicDataProcessor(
 
     Attributes:
         src_data_dir: folders whose ``meta.dat`` names a file of sources and one of targets a line.
-        tgt_data_dir: accepted: ``meta.dat`` names both files.
-        tgt_vocab_file: accepted: the vocabulary of the sources is for both.
-        extra_ids: accepted: nothing is hidden.
     """
 
     unread = (*T5DynamicDataProcessor.unread, "extra_ids", "tgt_data_dir", "tgt_vocab_file")
 
-    extra_ids: NonNegativeInt = 0
-    tgt_data_dir: Folders | None = None
-    tgt_vocab_file: str | None = None
+    extra_ids: NonNegativeInt = 0  #: accepted: nothing is hidden
+    tgt_data_dir: Folders | None = None  #: accepted: ``meta.dat`` names both files
+    tgt_vocab_file: str | None = None  #: accepted: the vocabulary of the sources is for both
 
 
 class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:synthetic"):
-    """Random token sequences of random lengths, for timing and tests.
+    """Random token sequences of random lengths, for timing and tests."""
 
-    Attributes:
-        vocab_size: V.
-        num_examples: sequences per epoch.
-    """
-
-    vocab_size: PositiveInt
+    vocab_size: PositiveInt  #: V
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
-    num_examples: PositiveInt = 1024
+    num_examples: PositiveInt = 1024  #: sequences per epoch
 
 
 class RandomDataProcessor(InputSection, reader="wafer.data.readers.random_rows:random_rows"):
-    """Random rows for any task: ``task: mlm``, ``qa``, ``image``, ...; 'lm' where it is left out.
+    """Random rows for any task: ``task: mlm``, ``qa``, ``image``, ...; 'lm' if left out."""
 
-    Attributes:
-        num_examples: rows per epoch.
-        vocab_size: ids are below; None takes the model's.
-        num_classes: of labels; None takes the model's.
-        image_size: of the model's images, to be checked; None takes the model's.
-        seed: changes every row.
-    """
-
-    num_examples: PositiveInt = 1024
-    vocab_size: Annotated[int, Field(ge=2)] | None = None
-    num_classes: PositiveInt | None = None
+    num_examples: PositiveInt = 1024  #: rows per epoch
+    vocab_size: Annotated[int, Field(ge=2)] | None = None  #: ids are below; None takes the model's
+    num_classes: PositiveInt | None = None  #: of labels; None takes the model's
+    #: of the model's images, to be checked; None takes the model's
     image_size: PositiveInt | None = None
-    seed: NonNegativeInt = 0
+    seed: NonNegativeInt = 0  #: changes every row
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> tuple[type[InputSection], Mapping[str, Any]]:

@@ -26,20 +26,13 @@ __all__ = [
 
 
 class TextInput(InputSection):
-    """Text that is tokenized while it is read.
+    """Text that is tokenized while it is read."""
 
-    Attributes:
-        data_dir: folders or files; a folder is searched for the names the format prescribes.
-        vocab_file: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json.
-        do_lower: lower-case and strip accents, for uncased vocab.txt files.
-        max_sequence_length: S, special tokens included; longer texts are cut.
-        vocab_size: V, compared with the model's.
-    """
-
-    data_dir: Folders
-    vocab_file: str
-    vocab_size: PositiveInt | None = None
-    do_lower: Bool = False
+    data_dir: Folders  #: folders or files; a folder is searched for the names the format prescribes
+    vocab_file: str  #: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json
+    vocab_size: PositiveInt | None = None  #: V, compared with the model's
+    do_lower: Bool = False  #: lower-case and strip accents, for uncased vocab.txt files
+    #: S, special tokens included; longer texts are cut
     max_sequence_length: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
@@ -56,19 +49,13 @@ class MNLIDataProcessor(
 
 
 class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.squad:squad"):
-    """SQuAD version 1 JSON.
+    """SQuAD version 1 JSON."""
 
-    Attributes:
-        doc_stride: tokens between the beginnings of two windows over a long context.
-        max_query_length: longer questions are cut.
-        max_answer_length: longest predicted answer, in tokens.
-        n_best_size: start and end positions considered for each window.
-    """
-
+    #: tokens between the beginnings of two windows over a long context
     doc_stride: PositiveInt = 128
-    max_query_length: PositiveInt = 64
-    max_answer_length: PositiveInt = 30
-    n_best_size: PositiveInt = 20
+    max_query_length: PositiveInt = 64  #: longer questions are cut
+    max_answer_length: PositiveInt = 30  #: longest predicted answer, in tokens
+    n_best_size: PositiveInt = 20  #: start and end positions considered for each window
 
 
 class BertQADataProcessor(TextInput, task="qa", reader="wafer.data.readers.tokens:qa_csv"):
@@ -82,28 +69,20 @@ class BertTokenClassifierDataProcessor(
     task="token_classification",
     reader="wafer.data.readers.text.token_labels:token_classification",
 ):
-    """CoNLL-like columns, or the vendor's CSV.
+    """CoNLL-like columns, or the vendor's CSV."""
 
-    Attributes:
-        label_vocab_file: JSON, label -> class; None takes the labels of the file in order.
-    """
-
+    #: JSON, label -> class; None takes the labels of the file in order
     label_vocab_file: str | None = None
 
 
 class BertSumCSVDataProcessor(
     TextInput, task="summarization", reader="wafer.data.readers.text.bertsum:bertsum"
 ):
-    """Sentences and which of them a summary extracts.
+    """Sentences and which of them a summary extracts."""
 
-    Attributes:
-        max_cls_tokens: sentences kept of a document.
-        summary_sentences: sentences a predicted summary has.
-        story_urls: file of addresses or hashes that says which .story files to read; None is all.
-    """
-
-    max_cls_tokens: PositiveInt = 50
-    summary_sentences: PositiveInt = 3
+    max_cls_tokens: PositiveInt = 50  #: sentences kept of a document
+    summary_sentences: PositiveInt = 3  #: sentences a predicted summary has
+    #: file of addresses or hashes that says which .story files to read; None is all
     story_urls: str | None = None
 
 
@@ -113,53 +92,35 @@ class BertCSVDynamicMaskDataProcessor(
     reader="wafer.data.readers.masked_lm:masked_lm",
     legacy={"mask_whole_word": "whole_word_masking"},
 ):
-    """Tokenized sentence pairs, masked anew every epoch.
+    """Tokenized sentence pairs, masked anew every epoch."""
 
-    Attributes:
-        max_predictions_per_seq: M, most tokens masked in a sequence.
-        masked_lm_prob: share of the tokens that is masked.
-        whole_word_masking: only false; pieces of a word are masked one by one.
-        disable_nsp: the rows have no next-sentence label; long ones are cut.
-    """
-
-    max_predictions_per_seq: PositiveInt = 20
+    max_predictions_per_seq: PositiveInt = 20  #: M, most tokens masked in a sequence
+    #: share of the tokens that is masked
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    #: only false; pieces of a word are masked one by one
     whole_word_masking: Literal[False] = False
-    disable_nsp: Bool = False
+    disable_nsp: Bool = False  #: the rows have no next-sentence label; long ones are cut
 
 
 class _Prompted(TextInput):
-    """JSON lines of prompts with answers.
+    """JSON lines of prompts with answers."""
 
-    Attributes:
-        prompt_key: where a line holds the prompt.
-        sep_token: token between prompt and answer, or None.
-        eos_token: token after an answer.
-    """
-
-    prompt_key: str = "prompt"
-    sep_token: str | None = None
-    eos_token: str = "<|endoftext|>"
+    prompt_key: str = "prompt"  #: where a line holds the prompt
+    sep_token: str | None = None  #: token between prompt and answer, or None
+    eos_token: str = "<|endoftext|>"  #: token after an answer
 
 
 class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.text.pairs:prompts"):
-    """JSON lines for instruction tuning and summarization.
+    """JSON lines for instruction tuning and summarization."""
 
-    Attributes:
-        completion_key: where a line holds what follows the prompt; only this carries loss.
-        multi_turn_key: where a line holds a conversation (``messages``) instead of the two.
-        multi_turn_content_key: where a turn holds its text.
-        multi_turn_role_key: where a turn says who speaks.
-        prompt_prefix: text before each prompt.
-        completion_prefix: text before each completion, without loss.
-    """
-
+    #: where a line holds what follows the prompt; only this carries loss
     completion_key: str = "completion"
+    #: where a line holds a conversation (``messages``) instead of the two
     multi_turn_key: str | None = None
-    multi_turn_content_key: str = "content"
-    multi_turn_role_key: str = "role"
-    prompt_prefix: str = ""
-    completion_prefix: str = ""
+    multi_turn_content_key: str = "content"  #: where a turn holds its text
+    multi_turn_role_key: str = "role"  #: where a turn says who speaks
+    prompt_prefix: str = ""  #: text before each prompt
+    completion_prefix: str = ""  #: text before each completion, without loss
 
     @property
     def no_effect(self) -> tuple[str, ...]:
@@ -173,49 +134,33 @@ class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.text.p
 class PreferenceDataProcessor(
     _Prompted, task="dpo", reader="wafer.data.readers.text.preferences:preferences"
 ):
-    """JSON lines of pairs for DPO, as ``wafer score`` wrote them.
+    """JSON lines of pairs for DPO, as ``wafer score`` wrote them."""
 
-    Attributes:
-        chosen_key: where a line holds the better answer.
-        rejected_key: where it holds the worse one.
-    """
-
-    chosen_key: str = "chosen"
-    rejected_key: str = "rejected"
+    chosen_key: str = "chosen"  #: where a line holds the better answer
+    rejected_key: str = "rejected"  #: where it holds the worse one
 
 
 class Seq2SeqDataProcessor(
     TextInput, task="seq2seq", reader="wafer.data.readers.text.pairs:seq2seq"
 ):
-    """JSON lines or TSV of sources and targets for T5 and Transformer.
+    """JSON lines or TSV of sources and targets for T5 and Transformer."""
 
-    Attributes:
-        src_key: column of the source text.
-        tgt_key: column of the target text.
-        tgt_max_sequence_length: of targets; None is ``max_sequence_length``.
-        eos_token: ends sources and targets.
-        decoder_start_token_id: first input of the decoder.
-    """
-
-    src_key: str = "source"
-    tgt_key: str = "target"
+    src_key: str = "source"  #: column of the source text
+    tgt_key: str = "target"  #: column of the target text
+    #: of targets; None is ``max_sequence_length``
     tgt_max_sequence_length: PositiveInt | None = None
-    eos_token: str = "</s>"
-    decoder_start_token_id: NonNegativeInt = 0
+    eos_token: str = "</s>"  #: ends sources and targets
+    decoder_start_token_id: NonNegativeInt = 0  #: first input of the decoder
 
 
 class DPRJsonDataProcessor(
     TextInput, task="dpr", reader="wafer.data.readers.text.retrieval:retrieval"
 ):
-    """DPR's published JSON of questions and contexts.
+    """DPR's published JSON of questions and contexts."""
 
-    Attributes:
-        questions_max_sequence_length: of questions; None is ``max_sequence_length``.
-        num_hard_negatives: negative contexts read with every question.
-    """
-
+    #: of questions; None is ``max_sequence_length``
     questions_max_sequence_length: PositiveInt | None = None
-    num_hard_negatives: NonNegativeInt = 1
+    num_hard_negatives: NonNegativeInt = 1  #: negative contexts read with every question
 
 
 class HuggingFaceDataProcessor(
@@ -228,37 +173,24 @@ class HuggingFaceDataProcessor(
     Texts, or ids in a column ``input_ids``, stand end to end in rows of S tokens; what fills no
     last row is dropped. With ``use_vsl`` each record is a document of its own. Every row begins
     with ``bos_token``.
-
-    Attributes:
-        split: of folders that hold several; None is train, or validation or test.
-        text_key: column of texts, or of lists of texts, which a space joins.
-        bos_token: first input of every row, not predicted.
-        eos_token: token after each record; None adds none.
-        shuffle_buffer: the whole dataset is shuffled here.
     """
 
     unread = (*InputSection.unread, "shuffle_buffer")
 
-    split: str | None = None
-    text_key: str = "text"
-    bos_token: str = "<|endoftext|>"
-    eos_token: str | None = None
-    shuffle_buffer: PositiveInt | None = None
+    split: str | None = None  #: of folders that hold several; None is train, or validation or test
+    text_key: str = "text"  #: column of texts, or of lists of texts, which a space joins
+    bos_token: str = "<|endoftext|>"  #: first input of every row, not predicted
+    eos_token: str | None = None  #: token after each record; None adds none
+    shuffle_buffer: PositiveInt | None = None  #: the whole dataset is shuffled here
 
 
 class PyStdlibDataProcessor(InputSection, reader="wafer.data.readers.pystdlib:pystdlib"):
-    """The functions of the Python standard library's sources, with a tokenizer trained on them.
+    """The functions of the Python standard library's sources, with a tokenizer trained on them."""
 
-    Attributes:
-        vocab_size: V, byte-pair vocabulary.
-        split: which part; the split is by function, after de-duplication.
-        source_dir: folder of .py files; None is the running interpreter's library.
-        max_bytes: longest function kept, in bytes.
-    """
-
-    vocab_size: Annotated[int, Field(ge=257)] = 2048
+    vocab_size: Annotated[int, Field(ge=257)] = 2048  #: V, byte-pair vocabulary
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
+    #: which part; the split is by function, after de-duplication
     split: Literal["train", "eval"] = "train"
-    source_dir: str | None = None
-    max_bytes: PositiveInt = 1024
+    source_dir: str | None = None  #: folder of .py files; None is the running interpreter's library
+    max_bytes: PositiveInt = 1024  #: longest function kept, in bytes
     shuffle: Bool = True

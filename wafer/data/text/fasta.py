@@ -15,16 +15,11 @@ _OUTSIDE = 255
 
 
 class Record(NamedTuple):
-    """One sequence.
+    """One sequence."""
 
-    where: 'path, line N' of its header, for errors
-    name: first word of the header
-    codes: [n] uint8, one for each letter
-    """
-
-    where: str
-    name: str
-    codes: np.ndarray
+    where: str  #: 'path, line N' of its header, for errors
+    name: str  #: first word of the header
+    codes: np.ndarray  #: [n] uint8, one for each letter
 
 
 def letter_codes(codes: Mapping[str, int]) -> bytes:

@@ -15,16 +15,11 @@ _MOST = 2**15  # states that a file may name where no model says how many
 
 
 class Segments(NamedTuple):
-    """Segments of one sequence in one cell type, in order, none over another.
+    """Segments of one sequence in one cell type, in order, none over another."""
 
-    starts: [n] first base
-    ends: [n] base behind the last
-    states: [n] from 0
-    """
-
-    starts: np.ndarray
-    ends: np.ndarray
-    states: np.ndarray
+    starts: np.ndarray  #: [n] first base
+    ends: np.ndarray  #: [n] base behind the last
+    states: np.ndarray  #: [n] from 0
 
     def of_bases(self, start: int, stop: int) -> np.ndarray:
         """[stop - start] states of bases; -1 where no segment lies."""

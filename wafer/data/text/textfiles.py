@@ -25,6 +25,7 @@ __all__ = [
     "numbered_lines",
     "parse_json",
     "read_json",
+    "read_labels",
     "read_rows",
     "read_text",
     "split_lines",
@@ -39,14 +40,10 @@ _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
 
 
 class Row(NamedTuple):
-    """One example and where it stands.
+    """One example and where it stands."""
 
-    where: 'path, row N' (1-based, the header is row 1 of a table), for errors
-    values: column -> value
-    """
-
-    where: str
-    values: Mapping[str, Any]
+    where: str  #: 'path, row N' (1-based, the header is row 1 of a table), for errors
+    values: Mapping[str, Any]  #: column -> value
 
     def get(self, *names: str) -> Any:
         """Value of the first of these columns that is there.
@@ -213,6 +210,18 @@ def text_lines(path: pathlib.Path) -> list[str]:
         return split_lines(read_text(path))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error})") from None
+
+
+def read_labels(path: pathlib.Path) -> dict[str, int]:
+    """Read a label vocabulary: a JSON object of label -> number.
+
+    Raises:
+        DataError: it is something else.
+    """
+    classes = read_json(path)
+    if not isinstance(classes, dict) or not all(type(v) is int for v in classes.values()):
+        raise DataError(f"label_vocab_file: {path}: expected an object of label -> number")
+    return classes
 
 
 def words_of(line: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
-from wafer.data.text.textfiles import ending, text_lines
+from wafer.data.text.textfiles import ending, read_text, text_lines
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 
@@ -18,15 +18,10 @@ _CHUNK = 10_000  # texts that are tokenized at once
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer and the file it came from.
+    """A tokenizer and the file it came from."""
 
-    Attributes:
-        tokenizer: without special tokens added by itself.
-        path: the file, for errors.
-    """
-
-    tokenizer: Tokenizer
-    path: pathlib.Path
+    tokenizer: Tokenizer  #: without special tokens added by itself
+    path: pathlib.Path  #: the file, for errors
 
     @property
     def size(self) -> int:
@@ -60,6 +55,11 @@ class Vocabulary:
         """Id of padding; anything does, no model reads it."""
         index = self.tokenizer.token_to_id("[PAD]")
         return 0 if index is None else index
+
+    @property
+    def json(self) -> str | None:
+        """Text of a tokenizer.json; None for other files."""
+        return read_text(self.path) if ending(self.path) == ".json" else None
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, no special tokens."""

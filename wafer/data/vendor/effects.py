@@ -18,36 +18,29 @@ _NEXT: Need = ("training_objective", (None, "fim"))
 _SPLIT: Need = ("split_text_to_tokenize", (True,))
 _CLEAN: Need = ("use_ftfy", (True,))
 
+# Keys, separated by spaces -> what they need
 _HOOKED: dict[str, tuple[Need, ...]] = {
     "training_objective": (_PRETRAINING,),
-    "use_vsl": (_REGIONS,),
+    "use_vsl semantic_loss_weight semantic_drop_mask": (_REGIONS,),
     "pack_sequences": (_PRETRAINING, _NEXT, ("use_vsl", (False,))),
     "split_text_to_tokenize": (_PRETRAINING, _NEXT),
-    "chunk_len_to_split": (_PRETRAINING, _SPLIT),
-    "remove_bos_in_chunks": (_PRETRAINING, _SPLIT),
+    "chunk_len_to_split remove_bos_in_chunks": (_PRETRAINING, _SPLIT),
     "short_seq_prob": (_PRETRAINING, ("training_objective", (None,)), ("use_vsl", (False,))),
     "min_sequence_len": (_REGIONS, ("training_objective", (None, "fim", "bert_pretraining"))),
     "inverted_mask": (
         ("mode", ("pretraining", "finetuning", "nlg")),
         ("training_objective", (None,)),
     ),
-    "semantic_loss_weight": (_REGIONS,),
-    "semantic_drop_mask": (_REGIONS,),
-    "end_of_turn_token": (_TUNING,),
-    "sep_token": (_TUNING,),
+    "end_of_turn_token sep_token": (_TUNING,),
     "chat_template": (("mode", ("finetuning", "dpo")),),
-    "max_prompt_length": (("mode", ("dpo",)),),
-    "response_delimiter": (("mode", ("dpo",)),),
+    "max_prompt_length response_delimiter": (("mode", ("dpo",)),),
     "tokenizer_params": (("custom_tokenizer", ()),),
     "shuffle_seed": (("shuffle", (True,)),),
     "ftfy_normalizer": (_CLEAN,),
-    **dict.fromkeys(("mlm_fraction", "mlm_with_gather", "ignore_index"), (_MASKED,)),
-    "excluded_tokens": (_MASKED,),
-    **dict.fromkeys(("fim_rate", "spm_rate", "fim_prefix_tok", "fim_middle_tok"), (_MIDDLE,)),
-    "fim_suffix_tok": (_MIDDLE,),
-    **dict.fromkeys(("image_dir", "image_token", "num_patches", "max_num_img"), (_IMAGES,)),
-    **dict.fromkeys(("register_special_image_token", "use_single_image_token"), (_IMAGES,)),
-    "semantic_attention_mask": (_IMAGES,),
+    "mlm_fraction mlm_with_gather ignore_index excluded_tokens": (_MASKED,),
+    "fim_rate spm_rate fim_prefix_tok fim_middle_tok fim_suffix_tok": (_MIDDLE,),
+    "image_dir image_token num_patches max_num_img semantic_attention_mask": (_IMAGES,),
+    "register_special_image_token use_single_image_token": (_IMAGES,),
 }
 _PAIRS: Need = ("mode", ("Summarization", "Summarization_VSL"))
 _TEXTS: Need = ("mode", ("LMData", "LMData_VSL", "FIM", "MLM", "MLM_NSP", "T5"))
@@ -60,17 +53,12 @@ _FLAT: dict[str, tuple[Need, ...]] = {
     "fold_long_doc": (("mode", ("LMData_VSL",)),),
     "short_seq_prob": (("mode", ("LMData", "MLM_NSP")), ("data_format", ("sample",))),
     "jsonl_key": (_TEXTS,),
-    "prompt_key": (_PAIRS, ("multi_turn_key", (None,))),
-    "completion_key": (_PAIRS, ("multi_turn_key", (None,))),
-    "multi_turn_content_key": (_TURNS,),
-    "multi_turn_role_key": (_TURNS,),
+    "prompt_key completion_key": (_PAIRS, ("multi_turn_key", (None,))),
+    "multi_turn_content_key multi_turn_role_key": (_TURNS,),
     "context_separator": (("contexts_key", ()),),
-    **dict.fromkeys(("sep_token", "prompt_prefix", "completion_prefix"), (_PAIRS,)),
-    "eos_after_prompt": (_PAIRS,),
-    "tgt_max_sequence_length": (_T5,),
-    **dict.fromkeys(("extra_ids", "noise_density", "mean_noise_span_length"), (_T5,)),
-    **dict.fromkeys(("fim_rate", "spm_rate", "fim_prefix_tok", "fim_middle_tok"), (_FIM,)),
-    "fim_suffix_tok": (_FIM,),
+    "sep_token prompt_prefix completion_prefix eos_after_prompt": (_PAIRS,),
+    "tgt_max_sequence_length extra_ids noise_density mean_noise_span_length": (_T5,),
+    "fim_rate spm_rate fim_prefix_tok fim_middle_tok fim_suffix_tok": (_FIM,),
     "vocab_file": (("tokenizer_type", ("GPT2Tokenizer", "BertTokenizer")),),
     "encoder_file": (("tokenizer_type", ("GPT2Tokenizer", "NeoXTokenizer")),),
     "huggingface_tokenizer": (("tokenizer_type", ("HuggingFaceTokenizer",)),),
@@ -96,7 +84,8 @@ def unused_keys(settings: AnySettings) -> list[str]:
     flat = isinstance(settings, Settings)
     lines = [
         f"{key}: no effect here: it needs {_told(need)}"
-        for key, needs in (_FLAT if flat else _HOOKED).items()
+        for keys, needs in (_FLAT if flat else _HOOKED).items()
+        for key in keys.split()
         if key in settings.model_fields_set
         for need in needs
         if not _met(settings, need)

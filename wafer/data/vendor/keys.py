@@ -4,50 +4,39 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wafer.data.preprocess.progress import OutputCounts, ReadCounts
+from wafer.data.preprocess.encode import ReadCounts
+from wafer.data.preprocess.progress import OutputCounts
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.vendor.settings import HookSettings
 
 __all__ = ["GROUPS", "NO_EFFECT", "REFUSED", "vendor_params"]
 
 GROUPS = ("setup", "processing", "dataset")
-NO_EFFECT = {
-    "write_in_batch": "has no effect there either",
-    "write_chunk_size": "files_per_record is the size of a file here",
-    "max_chunk_size": "has no effect there either",
-    "fraction_of_RAM_alloted": "one batch for each process is in memory",
-    "UNSAFE_skip_jsonl_decoding_errors": "skip_bad_records leaves out bad records here",
-    "fold_long_doc": "long documents are cut from release 2.4 on",
-    "position_ids_dtype": "rows are int32",
-    "input_ids_dtype": "rows are int32",
-    "input_mask_dtype": "rows are int32",
-    "user_role": "the roles are user and assistant",
-    "assistant_role": "the roles are user and assistant",
-    "tokenizer_type": "custom_tokenizer or huggingface_tokenizer names the tokenizer",
-    "vocab_file": "stands under tokenizer_params",
-    "encoder_file": "stands under tokenizer_params",
-    "data_splits_dir": "parts are made without copies of the texts",
-    "num_nodes": "one machine reads all of the input",
-    "rank": "one machine reads all of the input",
-    "slurm": "processes of one machine do the work",
-    "auth_token": "nothing is downloaded",
-    "drop_input": "has no effect there either",
-    "loss_mask_weight": "has no effect there either",
-    "data_keys": "stands under read_hook_kwargs",
-    "fim_suffix_tok_id": "fim_suffix_tok names the mark",
-    "eos_after_prompt": "a chat_template does it",
-    "prompt_prefix": "a chat_template does it",
-    "completion_prefix": "a chat_template does it",
-    "jsonl_key": "read_hook_kwargs names the columns",
-    "prompt_key": "read_hook_kwargs names the columns",
-    "completion_key": "read_hook_kwargs names the columns",
-    "multi_turn_key": "read_hook_kwargs names the columns",
-    "multi_turn_content_key": "read_hook_kwargs names the columns",
-    "multi_turn_role_key": "read_hook_kwargs names the columns",
-    "module": "mode names the rows",
-    "dataset_processor": "mode names the rows",
-    "system_prompt_style": "is for rows of images",
+_IDLE = {  # why they change nothing here -> keys
+    "has no effect there either": "write_in_batch max_chunk_size drop_input loss_mask_weight",
+    "files_per_record is the size of a file here": "write_chunk_size",
+    "one batch for each process is in memory": "fraction_of_RAM_alloted",
+    "skip_bad_records leaves out bad records here": "UNSAFE_skip_jsonl_decoding_errors",
+    "long documents are cut from release 2.4 on": "fold_long_doc",
+    "rows are int32": "position_ids_dtype input_ids_dtype input_mask_dtype",
+    "the roles are user and assistant": "user_role assistant_role",
+    "custom_tokenizer or huggingface_tokenizer names the tokenizer": "tokenizer_type",
+    "stands under tokenizer_params": "vocab_file encoder_file",
+    "parts are made without copies of the texts": "data_splits_dir",
+    "one machine reads all of the input": "num_nodes rank",
+    "processes of one machine do the work": "slurm",
+    "nothing is downloaded": "auth_token",
+    "stands under read_hook_kwargs": "data_keys",
+    "fim_suffix_tok names the mark": "fim_suffix_tok_id",
+    "a chat_template does it": "eos_after_prompt prompt_prefix completion_prefix",
+    "read_hook_kwargs names the columns": (
+        "jsonl_key prompt_key completion_key multi_turn_key multi_turn_content_key "
+        "multi_turn_role_key"
+    ),
+    "mode names the rows": "module dataset_processor",
+    "is for rows of images": "system_prompt_style",
 }
+NO_EFFECT = {key: why for why, keys in _IDLE.items() for key in keys.split()}
 """Key -> why it changes nothing here."""
 REFUSED = {
     "token_generator": "the vendor's generator classes cannot be run here; write a read_hook, or "

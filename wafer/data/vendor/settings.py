@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool
 from wafer.data.preprocess.records import Columns
-from wafer.data.preprocess.settings import Probability, RunSettings, Settings, described
+from wafer.data.preprocess.settings import Probability, RunSettings, Settings
 from wafer.data.vendor.hooks import columns
 from wafer.data.vendor.image_hooks import OLD_HOOK
 from wafer.errors import ConfigError, Problem
@@ -22,14 +22,10 @@ _Weights = Annotated[dict[str, float], Field(default_factory=dict)]
 
 
 class RowRules(NamedTuple):
-    """How rows are made.
+    """How rows are made."""
 
-    release: (major, minor) whose rules they follow
-    exact: also where those lose a token or a rest of the text
-    """
-
-    release: tuple[int, int]
-    exact: bool
+    release: tuple[int, int]  #: (major, minor) whose rules they follow
+    exact: bool  #: also where those lose a token or a rest of the text
 
     def __str__(self) -> str:
         name = f"{self.release[0]}.{self.release[1]}"
@@ -63,14 +59,10 @@ def _arguments(value: Any) -> Any:
 
 
 class Truncation(NamedTuple):
-    """``truncate_to_msl`` of finetuning.
+    """``truncate_to_msl`` of finetuning."""
 
-    keep_start: what a prompt keeps
-    least: tokens that each turn keeps
-    """
-
-    keep_start: bool
-    least: int
+    keep_start: bool  #: what a prompt keeps
+    least: int  #: tokens that each turn keeps
 
 
 class HookSettings(RunSettings):
@@ -79,50 +71,41 @@ class HookSettings(RunSettings):
     data_format: ClassVar[str] = "sample"
     tokenizer_type: ClassVar[str] = "HuggingFaceTokenizer"
 
-    mode: Annotated[VendorMode, described("what the rows are for")]
-    release: Annotated[
-        str | None,
-        BeforeValidator(_release),
-        described("the vendor's own rows of this release, also where they lose text"),
-    ] = None
+    mode: VendorMode  #: what the rows are for
+    #: the vendor's own rows of this release, also where they lose text
+    release: Annotated[str | None, BeforeValidator(_release)] = None
     nested_keys: bool = False  # read_hook_kwargs has data_keys: a file of release 2.3
     given: Annotated[dict[str, Any], Field(default_factory=dict)]  # the file's groups
-    read_hook: Annotated[str, described("module:function from a record to turns")]
-    read_hook_kwargs: Annotated[
-        dict[str, Any], BeforeValidator(_arguments), described("its arguments, such as text_key")
-    ]
-    custom_tokenizer: Annotated[
-        str | None, described("gpt2tokenizer, neoxtokenizer, or the vendor's CustomLlama3Tokenizer")
-    ] = None
-    tokenizer_params: Annotated[
-        dict[str, Any], described("encoder_file, vocab_file, pretrained_model_name_or_path")
-    ] = Field(default_factory=dict)
-    use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = True
-    training_objective: Annotated[
-        Literal["mlm", "fim", "bert_pretraining"] | None, described("of pretraining; next token")
-    ] = None
-    use_vsl: Annotated[Bool, described("several documents side by side in a row")] = False
-    pack_sequences: Annotated[Bool, described("let rows go on across documents")] = True
-    split_text_to_tokenize: Annotated[Bool, described("encode long texts in pieces")] = False
-    chunk_len_to_split: Annotated[PositiveInt, described("least characters of a piece")] = 2000
-    remove_bos_in_chunks: Annotated[Bool, described("keep only the first piece's BOS")] = False
-    inverted_mask: Annotated[Bool, described("write 0 where loss counts and 1 elsewhere")] = False
+    read_hook: str  #: module:function from a record to turns
+    #: its arguments, such as text_key
+    read_hook_kwargs: Annotated[dict[str, Any], BeforeValidator(_arguments)]
+    #: gpt2tokenizer, neoxtokenizer, or the vendor's CustomLlama3Tokenizer
+    custom_tokenizer: str | None = None
+    #: encoder_file, vocab_file, pretrained_model_name_or_path
+    tokenizer_params: dict[str, Any] = Field(default_factory=dict)
+    use_ftfy: Bool = True  #: mend broken Unicode with ftfy
+    #: of pretraining; next token
+    training_objective: Literal["mlm", "fim", "bert_pretraining"] | None = None
+    use_vsl: Bool = False  #: several documents side by side in a row
+    pack_sequences: Bool = True  #: let rows go on across documents
+    split_text_to_tokenize: Bool = False  #: encode long texts in pieces
+    chunk_len_to_split: PositiveInt = 2000  #: least characters of a piece
+    remove_bos_in_chunks: Bool = False  #: keep only the first piece's BOS
+    inverted_mask: Bool = False  #: write 0 where loss counts and 1 elsewhere
     semantic_loss_weight: _Weights
     semantic_drop_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
-    end_of_turn_token: Annotated[str | None, described("ends a turn instead of eos")] = None
-    truncate_to_msl: Annotated[
-        dict[str, Any] | Bool | None, described("shorten long documents instead of leaving out")
-    ] = None
-    sep_token: Annotated[str | None, described("text after a prompt; the tokenizer's own")] = None
-    chat_template: Annotated[str | None, described("Jinja; the tokenizer's own, else ChatML")] = (
-        None
-    )
-    max_prompt_length: Annotated[PositiveInt, described("dpo: tokens of a cut prompt")] = 512
-    response_delimiter: Annotated[str, described("dpo: mark that finds the answer")] = "<response>"
-    mlm_fraction: Annotated[Probability, described("mlm: share of hidden tokens")] = 0.15
-    mlm_with_gather: Annotated[Bool, described("mlm: labels of hidden tokens alone")] = False
-    ignore_index: Annotated[int, described("mlm: label of tokens that are not hidden")] = -100
-    excluded_tokens: Annotated[tuple[str, ...], described("mlm: tokens that replace no other")] = (
+    end_of_turn_token: str | None = None  #: ends a turn instead of eos
+    #: shorten long documents instead of leaving out
+    truncate_to_msl: dict[str, Any] | Bool | None = None
+    sep_token: str | None = None  #: text after a prompt; the tokenizer's own
+    chat_template: str | None = None  #: Jinja; the tokenizer's own, else ChatML
+    max_prompt_length: PositiveInt = 512  #: dpo: tokens of a cut prompt
+    response_delimiter: str = "<response>"  #: dpo: mark that finds the answer
+    mlm_fraction: Probability = 0.15  #: mlm: share of hidden tokens
+    mlm_with_gather: Bool = False  #: mlm: labels of hidden tokens alone
+    ignore_index: int = -100  #: mlm: label of tokens that are not hidden
+    #: mlm: tokens that replace no other
+    excluded_tokens: tuple[str, ...] = (
         "<cls>",
         "<pad>",
         "<eos>",
@@ -130,32 +113,24 @@ class HookSettings(RunSettings):
         "<null_1>",
         "<mask>",
     )
-    is_multimodal: Annotated[Bool, described("rows of texts and images")] = False
-    image_dir: Annotated[str | None, described("folder of the images that records name")] = None
-    image_token: Annotated[str, described("token that stands for an image in a text")] = (
-        "<special_image_token>"
-    )
-    num_patches: Annotated[PositiveInt, described("slots of an image")] = 1
-    max_num_img: Annotated[PositiveInt, described("images of a record, and of a row")] = 1
-    register_special_image_token: Annotated[Bool, described("add image_token if need be")] = True
-    use_single_image_token: Annotated[Bool, described("one slot with image_token an image")] = False
+    is_multimodal: Bool = False  #: rows of texts and images
+    image_dir: str | None = None  #: folder of the images that records name
+    image_token: str = "<special_image_token>"  #: token that stands for an image in a text
+    num_patches: PositiveInt = 1  #: slots of an image
+    max_num_img: PositiveInt = 1  #: images of a record, and of a row
+    register_special_image_token: Bool = True  #: add image_token if need be
+    use_single_image_token: Bool = False  #: one slot with image_token an image
     semantic_attention_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
-    token_limit: Annotated[
-        PositiveInt | None,
-        described("stop with the record that brings the rows to so many tokens"),
-    ] = None
+    #: stop with the record that brings the rows to so many tokens
+    token_limit: PositiveInt | None = None
     # name -> its files and folders; each is a run of its own
     subsets: Annotated[dict[str, list[str]], Field(default_factory=dict)]
-    read_chunk_size: Annotated[PositiveInt, described("KB that are packed together")] = 1024
-    shuffle: Annotated[Bool, described("put the rows into random order")] = False
-    shuffle_seed: Annotated[NonNegativeInt, described("of that order")] = 0
-    split_seed: Annotated[NonNegativeInt, described("of data_splits and context_splits")] = 0
-    data_splits: Annotated[
-        dict[str, dict[str, Any]] | None, described("name -> split_fraction, context_splits")
-    ] = None
-    context_splits: Annotated[dict[str, Any] | None, described("MSL_List and split_fractions")] = (
-        None
-    )
+    read_chunk_size: PositiveInt = 1024  #: KB that are packed together
+    shuffle: Bool = False  #: put the rows into random order
+    shuffle_seed: NonNegativeInt = 0  #: of that order
+    split_seed: NonNegativeInt = 0  #: of data_splits and context_splits
+    data_splits: dict[str, dict[str, Any]] | None = None  #: name -> split_fraction, context_splits
+    context_splits: dict[str, Any] | None = None  #: MSL_List and split_fractions
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""

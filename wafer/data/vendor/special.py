@@ -39,7 +39,6 @@ class SpecialTokens(NamedTuple):
     """What the files beside a ``tokenizer.json`` name; None for what they do not.
 
     bos, eos, pad, sep, cls, unk, mask: texts of the tokens
-    chat_template: Jinja
     """
 
     bos: str | None = None
@@ -49,7 +48,7 @@ class SpecialTokens(NamedTuple):
     cls: str | None = None
     unk: str | None = None
     mask: str | None = None
-    chat_template: str | None = None
+    chat_template: str | None = None  #: Jinja
 
     def names(self) -> dict[str, str]:
         """``bos_token`` and so on, as a chat template names them."""

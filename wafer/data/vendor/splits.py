@@ -24,15 +24,13 @@ _IN_ORDER = ".in_order"  # rows that are still to be shuffled
 class _Share(NamedTuple):
     """A part of the documents.
 
-    name: of its folder
     low, high: of the documents' draws, from 0 to 1
-    splits: ``context_splits`` of its own
     """
 
-    name: str
+    name: str  #: of its folder
     low: float
     high: float
-    splits: Mapping[str, Any] | None = None
+    splits: Mapping[str, Any] | None = None  #: ``context_splits`` of its own
 
 
 def preprocess_all(settings: AnySettings) -> Iterator[OutputSummary]:

@@ -17,17 +17,13 @@ _HOOKS = "cerebras.modelzoo.data_preparation.data_preprocessing.hooks:"
 class Template(NamedTuple):
     """What a preprocessing file is about.
 
-    help: one line
-    mode: of ``setup``
-    hook: the vendor's, by name
-    keys: its arguments
     dataset, setup: further keys of these sections
     """
 
-    help: str
-    mode: str
-    hook: str
-    keys: Mapping[str, Any]
+    help: str  #: one line
+    mode: str  #: of ``setup``
+    hook: str  #: the vendor's, by name
+    keys: Mapping[str, Any]  #: its arguments
     dataset: Mapping[str, Any] = {}
     setup: Mapping[str, Any] = {}
 

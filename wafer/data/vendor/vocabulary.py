@@ -5,7 +5,15 @@ import shutil
 
 from tokenizers import Tokenizer
 
-from wafer.data.preprocess.vocabulary import END_MARKS, RowVocabulary, first_of, gpt2_tokenizer
+from wafer.data.preprocess.vocabulary import (
+    END_MARKS,
+    RowVocabulary,
+    check_ids,
+    fim_ids,
+    first_of,
+    gpt2_tokenizer,
+    needed,
+)
 from wafer.data.rowfiles.writer import write_json
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor.settings import HookSettings
@@ -131,24 +139,20 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> RowVocabulary:
     if pad_id is None or settings.custom_tokenizer == _GPT2:
         own = None if settings.eos_id is not None else _id(tokenizer, special.pad)
         pad_id = eos_id if own is None else own
-    for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
-        if value >= size:
-            raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
+    check_ids(size, eos_id, pad_id)
     special = special._replace(
         eos=tokenizer.id_to_token(eos_id),
         chat_template=settings.chat_template or special.chat_template or CHATML,
     )
     image = settings.image_token if settings.is_multimodal else None
-    image_id = None if image is None else _needed(tokenizer, image, "image_token")
+    image_id = None if image is None else needed(tokenizer, image, "image_token")
     ids = RowVocabulary(size, eos_id, pad_id, special=special, image_id=image_id)
     objective = settings.training_objective
     if objective == "fim":
-        keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
-        pre, mid, suf = (_needed(tokenizer, getattr(settings, key), key) for key in keys)
-        return ids._replace(fim=(pre, mid, suf))
+        return ids._replace(fim=fim_ids(settings, tokenizer))
     if objective == "mlm":
         name = special.mask or next((m for m in _MASKS if tokenizer.token_to_id(m)), _MASKS[0])
-        return ids._replace(mask_id=_needed(tokenizer, name, "training_objective mlm"))
+        return ids._replace(mask_id=needed(tokenizer, name, "training_objective mlm"))
     return ids
 
 
@@ -175,10 +179,3 @@ def keep_settings(
                 shutil.copyfile(source, folder / name)
     if settings.chat_template:
         (folder / CHAT_TEMPLATE).write_text(settings.chat_template, encoding="utf-8")
-
-
-def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
-    index = tokenizer.token_to_id(name)
-    if index is None:
-        raise DataError(f"{key}: the tokenizer has no token {name!r}; use a tokenizer with it")
-    return index

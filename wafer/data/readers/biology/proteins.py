@@ -12,7 +12,7 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.readers.text.classification import ClassifierScorer, checked_label
 from wafer.data.text.fasta import letter_codes, read_fasta
-from wafer.data.text.textfiles import Row, find_files, read_json, read_rows
+from wafer.data.text.textfiles import Row, find_files, read_labels, read_rows
 from wafer.errors import DataError
 
 __all__ = ["VOCABULARY", "remote_homology"]
@@ -77,15 +77,6 @@ def _features(length: int, protein: _Protein) -> dict[str, np.ndarray]:
     return row | {"labels": np.asarray(protein.label, np.int32)}
 
 
-def _label_vocabulary(place: str | None) -> Mapping[str, int] | None:
-    if place is None:
-        return None
-    known = read_json(pathlib.Path(place))
-    if not isinstance(known, dict) or not all(type(v) is int for v in known.values()):
-        raise DataError(f"label_vocab_file: {place}: expected an object of label -> number")
-    return known
-
-
 def remote_homology(cfg: Any, context: Context) -> Dataset:
     """Read proteins and their classes: train.fasta or valid.fasta, the table beside it.
 
@@ -95,7 +86,7 @@ def remote_homology(cfg: Any, context: Context) -> Dataset:
     """
     stem = "train" if context.training else "valid"
     paths = find_files(cfg.data_dir, [f"{stem}.fasta"])
-    known = _label_vocabulary(cfg.label_vocab_file)
+    known = read_labels(pathlib.Path(cfg.label_vocab_file)) if cfg.label_vocab_file else None
     proteins = [p for path in paths for p in _proteins(path, known, context.num_labels)]
     labels = [protein.label for protein in proteins]
     build = functools.partial(_features, cfg.max_sequence_length)

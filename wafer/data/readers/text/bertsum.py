@@ -26,22 +26,14 @@ __all__ = ["Document", "SummaryScorer", "bertsum", "oracle"]
 
 
 class Document(NamedTuple):
-    """One row and what its summary is compared with.
+    """One row and what its summary is compared with."""
 
-    ids: tokens of the row
-    segments: 0 and 1 in turns
-    heads: position of each sentence's [CLS]
-    labels: 1 for sentences of the summary
-    sentences: their texts
-    reference: the summary
-    """
-
-    ids: list[int]
-    segments: list[int]
-    heads: list[int]
-    labels: list[int]
-    sentences: list[str]
-    reference: str
+    ids: list[int]  #: tokens of the row
+    segments: list[int]  #: 0 and 1 in turns
+    heads: list[int]  #: position of each sentence's [CLS]
+    labels: list[int]  #: 1 for sentences of the summary
+    sentences: list[str]  #: their texts
+    reference: str  #: the summary
 
 
 def oracle(sentences: Sequence[str], reference: str, most: int) -> list[int]:

@@ -1,6 +1,5 @@
 """Texts in pairs: prompt and completion for decoders, source and target for encoder-decoders."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,9 +7,9 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import conversation
-from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.batching.rowsets import RowSource, target_row
 from wafer.data.batching.sources import FEATURES
-from wafer.data.text.textfiles import Row, ending, find_files, read_rows, read_text
+from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.turns import Turns, read_turns
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
@@ -64,30 +63,17 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         raise DataError(f"{files[0]}: no examples that fit max_sequence_length")
     lengths = [len(example["labels"]) for example in rows]
     mean = float(np.mean(lengths))
-    is_json = ending(vocabulary.path) == ".json"
     return Dataset(
         source=rows,
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
-        tokenizer=read_text(vocabulary.path) if is_json else None,
+        tokenizer=vocabulary.json,
         summary=(
             f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
             f"than {cfg.max_sequence_length} tokens, longest/mean = {max(lengths)}/{mean:.0f}"
         ),
     )
-
-
-def _pair(
-    length: int, target_length: int, start: int, example: tuple[np.ndarray, np.ndarray]
-) -> dict[str, np.ndarray]:
-    source, target = example
-    written = sequence_row([start, *target[:-1]], target_length)
-    return sequence_row(source, length) | {
-        "decoder_input_ids": written["input_ids"],
-        "decoder_attention_mask": written["attention_mask"],
-        "labels": sequence_row(target, target_length)["input_ids"],
-    }
 
 
 def seq2seq(cfg: Any, context: Context) -> Dataset:
@@ -108,7 +94,7 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
         for side, most in zip(texts, lengths, strict=True)
     )
     examples = list(zip(sources, targets, strict=True))
-    build = functools.partial(_pair, *lengths, cfg.decoder_start_token_id)
+    build = lambda pair: target_row(pair[0], pair[1], lengths, cfg.decoder_start_token_id)
     return Dataset(
         source=RowSource(examples, build, files[0]),
         row_length=cfg.max_sequence_length,

@@ -19,13 +19,10 @@ LOGP_KEYS = ("reference_chosen_logp", "reference_rejected_logp")  # what `wafer 
 
 
 class Pair(NamedTuple):
-    """One example.
+    """One example."""
 
-    row: where it stands and what it says
-    answers: [3, n] rows of input ids, loss mask, labels: the chosen and the rejected answer
-    """
-
-    row: Row
+    row: Row  #: where it stands and what it says
+    #: [3, n] rows of input ids, loss mask, labels: the chosen and the rejected answer
     answers: tuple[np.ndarray, np.ndarray]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource
 from wafer.data.preprocess.records import arrow_tables, find_inputs
-from wafer.data.text.textfiles import ending, read_json, read_text
+from wafer.data.text.textfiles import read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
@@ -134,13 +134,12 @@ def hugging_face(cfg: Any, context: Context) -> Dataset:
         )
     source = DocumentSource(rows, begin, length)
     mean = float(source.lengths.mean())
-    is_json = ending(vocabulary.path) == ".json"
     return Dataset(
         source=source,
         row_length=length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
-        tokenizer=read_text(vocabulary.path) if is_json else None,
+        tokenizer=vocabulary.json,
         summary=(
             f"saved dataset: {len(documents):,} records of {len(files)} file(s), "
             f"{source.lengths.sum():,} tokens in {len(rows):,} examples, mean {mean:.0f}"

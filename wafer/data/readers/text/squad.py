@@ -24,38 +24,24 @@ __all__ = ["Question", "SquadScorer", "Window", "read_squad", "squad", "windows"
 
 
 class Question(NamedTuple):
-    """One question on one context.
+    """One question on one context."""
 
-    where: file and id, for errors
-    text: the question
-    context: the text the answers stand in
-    answers: (answer, character it begins at)
-    """
-
-    where: str
-    text: str
-    context: str
-    answers: tuple[tuple[str, int], ...]
+    where: str  #: file and id, for errors
+    text: str  #: the question
+    context: str  #: the text the answers stand in
+    answers: tuple[tuple[str, int], ...]  #: (answer, character it begins at)
 
 
 class Window(NamedTuple):
-    """One row: part of a context, with its question.
+    """One row: part of a context, with its question."""
 
-    question: index of the question
-    query: token ids of the question
-    begin: first token of the context in the window
-    ids: [n] token ids of the window
-    offsets: [n, 2] first and one past the last character of every token
-    central: [n] bool: no other window shows the token with more context
-    answer: (first, last) token within the window, or None when it is not whole in it
-    """
-
-    question: int
-    query: list[int]
-    begin: int
-    ids: np.ndarray
-    offsets: np.ndarray
-    central: np.ndarray
+    question: int  #: index of the question
+    query: list[int]  #: token ids of the question
+    begin: int  #: first token of the context in the window
+    ids: np.ndarray  #: [n] token ids of the window
+    offsets: np.ndarray  #: [n, 2] first and one past the last character of every token
+    central: np.ndarray  #: [n] bool: no other window shows the token with more context
+    #: (first, last) token within the window, or None when it is not whole in it
     answer: tuple[int, int] | None
 
     @property

@@ -19,7 +19,7 @@ from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.text.textfiles import (
     ending,
     find_described,
-    read_json,
+    read_labels,
     read_rows,
     text_lines,
     words_of,
@@ -34,15 +34,12 @@ _NO_WORD = {"X", "[CLS]", "[SEP]", "[PAD]"}  # labels of the vendor's that begin
 
 
 class Sentence(NamedTuple):
-    """Words with their labels; ``where`` names the file and the first line.
-
-    pieces: the words are word pieces and special tokens already (the vendor's)
-    """
+    """Words with their labels; ``where`` names the file and the first line."""
 
     where: str
     words: list[str]
     labels: list[str]
-    pieces: bool = False
+    pieces: bool = False  #: the words are word pieces and special tokens already (the vendor's)
 
 
 class _Encoded(NamedTuple):
@@ -85,10 +82,7 @@ def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) 
     beside = [pathlib.Path(place) / "label2id.json" for place in cfg.data_dir]
     given = [pathlib.Path(cfg.label_vocab_file)] if cfg.label_vocab_file else []
     for path in given or [path for path in beside if path.is_file()]:
-        classes = read_json(path)
-        if not isinstance(classes, dict) or not all(isinstance(v, int) for v in classes.values()):
-            raise DataError(f"label_vocab_file: {path}: expected an object of label -> number")
-        return classes
+        return read_labels(path)
     sentences = own if training else _sentences(cfg, training=True)
     names = {label for sentence in sentences for label in sentence.labels}
     ordered = sorted(names - {"O"})

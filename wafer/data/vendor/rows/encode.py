@@ -13,9 +13,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from wafer.data.preprocess.encode import (
-    EncodeCounts,
     Encoded,
     Encoder,
+    ReadCounts,
     count_marks,
     current,
     current_for_pieces,
@@ -72,23 +72,27 @@ class _Batch:
             raise TypeError(f"expected settings with a read hook, got {type(settings).__name__}")
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
-        self.tally = EncodeCounts()
-        self.characters = self.discarded = self.marks = 0
-        self.raw_bytes = self.clean_characters = self.clean_bytes = 0
+        self.counts = ReadCounts()
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         attentions = settings.semantic_attention_mask
         self.image_mark = settings.image_token if settings.is_multimodal else ""
         self.defaults = Defaults(weights, drops, self.clean, attentions, self.image_mark)
+
+    def count(self, **more: int) -> None:
+        """Add to the sums."""
+        self.counts = self.counts.plus(**more)
 
     def clean(self, text: str) -> str:
         """Mend a text and count it."""
         if not isinstance(text, str):
             raise DataError(f"read_hook: a region is {type(text).__name__}; expected text")
         clean = mended(text, self.settings)
-        self.characters += len(text)
-        self.raw_bytes += _utf8(text)
-        self.clean_characters += len(clean)
-        self.clean_bytes += _utf8(clean)
+        self.count(
+            characters=len(text),
+            raw_bytes=_utf8(text),
+            clean_characters=len(clean),
+            clean_bytes=_utf8(clean),
+        )
         return clean
 
     def attempt(self, function: Callable[[], Any], what: Any) -> Any:
@@ -108,17 +112,17 @@ class _Batch:
                     f"{message}. To leave such records out: --skip_bad_records true"
                 ) from None
             _LOG.warning("%s (left out)", message)
-            self.tally = self.tally._replace(failed=self.tally.failed + 1)
+            self.count(records=-1, skipped=1)
             return None
         if made is None:
-            self.tally = self.tally._replace(empty=self.tally.empty + 1)
+            self.count(empty=1)
         return made
 
     def pictured(self, document: Document | None) -> Document | None:
         """A document whose images can be read; None for any other."""
         if document is None or has_images(document.images, self.settings):
             return document
-        self.tally = self.tally._replace(without_image=self.tally.without_image + 1)
+        self.count(without_image=1)
         return None
 
     def encode(self, texts: Sequence[str], *, special: bool = True) -> list[Encoding]:
@@ -140,14 +144,9 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
     sequences = rows(batch, [one for one in made if one is not None])
     if settings.vsl:
         backward = settings.mode == "finetuning" or settings.rules.release < (2, 4)
-        batch.tally = batch.tally._replace(sequences=len(sequences))
+        batch.count(sequences=len(sequences))
         sequences = (merge_backward if backward else next_fit)(sequences, settings.max_seq_length)
-    tally = batch.tally._replace(
-        raw_bytes=batch.raw_bytes,
-        clean_characters=batch.clean_characters,
-        clean_bytes=batch.clean_bytes,
-    )
-    return Encoded(sequences, batch.characters, batch.discarded, tally, batch.marks)
+    return Encoded(sequences, batch.counts)
 
 
 def _utf8(text: str) -> int:
@@ -219,7 +218,7 @@ def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
         for i, parts in enumerate(stretches):
             ids[i] = np.concatenate([ids[i], *(_inside(part) for part in parts)])
     added = sum(batch.tokenizer.encode("a").special_tokens_mask)
-    batch.marks = count_marks(ids, batch.tokenizer) - (added - after) * len(ids)
+    batch.count(marks=count_marks(ids, batch.tokenizer) - (added - after) * len(ids))
     whole = np.concatenate([*ids, np.empty(0, np.int32)])
     rows = np.stack([whole, np.ones_like(whole)])
     ends = itertools.accumulate(map(len, ids))
@@ -261,7 +260,7 @@ def _dropping(batch: _Batch, documents: Iterable[list[np.ndarray]]) -> list[np.n
     """The pieces of all documents that are long enough."""
     least = max(batch.settings.min_sequence_len, 2)
     kept = [[piece for piece in one if piece.shape[1] >= least] for one in documents]
-    batch.discarded += sum(not one for one in kept)
+    batch.count(discarded=sum(not one for one in kept))
     return [piece for one in kept for piece in one]
 
 
@@ -378,7 +377,7 @@ def _finetuning(batch: _Batch, made: Sequence[tuple[Document, bool]]) -> list[An
         sequences = _with_images(batch, documents, image_sequence, chats)
         fits = range(settings.min_sequence_len, settings.max_seq_length + 1)
         fitting = [one for one in sequences if one.tokens.shape[1] in fits]
-        batch.discarded += len(sequences) - len(fitting)
+        batch.count(discarded=len(sequences) - len(fitting))
         return fitting
     encodings = [batch.encode([document.text], special=not chat)[0] for document, chat in made]
     rows = [
@@ -386,7 +385,7 @@ def _finetuning(batch: _Batch, made: Sequence[tuple[Document, bool]]) -> list[An
         for (d, _), e in zip(made, encodings, strict=True)
     ]
     kept = [row for row in rows if row is not None and row.size]
-    batch.discarded += sum(row is not None and not row.size for row in rows)
+    batch.count(discarded=sum(row is not None and not row.size for row in rows))
     return kept
 
 
@@ -470,7 +469,7 @@ def _old_image(batch: _Batch, turns: Turns) -> tuple[OldImageRow | None] | None:
 
 def _fitting(batch: _Batch, rows: Sequence[tuple[OldImageRow | None]]) -> list[OldImageRow]:
     fitting = [row for (row,) in rows if row is not None]
-    batch.discarded += len(rows) - len(fitting)
+    batch.count(discarded=len(rows) - len(fitting))
     return fitting
 
 

@@ -32,27 +32,19 @@ _NUMBER = 3  # row of ``tokens`` with the number of an image
 
 
 class ImageSequence(NamedTuple):
-    """Tokens with the images among them.
+    """Tokens with the images among them."""
 
-    tokens: [4, n] ids, loss weights, attention, and the number of a slot's image (0 for text)
-    paths: of the images, the first of which has number 1
-    """
-
+    #: [4, n] ids, loss weights, attention, and the number of a slot's image (0 for text)
     tokens: np.ndarray
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  #: of the images, the first of which has number 1
 
 
 class _Expanded(NamedTuple):
-    """Tokens after each image mark was replaced by the slots of its image.
+    """Tokens after each image mark was replaced by the slots of its image."""
 
-    ids: [n]
-    offsets: characters of each token
-    numbers: [n] number of a slot's image, 0 for text
-    """
-
-    ids: np.ndarray
-    offsets: list[Range]
-    numbers: np.ndarray
+    ids: np.ndarray  #: [n]
+    offsets: list[Range]  #: characters of each token
+    numbers: np.ndarray  #: [n] number of a slot's image, 0 for text
 
 
 def has_images(images: Sequence[TextRegion], settings: HookSettings) -> bool:
@@ -216,9 +208,8 @@ class ImagePacker(Packer):
         return [span for span in (*spans, (start, len(numbers))) if span[1] > span[0]]
 
     def _kept(self, pieces: Sequence[ImageSequence]) -> list[ImageSequence]:
-        kept = [piece for piece in pieces if piece.tokens.shape[1] >= self._shortest]
-        self.discarded += not kept
-        return kept
+        sizes = (piece.tokens.shape[1] for piece in pieces)
+        return self.long_enough(pieces, sizes, self._shortest)
 
     def finish(self) -> list[ImageSequence]:
         """The rest, if it is long enough."""

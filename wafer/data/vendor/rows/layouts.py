@@ -9,7 +9,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
-from wafer.data.preprocess.layouts import Draws, Layout, Row, fim_row, lm_row, padded
+from wafer.data.preprocess.layouts import (
+    Draws,
+    Layout,
+    Row,
+    fim_row,
+    lm_row,
+    padded,
+    spans_and_places,
+)
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.rules import RowGroup
@@ -57,17 +65,10 @@ def _vsl_rows(settings: HookSettings, ids: RowVocabulary, group: Any, draws: Dra
     """Sequences side by side; the last token of the row is a label alone."""
     del draws
     rows = _shifted(np.concatenate(group, axis=1))
-    spans, places = _spans([piece.shape[1] for piece in group[:-1]] + [group[-1].shape[1] - 1])
-    whole = np.concatenate([rows, [spans], [places]])
+    lengths = [*(piece.shape[1] for piece in group[:-1]), group[-1].shape[1] - 1]
+    whole = np.concatenate([rows, spans_and_places(lengths)])
     filled = padded(whole, settings.max_seq_length, (ids.pad_id, 0, ids.pad_id, 0, 0))
     return (_written(settings, filled),)
-
-
-def _spans(lengths: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Positions from each to its sequence's end, and from its beginning."""
-    places = np.concatenate([np.arange(length) for length in lengths])
-    spans = np.concatenate([np.arange(length)[::-1] for length in lengths])
-    return spans, places
 
 
 def _bert_row(settings: HookSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
@@ -82,7 +83,7 @@ def _mlm_row(settings: HookSettings, ids: RowVocabulary, masked: Masked, draws: 
     rows = np.stack([masked.ids, np.ones_like(masked.ids)])
     fill = (ids.pad_id, 0)
     if settings.use_vsl:
-        rows, fill = np.concatenate([rows, [*_spans(masked.lengths)]]), (*fill, 0, 0)
+        rows, fill = np.concatenate([rows, spans_and_places(masked.lengths)]), (*fill, 0, 0)
     data = padded(rows, length, fill)
     if settings.mlm_with_gather:
         hidden = np.stack([masked.labels, masked.positions, np.ones_like(masked.labels)])

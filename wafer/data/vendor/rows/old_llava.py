@@ -37,14 +37,10 @@ _ARGUMENTS = (
 
 
 class OldImageRow(NamedTuple):
-    """A row.
+    """A row."""
 
-    tokens: [4, n] ids, loss mask, labels, and 1 where nothing attends
-    path: of the image; empty for none
-    """
-
-    tokens: np.ndarray
-    path: str
+    tokens: np.ndarray  #: [4, n] ids, loss mask, labels, and 1 where nothing attends
+    path: str  #: of the image; empty for none
 
 
 def old_image_keys(keys: dict[str, Any]) -> dict[str, Any]:

@@ -60,9 +60,7 @@ class CutPacker(Packer):
         return self._kept(pieces) if pieces else []
 
     def _kept(self, pieces: Sequence[np.ndarray]) -> list[np.ndarray]:
-        kept = [piece for piece in pieces if piece.shape[1] >= self._shortest]
-        self.discarded += not kept
-        return kept
+        return self.long_enough(pieces, (piece.shape[1] for piece in pieces), self._shortest)
 
     def finish(self) -> list[np.ndarray]:
         """The rest, if it is long enough."""
@@ -95,24 +93,16 @@ class BertPacker(Packer):
         count = 1 if self._first else sequence.shape[1]
         starts = range(0, sequence.shape[1], self._length)[:count]
         pieces = [sequence[:, i : i + self._length] for i in starts]
-        kept = [piece for piece in pieces if piece.shape[1] >= self._shortest]
-        self.discarded += not kept
-        return kept
+        return self.long_enough(pieces, (piece.shape[1] for piece in pieces), self._shortest)
 
 
 class Masked(NamedTuple):
-    """A row's sequences after tokens were hidden.
+    """A row's sequences after tokens were hidden."""
 
-    ids: [n] of all sequences, hidden ones replaced
-    lengths: of the sequences
-    positions: [k] of the hidden tokens
-    labels: [k] their ids
-    """
-
-    ids: np.ndarray
-    lengths: tuple[int, ...]
-    positions: np.ndarray
-    labels: np.ndarray
+    ids: np.ndarray  #: [n] of all sequences, hidden ones replaced
+    lengths: tuple[int, ...]  #: of the sequences
+    positions: np.ndarray  #: [k] of the hidden tokens
+    labels: np.ndarray  #: [k] their ids
 
 
 class MaskPacker(Packer):

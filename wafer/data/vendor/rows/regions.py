@@ -30,20 +30,15 @@ class TextRegion(NamedTuple):
     """A stretch of a document's text.
 
     start, end: characters
-    weight: of its tokens' loss
-    role: of its turn
-    extra: tokens that follow it and count as its own
-    attention: 0 where no other token attends to its tokens
-    path: of an image, below ``image_dir``; empty for a text
     """
 
     start: int
     end: int
-    weight: float
-    role: str = ""
-    extra: int = 0
-    attention: int = 1
-    path: str = ""
+    weight: float  #: of its tokens' loss
+    role: str = ""  #: of its turn
+    extra: int = 0  #: tokens that follow it and count as its own
+    attention: int = 1  #: 0 where no other token attends to its tokens
+    path: str = ""  #: of an image, below ``image_dir``; empty for a text
 
 
 class Document(NamedTuple):
@@ -55,20 +50,13 @@ class Document(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """What a region gets whose hook says nothing.
+    """What a region gets whose hook says nothing."""
 
-    weights: region name -> loss weight; 0 counts as not given
-    drops: region name -> whether to leave it out
-    clean: mends a text
-    attentions: region name -> whether other tokens attend to it
-    image_mark: text that stands for an image; empty where rows have no images
-    """
-
-    weights: Mapping[str, float]
-    drops: Mapping[str, bool]
-    clean: Callable[[str], str]
-    attentions: Mapping[str, bool]
-    image_mark: str = ""
+    weights: Mapping[str, float]  #: region name -> loss weight; 0 counts as not given
+    drops: Mapping[str, bool]  #: region name -> whether to leave it out
+    clean: Callable[[str], str]  #: mends a text
+    attentions: Mapping[str, bool]  #: region name -> whether other tokens attend to it
+    image_mark: str = ""  #: text that stands for an image; empty where rows have no images
 
 
 class _Part(NamedTuple):
