@@ -54,7 +54,8 @@ class ParamGroups:
     tags: tuple[tuple[tuple[str, ...], str], ...] = ()  #: (globs, tag) from ``optimizer.params``
     alias: Callable[[str], str] = lambda name: name  #: our name -> the vendor's
     all_decay: bool = False  #: whether biases and norms decay, too
-    selective: tuple[ParamFilter, ...] = ()  #: filters whose parameters train outliers alone
+    #: filters of parameters of which only the outliers train
+    selective: tuple[ParamFilter, ...] = ()
 
     def trains_outliers(self, name: str, ndim: int) -> bool:
         """Whether only the outliers of a parameter of this rank train."""
