@@ -1,4 +1,4 @@
-"""Quality against what it costs, an arm a colour, a run a point; and the curves of a fit."""
+"""Quality against what it costs, an arm a color, a run a point; and the curves of a fit."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def draw_law(
 ) -> pathlib.Path:
     """Draw fits within their range: against weights, tokens and FLOPs of training.
 
-    A group is a colour. Against weights there is a curve for each number of tokens, against
+    A group is a color. Against weights there is a curve for each number of tokens, against
     tokens one for each number of weights, against FLOPs one for each number of tokens: the FLOPs
     of a token between two sizes lie on the line between theirs.
 
