@@ -13,12 +13,18 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["dismiss", "guarded", "serve"]
 
-_LIMIT = 10  # seconds of one call
+_LIMIT = 10  # processor seconds of one call, which do not depend on the machine's other work
+_HANG = 300  # seconds of one that waits
 _MEMORY = 8 << 30  # bytes of address space
+_ENDINGS: Mapping[int, str] = {
+    signal.SIGPROF: f"does not come to an end in {_LIMIT} seconds",
+    signal.SIGALRM: f"waits for {_HANG} seconds",
+}
 
 
 class _Guard:
@@ -44,8 +50,7 @@ class _Guard:
                     child.wait(5)
                 self.close()
                 ended = -child.returncode
-                took = f"does not come to an end in {_LIMIT} seconds"
-                how = took if ended == signal.SIGALRM else f"crashes (signal {ended})"
+                how = _ENDINGS.get(ended, f"crashes (signal {ended})")
                 raise ValueError(f"the library that reads it {how}; the file is damaged")
         value, problem = json.loads(answer)
         if problem:
@@ -93,19 +98,21 @@ def dismiss() -> None:
 
 
 def serve() -> None:
-    """Answer calls on stdin, a line of JSON each; an alarm ends the process when one hangs."""
+    """Answer calls on stdin, a line of JSON each; a signal ends the process when one hangs."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY if hard < 0 else min(_MEMORY, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
         function, arguments = json.loads(line)
-        signal.alarm(_LIMIT)
+        signal.setitimer(signal.ITIMER_PROF, _LIMIT)
+        signal.alarm(_HANG)
         try:
             answer = pkgutil.resolve_name(function)(*arguments), ""
         except ValueError as error:
             answer = None, str(error) or "no value that can be used"
         except MemoryError:
             answer = None, "asks for more memory than such a file can need"
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
