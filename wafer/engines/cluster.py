@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -139,6 +140,28 @@ def prepare(num_csx: int, count: int, each: int = 1) -> None:
 
 
 @contextlib.contextmanager
+def _own_address(member: Peer, address: str) -> Iterator[None]:
+    """Keep process 0's address from a second one: JAX's service ends by a signal when it is taken.
+
+    Of two services that begin at the same time both get the TCP port, so its UDP port is held until
+    the block is over. Then the TCP port is the service's.
+    """
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as held:
+        try:
+            place = host.strip("[]"), int(port)
+            held.bind(place)
+            socket.create_server(place, family=family).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise TrainingError(
+                f"{member} cannot open {address}: {error}. Another program has this address, "
+                "another process has --process_id 0, too, or it is not this machine's"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
 def joined(
     member: Peer, facts: Mapping[str, Any], heartbeat: float, patience: float
 ) -> Iterator[None]:
@@ -158,16 +181,18 @@ def joined(
         raise TrainingError(
             f"--coordinator {member.coordinator!r}: expected HOST:PORT of process 0"
         )
+    bound = os.environ.get(BIND, member.coordinator)
+    own = contextlib.nullcontext() if member.index else _own_address(member, bound)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     _LOG.info("%s joins at %s", str(member).capitalize(), member.coordinator)
-    with join_limit(member, patience):
+    with join_limit(member, patience), own:
         try:
             jax.distributed.initialize(
                 member.coordinator,
                 member.count,
                 member.index,
                 cluster_detection_method="deactivate",
-                coordinator_bind_address=os.environ.get(BIND, member.coordinator),
+                coordinator_bind_address=bound,
                 initialization_timeout=round(patience) + _LATER,
                 heartbeat_timeout_seconds=round(heartbeat) + _LATER,
                 shutdown_timeout_seconds=_NEVER,
