@@ -147,12 +147,12 @@ def _own_address(member: Peer, address: str) -> Iterator[None]:
     the block is over. Then the TCP port is the service's.
     """
     host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as held:
+    with contextlib.ExitStack() as held:
         try:
-            place = host.strip("[]"), int(port)
-            held.bind(place)
-            socket.create_server(place, family=family).close()
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, *_, place = min(found, key=lambda info: info[0] != socket.AF_INET)
+            held.enter_context(socket.socket(family, socket.SOCK_DGRAM)).bind(place)
+            socket.create_server(place[:2], family=family).close()
         except (OSError, ValueError, OverflowError) as error:
             raise TrainingError(
                 f"{member} cannot open {address}: {error}. Another program has this address, "
