@@ -105,7 +105,7 @@ def _slots(program: Program) -> list[tuple[int, np.ndarray, np.ndarray | None, i
             op = code[row]
             for field, cycles in (
                 (None, op[Column.LAUNCH]),
-                (op, -(-op[Column.N] // op[Column.RATE])),
+                (op, op[Column.STEPS]),
             ):
                 if cycles:
                     slots.append((position, where, field, int(cycles)))

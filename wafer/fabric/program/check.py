@@ -100,7 +100,7 @@ def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> No
     into = np.bitwise_or.reduce(program.rx) & Port.RAMP
     out_of = np.bitwise_or.reduce(program.tx) & Port.RAMP
     for op, mask in ops:
-        for operand in (op.dst, op.src0, op.src1, op.scalar):
+        for operand in op.operands:
             if isinstance(operand, FabOut):
                 side, have = "rx RAMP", into[colors.index(operand.color)]
             elif isinstance(operand, FabIn):

@@ -1,4 +1,4 @@
-"""The numbers in a program's tables, by name; ``native/codes.h`` holds the same ones."""
+"""The numbers in a program's tables, by name."""
 
 import enum
 
@@ -8,7 +8,6 @@ __all__ = [
     "Column",
     "Command",
     "Dtype",
-    "Fault",
     "Field",
     "FilterKind",
     "Kind",
@@ -34,8 +33,7 @@ class Dtype(enum.IntEnum):
 
     FLOAT32 = 0
     FLOAT16 = 1
-    BFLOAT16 = 2
-    UINT32 = 3
+    UINT32 = 2
 
 
 class Column(enum.IntEnum):
@@ -52,7 +50,7 @@ class Column(enum.IntEnum):
     THREAD = 3
     LAUNCH = 4
     LAST = 5
-    RATE = 6
+    STEPS = 6
     ACTIVATE = 7
     BLOCK = 8
     UNBLOCK = 9
@@ -112,14 +110,6 @@ class FilterKind(enum.IntEnum):
     UNFILTERED = 0
     COUNTER = 1
     RANGE = 2
-
-
-class Fault(enum.IntEnum):
-    """What stopped a run."""
-
-    NO_FAULT = 0
-    SAME_CYCLE_ARRIVAL = 1
-    UNBOUND_CONTROL_TASK = 2
 
 
 FIELDS = len(Column) + 4 * (len(Field) - 1)

@@ -1,7 +1,5 @@
 """Operations as rows of integers: the code table that every engine reads."""
 
-import math
-
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
@@ -10,17 +8,17 @@ from wafer.fabric.program.ops import Const, FabIn, FabOut, Mem, Op, Operand, Wav
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WaferSpec
 
-__all__ = ["elements_per_cycle", "encode_op"]
+__all__ = ["encode_op", "steps_of"]
 
 # The levels of a task's own thread (``<tile_config>/main_thread_priority``) and of microthreads
 # (``.priority`` of an asynchronous operation), on one scale. Of equals the lowest id goes first.
 _MAIN = {"medium_low": 1, "medium": 2, "medium_high": 3, "high": 4}
 _THREAD = {"low": 0, "medium": 2, "high": 4}
-# (kind, element type) -> the builtin that it is; bfloat16 as CSL's 16-bit float.
+# (kind, element type) -> the builtin that it is.
 _BUILTINS = {
     (kind, dtype): f"f{kind}{suffix}"
     for kind in ("mov", "add", "sub", "mul", "mac", "max")
-    for dtype, suffix in (("float32", "s"), ("float16", "h"), ("bfloat16", "h"))
+    for dtype, suffix in (("float32", "s"), ("float16", "h"))
 } | {("mov", "uint32"): "mov32"}
 _ACTIONS = {name.lower(): Column[name] for name in ("ACTIVATE", "BLOCK", "UNBLOCK")}
 
@@ -30,10 +28,7 @@ def _const_bits(value: float, dtype: str) -> int:
         return int(np.uint32(int(value)).view(np.int32))
     if dtype == "float32":
         return int(np.float32(value).view(np.int32))
-    if dtype == "float16":
-        return int(np.float16(value).view(np.uint16))
-    bits = int(np.float32(value).view(np.uint32))  # bfloat16: round to nearest even
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return int(np.float16(value).view(np.uint16))
 
 
 def _operand(
@@ -67,16 +62,21 @@ def _operand(
             return Kind.NONE, 0, 0, 0, 0, 0
 
 
-def elements_per_cycle(op: Op, spec: WaferSpec) -> int:
-    """Return what the builtin's operands in memory allow; with one on the fabric it is 1."""
-    operands = (op.dst, op.src0, op.src1, op.scalar)
-    if any(isinstance(o, FabIn | FabOut | WaveletArg) for o in operands):
-        return 1
-    arrays = [o for o in operands if isinstance(o, Mem)]
+def steps_of(op: Op, spec: WaferSpec) -> int:
+    """Return the steps of an operation, a cycle each.
+
+    A step takes as many elements as the builtin's operands in memory allow, and ends with a row;
+    with an operand on the fabric it takes one.
+    """
+    if any(isinstance(o, FabIn | FabOut | WaveletArg) for o in op.operands):
+        return op.n
+    arrays = [o for o in op.operands if isinstance(o, Mem)]
     strides = tuple(o.stride for o in arrays)
     builtin = _BUILTINS.get((op.kind, op.dtype), "")
     width = min(ARCHITECTURES[spec.name].width(builtin, strides), spec.simd_16bit)
-    return math.gcd(width, *(o.inner for o in arrays))  # a step ends with a row
+    row = min([o.inner for o in arrays if o.inner], default=op.n)
+    steps = lambda n: -(-n // width)
+    return op.n // row * steps(row) + steps(op.n % row)
 
 
 def encode_op(
@@ -126,7 +126,7 @@ def encode_op(
     row[Column.OPCODE], row[Column.N], row[Column.DTYPE] = opcode, op.n, dtype
     row[Column.THREAD] = -1 if op.thread is None else op.thread
     row[Column.LAUNCH] = launch if op.launch is None else op.launch
-    row[Column.LAST], row[Column.RATE] = last, elements_per_cycle(op, spec)
+    row[Column.LAST], row[Column.STEPS] = last, steps_of(op, spec)
     for action, task in op.on_done:
         if task not in tasks or action not in _ACTIONS:
             raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {list(tasks)}")
@@ -137,12 +137,7 @@ def encode_op(
             raise RouteError(f"{op.kind}: color {color} is not declared")
         row[Column.POSITION_COLOR] = colors.index(color) + 1
         row[Column.POSITION] = position
-    operands = {
-        Column.DST: op.dst,
-        Column.SRC0: op.src0,
-        Column.SRC1: op.src1,
-        Column.SCALAR: op.scalar,
-    }
-    for column, operand in operands.items():
+    columns = (Column.DST, Column.SRC0, Column.SRC1, Column.SCALAR)
+    for column, operand in zip(columns, op.operands, strict=True):
         row[column : column + len(Field)] = _operand(operand, op, colors, arrays)
     return row

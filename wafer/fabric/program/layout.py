@@ -1,8 +1,8 @@
 """Writing a program: routes of each color and lists of operations for each class of PE.
 
 A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
-checks it and returns a :class:`Program`: arrays over the grid, so that programs are data
-(``jax.vmap`` runs several at once) and every engine reads the same tables.
+checks it and returns a :class:`Program`, arrays over the grid. ``emit`` makes the image of it that
+the machine runs; the planes time it as it is.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.program.check import check_program
 from wafer.fabric.program.codes import FIELDS, TORN, Column, Field, FilterKind, Kind, Port
 from wafer.fabric.program.encode import encode_op
-from wafer.fabric.program.ops import Op
+from wafer.fabric.program.ops import Mem, Op
 from wafer.fabric.program.tables import Filter, Meta, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["Layout", "Where"]
 
-_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
+_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2}
 
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
@@ -86,6 +86,7 @@ class Layout:
         self._queues: dict[int, int] = {}
         self._routes: dict[int, dict[str, np.ndarray]] = {}
         self._arrays: dict[str, tuple[int, int, str]] = {}
+        self._held: dict[str, np.ndarray] = {}
         self._bytes = np.zeros((height, width), np.int64)
         self._tasks: dict[str, _Task] = {}
         self._ops: list[tuple[Op, bool, int, np.ndarray]] = []
@@ -211,7 +212,8 @@ class Layout:
             )
         base = sum(n for _, n, _ in self._arrays.values())
         self._arrays[name] = (base, words, dtype)
-        self._bytes[self.region(where)] += words * _ITEM_BYTES[dtype]
+        self._held[name] = np.array(self.region(where))
+        self._bytes[self._held[name]] += words * _ITEM_BYTES[dtype]
         if self._bytes.max() > self.spec.sram_bytes:
             y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
             raise SramError(
@@ -299,7 +301,6 @@ class Layout:
         shape = (self.height, self.width)
         rows = list(self._tasks.values())
         data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
-        ranks = code[:, Column.THREAD_RANK]
         sends = code[:, Column.DST] == Kind.FABRIC
         teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
         program = Program(
@@ -317,6 +318,7 @@ class Layout:
             entry=_stack([t.entry for t in rows], shape, 0).astype(np.int32),
             active=_stack([t.active for t in rows], shape, 0).astype(bool),
             blocked=_stack([t.blocked for t in rows], shape, 0).astype(bool),
+            held=_stack([self._holders(name) for name in self._arrays], shape, 0).astype(bool),
             meta=Meta(
                 spec=self.spec,
                 width=self.width,
@@ -329,19 +331,23 @@ class Layout:
                     for t in rows
                 ),
                 threads=1 + max([-1, *(int(k) for k in code[:, Column.THREAD])]),
-                opcodes=tuple(sorted({int(k) for k in code[:, Column.OPCODE]})),
-                dtypes=tuple(sorted({int(k) for k in code[:, Column.DTYPE]})),
-                rate=int(code[:, Column.RATE].max(initial=1)),
                 filters=any(r["filter"].any() for r in routes),
                 switched=teardown or any((r["positions"] > 1).any() for r in routes),
                 controls=bool((sends & (code[:, Column.DST + Field.FLAGS] & 1)).any()),
                 swaps=any(r["swap"].any() for r in routes),
                 teardown=teardown,
-                ranked=bool(np.ptp(ranks) or (ranks > code[:, Column.MAIN_RANK]).any()),
             ),
         )
         check_program(program, [(op, mask) for op, _, _, mask in self._ops])
         return program
+
+    def _holders(self, name: str) -> np.ndarray:
+        """[H, W] bool: PEs for which an array is declared, or that use it."""
+        out = self._held[name].copy()
+        for op, _, _, mask in self._ops:
+            if any(isinstance(o, Mem) and o.array == name for o in op.operands):
+                out |= mask
+        return out
 
     def _route_of(self, color: int) -> dict[str, np.ndarray]:
         if color not in self._routes:

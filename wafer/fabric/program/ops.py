@@ -112,8 +112,9 @@ class Op:
         src1: second source.
         scalar: third source of "mac": ``dst = src0 + src1 * scalar``.
         n: elements.
-        dtype: element type: "float32", "float16", "bfloat16" or "uint32".
-        thread: None runs in the task (synchronous); 0..7 starts that microthread.
+        dtype: element type: "float32", "float16" or "uint32".
+        thread: None runs in the task (synchronous); 0..7 starts that microthread, once it has ended
+            its last operation. Without an operand on the fabric the task does it then, as in CSL.
         on_done: ``(action, task name)`` pairs carried out when the last element is through.
         launch: cycles before the first element; None takes the layout's overhead.
         position: ``(color, position)``: the PE writes that switch position into its router when
@@ -134,6 +135,11 @@ class Op:
     launch: int | None = None
     position: tuple[int, int] | None = None
     priority: str = "low"
+
+    @property
+    def operands(self) -> tuple[Operand | None, ...]:
+        """Destination and sources."""
+        return self.dst, self.src0, self.src1, self.scalar
 
     def then(self, action: str, task: str) -> "Op":
         """Add ``activate``, ``block`` or ``unblock`` of a task at completion."""

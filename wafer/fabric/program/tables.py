@@ -3,10 +3,9 @@
 Glossary: C colors, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
 """
 
+import bisect
 import dataclasses
 import typing
-
-import jax
 
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.spec import WaferSpec
@@ -25,15 +24,11 @@ class Meta(typing.NamedTuple):
     words: M
     tasks: (name, kind, color index or control id, high priority) in the order of the T axis
     threads: microthreads used
-    opcodes: opcodes used
-    dtypes: element types used
-    rate: most elements any operation takes in a cycle
     filters: whether any color is filtered
     switched: whether any switch has a second position
     controls: whether any operation sends control wavelets
     swaps: whether any pair of colors changes places on a link
     teardown: whether a task, a route or an operation deals with teardown
-    ranked: whether microthreads go before tasks, or have an order among them besides their ids
     """
 
     spec: WaferSpec
@@ -44,15 +39,16 @@ class Meta(typing.NamedTuple):
     words: int
     tasks: tuple[tuple[str, str, int, bool], ...]
     threads: int
-    opcodes: tuple[int, ...]
-    dtypes: tuple[int, ...]
-    rate: int
     filters: bool
     switched: bool
     controls: bool
     swaps: bool
     teardown: bool
-    ranked: bool
+
+    def array_at(self, word: int) -> tuple[str, int, int, str]:
+        """Return the array that a word of the memory belongs to."""
+        place = bisect.bisect_right(self.arrays, word, key=lambda array: array[1])
+        return self.arrays[place - 1]
 
     @property
     def partners(self) -> tuple[int, ...]:
@@ -60,17 +56,10 @@ class Meta(typing.NamedTuple):
         known = {c: i for i, c in enumerate(self.colors)}
         return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
 
-    @property
-    def task_order(self) -> list[int]:
-        """Task ids in the order in which an idle CE looks for one: high priority, then lowest."""
-        return sorted(range(len(self.tasks)), key=lambda t: (not self.tasks[t][3], t))
 
-
-@jax.tree_util.register_dataclass
-@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A checked program; a pytree whose leaves may be stacked and vmapped over.
+    """A checked program.
 
     Attributes:
         rx: [K, C, H, W] uint8, ports a color is taken from, a mask of ``Port``.
@@ -85,6 +74,7 @@ class Program:
         entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
         active: [T, H, W] bool, tasks activated at the start.
         blocked: [T, H, W] bool, tasks blocked at the start.
+        held: [A, H, W] bool, PEs that have an array.
         meta: static description.
     """
 
@@ -100,7 +90,8 @@ class Program:
     entry: Array
     active: Array
     blocked: Array
-    meta: Meta = dataclasses.field(metadata={"static": True})
+    held: Array
+    meta: Meta
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
