@@ -19,7 +19,6 @@ _TRAINING = (
 )
 # Knobs of which only the effect counts; ``computed`` adds it in one spelling.
 _SPELLINGS = {
-    "use_rms_norm",
     "encoder_nonlinearity",
     "rotary_dim",
     "rotary_fraction",
