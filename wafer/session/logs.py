@@ -43,8 +43,11 @@ class _PlainHandler(logging.Handler):
 
 def keep_lines() -> None:
     """Keep log lines for the terminal and for run.log, which the run's file has to name first."""
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, _PlainHandler | RichHandler)]:
+        root.removeHandler(old)  # of a run before in this process
     _EARLIER.buffer.clear()
-    logging.getLogger().addHandler(_EARLIER)
+    root.addHandler(_EARLIER)
     for package in _PACKAGES:
         logging.getLogger(package).setLevel("INFO")
 
