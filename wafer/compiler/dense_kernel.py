@@ -16,8 +16,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.program.encode import steps_of
-from wafer.fabric.program.ops import mem
+from wafer.fabric.program.ops import mem, steps_of
 from wafer.fabric.training.layers import arrays, schedule
 from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
 from wafer.machine.arch import ARCHITECTURES

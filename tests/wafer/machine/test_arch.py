@@ -8,8 +8,7 @@ import pytest
 
 import wafer
 from wafer.fabric.program.codes import Port
-from wafer.fabric.program.encode import steps_of
-from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem
+from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem, steps_of
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.codes import DsdOp
 from wafer.machine.setup import widths_of

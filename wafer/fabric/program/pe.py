@@ -4,12 +4,22 @@ An operation is an OPERATE on descriptors. A WAIT before it stands for what a co
 as fitted (``Layout(overheads=True)``), and for a microthread that still runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.program.codes import Column, Dtype, Field, Kind, Opcode, Port
+from wafer.fabric.program.check import MAIN_LEVELS, THREAD_LEVELS
+from wafer.fabric.program.codes import Port
+from wafer.fabric.program.ops import (
+    Const,
+    FabIn,
+    FabOut,
+    Mem,
+    Op as Operation,
+    Operand as Source,
+    builtin_of,
+)
 from wafer.fabric.program.routers import color_register, switch_register
 from wafer.fabric.program.tables import Program
 from wafer.fabric.program.text import op_text
@@ -20,13 +30,13 @@ from wafer.machine.image import COLUMNS, ENTRIES
 
 __all__ = ["PeCode"]
 
-_OPERANDS = (Column.DST, Column.SRC0, Column.SRC1, Column.SCALAR)
+_NAMES = ("dest", "src0", "src1", "scalar")
 _WAVELET, _FRAME = 6, 8  # the register that keeps a task's wavelet; registers of a task
 _HANDLERS = 29  # the id of teardown handlers among those of tasks
 _ENDLESS = 0x7FFF  # a length that a descriptor of the fabric does not have
 _MOST, _WORD = 0xFFFF, 0xFFFFFFFF
 _OUTPUTS = (0, 1, 4, 5, 6, 7, 2, 3)  # output queues, the shortest first
-_SUFFIXES = {Dtype.FLOAT32: "S", Dtype.FLOAT16: "H", Dtype.UINT32: "32"}
+_BITS = {"float32": np.uint32, "uint32": np.uint32, "float16": np.uint16}
 _GATES = {"local": Gate.LOCAL, "data": Gate.DATA}
 _REGISTERS = ("color", "switch")
 _DEFAULTS = dict.fromkeys(("thread", "priority", "index", "queue", "color", "indexed"), -1)
@@ -58,13 +68,13 @@ class PeCode:
         self, program: Program, x: int, y: int, registers: Mapping[str, np.ndarray]
     ) -> None:
         self.source, self.meta, self.registers = program, program.meta, registers
-        self.code = np.asarray(program.code)
+        self.arrays = {name: dtype for name, _, _, dtype in program.meta.arrays}
         at = lambda table: np.asarray(table)[..., y, x]
         self.entry, self.rx, self.tx = at(program.entry), at(program.rx), at(program.tx)
         self.flags = {name: at(getattr(program, name)) for name in ("active", "blocked")}
         self.places, self.size = self._memory(at(program.held))
-        self.bound = sum(1 << t for t, *_ in self._bound())
         self.tables, self.ids = _Tables(), self._ids()
+        self.bound = {self.meta.tasks[t][0]: t for t, *_ in self._bound()}
         self.inputs = self._queues()
         self.outputs: dict[int, int] = {}
         self.lines, self.files = list[int](), dict[str, int]()
@@ -125,8 +135,7 @@ class PeCode:
             active |= int(self.flags["active"][t]) << number if kind == "local" else 0
             if self.flags["blocked"][t]:
                 blocked[self._gate(t)] |= 1 << number
-                self.ids.setdefault(t, number)
-            self._task(int(self.entry[t]), keeps=kind in {"data", "control"})
+            self._task(self.source.code[self.entry[t]], keeps=kind in {"data", "control"})
         return machine.Program(
             name=name,
             code=np.array(self.out, np.int32).reshape(-1, 5),
@@ -154,12 +163,11 @@ class PeCode:
             raise FabricError(f"task {name!r}: a {kind} task cannot be blocked; block its color's")
         return _GATES[kind]
 
-    def _task(self, row: int, *, keeps: bool) -> None:
+    def _task(self, operations: tuple[Operation, ...], *, keeps: bool) -> None:
         """Instructions of a task; ``keeps``: that a wavelet begins."""
-        end = row + 1 + int(np.argmax(self.code[row:, Column.LAST] != 0))
         text = ""
-        for op in self.code[row:end].tolist():
-            text = op_text(self.meta, op)
+        for op in operations:
+            text = op_text(op)
             if keeps:
                 self._add(text, Op.COPY, 0, _WAVELET, 0)
             self._operation(op, text)
@@ -174,39 +182,33 @@ class PeCode:
         low, high = ((word ^ 1 << 31) - (1 << 31) for word in (value & _WORD, value >> 32 & _WORD))
         self._add(text, Op.CONST, 0, register, low, high)
 
-    def _operation(self, op: Sequence[int], text: str) -> None:
-        thread, launch, count = op[Column.THREAD], op[Column.LAUNCH], op[Column.N]
+    def _operation(self, op: Operation, text: str) -> None:
+        thread, launch = -1 if op.thread is None else op.thread, op.launch or 0
         if thread >= 0 or launch:
             self._add(text, Op.WAIT, 0, thread, 0, launch)
-        if op[Column.OPCODE] == Opcode.WORK:
-            self._add(text, Op.WAIT, 1, -1, 0, count)
+        if op.kind == "work":
+            self._add(text, Op.WAIT, 1, -1, 0, op.n)
             self._write_routes(op, text)
             self._effects(op, text)
             return
-        if count > _MOST:
-            raise FabricError(f"{text}: {count} elements; a descriptor has at most {_MOST}")
-        apart = thread >= 0 and any(op[column] == Kind.FABRIC for column in _OPERANDS)
-        rank = op[Column.THREAD_RANK] // 2 if apart else op[Column.MAIN_RANK] + 2
-        settings = {"asynchronous": apart, "thread": thread if apart else -1, "priority": rank}
+        if op.n > _MOST:
+            raise FabricError(f"{text}: {op.n} elements; a descriptor has at most {_MOST}")
+        settings = {"priority": MAIN_LEVELS[self.meta.main]}
+        apart = thread >= 0 and any(isinstance(o, FabIn | FabOut) for o in op.operands)
         if apart:
+            settings = {"priority": THREAD_LEVELS[op.priority], "asynchronous": 1, "thread": thread}
             settings |= self._end(op, text)
-        register, names = 0, ("dest", "src0", "src1", "scalar")
-        for column, name in zip(_OPERANDS, names, strict=True):
-            kind = self._operand(op, column, text, register)
-            settings[name] = kind
-            register += kind != Operand.NONE
-        name = f"{Opcode(op[Column.OPCODE]).name}{_SUFFIXES[Dtype(op[Column.DTYPE])]}"
-        number = DsdOp[name if op[Column.DTYPE] == Dtype.UINT32 else f"F{name}"]
-        row = self.tables.row("operations", op=number, **settings)
+        register = 0
+        for operand, name in zip(op.operands, _NAMES, strict=True):
+            if operand is not None:
+                settings[name] = self._operand(op, operand, text, register)
+                register += 1
+        row = self.tables.row("operations", op=DsdOp[builtin_of(op).upper()], **settings)
         self._add(text, Op.OPERATE, 0, row, 0, -1)
         if apart:
             self._add(text, Op.WAIT, 1, -1, 0, 1)  # a step of the CE starts it
         else:
             self._effects(op, text)
-
-    def _targets(self, op: Sequence[int], column: Column) -> Iterable[int]:
-        bits = op[column] & self.bound
-        return (t for t in range(bits.bit_length()) if bits >> t & 1)
 
     def _id(self, task: int) -> int:
         _, kind, key, _ = self.meta.tasks[task]
@@ -214,36 +216,37 @@ class PeCode:
             return self.inputs[key] if self.meta.spec.name == "wse3" else self.meta.colors[key]
         return self.ids[task]
 
-    def _effects(self, op: Sequence[int], text: str) -> None:
-        """What the end of an operation of the task's own thread does."""
-        for column, code in ((Column.BLOCK, Op.BLOCK), (Column.UNBLOCK, Op.UNBLOCK)):
-            for task in self._targets(op, column):
-                self._constant(text, 0, self._id(task))
-                self._add(text, code, self._gate(task), 0)
-        for task in self._targets(op, Column.ACTIVATE):
-            if task in self.ids:
-                self._constant(text, 0, self.ids[task])
-                self._add(text, Op.ACTIVATE, 0, 0)
+    def _done(self, op: Operation) -> list[tuple[str, int]]:
+        """Actions at the end of an operation, with the tasks here that they have an effect on."""
+        done = [(action, self.bound[name]) for action, name in op.on_done if name in self.bound]
+        return [(action, t) for action, t in done if action != "activate" or t in self.ids]
 
-    def _end(self, op: Sequence[int], text: str) -> dict[str, int]:
+    def _effects(self, op: Operation, text: str) -> None:
+        """What the end of an operation of the task's own thread does."""
+        for action, task in self._done(op):
+            gate = 0 if action == "activate" else self._gate(task)
+            self._constant(text, 0, self._id(task))
+            self._add(text, Op[action.upper()], gate, 0)
+
+    def _end(self, op: Operation, text: str) -> dict[str, int]:
         """What the end of a microthread's operation does."""
-        ends = [(Action.ACTIVATE, self._id(t)) for t in self._targets(op, Column.ACTIVATE)]
-        ends += [
-            (Action.UNBLOCK + self._gate(t), self._id(t)) for t in self._targets(op, Column.UNBLOCK)
-        ]
-        if len(ends) > 1 or op[Column.BLOCK]:
+        done = self._done(op)
+        if len(done) > 1 or "block" in dict(done):
             raise FabricError(
                 f"{text}: the end of a microthread's operation activates or unblocks one task; let"
                 " that task do the rest"
             )
-        return {"action": ends[0][0], "target": ends[0][1]} if ends else {}
+        for action, task in done:
+            code = Action.ACTIVATE if action == "activate" else Action.UNBLOCK + self._gate(task)
+            return {"action": code, "target": self._id(task)}
+        return {}
 
-    def _write_routes(self, op: Sequence[int], text: str) -> None:
+    def _write_routes(self, op: Operation, text: str) -> None:
         """Write a color's registers anew; it carries traffic again."""
-        index, position = op[Column.POSITION_COLOR] - 1, op[Column.POSITION]
-        if index < 0:
+        if op.position is None:
             return
-        color = self.meta.colors[index]
+        color, position = op.position
+        index = self.meta.colors.index(color)
         words = {name: int(self.registers[name][color]) for name in _REGISTERS}
         words["color"] &= ~(1 << 14)
         words["switch"] = words["switch"] & ~(3 << 13) | position << 13
@@ -257,57 +260,52 @@ class PeCode:
             self._constant(text, 1, words[name])
             self._add(text, Op.CONFIG_SET, 0, 0, 1)
 
-    def _operand(self, op: Sequence[int], column: Column, text: str, register: int) -> Operand:
+    def _operand(self, op: Operation, operand: Source, text: str, register: int) -> Operand:
         """Put an operand into a register; its kind."""
-        fields, count = op[column : column + len(Field)], op[Column.N]
-        kind, base = fields[Field.KIND], fields[Field.BASE]
-        if kind == Kind.MEM:
-            return self._in_memory(op, fields, text, register)
-        if kind == Kind.CONST:
-            self._constant(text, register, base & _WORD)
-            return Operand.SCALAR
-        if kind == Kind.ARG:
-            self._add(text, Op.COPY, 0, register, _WAVELET)
-            return Operand.SCALAR
-        if kind == Kind.NONE:
-            return Operand.NONE
-        sends, flags = column == Column.DST, fields[Field.FLAGS]
-        if count >= _ENDLESS:
-            raise FabricError(f"{text}: {count} wavelets; an operation has fewer than {_ENDLESS}")
-        queue = self.inputs.get(base, -1)
-        if sends:
-            queue = self.outputs.setdefault(base, _OUTPUTS[len(self.outputs) % len(_OUTPUTS)])
-        row = self.tables.row(
-            "fabrics",
-            sends=sends,
-            queue=queue,
-            color=self.meta.colors[base],
-            control=flags & 1,
-            advances=flags >> 1,
-        )
-        self._constant(text, register, row | count << 16)
+        match operand:
+            case Mem():
+                return self._in_memory(op, operand, text, register)
+            case Const(value):
+                bits = np.array(value).astype(op.dtype).view(_BITS[op.dtype])
+                self._constant(text, register, int(bits))
+                return Operand.SCALAR
+            case FabIn() | FabOut():
+                return self._on_fabric(op, operand, text, register)
+            case _:
+                self._add(text, Op.COPY, 0, register, _WAVELET)
+                return Operand.SCALAR
+
+    def _on_fabric(
+        self, op: Operation, operand: FabIn | FabOut, text: str, register: int
+    ) -> Operand:
+        if op.n >= _ENDLESS:
+            raise FabricError(f"{text}: {op.n} wavelets; an operation has fewer than {_ENDLESS}")
+        color = operand.color
+        queue, sends = self.inputs.get(self.meta.colors.index(color), -1), {}
+        if isinstance(operand, FabOut):
+            queue = self.outputs.setdefault(color, _OUTPUTS[len(self.outputs) % len(_OUTPUTS)])
+            sends = {"sends": 1, "control": operand.control, "advances": operand.advance_switch}
+        row = self.tables.row("fabrics", queue=queue, color=color, **sends)
+        self._constant(text, register, row | op.n << 16)
         return Operand.FABRIC
 
-    def _in_memory(
-        self, op: Sequence[int], fields: Sequence[int], text: str, register: int
-    ) -> Operand:
-        count, (_, base, stride, inner, outer, _) = op[Column.N], fields
-        name, first, _, dtype = self.meta.array_at(base)
-        width, own = _bytes(dtype), _bytes(Dtype(op[Column.DTYPE]).name.lower())
+    def _in_memory(self, op: Operation, operand: Mem, text: str, register: int) -> Operand:
+        dtype = self.arrays[operand.array]
+        width, own = _bytes(dtype), _bytes(op.dtype)
         if width != own:
             raise FabricError(
-                f"{text}: elements of {8 * own} bits in array {name!r} of {dtype}; declare it so"
+                f"{text}: elements of {8 * own} bits in array {operand.array!r} of {dtype}; declare"
+                " it so"
             )
-        address = self.places[name] + width * (base - first)
-        if not 0 < inner < count:
-            descriptor = address | count << 16 | (stride & _MOST) << 32
+        address, inner = self.places[operand.array] + width * operand.offset, operand.inner
+        if not 0 < inner < op.n:
+            descriptor = address | op.n << 16 | (operand.stride & _MOST) << 32
             self._constant(text, register, descriptor)
             return Operand.MEMORY
-        if count % inner:
-            raise FabricError(f"{text}: {count} elements in rows of {inner}; use whole rows")
-        row = self.tables.row(
-            "shapes", n0=1, n1=1, n2=count // inner, n3=inner, s2=outer, s3=stride
-        )
+        if op.n % inner:
+            raise FabricError(f"{text}: {op.n} elements in rows of {inner}; use whole rows")
+        extents = {"n0": 1, "n1": 1, "n2": op.n // inner, "n3": inner}
+        row = self.tables.row("shapes", s2=operand.outer, s3=operand.stride, **extents)
         self._constant(text, register, address | row << 16)
         return Operand.SHAPED
 

@@ -3,11 +3,11 @@
 Glossary: C colors, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
 """
 
-import bisect
 import dataclasses
 import typing
 
 from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
 __all__ = ["Filter", "Meta", "Program"]
@@ -23,6 +23,7 @@ class Meta(typing.NamedTuple):
     arrays: (name, first word, words, dtype) of each array
     words: M
     tasks: (name, kind, color index or control id, high priority) in the order of the T axis
+    main: level of the task's own thread
     threads: microthreads used
     filters: whether any color is filtered
     switched: whether any switch has a second position
@@ -38,17 +39,13 @@ class Meta(typing.NamedTuple):
     arrays: tuple[tuple[str, int, int, str], ...]
     words: int
     tasks: tuple[tuple[str, str, int, bool], ...]
+    main: str
     threads: int
     filters: bool
     switched: bool
     controls: bool
     swaps: bool
     teardown: bool
-
-    def array_at(self, word: int) -> tuple[str, int, int, str]:
-        """Return the array that a word of the memory belongs to."""
-        place = bisect.bisect_right(self.arrays, word, key=lambda array: array[1])
-        return self.arrays[place - 1]
 
     @property
     def partners(self) -> tuple[int, ...]:
@@ -70,8 +67,8 @@ class Program:
         start: [C, H, W] uint8, first switch position.
         depth: [C] int32, words of the input queue.
         filters: [4, C, H, W] int32, ``FilterKind`` and its three numbers.
-        code: [S, FIELDS] int32, encoded operations.
-        entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
+        code: lists of operations, their ``launch`` filled in.
+        entry: [T, H, W] int32, a task's list, -1 where it is not bound.
         active: [T, H, W] bool, tasks activated at the start.
         blocked: [T, H, W] bool, tasks blocked at the start.
         held: [A, H, W] bool, PEs that have an array.
@@ -86,7 +83,7 @@ class Program:
     start: Array
     depth: Array
     filters: Array
-    code: Array
+    code: tuple[tuple[Op, ...], ...]
     entry: Array
     active: Array
     blocked: Array
