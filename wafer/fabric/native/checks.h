@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "xla/ffi/api/ffi.h"
-
 namespace wafer {
 
 struct Range {
@@ -44,18 +42,6 @@ inline std::string count_problem(const char* what, int64_t count, int64_t wanted
   if (count == wanted) return {};
   return std::string(what) + ": " + std::to_string(count) + " elements; the header says " +
          std::to_string(wanted);
-}
-
-// A buffer's element type and size.
-struct Wanted {
-  const char* what;
-  xla::ffi::DataType type;
-  int64_t count;
-};
-inline std::string buffer_problem(const xla::ffi::AnyBuffer& buffer, const Wanted& wanted) {
-  if (buffer.element_type() != wanted.type)
-    return std::string(wanted.what) + " has a wrong element type";
-  return count_problem(wanted.what, int64_t(buffer.element_count()), wanted.count);
 }
 
 }  // namespace wafer

@@ -33,12 +33,6 @@ inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
   return core.blocked[set_of(w, int(gate))] >> id & 1;
 }
 
-inline Wavelet outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
-  const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
-  const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
-  return {row.queue, slot, flag, word};
-}
-
 inline void apply(Wafer& w, Core& core, Effect effect) {
   if (effect.action == int(Action::kActivate)) core.active |= 1u << effect.target;
   if (effect.action >= int(Action::kUnblock))

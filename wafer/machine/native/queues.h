@@ -72,6 +72,12 @@ inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   return kToHost;
 }
 
+inline Wavelet outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
+  const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
+  const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
+  return {row.queue, slot, flag, word};
+}
+
 // Queues that the program waits to see empty.
 inline void flush(Core& core) {
   const int done = core.flushing & ~core.sending;

@@ -10,7 +10,17 @@ from wafer.machine.image import COLUMNS
 from wafer.machine.reference.state import MAIN, THREADS, Main, State
 from wafer.machine.reference.tables import Tables
 
-__all__ = ["applied", "field", "finish", "gate_set", "register", "row_of", "with_register"]
+__all__ = [
+    "applied",
+    "field",
+    "finish",
+    "gate_set",
+    "is_any",
+    "register",
+    "row_of",
+    "runs_operation",
+    "with_register",
+]
 
 Array = jax.Array
 
@@ -20,6 +30,27 @@ def row_of(tables: Tables, table: str, row: Array) -> Callable[[str], Array]:
     program = jnp.maximum(jnp.asarray(tables.program), 0).reshape(-1, *[1] * (row.ndim - 1))
     values = jnp.asarray(getattr(tables, table)).at[program, row].get(mode="promise_in_bounds")
     return lambda name: values[..., COLUMNS[table].index(name)]
+
+
+def is_any(values: Array, ops: tuple[int, ...]) -> Array:
+    """[C] whether values are among some.
+
+    Args:
+        values: [C].
+        ops: those.
+    """
+    return jnp.stack([values == int(op) for op in ops]).any(0)
+
+
+def runs_operation(state: State, thread: Array) -> Array:
+    """[C] whether a microthread (-1: none) runs an operation.
+
+    Args:
+        state: of all PEs.
+        thread: [C].
+    """
+    on = state.operations.on[jnp.arange(len(thread)), jnp.clip(thread, 0, 7)]
+    return (thread >= 0) & on
 
 
 def field(descriptor: Array, k: int) -> Array:

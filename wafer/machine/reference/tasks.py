@@ -7,8 +7,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
-from wafer.machine.reference.effects import field, gate_set, register, row_of, with_register
-from wafer.machine.reference.elements import being_read, load_bytes, store_bytes
+from wafer.machine.reference.access import access
+from wafer.machine.reference.effects import (
+    field,
+    gate_set,
+    is_any,
+    register,
+    row_of,
+    runs_operation,
+    with_register,
+)
+from wafer.machine.reference.elements import being_read
 from wafer.machine.reference.faults import noted
 from wafer.machine.reference.issue import operate
 from wafer.machine.reference.routers import front, pop
@@ -29,15 +38,7 @@ __all__ = ["begin", "dispatch", "run_tasks"]
 
 Array = jax.Array
 _AT_ONCE = 4096  # instructions without an effect that others see
-_PAD = 64
 _NO_TASK = 31  # of a control wavelet that is for no task
-
-
-def _mask(values: Array, ops: tuple[int, ...]) -> Array:
-    out = jnp.zeros(values.shape, bool)
-    for op in ops:
-        out |= values == int(op)
-    return out
 
 
 def _results(state: State, i: Array) -> Array:
@@ -69,52 +70,23 @@ def _results(state: State, i: Array) -> Array:
     return out
 
 
-class _Accessed(NamedTuple):
-    """Memory after LOAD, STORE and MOVE: what was loaded, and which went outside, where."""
-
-    memory: Array
-    loaded: Array
-    outside: Array
-    where: Array
-
-
-def _access(tables: Tables, state: State, which: Array, i: Array) -> _Accessed:
-    op, kind, a, b, c = (i[:, k] for k in range(5))
-    size = jnp.asarray(tables.size)[tables.program]
-    width = jnp.asarray(BYTES)[kind]
-    stores, loads = which & (op == Op.STORE), which & (op == Op.LOAD)
-    address = (register(state, jnp.where(op == Op.STORE, a, b)) + c) & 0xFFFF
-    outside = (loads & (address + width > size + _PAD)) | (stores & (address + width > size))
-    inside = stores & ~outside
-    memory = store_bytes(state.memory, inside, address, width, value=register(state, b), most=8)
-    loaded = wrapped(kind, load_bytes(state.memory, address, width, most=8))
-    moves = which & (op == Op.MOVE)
-    to, source = register(state, a) & 0xFFFF, register(state, b) & 0xFFFF
-    beyond = to + c > size
-    far = moves & (beyond | (source + c > size + _PAD))
-    place = jnp.arange(memory.shape[1])
-    block = (moves & ~far)[:, None] & (place >= to[:, None]) & (place < (to + c)[:, None])
-    moved = jnp.clip(place - to[:, None] + source[:, None], 0, memory.shape[1] - 1)
-    memory = jnp.where(block, jnp.take_along_axis(memory, moved, 1), memory)
-    where = jnp.where(moves, jnp.where(beyond, to, source), address)
-    return _Accessed(memory, loaded, outside | far, where)
-
-
 def _compute(tables: Tables, state: State, which: Array, i: Array) -> tuple[State, Array]:
     """Instructions that only their task sees; [C] whether it goes on."""
     op, kind, a, b, c = (i[:, k] for k in range(5))
     kind = jnp.clip(kind, 0, Type.BOOL)
     i = i.at[:, 1].set(kind)
     rows = jnp.arange(len(op))
-    writes = ((op <= Op.CAST) | _mask(op, (Op.DSD_SET, Op.DSD_GET, Op.DSR_GET, Op.ELEMENT))) & which
-    integers = ~_mask(kind, (Type.F16, Type.F32))
-    by_zero = which & _mask(op, (Op.DIV, Op.REM)) & integers & (register(state, c) == 0)
+    writes = (
+        (op <= Op.CAST) | is_any(op, (Op.DSD_SET, Op.DSD_GET, Op.DSR_GET, Op.ELEMENT))
+    ) & which
+    integers = ~is_any(kind, (Type.F16, Type.F32))
+    by_zero = which & is_any(op, (Op.DIV, Op.REM)) & integers & (register(state, c) == 0)
     results = _results(state, i)
-    memory, loaded, outside, where = _access(tables, state, which, i)
+    memory, loaded, outside, where = access(tables, state, which, i)
     loads = which & (op == Op.LOAD)
     truth = register(state, b) != 0
     jumps = (op == Op.JUMP) | ((op == Op.JUMP_IF) & truth) | ((op == Op.JUMP_UNLESS) & ~truth)
-    calls, returns = which & _mask(op, (Op.CALL, Op.CALL_AT)), which & (op == Op.RETURN)
+    calls, returns = which & is_any(op, (Op.CALL, Op.CALL_AT)), which & (op == Op.RETURN)
     target = jnp.where(op == Op.CALL_AT, register(state, a), a)
     frame = jnp.asarray(tables.frame)[tables.program]
     deep = calls & ((state.depth == DEEPEST_CALL) | (state.base + b > frame))
@@ -170,7 +142,7 @@ def _intrinsics(tables: Tables, state: State, which: Array, i: Array) -> State:
     out = jnp.where(
         kind == Intrinsic.COORDINATE, jnp.where(value != 0, place[:, 1], place[:, 0]), out
     )
-    silent = _mask(kind, (Intrinsic.SEED, Intrinsic.TIMER, Intrinsic.NEXT_COMMAND))
+    silent = is_any(kind, (Intrinsic.SEED, Intrinsic.TIMER, Intrinsic.NEXT_COMMAND))
     frees = is_(Intrinsic.NEXT_COMMAND) & state.commanded
     state = with_register(state, which & ~silent & (a >= 0), a, out)
     return state._replace(
@@ -179,12 +151,6 @@ def _intrinsics(tables: Tables, state: State, which: Array, i: Array) -> State:
         commanded=state.commanded & ~frees,
         unanswered=state.unanswered - frees.sum(),
     )
-
-
-def _runs(state: State, thread: Array) -> Array:
-    """[C] whether a microthread (-1: none) runs an operation."""
-    on = state.operations.on[jnp.arange(len(thread)), jnp.clip(thread, 0, 7)]
-    return (thread >= 0) & on
 
 
 def _act(tables: Tables, state: State, which: Array, i: Array) -> tuple[State, Array, Array]:
@@ -213,7 +179,7 @@ def _act(tables: Tables, state: State, which: Array, i: Array) -> tuple[State, A
     dsr = state.dsr.at[rows, jnp.where(loads | bases, file, 3), own].set(new, mode="drop")
     state = state._replace(active=active, blocked=blocked, dsr=dsr)
     state = _intrinsics(tables, state, is_(Op.INTRINSIC), i)
-    waits = is_(Op.WAIT) & (kind == 0) & ((c > 0) | _runs(state, a))
+    waits = is_(Op.WAIT) & (kind == 0) & ((c > 0) | runs_operation(state, a))
     operates, stops, fails = is_(Op.OPERATE), is_(Op.RETURN), is_(Op.FAULT)
     called = stops & (state.task[:, 0] == TaskKind.FUNCTION)
     state = state._replace(
@@ -238,7 +204,7 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
     code, costs = jnp.asarray(tables.code), jnp.asarray(tables.costs)
     due = state.wake <= state.cycle
     waits_for = code[tables.program, state.pc, 2]
-    goes = due & (state.main == Main.WAITING) & ~_runs(state, waits_for)
+    goes = due & (state.main == Main.WAITING) & ~runs_operation(state, waits_for)
     runs = due & (state.main == Main.RUNNING) | goes
     state = state._replace(
         busy=state.busy & ~runs,
@@ -258,7 +224,7 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
         charge = costs[tables.program, state.pc]
         debt = jnp.where(going & ~state.paid, state.debt + charge, state.debt)
         op = i[:, 0]
-        visible = _mask(op, tuple(VISIBLE)) | ((op == Op.RETURN) & (state.depth == 0))
+        visible = is_any(op, tuple(VISIBLE)) | ((op == Op.RETURN) & (state.depth == 0))
         waits = going & visible & (debt > 0)
         acts, computes = going & visible & ~waits, going & ~visible
         state = state._replace(paid=jnp.where(going, waits, state.paid), debt=debt)
