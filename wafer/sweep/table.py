@@ -13,17 +13,13 @@ __all__ = ["Row", "Summary", "markdown", "summaries", "write_csv", "write_runs"]
 
 
 class Row(NamedTuple):
-    """One finished run.
+    """One finished run."""
 
-    arm, group, seed: which
-    parameters, kept, tokens, training, inference: see ``Costs``
-    """
-
-    arm: str
+    arm: str  #: arm, group, seed: which
     group: str
     seed: int
     metric: float  #: of its last evaluation
-    parameters: int
+    parameters: int  #: parameters, kept, tokens, training, inference: see ``Costs``
     kept: int
     tokens: int
     training: float
