@@ -12,10 +12,10 @@ from models.errors import Problem, SectionError
 from models.factored.adapters import with_adapters
 from models.factored.factors import factors_of, with_factors
 from models.factored.lora import lora_of
-from models.names import MODELS, Entry, lookup
+from models.names import MODELS, ModelPreset, lookup
 from models.schema import ModelConfig
 from models.sections import parse
-from models.user.code import is_own
+from models.user.code import is_user_defined
 
 __all__ = ["build", "config_class", "knobs", "list_models", "parse_config", "settings_of"]
 
@@ -62,7 +62,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 
 def _is_function(name: Any) -> bool:
     """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
-    if not is_own(name, "model"):
+    if not is_user_defined(name, "model"):
         return False
     module, _, own = name.rpartition(":")
     if own in MODELS:
@@ -154,6 +154,6 @@ def _takes(annotation: Any) -> str:
     return words.get(annotation, "section")
 
 
-def list_models() -> dict[str, Entry]:
+def list_models() -> dict[str, ModelPreset]:
     """Return every known name with its family, presets and Hugging Face model type."""
     return dict(MODELS)
