@@ -32,6 +32,11 @@ class Key(NamedTuple):
     default: str
     meaning: str
 
+    @property
+    def line(self) -> str:
+        """The key as the command line lists it."""
+        return f"  {self.name:<36} {self.takes:<28} {self.default:<16} {self.meaning}".rstrip()
+
 
 def section_classes() -> dict[str, dict[str, type[Section]]]:
     """Return the classes of each section, by the name that chooses among them ('' for one)."""
