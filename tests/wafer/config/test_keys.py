@@ -126,3 +126,12 @@ def test_new_files_of_other_models(rows, model):
 def test_models_of_other_rows(rows):
     with pytest.raises(ValueError, match="learns from data of its own kind"):
         run_file("t5", rows)
+
+
+def test_models_lists_the_keys_of_a_name(capsys):
+    assert main(["models", "llama"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    ((_, table),) = keys("llama")
+    assert (head, lines) == ("llama: decoder", [key.line for key in table])
+    norm = next(line for line in lines if line.startswith("  norm_type "))
+    assert norm.split()[-2:] == ["rmsnorm", "normalization"]  # the name's preset, its meaning
