@@ -294,4 +294,6 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
             for bound in unit.bindings.values()
             for function in bound.values()
         },
+        high=0,
+        waits=False,
     )
