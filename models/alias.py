@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable
 
 __all__ = [
+    "all_names",
     "decoder_alias",
     "encoder_alias",
     "is_decayed",
-    "known_names",
     "rewrite",
     "seq2seq_alias",
 ]
@@ -120,7 +120,7 @@ def seq2seq_alias(name: str) -> str:
 # Other names of one tensor in the vendor's models: the last norm hangs on two modules, relative
 # tables and slopes moved in release 2.1, and experts have a layout per ``moe_implementation``.
 _EXPERT = r"ffn\.experts\.experts\.\d+\.ffn\.(\d)\.(linear_layer\w*)"
-_TWINS: tuple[tuple[str, str], ...] = (
+_SYNONYMS: tuple[tuple[str, str], ...] = (
     (r"(?<![\w])ln_f\.(weight|bias)$", r"transformer_decoder.norm.\1"),
     (r"\.(encoder|decoder)_embeddings\.position_embed_helper\.", r".relative_position_\1."),
     (r"\.embedding_layer\.position_embed_helper\.", ".relative_pe_helper."),
@@ -130,14 +130,14 @@ _TWINS: tuple[tuple[str, str], ...] = (
 )
 
 
-def known_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
+def all_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
     """Return every name that a filter may give a parameter: ours, the vendor's and its twins.
 
     Args:
         name: our parameter path.
         alias: our path -> the vendor's name, a model's own.
 
-    >>> known_names("norm_f/scale", decoder_alias)
+    >>> all_names("norm_f/scale", decoder_alias)
     ('norm_f/scale', 'model.ln_f.weight', 'model.transformer_decoder.norm.weight')
     """
     layer = _NUMBER.search(name) if alias in _OURS else None
@@ -149,7 +149,7 @@ def known_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
 
 def _names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
     theirs = alias(name)
-    twins = (re.sub(pattern, other, theirs) for pattern, other in _TWINS)
+    twins = (re.sub(pattern, other, theirs) for pattern, other in _SYNONYMS)
     return tuple(dict.fromkeys((name, theirs, *twins)))
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import psutil
 
-__all__ = ["appearing_whole", "file_name", "read_json", "remove_partials"]
+__all__ = ["atomic_write", "file_name", "read_json", "remove_partials"]
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.Path]:
+def atomic_write(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.Path]:
     """Give a name beside ``path`` to write to; the block's end renames it to ``path``.
 
     A kill, an error or a full disk leaves what was at ``path`` before. What a killed process

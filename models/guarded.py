@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["dismiss", "guarded", "serve"]
+__all__ = ["call_in_subprocess", "dismiss", "serve"]
 
 _LIMIT = 10  # processor seconds of one call, which do not depend on the machine's other work
 _HANG = 300  # seconds of one that waits
@@ -80,7 +80,7 @@ def _start() -> subprocess.Popen[str]:
 _GUARD = _Guard()
 
 
-def guarded(function: str, *arguments: Any) -> Any:
+def call_in_subprocess(function: str, *arguments: Any) -> Any:
     """Call a function, 'module:name', in the other process; arguments are JSON values.
 
     Returns:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["MODELS", "Entry", "lookup"]
+__all__ = ["MODELS", "ModelPreset", "lookup"]
 
 
-class Entry(NamedTuple):
+class ModelPreset(NamedTuple):
     """One name."""
 
     family: str  #: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
@@ -126,71 +126,71 @@ _TRANSFORMER: dict[str, Any] = {
     "use_dropout_outside_residual_path": False,
 }
 
-MODELS: dict[str, Entry] = {
-    "gpt2": Entry("decoder", _GPT2, "gpt2"),
-    "gpt3": Entry("decoder", _GPT2, "gpt2"),
-    "cerebras-gpt": Entry("decoder", _GPT2, "gpt2"),
-    "gptj": Entry("decoder", _GPTJ, "gptj"),
-    "gpt-neox": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
-    "pythia": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
-    "codegen": Entry("decoder", _GPTJ, "codegen"),
-    "bloom": Entry("decoder", _BLOOM, "bloom"),
-    "flor": Entry("decoder", _BLOOM, "bloom"),  # BLOOM with a smaller vocabulary
-    "btlm": Entry("decoder", _BTLM, "btlm"),
-    "jais": Entry("decoder", _BTLM, "jais"),
-    "crystalcoder": Entry("decoder", _CRYSTAL, "crystalcoder"),
-    "falcon": Entry("decoder", _FALCON, "falcon"),
-    "falcon-7b": Entry("decoder", _FALCON, "falcon"),
-    "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
-    "falcon-11b": Entry("decoder", _FALCON | {"share_embedding_weights": False}, "falcon"),
-    "falcon-rw": Entry("decoder", _FALCON_RW, "falcon"),
-    "falcon-180b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
-    "mpt": Entry(
+MODELS: dict[str, ModelPreset] = {
+    "gpt2": ModelPreset("decoder", _GPT2, "gpt2"),
+    "gpt3": ModelPreset("decoder", _GPT2, "gpt2"),
+    "cerebras-gpt": ModelPreset("decoder", _GPT2, "gpt2"),
+    "gptj": ModelPreset("decoder", _GPTJ, "gptj"),
+    "gpt-neox": ModelPreset("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "pythia": ModelPreset("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "codegen": ModelPreset("decoder", _GPTJ, "codegen"),
+    "bloom": ModelPreset("decoder", _BLOOM, "bloom"),
+    "flor": ModelPreset("decoder", _BLOOM, "bloom"),  # BLOOM with a smaller vocabulary
+    "btlm": ModelPreset("decoder", _BTLM, "btlm"),
+    "jais": ModelPreset("decoder", _BTLM, "jais"),
+    "crystalcoder": ModelPreset("decoder", _CRYSTAL, "crystalcoder"),
+    "falcon": ModelPreset("decoder", _FALCON, "falcon"),
+    "falcon-7b": ModelPreset("decoder", _FALCON, "falcon"),
+    "falcon-40b": ModelPreset("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "falcon-11b": ModelPreset("decoder", _FALCON | {"share_embedding_weights": False}, "falcon"),
+    "falcon-rw": ModelPreset("decoder", _FALCON_RW, "falcon"),
+    "falcon-180b": ModelPreset("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "mpt": ModelPreset(
         "decoder",
         _ALIBI | _NO_BIAS | {"norm_type": "biasless-layernorm"},
         "mpt",
     ),
-    "llama": Entry("decoder", _LLAMA, "llama"),
-    "llamaV2": Entry("decoder", _LLAMA, "llama"),
-    "llama3": Entry("decoder", _LLAMA | {"rope_theta": 500000.0}, "llama"),
-    "code-llama": Entry("decoder", _LLAMA | {"rope_theta": 1e6}, "llama"),
-    "wizardlm": Entry("decoder", _LLAMA, "llama"),
-    "med42": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "llama"),  # Llama 2 70B
-    "mistral": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "mistral"),
-    "mixtral": Entry(
+    "llama": ModelPreset("decoder", _LLAMA, "llama"),
+    "llamaV2": ModelPreset("decoder", _LLAMA, "llama"),
+    "llama3": ModelPreset("decoder", _LLAMA | {"rope_theta": 500000.0}, "llama"),
+    "code-llama": ModelPreset("decoder", _LLAMA | {"rope_theta": 1e6}, "llama"),
+    "wizardlm": ModelPreset("decoder", _LLAMA, "llama"),
+    "med42": ModelPreset("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "llama"),  # Llama 2 70B
+    "mistral": ModelPreset("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "mistral"),
+    "mixtral": ModelPreset(
         "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"
     ),
-    "gemma2": Entry("decoder", _GEMMA2, "gemma2"),
-    "santacoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
-    "starcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
-    "octocoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
-    "wizardcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
-    "bert": Entry("encoder", {}, "bert"),
-    "bert-sequence-classifier": Entry("encoder", {"head": "classification"}, "bert"),
-    "bert-token-classifier": Entry("encoder", {"head": "token_classification"}, "bert"),
-    "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
-    "bert-summarization": Entry("encoder", {"head": "summarization"}),
-    "roberta": Entry("encoder", _ROBERTA, "roberta"),
-    "esm2": Entry("encoder", _ESM2, "esm"),
-    "ebert": Entry("encoder", _EBERT),
-    "dpr": Entry("dpr", {}, "dpr"),
-    "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
-    "dpr-context-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
-    "dpr-reader": Entry("encoder", {"head": "reader"}, "dpr"),
-    "t5": Entry("seq2seq", _T5, "t5"),
-    "t5-v1.1": Entry("seq2seq", _T5_11, "t5"),
-    "flan-t5": Entry("seq2seq", _T5_11, "t5"),
-    "ul2": Entry("seq2seq", _UL2, "t5"),
-    "flan-ul2": Entry("seq2seq", _UL2, "t5"),
-    "transformer": Entry("seq2seq", _TRANSFORMER, "marian"),
-    "clip-vit": Entry("vision", {}, "clip_vision_model"),
-    "llava": Entry("llava", {}, "llava"),
-    "fc_mnist": Entry("mlp", {}),
-    "sqlcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "gemma2": ModelPreset("decoder", _GEMMA2, "gemma2"),
+    "santacoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "starcoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "octocoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "wizardcoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "bert": ModelPreset("encoder", {}, "bert"),
+    "bert-sequence-classifier": ModelPreset("encoder", {"head": "classification"}, "bert"),
+    "bert-token-classifier": ModelPreset("encoder", {"head": "token_classification"}, "bert"),
+    "bert-q&a": ModelPreset("encoder", {"head": "qa"}, "bert"),
+    "bert-summarization": ModelPreset("encoder", {"head": "summarization"}),
+    "roberta": ModelPreset("encoder", _ROBERTA, "roberta"),
+    "esm2": ModelPreset("encoder", _ESM2, "esm"),
+    "ebert": ModelPreset("encoder", _EBERT),
+    "dpr": ModelPreset("dpr", {}, "dpr"),
+    "dpr-question-encoder": ModelPreset("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-context-encoder": ModelPreset("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-reader": ModelPreset("encoder", {"head": "reader"}, "dpr"),
+    "t5": ModelPreset("seq2seq", _T5, "t5"),
+    "t5-v1.1": ModelPreset("seq2seq", _T5_11, "t5"),
+    "flan-t5": ModelPreset("seq2seq", _T5_11, "t5"),
+    "ul2": ModelPreset("seq2seq", _UL2, "t5"),
+    "flan-ul2": ModelPreset("seq2seq", _UL2, "t5"),
+    "transformer": ModelPreset("seq2seq", _TRANSFORMER, "marian"),
+    "clip-vit": ModelPreset("vision", {}, "clip_vision_model"),
+    "llava": ModelPreset("llava", {}, "llava"),
+    "fc_mnist": ModelPreset("mlp", {}),
+    "sqlcoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
 }
 
 
-def lookup(name: str) -> Entry:
+def lookup(name: str) -> ModelPreset:
     """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
     Raises:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import pkgutil
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,12 +11,12 @@ from models.errors import Problem, SectionError
 from models.factored.adapters import with_adapters
 from models.factored.factors import factors_of, with_factors
 from models.factored.lora import lora_of
-from models.names import MODELS, Entry, lookup
+from models.names import MODELS, ModelPreset, lookup
 from models.schema import ModelConfig
 from models.sections import parse
-from models.user.code import is_own
+from models.user.code import is_user_defined
 
-__all__ = ["build", "config_class", "knobs", "list_models", "parse_config", "settings_of"]
+__all__ = ["build", "config_class", "list_models", "parse_config", "settings_of"]
 
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
@@ -62,7 +61,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 
 def _is_function(name: Any) -> bool:
     """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
-    if not is_own(name, "model"):
+    if not is_user_defined(name, "model"):
         return False
     module, _, own = name.rpartition(":")
     if own in MODELS:
@@ -122,38 +121,6 @@ def config_class(name: str) -> type[ModelConfig]:
     return _of_family(lookup(name).family)[0]
 
 
-def knobs(name: str) -> list[tuple[str, str, Any]]:
-    """List every key of a name's ``model`` section: (key, what it takes, what the name sets).
-
-    Raises:
-        ValueError: unknown name, with the nearest known one.
-    """
-    entry = lookup(name)
-    config = config_class(name)
-    out = []
-    for key, field in config.model_fields.items():
-        default = (
-            "required" if field.is_required() else field.get_default(call_default_factory=True)
-        )
-        out.append((key, _takes(field.annotation), entry.presets.get(key, default)))
-    return out
-
-
-def _takes(annotation: Any) -> str:
-    """Say what a key takes, in the words of a YAML file."""
-    if annotation in (None, type(None)):
-        return "null"
-    args = typing.get_args(annotation)
-    if typing.get_origin(annotation) is typing.Literal:
-        return " | ".join(map(str, args))
-    if typing.get_origin(annotation) is tuple:
-        return "list"
-    if args:
-        return " | ".join(dict.fromkeys(_takes(arg) for arg in args))
-    words = {bool: "true | false", int: "integer", float: "number", str: "text"}
-    return words.get(annotation, "section")
-
-
-def list_models() -> dict[str, Entry]:
+def list_models() -> dict[str, ModelPreset]:
     """Return every known name with its family, presets and Hugging Face model type."""
     return dict(MODELS)

@@ -33,7 +33,7 @@ from models.checkpoint.writer import require_written, write_arrays, write_params
 from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
-from models.files import appearing_whole, remove_partials
+from models.files import atomic_write, remove_partials
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
@@ -135,7 +135,7 @@ def finalize(
         raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
     as_model = None if model is None else functools.partial(_as_model, model)
     read_mdl = as_model or (_clear_mdl if to_mdl else _finalize_mdl)
-    with appearing_whole(target) as partial:
+    with atomic_write(target) as partial:
         tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
 

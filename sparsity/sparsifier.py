@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
-from models.alias import known_names
+from models.alias import all_names
 from models.checkpoint.moments import in_weights_and_moments
 from models.factored.lora import is_adapter
 from models.paths import map_named, named_leaves
@@ -36,7 +36,7 @@ from sparsity.schedules import Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
 from sparsity.state import SparseState
-from sparsity.views import View, WeightLayout
+from sparsity.views import CompetitionRows, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
 
@@ -105,7 +105,7 @@ class Sparsifier:
         """Return the index of the first group that takes a parameter, or None."""
         if not self.groups:
             return None
-        names = known_names(name, self.aliases)
+        names = all_names(name, self.aliases)
         if ParamFilter("glob", self.requires_dense).matches(names, ndim):
             return None
         for i, (rule, _) in enumerate(self.groups):
@@ -113,9 +113,9 @@ class Sparsifier:
                 return i
         return None
 
-    def view(self, group: int) -> View:
+    def view(self, group: int) -> CompetitionRows:
         """Return the group's competition rows."""
-        return View(self.weight_layout, self.groups[group][1].structure)
+        return CompetitionRows(self.weight_layout, self.groups[group][1].structure)
 
     def select(self, params: PyTree) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.

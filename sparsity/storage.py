@@ -25,7 +25,7 @@ from sparsity.kernels.choice import obstacle
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError, listed
 from sparsity.selection import kept_number
-from sparsity.views import View
+from sparsity.views import CompetitionRows
 
 __all__ = [
     "Choice",
@@ -66,7 +66,7 @@ def choose(
     name: str,
     shape: tuple[int, ...],
     algorithm: Algorithm,
-    view: View,
+    view: CompetitionRows,
     *,
     dtype: DTypeLike,
     accepted: bool | None,
@@ -101,7 +101,12 @@ def choose(
 
 
 def require_possible(
-    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, *, accepted: bool | None
+    name: str,
+    shape: tuple[int, ...],
+    algorithm: Algorithm,
+    view: CompetitionRows,
+    *,
+    accepted: bool | None,
 ) -> None:
     """Refuse ``compute: csr`` for a parameter that cannot be stored so; looks at no device.
 
@@ -141,7 +146,9 @@ def _require_native() -> None:
         ) from error
 
 
-def _unfit(shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: bool | None) -> str:
+def _unfit(
+    shape: tuple[int, ...], algorithm: Algorithm, view: CompetitionRows, accepted: bool | None
+) -> str:
     if accepted is False:
         return "accepts() says that the model, or its optimizer, takes only an array there"
     if len(shape) != 2:
@@ -155,7 +162,7 @@ def _unfit(shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: b
     return ""
 
 
-def capacity(mask: Array, algorithm: Algorithm, view: View) -> int:
+def capacity(mask: Array, algorithm: Algorithm, view: CompetitionRows) -> int:
     """How many values to store for a first mask, and all that may follow it."""
     each = kept_number(algorithm.sparsity.at(0), view.row_length(mask.shape))
     level = each * view.groups(mask.shape) * view.cell
@@ -163,7 +170,7 @@ def capacity(mask: Array, algorithm: Algorithm, view: View) -> int:
     return max(first, level) if algorithm.dynamic else first
 
 
-def _first_count(mask: Array, algorithm: Algorithm, view: View, level: int) -> int:
+def _first_count(mask: Array, algorithm: Algorithm, view: CompetitionRows, level: int) -> int:
     """Weights that the first mask keeps; under a trace from the rule that draws it."""
     if not isinstance(mask, jax.core.Tracer):
         return int(np.count_nonzero(mask))

@@ -16,7 +16,7 @@ from sparsity.algorithms.dynamic import Dynamic
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ValueSchedule
 from sparsity.state import SparseState
-from sparsity.views import View
+from sparsity.views import CompetitionRows
 
 __all__ = [
     "Group",
@@ -66,7 +66,7 @@ class Group(NamedTuple):
     algorithm: Algorithm  #: the rule
     number: int  #: the group's position
     names: tuple[str, ...]  #: its parameters
-    view: View  #: its competition rows
+    view: CompetitionRows  #: its competition rows
     #: name -> its number as ``name_code`` gives it, perhaps traced
     code_of: Callable[[str], Any] = name_code
 
@@ -203,7 +203,7 @@ def update_group(
     return sparse, new
 
 
-def _dense(values: Array, pattern: kernels.Pattern, view: View) -> tuple[Array, Array]:
+def _dense(values: Array, pattern: kernels.Pattern, view: CompetitionRows) -> tuple[Array, Array]:
     """Return a csr weight and its mask, dense, laid out in memory as the view reads them."""
     by_output = view.structure.order(2) == (0, 1)
 

@@ -2,9 +2,9 @@
 
 The vendor stores weights as [out, in] and scores them flattened row by row, or in groups of
 output or input rows that each keep the same number of weights. Flax stores kernels as
-[..., in, out]. A ``View`` turns a weight into the vendor's order, cuts it into rows by its
-structure, and goes back, so that groups, checkerboards and ties (lowest index first) come out
-the same in both layouts.
+[..., in, out]. ``CompetitionRows`` turn a weight into the vendor's order, cut it into rows by its
+structure, and go back, so that groups, checkerboards and ties (lowest index first) come out the
+same in both layouts.
 
 A ``Structure`` cuts a weight, given as [out, in, ...], into R rows of n cells; every row keeps the
 same number of cells. Nothing else of an algorithm knows of structure: a random mask, a magnitude
@@ -19,7 +19,16 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from jaxtyping import Array, Shaped
 
-__all__ = ["WHOLE", "Blocks", "FanIn", "NofM", "RowGroups", "Structure", "View", "WeightLayout"]
+__all__ = [
+    "UNSTRUCTURED",
+    "Blocks",
+    "CompetitionRows",
+    "FanIn",
+    "NofM",
+    "RowGroups",
+    "Structure",
+    "WeightLayout",
+]
 
 WeightLayout = Literal["io", "oi"]
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)
@@ -176,17 +185,17 @@ class Blocks(Structure):
         return tiles.repeat(self.outputs, axis=0).repeat(self.inputs, axis=1)
 
 
-WHOLE = RowGroups()
+UNSTRUCTURED = RowGroups()
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class CompetitionRows:
     """A two-way map between a weight and the rows its positions compete in."""
 
     #: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels stored [..., in,
     #: out]
     layout: WeightLayout = "io"
-    structure: Structure = WHOLE  #: which positions compete
+    structure: Structure = UNSTRUCTURED  #: which positions compete
 
     @property
     def cell(self) -> int:

@@ -106,16 +106,11 @@ class Weight(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StreamWeight:
-    """A weight that is multiplied with the tokens of a stream only; as ``models`` take one.
+    """A weight that is multiplied with the tokens of a stream only; as ``models`` take one."""
 
-    Attributes:
-        weight: [D, F] float32, or [F, D] where ``transposed``.
-        tokens: [] int32, one past the stream's last token; all slots of a padded batch.
-        transposed: static; true for an embedding table that scores the vocabulary.
-    """
-
-    weight: AnyArray
-    tokens: Array
+    weight: AnyArray  #: [D, F] float32, or [F, D] where ``transposed``
+    tokens: Array  #: [] int32, one past the stream's last token; all slots of a padded batch
+    #: static; true for an embedding table that scores the vocabulary
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def project(self, x: Float[Array, "T D"]) -> Float[Array, "T F"]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 
 __all__ = ["cache_folder", "cached_arrays", "keep_programs"]
 
@@ -77,7 +77,7 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     archive = io.BytesIO()
     np.savez(archive, **cast(dict[str, Any], arrays))
-    with appearing_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(hashlib.sha256(archive.getvalue()).digest() + archive.getvalue())
     for old in sorted(path.parent.glob("*.arrays"), key=lambda p: -p.stat().st_mtime)[_MOST:]:
         old.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
 from models.errors import CheckpointError
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.paths import named_leaves, unflatten
 
 __all__ = [
@@ -235,7 +235,7 @@ def write_arrays(
     if (folder / STATE).exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
     written: dict[str, ArrayRecord] = {}
-    with appearing_whole(folder / STATE) as partial:
+    with atomic_write(folder / STATE) as partial:
         checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
         checkpointer.close()

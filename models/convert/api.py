@@ -28,7 +28,7 @@ from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
 from models.families.encoder_config import EncoderConfig
 from models.layers.initializers import make_initializer
-from models.names import MODELS, Entry, lookup
+from models.names import MODELS, ModelPreset, lookup
 from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
 
@@ -92,14 +92,14 @@ def register(
         config: how config.json spells the configuration.
         table: configuration -> which tensor holds which parameters.
         presets: keys of ``model`` that the name sets unless the user does.
-        family: whose code computes it; see ``models.names.Entry``.
+        family: whose code computes it; see ``models.names.ModelPreset``.
 
     Raises:
         ValueError: the name or the model_type belongs to another family.
     """
     if name in MODELS or config.model_type in _CONFIGS:
         raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
-    MODELS[name] = Entry(family, presets, config.model_type)
+    MODELS[name] = ModelPreset(family, presets, config.model_type)
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
 

@@ -125,7 +125,7 @@ def _convert(args: argparse.Namespace, computes: Computes) -> int:
     limit = _bytes(args.hf_shard_size)
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
-    model, arrays, step = _opened(args, name, headless, computes)
+    model, arrays, step = _open(args, name, headless, computes)
     settings, written = settings_of(model.config), target
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
@@ -155,7 +155,7 @@ def _summary(args: argparse.Namespace, model: Model, written: Path) -> str:
     )
 
 
-def _opened(
+def _open(
     args: argparse.Namespace, name: str, headless: bool, computes: Computes
 ) -> tuple[Model, Iterable[tuple[str, Any]], int]:
     """Open the source: the model, (parameter path, array), the step."""

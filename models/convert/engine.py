@@ -203,18 +203,18 @@ def import_tensors(
         _LOG.warning(
             "%d tensors that %s does not use are left: %s", len(left), name, ", ".join(left)
         )
-    return _converted(sources, shapes, tensors, drawn, dtype)
+    return _convert(sources, shapes, tensors, drawn, dtype)
 
 
 def source(row: Row, table: Table, tensors: Tensors) -> str | None:
     """Name under which the file has a row's tensor; a shared one may lie under its head's alone."""
-    names = _spelled(table, row.foreign)
+    names = _spellings_of(table, row.foreign)
     if table.tied and row.foreign == table.tied[0]:
-        names += _spelled(table, table.tied[1])
+        names += _spellings_of(table, table.tied[1])
     return next((name for name in names if name in tensors), None)
 
 
-def _spelled(table: Table, name: str) -> list[str]:
+def _spellings_of(table: Table, name: str) -> list[str]:
     return [name, *table.spellings(name)]
 
 
@@ -222,7 +222,7 @@ def has_own_head(table: Table, tensors: Tensors) -> bool:
     """Whether a file has a head beside the embedding of a tied model, with other values."""
     if table.tied is None:
         return False
-    both = [[n for n in _spelled(table, name) if n in tensors][:1] for name in table.tied]
+    both = [[n for n in _spellings_of(table, name) if n in tensors][:1] for name in table.tied]
     if not all(both):
         return False
     (embedding,), (head,) = both
@@ -248,7 +248,7 @@ def _faults(
     return problems
 
 
-def _converted(
+def _convert(
     sources: Mapping[Row, str | None],
     shapes: Mapping[str, Any],
     tensors: Tensors,

@@ -88,7 +88,7 @@ def _storage(pid: Any) -> Storage:
     return Storage(key, _DTYPES[kind.name], size)
 
 
-def _called(function: Any, args: Any) -> Any:
+def _call(function: Any, args: Any) -> Any:
     """What the two calls that a state dict makes give."""
     if function == _ORDERED and isinstance(args, tuple) and not args:
         return {}
@@ -183,7 +183,7 @@ _STEPS: Mapping[str, _Step] = {
     "GLOBAL": lambda m, x: m.push(_name(*x.split(" ", 1))),
     "STACK_GLOBAL": lambda m, x: m.push(_name(*m.take(2))),
     "BINPERSID": lambda m, x: m.push(_storage(*m.take(1))),
-    "REDUCE": lambda m, x: m.push(_called(*m.take(2))),
+    "REDUCE": lambda m, x: m.push(_call(*m.take(2))),
     "BUILD": lambda m, x: m.build(),
 }
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.lazy import LazyArray
 
 __all__ = ["write_shards"]
@@ -108,7 +108,7 @@ def _write(tensors: Sequence[LazyArray], path: Path) -> Path:
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with appearing_whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
             value = tensor.read()

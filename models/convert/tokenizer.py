@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.convert.tables.class_defaults import CLASS_IDS
-from models.files import appearing_whole, read_json
+from models.files import atomic_write, read_json
 
 __all__ = [
     "IDS",
@@ -103,7 +103,7 @@ def carry_tokenizer(
         return
     for name in _FILES:
         if (folder / name).is_file() and not (target / name).exists():
-            with appearing_whole(target / name) as partial:
+            with atomic_write(target / name) as partial:
                 shutil.copyfile(folder / name, partial)
     write_ids(target, special_ids(folder))
 
@@ -121,7 +121,7 @@ def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with appearing_whole(path) as partial:
+    with atomic_write(path) as partial:
         text = json.dumps(dict(content), indent=2, sort_keys=True)
         partial.write_text(text + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 import vsl
-from models.alias import known_names
+from models.alias import all_names
 from models.base import Model
 from models.layers.block_config import LoraConfig
 from models.paths import Params, map_named, named_leaves, unflatten
@@ -183,7 +183,7 @@ def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
             return False
         if adapted and not trains_with_lora(name):
             return False
-        names = known_names(name, model.alias) if patterns else ()
+        names = all_names(name, model.alias) if patterns else ()
         return not any(re.search(p, n) for p in patterns for n in names)
 
     return map_named(trains, params)

@@ -14,7 +14,7 @@ from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["call", "check_arguments", "find", "is_own", "place", "register"]
+__all__ = ["call", "check_arguments", "find", "is_user_defined", "place", "register"]
 
 _REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
 
@@ -43,7 +43,7 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
     _REGISTERED[kind, name] = function
 
 
-def is_own(name: Any, kind: str = "") -> bool:
+def is_user_defined(name: Any, kind: str = "") -> bool:
     """Whether a name of a run file means code of the user, of one kind or any."""
     return isinstance(name, str) and (":" in name or (kind, name) in _REGISTERED)
 

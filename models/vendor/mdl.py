@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import CheckpointError
-from models.guarded import guarded
+from models.guarded import call_in_subprocess
 from models.vendor.leaves import Leaf, follow, read_leaves
 from models.vendor.order import listed_keys
 
@@ -46,7 +46,9 @@ class MdlFile:
             raise CheckpointError(f"{path}: no such file; {path.parent} has: {beside}")
         try:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
-            flags, tensors = guarded("models.vendor.mdl:attributes", os.path.abspath(path))
+            flags, tensors = call_in_subprocess(
+                "models.vendor.mdl:attributes", os.path.abspath(path)
+            )
             modern = float(flags.get("__version__", 0.1)) >= 0.5
             self.model_keys = listed_keys(flags.get("__spec__"))
             self._leaves = read_leaves(flags, tensors)
@@ -156,14 +158,14 @@ class MdlFile:
 
     def _read(self, name: str, leaf: Leaf) -> np.ndarray:
         try:
-            value = self._filled(leaf) if leaf.kind == "filled" else self._stored(leaf)
+            value = self._filled_entry(leaf) if leaf.kind == "filled" else self._stored_entry(leaf)
         except _DAMAGE as error:
             raise CheckpointError(
                 f"{self.path}: tensor {name} cannot be read, the file is damaged: {error}"
             ) from None
         return value
 
-    def _stored(self, leaf: Leaf) -> np.ndarray:
+    def _stored_entry(self, leaf: Leaf) -> np.ndarray:
         dataset: Any = self._file[leaf.where]
         if dataset.dtype.kind not in "biufc":
             raise ValueError(f"holds {dataset.dtype}; expected numbers")
@@ -173,7 +175,7 @@ class MdlFile:
             value = value.view(ml_dtypes.bfloat16)
         return value
 
-    def _filled(self, leaf: Leaf) -> np.ndarray:
+    def _filled_entry(self, leaf: Leaf) -> np.ndarray:
         """Build a tensor that is stored as one value and a shape."""
         dataset: Any = None if leaf.dtype else self._file[leaf.where]  # has it before 0.5
         stored = leaf.dtype or dataset.dtype

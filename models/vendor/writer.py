@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.lazy import LazyArray
 from models.vendor.hdf5 import create_hdf5
 
@@ -58,7 +58,7 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
         if isinstance(leaf, LazyArray) and leaf.dtype.name not in _CODES:
             raise ValueError(f"{name}: a .mdl holds no {leaf.dtype}; known: {sorted(_CODES)}")
     with (
-        appearing_whole(path) as partial,
+        atomic_write(path) as partial,
         # With HDF5's default bounds thousands of attributes take quadratic time.
         create_hdf5(partial, libver=("v108", "latest")) as (file, check),
     ):

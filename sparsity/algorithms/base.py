@@ -25,7 +25,7 @@ from sparsity.schedules import (
     update_schedule,
 )
 from sparsity.schema import Place, SparsityError, unknown
-from sparsity.views import WHOLE, RowGroups, Structure, View
+from sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
 
 __all__ = [
     "ALGORITHMS",
@@ -58,7 +58,7 @@ class InitContext(NamedTuple):
     sparsity: Array | float
     key: Array
     run_key: Array
-    view: View
+    view: CompetitionRows
 
 
 class UpdateContext(NamedTuple):
@@ -85,7 +85,7 @@ class UpdateContext(NamedTuple):
     drop_fraction: Array
     step: Array
     key: Array
-    view: View
+    view: CompetitionRows
     active: Array | None = None
 
 
@@ -114,7 +114,7 @@ class Algorithm:
     init_method: InitMethod = "random"
     update: UpdateSchedule = EVERY_STEP
     drop_fraction: ValueSchedule = _NO_DROP
-    structure: Structure = WHOLE
+    structure: Structure = UNSTRUCTURED
     budget: str = "uniform"
     dense_ends: int = 0
     compute: str = "auto"
@@ -157,7 +157,7 @@ class Algorithm:
         del ctx
         return saved
 
-    def forward(self, weight: Array, view: View) -> Array:
+    def forward(self, weight: Array, view: CompetitionRows) -> Array:
         """Return what the model computes with, for a weight that is stored dense."""
         del view
         return weight

@@ -18,7 +18,7 @@ from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
 from sparsity.algorithms.masks import magnitude_mask
 from sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
 from sparsity.schema import Place, SparsityError
-from sparsity.views import View
+from sparsity.views import CompetitionRows
 
 __all__ = ["SRSTE", "TopKAST"]
 
@@ -115,7 +115,7 @@ class TopKAST(_Explores):
         """The share of B."""
         return 1 - self.backward_sparsity
 
-    def forward(self, weight: Array, view: View) -> Array:
+    def forward(self, weight: Array, view: CompetitionRows) -> Array:
         """Compute with A, learn on B."""
         level = self.sparsity(0)
         fixed = jax.lax.stop_gradient(weight)
@@ -134,7 +134,7 @@ class SRSTE(_Explores):
 
     penalty: float = 2e-4
 
-    def forward(self, weight: Array, view: View) -> Array:
+    def forward(self, weight: Array, view: CompetitionRows) -> Array:
         """Compute with the largest weights, learn on all."""
         used = magnitude_mask(jax.lax.stop_gradient(weight), self.sparsity(0), view)
         decay = jnp.where(used, 0.0, self.penalty)

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.schedules import NEVER, UpdateSchedule
-from sparsity.views import View
+from sparsity.views import CompetitionRows
 
 __all__ = ["InBandStatic", "inband_mask"]
 
@@ -64,7 +64,7 @@ def inband_mask(
     *,
     sparsity: float,
     method: str,
-    view: View,
+    view: CompetitionRows,
 ) -> np.ndarray:
     """Choose which positions of a weight are kept.
 

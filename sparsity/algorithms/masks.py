@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from sparsity.kernels import topk_mask
 from sparsity.selection import kept_count
-from sparsity.views import View
+from sparsity.views import CompetitionRows
 
 __all__ = [
     "INIT_METHODS",
@@ -28,7 +28,7 @@ InitMethod = str | Callable[..., Any]
 
 
 def init_mask(
-    method: InitMethod, weight: Array, sparsity: Array | float, key: Array, view: View
+    method: InitMethod, weight: Array, sparsity: Array | float, key: Array, view: CompetitionRows
 ) -> Array:
     """Compute a parameter's first mask.
 
@@ -51,7 +51,7 @@ def init_mask(
 
 @functools.partial(jax.jit, static_argnames=("method", "view"))  # once per shape, not per weight
 def _named_mask(
-    method: str, weight: Array, sparsity: Array | float, key: Array, view: View
+    method: str, weight: Array, sparsity: Array | float, key: Array, view: CompetitionRows
 ) -> Array:
     if method == "random":
         # Drawn in the vendor's order so that both weight layouts get the same pattern.
@@ -63,22 +63,22 @@ def _named_mask(
 
 
 def _keep_highest(
-    rows: Array, sparsity: Array | float, shape: tuple[int, ...], view: View
+    rows: Array, sparsity: Array | float, shape: tuple[int, ...], view: CompetitionRows
 ) -> Array:
     return view.unrows(topk_mask(rows, kept_count(sparsity, rows.shape[-1])), shape)
 
 
-def highest_mask(scores: Array, sparsity: Array | float, view: View) -> Array:
+def highest_mask(scores: Array, sparsity: Array | float, view: CompetitionRows) -> Array:
     """Keep the highest scores, one per weight, of each row of the view."""
     return _keep_highest(view.rows(scores.astype(jnp.float32)), sparsity, scores.shape, view)
 
 
-def magnitude_mask(weight: Array, sparsity: Array | float, view: View) -> Array:
+def magnitude_mask(weight: Array, sparsity: Array | float, view: CompetitionRows) -> Array:
     """Keep the largest absolute weights of each row of the view."""
     return highest_mask(jnp.abs(weight), sparsity, view)
 
 
-def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: View) -> Array:
+def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: CompetitionRows) -> Array:
     """Evenly spaced pattern, each row shifted against the one before (for stress tests).
 
     The level must be concrete, as the pattern's period decides array shapes.

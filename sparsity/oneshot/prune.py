@@ -27,7 +27,7 @@ from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
 from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.views import WHOLE, FanIn, View
+from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn
 
 __all__ = ["METHODS", "Pruned", "prune"]
 
@@ -43,7 +43,7 @@ class _Layer(NamedTuple):
     weight: Array
     gram: np.ndarray
     chosen: Selected
-    view: View
+    view: CompetitionRows
 
     @property
     def level(self) -> float:
@@ -57,7 +57,7 @@ def _magnitude(layer: _Layer) -> tuple[Array, Array]:
 
 def _wanda(layer: _Layer) -> tuple[Array, Array]:
     norms = jnp.asarray(np.sqrt(np.diag(layer.gram)), jnp.float32)
-    whole = layer.view.structure == WHOLE
+    whole = layer.view.structure == UNSTRUCTURED
     view = dataclasses.replace(layer.view, structure=FanIn()) if whole else layer.view
     mask = highest_mask(jnp.abs(layer.weight) * norms[:, None], layer.level, view)
     return jnp.where(mask, layer.weight, 0), mask
@@ -186,7 +186,7 @@ def _by_scores(
     """Keep the highest scores of all selected weights together, in rounds."""
     levels = {float(chosen.algorithm.sparsity(0)) for chosen in selected.values()}
     structures = {sparsifier.view(chosen.group).structure for chosen in selected.values()}
-    if len(levels) > 1 or structures != {WHOLE}:
+    if len(levels) > 1 or structures != {UNSTRUCTURED}:
         raise SparsityError(
             "a score for all weights takes one level and no pattern, budget or groups; take "
             "magnitude, wanda or sparsegpt for them"
@@ -203,7 +203,7 @@ def _by_scores(
         # What an earlier round pruned stays pruned.
         left = [jnp.where(masks[name], by_name[name], -jnp.inf).reshape(-1) for name in shapes]
         flat = jnp.concatenate([one.astype(jnp.float32) for one in left])
-        kept = highest_mask(flat, step, View())
+        kept = highest_mask(flat, step, CompetitionRows())
         ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
         parts = jnp.split(kept, ends[:-1])
         masks = {n: p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}

@@ -9,7 +9,7 @@ import scipy.linalg
 from jaxtyping import Bool, Float
 
 from sparsity.schema import SparsityError
-from sparsity.views import WHOLE, FanIn, NofM, Structure
+from sparsity.views import UNSTRUCTURED, FanIn, NofM, Structure
 
 __all__ = ["BLOCK", "DAMPING", "sparsegpt"]
 
@@ -37,7 +37,7 @@ def sparsegpt(
     Raises:
         SparsityError: a structure for which the method is not defined.
     """
-    together, rowwise = _chosen_at_once(structure), structure != WHOLE
+    together, rowwise = _chosen_at_once(structure), structure != UNSTRUCTURED
     left = weight.T.astype(np.float64)  # [N, K]
     kept = np.ones(left.shape, bool)
     dead = np.diag(gram) == 0  # inputs that are always 0
@@ -68,7 +68,7 @@ def sparsegpt(
 
 def _chosen_at_once(structure: Structure) -> int:
     """Columns that are chosen together; 0 for a whole block."""
-    if structure == WHOLE or isinstance(structure, FanIn):
+    if structure == UNSTRUCTURED or isinstance(structure, FanIn):
         return 0
     if isinstance(structure, NofM) and structure.axis == "in" and BLOCK % structure.m == 0:
         return structure.m

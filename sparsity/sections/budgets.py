@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from models.errors import did_you_mean
-from models.user.code import call, find, is_own
+from models.user.code import call, find, is_user_defined
 from sparsity.algorithms.base import Algorithm
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ConstantValue, ValueSchedule, is_constant
@@ -48,7 +48,7 @@ def check_budget(name: str) -> str:
     Raises:
         ValueError: it is neither known nor ``module:function``.
     """
-    if name in BUDGETS or is_own(name):
+    if name in BUDGETS or is_user_defined(name):
         return name
     known = ", ".join(BUDGETS)
     hint = did_you_mean(name, BUDGETS)

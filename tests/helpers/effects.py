@@ -2,10 +2,10 @@
 
 import typing
 
-WHOLE = (1, 2, 3, 7)
+UNSTRUCTURED = (1, 2, 3, 7)
 
 
-def legal_values(annotation, whole=WHOLE):
+def legal_values(annotation, whole=UNSTRUCTURED):
     """List values that an annotation allows: choices, booleans, some numbers."""
     out, kinds = [], [annotation]
     while kinds:

@@ -18,15 +18,15 @@ from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
 from sparsity.schedules import schedule, update_schedule
 from sparsity.selection import drop_count, kept_count
-from sparsity.views import RowGroups, View
+from sparsity.views import CompetitionRows, RowGroups
 
 VECTORS = GOLDEN / "sparsity"
 META = json.loads((VECTORS / "meta.json").read_text())
 VIEWS = {
-    "flat": View("oi"),
-    "out2": View("oi", RowGroups(2)),
-    "out3": View("oi", RowGroups(3)),
-    "in2": View("oi", RowGroups(2, "in")),
+    "flat": CompetitionRows("oi"),
+    "out2": CompetitionRows("oi", RowGroups(2)),
+    "out3": CompetitionRows("oi", RowGroups(3)),
+    "in2": CompetitionRows("oi", RowGroups(2, "in")),
 }
 
 
@@ -275,7 +275,7 @@ def test_trajectory(name):
 def test_release_18_masks(case):
     data = np.load(VECTORS / "static18.npz")
     weight, want, regrown = (data[f"{case['i']}_{k}"] for k in ("w", "mask", "regrow"))
-    view = View(
+    view = CompetitionRows(
         "oi",
         RowGroups(case["in_groups"], "in")
         if case.get("in_groups")

@@ -16,7 +16,7 @@ from sparsity.oneshot.grams import Watched, stage_grams
 from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
 from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
-from sparsity.views import WHOLE, Blocks, FanIn, NofM
+from sparsity.views import UNSTRUCTURED, Blocks, FanIn, NofM
 
 SETTINGS = {
     "name": "gpt2",
@@ -91,7 +91,8 @@ def error(gram, before, after):
 
 
 @pytest.mark.parametrize(
-    ("structure", "level"), [(WHOLE, 0.5), (FanIn(), 0.75), (NofM(2, 4), 0.5), (WHOLE, 0.0)]
+    ("structure", "level"),
+    [(UNSTRUCTURED, 0.5), (FanIn(), 0.75), (NofM(2, 4), 0.5), (UNSTRUCTURED, 0.0)],
 )
 def test_sparsegpt_mends_what_is_left(structure, level):
     rng = np.random.default_rng(0)
@@ -105,7 +106,7 @@ def test_sparsegpt_mends_what_is_left(structure, level):
     if level:  # better than the same mask unmended, and than the largest weights
         lowest = np.sort(np.abs(weight).ravel())[int(level * weight.size)]
         largest = weight * (np.abs(weight) >= lowest)
-        for other in (weight * mask, *([largest] if structure == WHOLE else [])):
+        for other in (weight * mask, *([largest] if structure == UNSTRUCTURED else [])):
             assert error(gram, weight, mended) < error(gram, weight, other)
     if isinstance(structure, FanIn):
         assert np.ptp(mask.sum(0)) == 0
@@ -117,7 +118,7 @@ def test_sparsegpt_of_two_weights_by_hand():
     """One output, two inputs: dropping the first is made up for by the second."""
     gram = np.asarray([[4.0, 2.0], [2.0, 3.0]])
     damped = gram + DAMPING * 3.5 * np.eye(2)
-    mended, mask = sparsegpt(np.asarray([[0.1], [1.0]], np.float32), gram, 0.5, WHOLE)
+    mended, mask = sparsegpt(np.asarray([[0.1], [1.0]], np.float32), gram, 0.5, UNSTRUCTURED)
     assert mask[:, 0].tolist() == [False, True]
     # The best second weight for the damped problem: w2 + w1 * h12 / h22.
     np.testing.assert_allclose(mended[:, 0], [0, 1 + 0.1 * 2 / damped[1, 1]], rtol=1e-6)

@@ -14,7 +14,7 @@ import sparsity
 from models.layers.basic import project
 from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
-from sparsity.views import Blocks, FanIn, NofM, RowGroups, View
+from sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
 
 topk = jax.jit(topk_mask)
 
@@ -53,7 +53,7 @@ STRUCTURES = [
     *(RowGroups(), RowGroups(2), RowGroups(3, "in"), FanIn(), NofM(2, 4, "out"), NofM(1, 3)),
     Blocks(inputs=3, outputs=2),
 ]
-VIEWS = [View("oi"), *(View("io", structure) for structure in STRUCTURES)]
+VIEWS = [CompetitionRows("oi"), *(CompetitionRows("io", structure) for structure in STRUCTURES)]
 
 
 def updated(algorithm, view, weight, grad, mask, level, drop, step):
@@ -117,8 +117,8 @@ def test_layouts_give_the_same_pattern():
     ]
     for method, structure in cases:
         args = (0.7, jax.random.key(5))
-        io = init_mask(method, weight, *args, View("io", structure))
-        oi = init_mask(method, vendor, *args, View("oi", structure))
+        io = init_mask(method, weight, *args, CompetitionRows("io", structure))
+        oi = init_mask(method, vendor, *args, CompetitionRows("oi", structure))
         np.testing.assert_array_equal(io.transpose(2, 1, 0), oi)
 
 
@@ -353,7 +353,9 @@ def test_vendor_bug_drop_prefers_pruned_positions_to_active_zeros():
     # Oracle: p=[0,0,0,5,0,0], first four active, f=.25 keeps indices 3, 4, 5.
     weight = jnp.asarray([[0.0, 0, 0, 5, 0, 0]])
     mask = jnp.asarray([[True, True, True, True, False, False]])
-    kept = updated(RIGL, View("oi"), weight, weight, mask, jnp.float32(1), jnp.float32(0.25), 1)
+    kept = updated(
+        RIGL, CompetitionRows("oi"), weight, weight, mask, jnp.float32(1), jnp.float32(0.25), 1
+    )
     np.testing.assert_array_equal(kept, [[True, True, False, True, False, False]])
 
 

@@ -45,21 +45,14 @@ class _Plan(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Integer inputs, cut into blocks.
+    """Integer inputs, cut into blocks."""
 
-    queries: fields [I, q]
-    keys: fields [J, k]
-    first, last: [I] int32 key blocks each query block visits
-    heads: [K, G] int32 head numbers, for dropout
-    consts: arrays a tile bias reads and that have no gradient
-    """
-
-    queries: QuerySide
-    keys: KeySide
-    first: Array
+    queries: QuerySide  #: fields [I, q]
+    keys: KeySide  #: fields [J, k]
+    first: Array  #: first, last: [I] int32 key blocks each query block visits
     last: Array
-    heads: Array
-    consts: tuple[Array, ...]
+    heads: Array  #: [K, G] int32 head numbers, for dropout
+    consts: tuple[Array, ...]  #: arrays a tile bias reads and that have no gradient
 
 
 def _cut(x: Array, size: int) -> Array:

@@ -26,17 +26,12 @@ _EMPTY = np.zeros((0, 0), np.float32)
 
 
 class _Integers(NamedTuple):
-    """Integer operands.
+    """Integer operands."""
 
-    low, high: [T] visible key slots
-    noise: [T] dropout state, or [0]
-    position: [S padded to a tile] position of each key, -1 where there is none
-    """
-
-    low: Array
+    low: Array  #: low, high: [T] visible key slots
     high: Array
-    noise: Array
-    position: Array
+    noise: Array  #: [T] dropout state, or [0]
+    position: Array  #: [S padded to a tile] position of each key, -1 where there is none
 
 
 def supported(rule: Rule, learned: Learned, *, function_bias: bool) -> bool:

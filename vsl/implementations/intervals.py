@@ -19,27 +19,20 @@ Window = tuple[int, int]
 
 
 class BlockSizes(NamedTuple):
-    """Static tile sizes.
+    """Static tile sizes."""
 
-    q: queries per block
-    k: keys per block
-    """
-
-    q: int
-    k: int
+    q: int  #: queries per block
+    k: int  #: keys per block
 
 
 class Keys(NamedTuple):
-    """The keys each of T queries may see.
+    """The keys each of T queries may see."""
 
-    low: [T] int32 first visible key slot
-    high: [T] int32 one past the last visible key slot; ``high <= low`` where nothing is visible
-    sink: [T] int32 first key slot of the query's sequence: with ``sink_tokens=n`` the slots
-        ``sink <= j < min(sink + n, high)`` are visible as well
-    """
-
-    low: Int[Array, " T"]
+    low: Int[Array, " T"]  #: [T] int32 first visible key slot
+    #: [T] int32 one past the last visible key slot; ``high <= low`` where nothing is visible
     high: Int[Array, " T"]
+    #: [T] int32 first key slot of the query's sequence: with ``sink_tokens=n`` the slots ``sink <=
+    #: j < min(sink + n, high)`` are visible as well
     sink: Int[Array, " T"]
 
 

@@ -43,16 +43,12 @@ class Rule:
 
 
 class Learned(NamedTuple):
-    """The differentiable part of an attention call besides q, k, v; None where unused.
+    """The differentiable part of an attention call besides q, k, v; None where unused."""
 
-    slopes: [N] float32 ALiBi slopes
-    profile: [N, E] float32 bias by stream distance, read by the block kernel only
-    consts: float arrays a bias function closes over
-    """
-
-    slopes: Array | None = None
+    slopes: Array | None = None  #: [N] float32 ALiBi slopes
+    #: [N, E] float32 bias by stream distance, read by the block kernel only
     profile: Array | None = None
-    consts: tuple[Array, ...] = ()
+    consts: tuple[Array, ...] = ()  #: float arrays a bias function closes over
 
 
 class QKV(NamedTuple):
@@ -64,29 +60,21 @@ class QKV(NamedTuple):
 
 
 class QuerySide(NamedTuple):
-    """What a tile knows about its queries.
+    """What a tile knows about its queries."""
 
-    position: [q] int32 position inside the sequence
-    low, high, sink: [q] int32, see :class:`vsl.implementations.intervals.Keys`
-    noise: [q] uint32 state of the dropout bits, absorbed up to the query; None without dropout
-    """
-
-    position: Array
-    low: Array
+    position: Array  #: [q] int32 position inside the sequence
+    low: Array  #: low, high, sink: [q] int32, see :class:`vsl.implementations.intervals.Keys`
     high: Array
     sink: Array
+    #: [q] uint32 state of the dropout bits, absorbed up to the query; None without dropout
     noise: Array | None = None
 
 
 class KeySide(NamedTuple):
-    """What a tile knows about its keys.
+    """What a tile knows about its keys."""
 
-    position: [k] int32 position inside the sequence
-    slot: [k] int32 index in the stream
-    """
-
-    position: Array
-    slot: Array
+    position: Array  #: [k] int32 position inside the sequence
+    slot: Array  #: [k] int32 index in the stream
 
 
 class Pair(NamedTuple):

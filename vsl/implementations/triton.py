@@ -34,22 +34,16 @@ class _Call(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Integer inputs.
+    """Integer inputs."""
 
-    position, low, high, sink: [T] int32 per query
-    key_position: [S] int32
-    first, last: [I] int32 key blocks each query block visits
-    q_first, q_last: [J] int32 query blocks that visit each key block
-    """
-
-    position: Array
+    position: Array  #: position, low, high, sink: [T] int32 per query
     low: Array
     high: Array
     sink: Array
-    key_position: Array
-    first: Array
+    key_position: Array  #: [S] int32
+    first: Array  #: first, last: [I] int32 key blocks each query block visits
     last: Array
-    q_first: Array
+    q_first: Array  #: q_first, q_last: [J] int32 query blocks that visit each key block
     q_last: Array
 
 

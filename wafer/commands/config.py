@@ -94,9 +94,7 @@ def _keys(args: argparse.Namespace) -> int:
     for section in [args.section] if args.section else section_classes():
         for name, table in keys(section):
             sys.stdout.write(f"\n{section}{name and f' ({name})'}\n")
-            for key in table:
-                line = f"  {key.name:<36} {key.takes:<28} {key.default:<16} {key.meaning}"
-                sys.stdout.write(f"{line.rstrip()}\n")
+            sys.stdout.writelines(f"{key.line}\n" for key in table)
     return 0
 
 

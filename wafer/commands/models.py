@@ -14,12 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _main(args: argparse.Namespace) -> int:
     from models.names import lookup
-    from models.registry import knobs, list_models
+    from models.registry import list_models
+    from wafer.config.keys import keys
 
     if args.name is not None:
         sys.stdout.write(f"{args.name}: {lookup(args.name).family}\n")
-        for key, takes, default in knobs(args.name):
-            sys.stdout.write(f"  {key:<40} {takes:<40} {default}\n")
+        ((_, table),) = keys(args.name.rpartition(":")[2])
+        sys.stdout.writelines(f"{key.line}\n" for key in table)
         return 0
     for name, entry in list_models().items():
         presets = ", ".join(f"{key}={value}" for key, value in entry.presets.items())

@@ -109,12 +109,12 @@ def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
 def _score_folder(folder: str, vocab_size: int, logps: "Scorer") -> str:
     import numpy as np
 
-    from models.files import appearing_whole
+    from models.files import atomic_write
     from wafer.data.readers.row_pairs import REFERENCE, PairSource
 
     rows: Any = PairSource([folder], vocab_size, reference=False)
     path = pathlib.Path(folder) / REFERENCE
-    with appearing_whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.save(file, np.stack(list(logps(rows))))
     return f"{path}: {len(rows):,} pairs scored"
 
@@ -125,14 +125,14 @@ def _score_lines(
     vocab_size: int,
     logps: "Scorer",
 ) -> str:
-    from models.files import appearing_whole
+    from models.files import atomic_write
     from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row, read_pairs
 
     reading = section.model_copy(update={"data_dir": (files[0],)})
     pairs, skipped = read_pairs(reading, vocab_size, training=True)
     length, path = section.max_sequence_length, pathlib.Path(files[1])
     scored = logps([pair_row(pair.answers, length) for pair in pairs])
-    with appearing_whole(path) as partial, partial.open("w", encoding="utf-8") as lines:
+    with atomic_write(path) as partial, partial.open("w", encoding="utf-8") as lines:
         for pair, values in zip(pairs, scored, strict=True):
             logp = dict(zip(LOGP_KEYS, values.astype(float).tolist(), strict=True))
             lines.write(json.dumps({**pair.row.values, **logp}) + "\n")

@@ -19,7 +19,7 @@ import jax
 
 from models.factored.lora import trainable
 from models.families.decoder_config import DecoderConfig
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.paths import named_leaves
 from vsl.attend import attention_as
 from wafer.cache import cache_folder
@@ -179,7 +179,7 @@ def _write(compiled: Compiled, folder: pathlib.Path) -> None:
 def _keep(compiled: Compiled, place: pathlib.Path) -> None:
     """Write the files beside their place and rename them into it."""
     try:
-        with appearing_whole(place) as folder:
+        with atomic_write(place) as folder:
             folder.mkdir()
             _write(compiled, folder)
     except OSError:

@@ -32,6 +32,11 @@ class Key(NamedTuple):
     default: str
     meaning: str
 
+    @property
+    def line(self) -> str:
+        """The key as the command line lists it."""
+        return f"  {self.name:<36} {self.takes:<28} {self.default:<16} {self.meaning}".rstrip()
+
 
 def section_classes() -> dict[str, dict[str, type[Section]]]:
     """Return the classes of each section, by the name that chooses among them ('' for one)."""
@@ -89,10 +94,10 @@ def _presets(name: str) -> Mapping[str, Any]:
 
 
 def _of_class(cls: type[Section], presets: Mapping[str, Any] | None = None) -> list[Key]:
-    return list(_expanded(cls, "", presets or {}))
+    return list(_expand(cls, "", presets or {}))
 
 
-def _expanded(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iterator[Key]:
+def _expand(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iterator[Key]:
     said = meanings(cls)
     for name, field in cls.model_fields.items():
         default = "required" if field.is_required() else _default(field.get_default())
@@ -104,7 +109,7 @@ def _expanded(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> It
         yield Key(prefix + name, takes, default, meaning)
         for nested in nested_in:
             if nested is not Schedule:  # schedulers have tables of their own
-                yield from _expanded(nested, f"{prefix}{name}.", {})
+                yield from _expand(nested, f"{prefix}{name}.", {})
 
 
 def _no_effect(cls: type[Section], name: str) -> str:

@@ -16,7 +16,7 @@ from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
 from wafer.config.vendor.keys import translate
-from wafer.config.vendor.removed import with_advice
+from wafer.config.vendor.removed import explain_removed
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -87,7 +87,7 @@ def load(
             allowed.
     """
     raw, lines = read_yaml(path)
-    return _parsed(path, raw, lines, overrides)
+    return _parse_file(path, raw, lines, overrides)
 
 
 def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> list[RunConfig]:
@@ -101,7 +101,7 @@ def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> li
     """
     raw, lines = read_yaml(path)
     if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
-        return [_parsed(path, raw, lines, overrides)]
+        return [_parse_file(path, raw, lines, overrides)]
     trainers = trainers_of(raw["trainer"])
     if not trainers:
         raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
@@ -109,7 +109,7 @@ def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> li
     for number, trainer in enumerate(trainers, 1):
         where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
         own = _lines_of(lines, number - 1)
-        out.append(_parsed(where, {**raw, "trainer": trainer}, own, overrides))
+        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides))
     return out
 
 
@@ -123,14 +123,14 @@ def _lines_of(lines: Lines, index: int) -> Lines:
     return out
 
 
-def _parsed(
+def _parse_file(
     where: str | Path, raw: Any, lines: Lines, overrides: Mapping[str, Any] | None
 ) -> RunConfig:
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
         return parse_config(raw, flags, defaults=_cluster_defaults())
     except ConfigError as err:
-        problems = [_placed(p, lines, flags) for p in err.problems]
+        problems = [_with_origin(p, lines, flags) for p in err.problems]
         raise ConfigError(problems, str(where)) from None
 
 
@@ -173,10 +173,10 @@ def parse_config(
         try:
             parsed[name] = read(raw[name])
         except ValueError as err:
-            problems += _complaints(name, err)
+            problems += _problems_from(name, err)
     if problems:
         older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
-        raise ConfigError(with_advice(older))
+        raise ConfigError(explain_removed(older))
     try:
         return parse(RunConfig, parsed)
     except SectionError as err:
@@ -305,7 +305,7 @@ def _cluster_defaults() -> dict[str, Any]:
     return dict(section)
 
 
-def _complaints(section: str, err: ValueError) -> Sequence[Problem]:
+def _problems_from(section: str, err: ValueError) -> Sequence[Problem]:
     """Problems of a section, seen from the root of the file."""
     if not isinstance(err, SectionError):
         return [Problem((section,), str(err) or type(err).__name__)]
@@ -313,7 +313,7 @@ def _complaints(section: str, err: ValueError) -> Sequence[Problem]:
     return (err if rooted else err.under(section)).problems
 
 
-def _placed(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:
+def _with_origin(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:
     """Say where a value came from: a flag, or a line of the file."""
     path = problem.path
     if path[:1] == ("runconfig",) and len(path) > 1 and path[1] in flags:

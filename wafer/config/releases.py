@@ -85,7 +85,7 @@ def _section(file: File, path: str) -> tuple[Any, str]:
     return (own if isinstance(own, dict) else {}), key
 
 
-def _renamed(file: File, row: _Rename, *, back: bool) -> None:
+def _rename(file: File, row: _Rename, *, back: bool) -> None:
     source, target = (row.new, row.old) if back else (row.old, row.new)
     own, key = _section(file, source)
     if key not in own:
@@ -326,4 +326,4 @@ def _hop(file: File, name: str, source: Release, target: Release, dropped: list[
 def _rename_all(file: File, rows: list[_Rename], release: Release, *, back: bool) -> None:
     for row in rows:
         if row.since == release:
-            _renamed(file, row, back=back)
+            _rename(file, row, back=back)

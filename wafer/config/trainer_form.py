@@ -162,11 +162,11 @@ def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _items(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
-def _named(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
+def _read_class(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
     """Read ``{ClassName: {…}}``."""
     entry = _mapping(value, path)
     if len(entry) != 1:
@@ -179,7 +179,7 @@ def _named(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
-    name, arguments = _named(value, path)
+    name, arguments = _read_class(value, path)
     section = {"optimizer_type": name, **(arguments or {})}
     if "lr" in section:
         section["learning_rate"] = section.pop("lr")
@@ -188,12 +188,12 @@ def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
 
 def _schedules(value: Any, path: str) -> list[tuple[dict[str, Any], str]]:
     """Flatten a scheduler, whatever it is wrapped in: entries of our form with their paths."""
-    name, arguments = _named(value, path)
+    name, arguments = _read_class(value, path)
     given = dict(arguments or {})
     if name == "ScalePerParamLR":  # optimizer.adjust_learning_rate says it here
         return _schedules(given.get("scheduler"), f"{path}.{name}.scheduler")
     if name in ("SequentialLR", "ChainedScheduler", "SequentialWD", "ChainedWD"):
-        entries = _items(given.get("schedulers"))
+        entries = _as_list(given.get("schedulers"))
         inner = [_schedules(e, f"{path}.{name}.schedulers.{i}") for i, e in enumerate(entries)]
         out = [entry for entries in inner for entry in entries]
         if out and name.startswith("Chained"):
@@ -205,7 +205,7 @@ def _schedules(value: Any, path: str) -> list[tuple[dict[str, Any], str]]:
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
     by_key: dict[str, list[dict[str, Any]]] = {}
     entries = value if isinstance(value, list | tuple) else None
-    for i, entry in enumerate(_items(value)):
+    for i, entry in enumerate(_as_list(value)):
         for schedule, origin in _schedules(entry, path if entries is None else f"{path}.{i}"):
             decays = schedule["scheduler"].endswith("WD")
             own = by_key.setdefault("weight_decay" if decays else "learning_rate", [])
@@ -218,8 +218,8 @@ def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
 
 
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
-    for i, entry in enumerate(_items(value)):
-        name, arguments = _named(entry, f"{path}.{i}")
+    for i, entry in enumerate(_as_list(value)):
+        name, arguments = _read_class(entry, f"{path}.{i}")
         table = CALLBACKS.get(name)
         if name in _NEED_ARGUMENTS and not arguments:
             message = (
@@ -344,7 +344,7 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
             train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
             both = up.sections.get("train_input", {}) | dict(train)
             up.fill("train_input", both, f"{path}.train_dataloader")
-        loaders = _items(part.get("val_dataloader", part.get("val_dataloaders")))
+        loaders = _as_list(part.get("val_dataloader", part.get("val_dataloaders")))
         if loaders:
             data = _mapping(loaders[0], f"{path}.val_dataloader")
             both = up.sections.get("eval_input", {}) | dict(data)

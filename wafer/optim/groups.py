@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from models.alias import is_decayed, known_names
+from models.alias import all_names, is_decayed
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from sparsity.filters import ParamFilter
@@ -59,12 +59,12 @@ class ParamGroups:
 
     def trains_outliers(self, name: str, ndim: int) -> bool:
         """Whether only the outliers of a parameter of this rank train."""
-        names = known_names(name, self.alias) if self.selective else ()
+        names = all_names(name, self.alias) if self.selective else ()
         return any(rule.matches(names, ndim) for rule in self.selective)
 
     def matches(self, name: str, globs: Iterable[str]) -> bool:
         """Whether any glob matches our name or one of the vendor's, whole."""
-        names = known_names(name, self.alias)
+        names = all_names(name, self.alias)
         return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in names)
 
     def decays(self, name: str) -> bool:
@@ -140,7 +140,7 @@ def _check(cfg: Optimizer, groups: ParamGroups, ranks: Mapping[str, int]) -> Non
             message = f"{tag.params!r} matches no parameter; a name is {example}"
             problems.append(Problem(("optimizer", "params", i, "params"), message))
     for i, rule in enumerate(groups.selective):
-        if not any(rule.matches(known_names(n, groups.alias), rank) for n, rank in ranks.items()):
+        if not any(rule.matches(all_names(n, groups.alias), rank) for n, rank in ranks.items()):
             message = f"{str(rule)!r} matches no parameter; a name is {example}"
             problems.append(Problem(("optimizer", "selective_grad", i, "param_filter"), message))
     if problems:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, Spelling, parse
-from models.user.code import call, check_arguments, find, is_own
+from models.user.code import call, check_arguments, find, is_user_defined
 from wafer.errors import ConfigError, Problem
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
@@ -325,7 +325,7 @@ def parse_optimizer(value: Any) -> Optimizer:
     if "optimizer_type" not in value:
         raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
     name = value["optimizer_type"]
-    if is_own(name, "optimizer"):
+    if is_user_defined(name, "optimizer"):
         return _parse_user_optimizer(value)
     if (cls := optimizer_class(name)) is None:
         hint = did_you_mean(name, OPTIMIZERS)

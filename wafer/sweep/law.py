@@ -25,17 +25,15 @@ _STEEPEST = 3.0  # exponent
 
 
 class Law(NamedTuple):
-    """A fit.
-
-    low, high: their 2.5 and 97.5 percentiles over fits to runs drawn again
-    parameters, tokens: least and greatest: beyond them the fit is a guess
-    """
+    """A fit."""
 
     constants: dict[str, float]  #: E, A, B, a, b
+    #: low, high: their 2.5 and 97.5 percentiles over fits to runs drawn again
     low: dict[str, float]
     high: dict[str, float]
     runs: int  #: that were fitted
     worst: float  #: largest |ln(loss / fit)| among them
+    #: parameters, tokens: least and greatest: beyond them the fit is a guess
     parameters: tuple[float, float]
     tokens: tuple[float, float]
 

@@ -7,23 +7,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from models.files import appearing_whole
+from models.files import atomic_write
 
 __all__ = ["Row", "Summary", "markdown", "summaries", "write_csv", "write_runs"]
 
 
 class Row(NamedTuple):
-    """One finished run.
+    """One finished run."""
 
-    arm, group, seed: which
-    parameters, kept, tokens, training, inference: see ``Costs``
-    """
-
-    arm: str
+    arm: str  #: arm, group, seed: which
     group: str
     seed: int
     metric: float  #: of its last evaluation
-    parameters: int
+    parameters: int  #: parameters, kept, tokens, training, inference: see ``Costs``
     kept: int
     tokens: int
     training: float
@@ -108,7 +104,7 @@ def _number(value: float | None, sign: str = "") -> str:
 
 def write_csv(path: pathlib.Path, heads: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a CSV that appears whole."""
-    with appearing_whole(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(heads)
         writer.writerows(lines)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from models.checkpoint.layout import CHECKPOINTS, step_folders
-from models.files import appearing_whole
+from models.files import atomic_write
 from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
 from wafer.session.metrics import read_metrics
@@ -92,7 +92,7 @@ class Trial(NamedTuple):
         start = self.sections()["runconfig"].get("checkpoint_path")
         if self.before is not None and start == str(self.before._dense):
             self.before._finalize()
-        with appearing_whole(self.folder / _RUN) as partial:
+        with atomic_write(self.folder / _RUN) as partial:
             text = yaml.safe_dump(self.sections(), sort_keys=False, default_flow_style=None)
             partial.write_text(text, encoding="utf-8")
 
@@ -140,7 +140,7 @@ class Trial(NamedTuple):
         metrics = self._evaluation()
         if metrics is None:
             return f"it ended without an evaluation at step {self.arm.steps}; see {self.log}"
-        with appearing_whole(self.folder / _RESULT) as partial:
+        with atomic_write(self.folder / _RESULT) as partial:
             result = Result(metrics, self._levels(), self._seconds())
             partial.write_text(json.dumps(result._asdict(), indent=1) + "\n", encoding="utf-8")
         return ""

@@ -16,7 +16,7 @@ from models.checkpoint.pruned import mark
 from models.checkpoint.reader import load_checkpoint, load_params
 from models.checkpoint.writer import Checkpoints, write_checkpoint
 from models.errors import CheckpointError
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.paths import named_leaves
 
 PAGE = ROOT / "docs" / "concepts" / "checkpoint-format.md"
@@ -168,7 +168,7 @@ def test_what_appears_is_whole(tmp_path, kind):
     path = tmp_path / "a" / "out"
 
     def write(text, *, fails=False):
-        with appearing_whole(path, sync=kind == "file") as partial:
+        with atomic_write(path, sync=kind == "file") as partial:
             if kind == "folder":
                 partial.mkdir()
             (partial / "x" if kind == "folder" else partial).write_text(text)

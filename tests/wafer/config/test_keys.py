@@ -9,6 +9,8 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
+from models.names import MODELS
+from models.schema import ModelConfig
 from models.sections import Section
 from wafer.cli import main
 from wafer.config import load, parse_config
@@ -37,9 +39,24 @@ def test_a_class_of_its_own_and_nested_keys():
     assert (rate.takes, rate.default) == ("number | scheduler | list", "required")
 
 
-def test_what_a_name_presets_is_its_default():
+def test_every_name_lists_what_it_presets():
+    for name, entry in MODELS.items():
+        [(_, table)] = keys(name)
+        listed = {key.name: key.default for key in table}
+        assert set(ModelConfig.model_fields) <= set(listed)
+        for key, value in entry.presets.items():
+            words = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+            assert listed[key] == words
     [(_, table)] = keys("llama")
-    assert next(key.default for key in table if key.name == "norm_type") == "rmsnorm"
+    listed = {key.name: key[1:3] for key in table}
+    assert listed["norm_type"][1] == "rmsnorm"
+    assert listed["rope_theta"] == ("number", "10000.0")
+    assert listed["pos_scaling_type"][0] == "linear | llama3 | yarn"
+
+
+def test_an_unknown_name_is_led_to_the_nearest(capsys):
+    assert main(["models", "mixtrl"]) == 1
+    assert "did you mean 'mixtral'" in capsys.readouterr().err
 
 
 def test_unknown_section(capsys):
@@ -126,3 +143,12 @@ def test_new_files_of_other_models(rows, model):
 def test_models_of_other_rows(rows):
     with pytest.raises(ValueError, match="learns from data of its own kind"):
         run_file("t5", rows)
+
+
+def test_models_lists_the_keys_of_a_name(capsys):
+    assert main(["models", "llama"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    ((_, table),) = keys("llama")
+    assert (head, lines) == ("llama: decoder", [key.line for key in table])
+    norm = next(line for line in lines if line.startswith("  norm_type "))
+    assert norm.split()[-2:] == ["rmsnorm", "normalization"]  # the name's preset, its meaning

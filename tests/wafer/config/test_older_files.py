@@ -11,7 +11,7 @@ from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS, metrics
 
 from wafer.config import load_all, parse_config
-from wafer.config.vendor.removed import RETIRED
+from wafer.config.vendor.removed import REMOVED
 from wafer.errors import ConfigError
 
 
@@ -79,7 +79,7 @@ SECTIONS = {
 }
 
 
-PLACES = itertools.product(["runconfig", "train_input", "model", "optimizer", None], RETIRED)
+PLACES = itertools.product(["runconfig", "train_input", "model", "optimizer", None], REMOVED)
 
 
 @pytest.mark.parametrize(("section", "key"), [p for p in PLACES if p != ("runconfig", "seed")])
@@ -93,7 +93,7 @@ def test_keys_of_the_tensorflow_years_are_explained(section, key):
         parse_config(sections)
     (problem,) = caught.value.problems
     assert problem.path[-1] == key
-    assert problem.message.endswith(RETIRED[key])
+    assert problem.message.endswith(REMOVED[key])
 
 
 def test_a_key_as_tensorflow_scripts_write_it_is_explained():

@@ -14,8 +14,11 @@ import yaml
 from helpers.paths import ROOT
 from helpers.runs import config
 
+import models
 import wafer.cli
 from models.counts import flops_per_token, parameter_count
+from wafer.config import load
+from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 from wafer.session.metrics import read_metrics
@@ -77,6 +80,14 @@ def test_the_sweep_of_the_guide_is_sound(tmp_path):
     assert other.sections["sparsity"]["algorithm"] == "set"
     costs = [costs_of(arm.experiment, arm.steps).training for arm in (dense, rigl, other)]
     assert costs == sorted(costs, reverse=True)  # RigL's dense gradients cost more than SET
+
+
+def test_a_base_with_a_trainer_has_the_defaults_that_a_run_has(tmp_path):
+    trainer, _ = as_trainer(config())
+    dense, _ = read_sweep(write(tmp_path, base={"trainer": trainer})).arms
+    run = load(tmp_path / "base.yaml", {"mode": "train_and_eval"})
+    assert dense.experiment.model.config == models.build(run.model).config
+    assert dense.experiment.model.config.attention_dropout_rate == 0.1  # of release 2.4
 
 
 def test_everything_wrong_is_said_before_the_first_run(tmp_path):

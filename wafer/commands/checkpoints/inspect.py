@@ -102,9 +102,9 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
-    from models.files import appearing_whole
+    from models.files import atomic_write
 
-    with appearing_whole(target) as partial:
+    with atomic_write(target) as partial:
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, partial)
 
 

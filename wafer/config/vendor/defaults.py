@@ -223,11 +223,11 @@ def changed_defaults(
     set_defaults(then, code, source)
     set_defaults(now, code, target)
     changed = {key for key in then.keys() | now.keys() if key not in section or key == "moe"}
-    values = {key: _meant(then, key) for key in sorted(changed)}
-    return {key: value for key, value in values.items() if value != _meant(now, key)}
+    values = {key: _effective(then, key) for key in sorted(changed)}
+    return {key: value for key, value in values.items() if value != _effective(now, key)}
 
 
-def _meant(section: Mapping[str, Any], key: str) -> Any:
+def _effective(section: Mapping[str, Any], key: str) -> Any:
     """The value of a key, or what a section without it means."""
     from models.registry import config_class  # imports jax
 
@@ -236,7 +236,7 @@ def _meant(section: Mapping[str, Any], key: str) -> Any:
         field = config_class(name).model_fields.get(key)
         value = MODELS[name].presets.get(key, None if field is None else field.default)
     if value is None and key.endswith("_dropout_rate"):
-        return _meant(section, "dropout_rate")
+        return _effective(section, "dropout_rate")
     if value is None and key == "scale_qk_dot_by_d":
         return section.get("mup_base_hidden_size") is not None
     return value

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from wafer.errors import Problem
 
-__all__ = ["RETIRED", "with_advice"]
+__all__ = ["REMOVED", "explain_removed"]
 
 _HERE = "the data pipeline sets itself up here; drop it"
 _CLUSTER = "there is no cluster to address here; drop it"
@@ -22,7 +22,7 @@ def _was(today: str) -> str:
 
 
 # last part of a key -> what to write instead
-RETIRED: dict[str, str] = {
+REMOVED: dict[str, str] = {
     "use_legacy_vsl": _LENGTHS,
     "vsl_pad_id": _LENGTHS,
     "save_checkpoints_steps": _was("runconfig.checkpoint_steps"),
@@ -63,14 +63,14 @@ RETIRED: dict[str, str] = {
 }
 
 
-def with_advice(problems: Iterable[Problem]) -> list[Problem]:
+def explain_removed(problems: Iterable[Problem]) -> list[Problem]:
     """Say of unknown keys of those years what is meant today."""
-    return [_advised(problem) for problem in problems]
+    return [_explain(problem) for problem in problems]
 
 
-def _advised(problem: Problem) -> Problem:
+def _explain(problem: Problem) -> Problem:
     key = str(problem.path[-1]) if problem.path else ""
-    advice = RETIRED.get(key.rpartition(".")[2])
+    advice = REMOVED.get(key.rpartition(".")[2])
     if advice is None or not problem.unknown:
         return problem
     return problem._replace(message=f"unknown {problem.unknown}: {advice}")

@@ -38,7 +38,7 @@ def _sections(out: Any) -> None:
             _drop(out, out.sections, name)
 
 
-def _halves(out: Any) -> None:
+def _check_halves(out: Any) -> None:
     """Check keys that choose training or evaluation data, which the section itself does."""
     for part, section in _inputs(out):
         train = part == "train_input"
@@ -88,7 +88,7 @@ def _schedules(out: Any) -> None:
     optimizer["learning_rate"] = kept
 
 
-def _masked(out: Any) -> None:
+def _mask_scaling(out: Any) -> None:
     """``dynamic_mlm_scale`` divides by the masked tokens of the batch, whatever the weight."""
     model = out.sections.get("model")
     for part, section in _inputs(out):
@@ -100,7 +100,7 @@ def _masked(out: Any) -> None:
 
 
 # (family of the model, data processor, key of the model that the data take over, still the model's)
-_HANDED_ON = (
+_MODEL_KEYS_OF_DATA = (
     ("encoder", "BertSum", "vocab_file", False),
     ("encoder", "BertTokenClassifier", "label_vocab_file", False),
     ("encoder", "BertCSV", "disable_nsp", True),
@@ -108,12 +108,12 @@ _HANDED_ON = (
 )
 
 
-def _handed_on(out: Any) -> None:
+def _copy_to_data(out: Any) -> None:
     """Hand keys of the model on to the data, where releases have them in either place."""
     model, family = _model(out)
     entry = MODELS.get(str(model.get("name")))
     known = {**entry.presets, **model} if entry else model  # RoBERTa has no next sentences
-    for own, processor, key, stays in _HANDED_ON:
+    for own, processor, key, stays in _MODEL_KEYS_OF_DATA:
         if family != own or key not in known:
             continue
         for _, section in _inputs(out):
@@ -156,7 +156,7 @@ def _defaults(out: Any) -> None:
             out.problems.append(Problem(("model", key), why))
 
 
-def _overwritten(out: Any) -> None:
+def _drop_overwritten(out: Any) -> None:
     """Drop what BERT's pre-training and DPR's towers replace by ``dropout_rate`` since 2.4."""
     model, _ = _model(out)
     if out.release is None or out.release < (2, 4):
@@ -222,12 +222,12 @@ RULES = (
     _mnist,
     _preferences,
     _outliers,
-    _halves,
+    _check_halves,
     _schedules,
-    _masked,
-    _handed_on,
+    _mask_scaling,
+    _copy_to_data,
     _lengths,
     _loss_scaling,
-    _overwritten,
+    _drop_overwritten,
     _defaults,
 )

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from models.files import appearing_whole, read_json
+from models.files import atomic_write, read_json
 from wafer.data.preprocess.records import (
     BEGINNING,
     RecordBatch,
@@ -166,7 +166,7 @@ def _load(folder: pathlib.Path, mark: str) -> _Standing:
 
 
 def _save(folder: pathlib.Path, mark: str, standing: _Standing) -> None:
-    with appearing_whole(folder / _STANDING, sync=True) as partial:
+    with atomic_write(folder / _STANDING, sync=True) as partial:
         partial.write_text(json.dumps({"mark": mark} | standing._asdict()), encoding="utf-8")
 
 
@@ -227,7 +227,7 @@ def deduplicate(
             report = standing.report._replace(inputs=at + 1)
             standing = standing._replace(position=RecordPosition(at + 1), number=0, report=report)
             _save(folder, mark, standing)
-    with appearing_whole(folder / _REPORT, sync=True) as partial:
+    with atomic_write(folder / _REPORT, sync=True) as partial:
         content = options._asdict() | standing.report._asdict()
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     for name in (_SIGNATURES, _STANDING):

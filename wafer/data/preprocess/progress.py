@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.records import RecordPosition
 from wafer.data.preprocess.settings import RunSettings
@@ -123,7 +123,7 @@ def save(
     }
     arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
     arrays |= {f"packer/{key}": value for key, value in standing.packer.items()}
-    with appearing_whole(folder / _FILE, sync=True) as partial, partial.open("wb") as file:
+    with atomic_write(folder / _FILE, sync=True) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 

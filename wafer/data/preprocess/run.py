@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, ReadCounts, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -163,7 +163,7 @@ def _tokenizer(
         read = _read(settings, inputs, keep)
         texts = (text for batch in read for record in batch.records for text in record)
         tokenizer = build_vocabulary(settings, texts)
-    with appearing_whole(path, sync=True) as partial:
+    with atomic_write(path, sync=True) as partial:
         tokenizer.save(str(partial))
     return tokenizer
 

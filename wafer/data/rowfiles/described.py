@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import h5py
 
-from models.guarded import guarded
+from models.guarded import call_in_subprocess
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.rowfiles.rules import ATTACHED, RowGroup
 from wafer.errors import DataError
@@ -170,7 +170,7 @@ def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
     """
     function, whole = "wafer.data.rowfiles.described:look", os.path.abspath(path)
     try:
-        groups, size, promised = guarded(function, whole, params)
+        groups, size, promised = call_in_subprocess(function, whole, params)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     return Described(tuple(RowGroup(n, tuple(f), *own) for n, f, *own in groups), size, promised)

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from models.vendor.hdf5 import create_hdf5
 from wafer.data.rowfiles.rules import Attachment, RowGroup
 
@@ -20,7 +20,7 @@ Append = Callable[[Sequence[np.ndarray]], None]
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole."""
-    with appearing_whole(path, sync=True) as partial:
+    with atomic_write(path, sync=True) as partial:
         partial.write_text(json.dumps(content, indent=4) + "\n")
 
 
@@ -62,7 +62,7 @@ def growing(
     plain = [Attachment(group.name, group.shape, dtype) for group in groups]
     plain = plain or [Attachment("data", (), dtype)]
     kinds = {"str": h5py.string_dtype()}
-    with appearing_whole(path, sync=True) as partial, create_hdf5(partial) as (file, check):
+    with atomic_write(path, sync=True) as partial, create_hdf5(partial) as (file, check):
         datasets = [
             file.create_dataset(
                 name,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
-from models.guarded import guarded
+from models.guarded import call_in_subprocess
 from wafer.data.text.textfiles import read_text
 from wafer.errors import DataError
 
@@ -71,7 +71,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"no tokenizer at {path}; expected a Hugging Face tokenizer.json")
     try:  # first where a crash of the library does no harm, and its panics are not printed
-        largest = guarded("wafer.data.text.tokenizer:largest_id", os.path.abspath(path))
+        largest = call_in_subprocess("wafer.data.text.tokenizer:largest_id", os.path.abspath(path))
     except ValueError as error:
         raise DataError(f"{path}: not a tokenizer.json ({error})") from None
     if largest >= _MOST_TOKENS:

@@ -83,7 +83,7 @@ def unused_keys(settings: AnySettings) -> list[str]:
     """Lines about the keys that a file or a flag gives and that change nothing in its mode."""
     flat = isinstance(settings, Settings)
     lines = [
-        f"{key}: no effect here: it needs {_told(need)}"
+        f"{key}: no effect here: it needs {_shown(need)}"
         for keys, needs in (_FLAT if flat else _HOOKED).items()
         for key in keys.split()
         if key in settings.model_fields_set
@@ -95,7 +95,7 @@ def unused_keys(settings: AnySettings) -> list[str]:
         for key, (told, needs) in _ANY_OF.items()
         if key in settings.model_fields_set and not any(_met(settings, need) for need in needs)
     ]
-    if "seed" in settings.model_fields_set and not _draws(settings):
+    if "seed" in settings.model_fields_set and not _is_random(settings):
         lines.append("seed: no effect here: nothing is drawn at random")
     for key, known in _INNER.items():
         given = getattr(settings, key, None)
@@ -108,7 +108,7 @@ def unused_keys(settings: AnySettings) -> list[str]:
     return lines
 
 
-def _draws(settings: AnySettings) -> bool:
+def _is_random(settings: AnySettings) -> bool:
     """Whether rows or parts depend on draws."""
     kinds = {getattr(settings, "training_objective", None), settings.mode}
     random = kinds & {"mlm", "fim", "FIM", "MLM_NSP", "T5"}
@@ -121,7 +121,7 @@ def _met(settings: AnySettings, need: Need) -> bool:
     return value in values if values else value is not None
 
 
-def _told(need: Need) -> str:
+def _shown(need: Need) -> str:
     key, values = need
     shown = " or ".join("none" if value is None else str(value) for value in values)
     return f"{key} {shown}" if values else key

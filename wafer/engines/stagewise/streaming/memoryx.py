@@ -22,7 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from models.files import appearing_whole
+from models.files import atomic_write
 from wafer.engines.stagewise.streaming.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
 from wafer.errors import WaferError
 
@@ -295,7 +295,7 @@ class FileStore:
         layout = {"durable": self.durable, "end": self._end, "records": records}
         path = self.folder / _LAYOUT
         with self._explain_errors("cannot be described"):
-            with appearing_whole(path, sync=self.durable) as partial:
+            with atomic_write(path, sync=self.durable) as partial:
                 partial.write_text(json.dumps(layout))
             self._settle(names=True)
 
