@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.layers.basic import Dense, Norm, leaf
+from models.layers.basic import Dense, Norm, dense_together, leaf
 from models.layers.block_config import BlockConfig, FixedSparse
 from models.layers.initializers import make_initializer
 from models.layers.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
@@ -151,25 +151,33 @@ class Attention(nn.Module):
     def _project(
         self, x: Float[Array, "T D"], memory: Memory | None
     ) -> tuple[Float[Array, "T N H"], Float[Array, "S K H"], Float[Array, "S K H"]]:
-        cfg = self.cfg
-        source = x if memory is None else memory
-        q = self._heads("query", x, cfg.num_heads)
-        if isinstance(source, tuple):
-            return q, *source
-        k = self._heads("key", source, cfg.num_kv_heads)
-        v = self._heads("value", source, cfg.num_kv_heads)
-        if cfg.attention_type == "scaled_cosine":
+        if memory is None:
+            q, k, v = self._heads(x, "query", "key", "value")
+        else:
+            (q,) = self._heads(x, "query")
+            if isinstance(memory, tuple):
+                return q, *memory
+            k, v = self._heads(memory, "key", "value")
+        if self.cfg.attention_type == "scaled_cosine":
             q, k = self._cosine(q, k)
         return q, k, v
 
-    def _heads(self, name: str, x: Float[Array, "T D"], count: int) -> Float[Array, "T N H"]:
+    def _heads(self, x: Float[Array, "T D"], *names: str) -> list[Float[Array, "T N H"]]:
+        layers = [self._projection(name) for name in names]
+        pairs = zip(names, dense_together(x, layers), strict=True)
+        return [self._per_head(name, h) for name, h in pairs]
+
+    def _projection(self, name: str) -> Dense:
+        cfg, query = self.cfg, name == "query"
+        init = make_initializer(cfg.init_of("query" if query else "attention"))
+        features = (cfg.num_heads if query else cfg.num_kv_heads) * cfg.head_dim
+        return Dense(features, cfg.use_projection_bias_in_attention, init, name=name)
+
+    def _per_head(self, name: str, h: Float[Array, "T F"]) -> Float[Array, "T N H"]:
         cfg = self.cfg
-        init = make_initializer(cfg.init_of("query" if name == "query" else "attention"))
-        features = count * cfg.head_dim
-        h = Dense(features, cfg.use_projection_bias_in_attention, init, name=name)(x)
         if cfg.clip_qkv is not None:
             h = jnp.clip(h, -cfg.clip_qkv, cfg.clip_qkv)
-        h = h.reshape(x.shape[0], count, cfg.head_dim)
+        h = h.reshape(h.shape[0], -1, cfg.head_dim)
         if cfg.attention_qk_norm_layer and name != "value":
             h = Norm(cfg.attention_qk_norm_layer, cfg.attention_qk_norm_eps, name=f"{name}_norm")(h)
         return h

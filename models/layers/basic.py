@@ -4,7 +4,7 @@ A kernel leaf may be a plain [in, out] array or any object with a method ``proje
 weight): the layers read an existing leaf without asking Flax to check its shape.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -25,6 +25,7 @@ __all__ = [
     "Mixed",
     "Norm",
     "activation",
+    "dense_together",
     "leaf",
     "project",
     "score",
@@ -39,6 +40,17 @@ class _Table(Protocol):
 
     def lookup(self, ids: Array) -> Array:
         """Rows [..., features]; ids outside the table read zeros."""
+        ...
+
+
+@runtime_checkable
+class _Together(Protocol):
+    """A weight that multiplies activations by several weights of its kind at once."""
+
+    def project_all(
+        self, x: Array, weights: Sequence[Any], biases: Sequence[Array | None]
+    ) -> list[Array]:
+        """Compute ``x @ weight + bias`` for each."""
         ...
 
 
@@ -89,13 +101,34 @@ class Dense(nn.Module):
     bias_init: InitFn = zeros_init
 
     @nn.compact
+    def leaves(self, inputs: int) -> tuple[Any, Array | None]:
+        """Read or declare the kernel and the bias, None without one."""
+        kernel = leaf(self, "kernel", self.init_fn, (inputs, self.features))
+        return kernel, leaf(
+            self, "bias", self.bias_init, (self.features,)
+        ) if self.use_bias else None
+
     def __call__(self, x: Array) -> Array:
         """Multiply [..., in] by the kernel."""
-        kernel = leaf(self, "kernel", self.init_fn, (x.shape[-1], self.features))
+        kernel, bias = self.leaves(x.shape[-1])
+        if isinstance(kernel, _Together):
+            return kernel.project_all(x, [kernel], [bias])[0]
         y = project(x, kernel)
-        if self.use_bias:
-            y = y + leaf(self, "bias", self.bias_init, (self.features,)).astype(y.dtype)
-        return y
+        return y if bias is None else y + bias.astype(y.dtype)
+
+
+def dense_together(x: Array, layers: Sequence[Dense]) -> list[Array]:
+    """Apply several layers to the same activations, at once where their kernels can.
+
+    Args:
+        x: [..., in].
+        layers: with kernels of ``in`` inputs.
+    """
+    kernels, biases = zip(*(layer.leaves(x.shape[-1]) for layer in layers), strict=True)
+    first = kernels[0]
+    if isinstance(first, _Together) and all(type(kernel) is type(first) for kernel in kernels):
+        return first.project_all(x, kernels, biases)
+    return [layer(x) for layer in layers]
 
 
 class Norm(nn.Module):

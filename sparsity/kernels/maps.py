@@ -2,23 +2,28 @@
 
 Each is linear in both of its arrays, and the derivatives and transposes of each are again among
 the three, so that derivatives of any order and direction exist. ``gradients`` is the second and
-third in one pass, which is what an ordinary gradient runs.
+third in one pass, which is what an ordinary gradient runs. ``products`` are those of several
+weights with the same x, which is read once, and their biases.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import native
 from sparsity.kernels.pattern import Pattern, gather, to_dense
-from vsl.implementations.linear import compose, multilinear
+from vsl.implementations.linear import compose, multilinear, with_tangent
 
-__all__ = ["IMPLEMENTATIONS", "multiply", "with_probe"]
+__all__ = ["IMPLEMENTATIONS", "multiply", "products", "with_probe"]
+
+_FIELDS = len(Pattern._fields)
+_NO_BIAS = np.zeros((0,), np.float32)
 
 
 def _dense_gradient(x: Array, dy: Array) -> Array:
@@ -53,10 +58,7 @@ class _Native:
 
     @staticmethod
     def forward(x: Array, values: Array, pattern: Pattern) -> Array:
-        result = jax.ShapeDtypeStruct((x.shape[0], pattern.shape[1]), x.dtype)
-        values = values.astype(jnp.float32)
-        places = pattern.pointers, pattern.slices, pattern.offsets
-        return native.call("wafer_sparse_multiply", result, x, values, *places)
+        return _native_products(x, [values], [_NO_BIAS], [pattern])[0]
 
     @staticmethod
     def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
@@ -73,13 +75,36 @@ class _Native:
 
     @staticmethod
     def both(x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
-        result = (
-            jax.ShapeDtypeStruct(x.shape, x.dtype),
-            jax.ShapeDtypeStruct(values.shape, jnp.float32),
-        )
-        values = values.astype(jnp.float32)
-        places = *pattern[:2], *pattern[3:]
-        return native.call("wafer_sparse_gradients", result, x, dy, values, *places)
+        dx, dvalues, _ = _native_gradients(x, [dy], [values], [_NO_BIAS], [pattern])
+        return dx, dvalues
+
+
+def _native_products(
+    x: Array, values: Sequence[Any], biases: Sequence[Any], patterns: Sequence[Pattern]
+) -> list[Array]:
+    results = [jax.ShapeDtypeStruct((x.shape[0], p.shape[1]), x.dtype) for p in patterns]
+    operands = [
+        leaf
+        for v, b, p in zip(values, biases, patterns, strict=True)
+        for leaf in (v.astype(jnp.float32), b, p.pointers, p.slices, p.offsets)
+    ]
+    return list(native.call("wafer_sparse_multiply", tuple(results), x, *operands))
+
+
+def _native_gradients(
+    x: Array,
+    dys: Sequence[Any],
+    values: Sequence[Any],
+    biases: Sequence[Any],
+    patterns: Sequence[Pattern],
+) -> list[Array]:
+    """Return dx, then the gradients of each weight's values and bias in turn."""
+    results = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+    operands: list[Any] = []
+    for dy, v, b, p in zip(dys, values, biases, patterns, strict=True):
+        results += [jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in (v, b)]
+        operands += [dy, v.astype(jnp.float32), *p[:2], *p[3:]]
+    return list(native.call("wafer_sparse_gradients", tuple(results), x, *operands))
 
 
 IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
@@ -175,6 +200,85 @@ def multiply(x: Array, values: Array, pattern: Pattern, implementation: str) -> 
         implementation: key of ``IMPLEMENTATIONS``.
     """
     return _MULTIPLY.bind(x, values, *pattern, implementation=implementation)[0]
+
+
+# --- native products of x with several weights: (x, *values, *biases, *patterns) -> results ------
+
+
+def _parts(leaves: Sequence[Any], count: int) -> list[Sequence[Any]]:
+    return [leaves[i : i + count] for i in range(0, len(leaves), count)]
+
+
+def _patterns(leaves: Sequence[Any]) -> list[Pattern]:
+    return [Pattern(*leaf) for leaf in _parts(leaves, _FIELDS)]
+
+
+def _products(x: Array, *leaves: Array, count: int) -> list[Array]:
+    values, biases = _parts(leaves[: 2 * count], count)
+    return _native_products(x, values, biases, _patterns(leaves[2 * count :]))
+
+
+def _products_tangent(*leaves: Array, count: int) -> list[Array]:
+    moving = 1 + 2 * count
+    (tx, *tangents), (x, *primals) = leaves[:moving], leaves[moving : 2 * moving]
+    results = []
+    for i, pattern in enumerate(_patterns(leaves[2 * moving :])):
+        operands = tx, tangents[i], x, primals[i], *pattern
+        (ty,) = _TANGENT.bind(*operands, implementation="csr")
+        bias = tangents[count + i]
+        results.append(ty + bias.astype(ty.dtype) if bias.size else ty)
+    return results
+
+
+def _products_tangent_t(*leaves: Any, count: int) -> list[Any]:
+    dys, (x, *rest) = leaves[:count], leaves[count + 1 + 2 * count :]
+    dx, *gradients = _PRODUCTS_GRADIENTS.bind(x, *dys, *rest, count=count)
+    return [dx, *gradients[::2], *gradients[1::2]]
+
+
+def _products_gradients(x: Array, *leaves: Array, count: int) -> list[Array]:
+    dys, values, biases = _parts(leaves[: 3 * count], count)
+    return _native_gradients(x, dys, values, biases, _patterns(leaves[3 * count :]))
+
+
+def _products_gradients_apart(x: Array, *leaves: Array, count: int) -> list[Array]:
+    dys, values, biases = _parts(leaves[: 3 * count], count)
+    dx, gradients = jnp.zeros_like(x), []
+    for dy, v, b, p in zip(dys, values, biases, _patterns(leaves[3 * count :]), strict=True):
+        one, dvalues = _GRADIENTS.bind(x, dy, v, *p, implementation="csr")
+        dx += one
+        gradients += [dvalues, dy.astype(jnp.float32).sum(0) if b.size else b]
+    return [dx, *gradients]
+
+
+_PRODUCTS_GRADIENTS = compose(
+    "sparse_products_gradients", _products_gradients, _products_gradients_apart
+)
+_PRODUCTS_TANGENT = compose(
+    "sparse_products_tangent", _products_tangent, _products_tangent, _products_tangent_t
+)
+_PRODUCTS = with_tangent(
+    "sparse_products", _products, _PRODUCTS_TANGENT.bind, moving=lambda count: 1 + 2 * count
+)
+
+
+def products(
+    x: Array, values: Sequence[Array], biases: Sequence[Array | None], patterns: Sequence[Pattern]
+) -> list[Array]:
+    """Compute y = x W + bias for several weights by the native kernels: [T, K] -> [[T, N], ...].
+
+    Args:
+        x: [T, K] float32 or bfloat16.
+        values: [nnz] of each weight.
+        biases: [N] of each weight, or None.
+        patterns: of each weight.
+
+    Returns:
+        One array for each weight, in the dtype of x.
+    """
+    ready = [jnp.asarray(_NO_BIAS if b is None else b, jnp.float32) for b in biases]
+    leaves = [leaf for pattern in patterns for leaf in pattern]
+    return _PRODUCTS.bind(x, *values, *ready, *leaves, count=len(values))
 
 
 # --- the dense gradient that RigL reads ----------------------------------------------------------

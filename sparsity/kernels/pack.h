@@ -49,10 +49,11 @@ void StorePart(const Matrix& y, int64_t at, int count, Floats v) {
   std::memcpy(static_cast<char*>(y.data) + at * bytes, part, count * bytes);
 }
 
-// kLanes columns from `column` of kLanes tokens from `first`: lane t of out[c] is token t.
+// kLanes columns from `column` of kLanes tokens from `first`: lane t of out[c] is token t. Adds the
+// tokens of each column to `totals`.
 template <bool kBf16>
 WAFER_INLINE void LoadSquare(const Matrix& x, int64_t first, int tokens, int64_t column,
-                             int columns, Floats (&out)[kLanes]) {
+                             int columns, float* totals, Floats (&out)[kLanes]) {
   WAFER_UNROLL
   for (int i = 0; i < kLanes; ++i) {
     const int64_t at = (first + i) * x.columns + column;
@@ -62,6 +63,16 @@ WAFER_INLINE void LoadSquare(const Matrix& x, int64_t first, int tokens, int64_t
       out[i] = LoadRow<kBf16>(x, at);
     } else {
       out[i] = LoadPart<kBf16>(x, at, columns);
+    }
+  }
+  if (totals != nullptr) {
+    Floats total{};
+    WAFER_UNROLL
+    for (int i = 0; i < kLanes; ++i) total += out[i];
+    if (columns == kLanes) {
+      Store(totals + column, Load(totals + column) + total);
+    } else {
+      for (int i = 0; i < columns; ++i) totals[column + i] += total[i];
     }
   }
   Transpose(out);
@@ -77,12 +88,12 @@ WAFER_INLINE int64_t TileRow(int64_t column) { return column + column / kBlock; 
 
 template <bool kBf16, bool kHalves>
 WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t column, int columns,
-                             float* out, int stride) {
+                             float* totals, float* out, int stride) {
   Floats low[kLanes];
-  LoadSquare<kBf16>(x, first, tokens, column, columns, low);
+  LoadSquare<kBf16>(x, first, tokens, column, columns, totals, low);
   if constexpr (kHalves) {
     Floats high[kLanes];
-    LoadSquare<kBf16>(x, first + kLanes, tokens - kLanes, column, columns, high);
+    LoadSquare<kBf16>(x, first + kLanes, tokens - kLanes, column, columns, totals, high);
     WAFER_UNROLL
     for (int i = 0; i < kLanes; ++i) low[i] = AsFloats((AsWords(low[i]) >> 16) | AsWords(high[i]));
   }
@@ -90,7 +101,7 @@ WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t
 }
 
 template <bool kBf16, int V, bool kHalves>
-void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
+void PackTile(const Matrix& x, int64_t first, int tokens, float* totals, float* tile) {
   constexpr int kStride = RowFloats<V, kHalves>(), kStep = kHalves ? 2 : 1;
   for (int v = 0; v < V; v += kStep) {
     const int left = tokens - v * kLanes;
@@ -98,9 +109,10 @@ void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
       const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
       float* out = tile + TileRow(c) * kStride + v / kStep * kLanes;
       if (left >= kStep * kLanes && columns == kLanes) {
-        PackSquare<kBf16, kHalves>(x, first + v * kLanes, kStep * kLanes, c, kLanes, out, kStride);
+        PackSquare<kBf16, kHalves>(x, first + v * kLanes, kStep * kLanes, c, kLanes, totals, out,
+                                   kStride);
       } else {
-        PackSquare<kBf16, kHalves>(x, first + v * kLanes, left, c, columns, out, kStride);
+        PackSquare<kBf16, kHalves>(x, first + v * kLanes, left, c, columns, totals, out, kStride);
       }
     }
   }
@@ -120,9 +132,16 @@ void PackPanels(const Matrix& x, int64_t first, int tokens, int width, float* ti
   }
 }
 
-// Writes columns [row0, row0 + count) of y from sums[count][V * kLanes].
+// What becomes of a number that is written and read again.
+template <bool kBf16>
+WAFER_INLINE Floats Rounded(Floats v) {
+  return kBf16 ? FromBf16(ToBf16(v)) : v;
+}
+
+// Writes columns [row0, row0 + count) of y from sums[count][V * kLanes] and, where it is not null,
+// the bias.
 template <bool kBf16, int V>
-void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int count,
+void Unpack(const float* sums, const float* bias, int64_t first, int tokens, int64_t row0, int count,
             const Matrix& y) {
   constexpr int kStride = V * kLanes;
   for (int v = 0; v < V; ++v) {
@@ -135,6 +154,13 @@ void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int coun
         square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
       }
       Transpose(square);
+      if (bias != nullptr) {
+        const Matrix all{const_cast<float*>(bias), 0, false};
+        const Floats line = columns == kLanes ? Load(bias + row0 + c)
+                                              : LoadPart<false>(all, row0 + c, columns);
+        WAFER_UNROLL
+        for (int i = 0; i < kLanes; ++i) square[i] = Rounded<kBf16>(square[i]) + Rounded<kBf16>(line);
+      }
       const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
       if (left == kLanes && columns == kLanes) {
         WAFER_UNROLL

@@ -7,6 +7,7 @@ Sums run in float32; y and dx have the dtype of x, dW that of the values.
 import dataclasses
 import math
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -50,14 +51,26 @@ def sparse_dot(
         RuntimeError: "csr" where the native library is not built; the message says how to.
     """
     values, pattern = weight.values, weight.pattern
-    check_pattern(pattern, "sparse_dot", values)
-    rows, columns = pattern.shape
+    chosen = _choose(x, weight, implementation)
+    tokens = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    probe = weight.probe
+    if probe is not None and probe.shape != pattern.shape:
+        raise ValueError(f"sparse_dot: probe {probe.shape}; expected zeros of {pattern.shape}")
+    y = maps.multiply(tokens, values, pattern, chosen)
+    if probe is not None:
+        y = maps.with_probe(y, tokens, probe)
+    return y.reshape(*x.shape[:-1], pattern.shape[1])
+
+
+def _choose(x: Array, weight: "SparseWeight", implementation: Implementation) -> str:
+    """Check a product, and say what computes it."""
+    check_pattern(weight.pattern, "sparse_dot", weight.values)
+    rows, columns = weight.pattern.shape
     if x.ndim < 1 or x.shape[-1] != rows:
         raise ValueError(
             f"sparse_dot: x has shape {x.shape}, the weight is {rows} x {columns}; the last axis "
             f"of x must be {rows}"
         )
-    tokens = x.reshape(math.prod(x.shape[:-1]), rows)
     chosen: str = implementation
     if chosen == "auto":
         chosen = "csr" if x.dtype in _NATIVE_TYPES and native.usable() else "masked"
@@ -67,13 +80,7 @@ def sparse_dot(
         )
     if chosen == "csr" and x.dtype not in _NATIVE_TYPES:
         raise TypeError(f"sparse_dot: csr takes float32 and bfloat16, x is {x.dtype}; use 'masked'")
-    probe = weight.probe
-    if probe is not None and probe.shape != pattern.shape:
-        raise ValueError(f"sparse_dot: probe {probe.shape}; expected zeros of {pattern.shape}")
-    y = maps.multiply(tokens, values, pattern, chosen)
-    if probe is not None:
-        y = maps.with_probe(y, tokens, probe)
-    return y.reshape(*x.shape[:-1], columns)
+    return chosen
 
 
 @jax.tree_util.register_dataclass
@@ -127,6 +134,26 @@ class SparseWeight:
     def project(self, x: Array) -> Array:
         """Compute x W: [..., K] -> [..., N], in the dtype of ``x``."""
         return sparse_dot(x, self, implementation=self.implementation)
+
+    def project_all(
+        self, x: Array, weights: Sequence["SparseWeight"], biases: Sequence[Array | None]
+    ) -> list[Array]:
+        """Compute x W + bias for several weights, this one among them; native products read x once.
+
+        Args:
+            x: [..., K].
+            weights: of K inputs each.
+            biases: [N] of each weight, or None.
+        """
+        chosen = [_choose(x, weight, weight.implementation) for weight in weights]
+        if {*chosen} != {"csr"} or any(weight.probe is not None for weight in weights):
+            ys = [weight.project(x) for weight in weights]
+            pairs = zip(ys, biases, strict=True)
+            return [y if bias is None else y + bias.astype(y.dtype) for y, bias in pairs]
+        tokens = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        values, patterns = [w.values for w in weights], [w.pattern for w in weights]
+        ys = maps.products(tokens, values, biases, patterns)
+        return [y.reshape(*x.shape[:-1], y.shape[-1]) for y in ys]
 
     def dense(self) -> Array:
         """Return the dense [K, N] weight, 0 where pruned."""

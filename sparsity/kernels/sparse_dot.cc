@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <string>
 
 #include "checks.h"
@@ -49,127 +50,11 @@ void TakeHugePages(const ffi::AnyBuffer& buffer) {
 #endif
 }
 
-// Compressed rows of W^T whose indices and pointers were checked.
-struct Compressed {
-  const void* indices;
-  bool wide;
-  const int32_t* pointers;
-};
-
-// A walk that was checked, and what every product needs to know of it.
-struct Checked {
-  Walk walk{};
-  std::string wrong;
-  int64_t slots = 0;
-  bool panels = false;
-
-  Checked(ffi::ThreadPool& pool, const ffi::Buffer<ffi::S32>& slices,
-          const ffi::Buffer<ffi::U8>& offsets, int64_t rows, int64_t columns)
-      : walk(AsWalk(slices.typed_data(), offsets.typed_data(), rows, columns)),
-        slots(offsets.element_count()) {
-    const auto sizes = slices.dimensions();
-    if (sizes.size() != 2 || sizes[1] != sizeof(Slice) / sizeof(int32_t)) {
-      wrong = "slices are not rows of four words";
-      return;
-    }
-    wrong = WrongWalk(pool, walk, sizes[0], slots, &panels);
-    panels = panels && columns % kPanel == 0;
-  }
-};
-
-// A walk of W^T, whose values lie as its pointers say.
-struct Forward : Checked {
-  Starts starts;
-  int64_t used = 0;  // values that it names
-
-  Forward(ffi::ThreadPool& pool, const ffi::Buffer<ffi::S32>& pointers,
-          const ffi::Buffer<ffi::S32>& slices, const ffi::Buffer<ffi::U8>& offsets, int64_t nnz,
-          int64_t rows, int64_t columns)
-      : Checked(pool, slices, offsets, rows, columns), starts(walk) {
-    if (wrong.empty()) wrong = WrongPointers(pointers, nnz);
-    if (wrong.empty() && (static_cast<int64_t>(pointers.element_count()) != rows + 1 ||
-                          !starts.Fill(pool, walk, pointers.typed_data()))) {
-      wrong = "the slices do not have as many values of each output as the pointers";
-    }
-    if (wrong.empty()) used = pointers.typed_data()[rows];
-  }
-};
-
-// Calls work(first slice, end, where the values of its outputs begin) for every segment of a walk.
-template <typename Work>
-Phase ForSegments(const Forward& w, Work work) {
-  const Walk& walk = w.walk;
-  const Starts& starts = w.starts;
-  return {walk.groups * starts.parts, [=, &walk, &starts](int64_t item) {
-            const int64_t per = walk.group / kSlice, group = item / starts.parts;
-            const int64_t begin = item % starts.parts * starts.blocks;
-            const int64_t end = std::min(walk.blocks, begin + starts.blocks);
-            if (begin >= end) return;
-            const auto first = starts.places.begin() + item * (walk.group + 1);
-            std::vector<int32_t> at(first, first + walk.group + 1);
-            for (int64_t b = begin; b < end; ++b) {
-              const Slice* slice = walk.slices + (group * walk.blocks + b) * per;
-              work(slice, slice + per, at.data());
-            }
-          }};
-}
-
 // Values in the order of the slots of W^T's walk.
 Phase Ordering(const Forward& w, const float* values, int64_t nnz, float* ordered) {
   return ForSegments(w, [=](const Slice* slice, const Slice* end, int32_t* starts) {
     Kernels().fill(slice, end, starts, values, nnz, ordered);
   });
-}
-
-// Those of block `b` of W's walk: of kBlock columns of W. False where the walk does not have the
-// entries of these columns. `ordered` has room for one value behind the slots.
-template <typename Index>
-bool OrderBlock(const Walk& walk, int64_t b, int64_t columns, const Index* indices,
-                const int32_t* pointers, const float* values, uint32_t slots, float* ordered) {
-  const int64_t per = walk.group / kSlice;
-  std::vector<uint32_t> next(walk.groups * walk.group);  // slot of each output's next value
-  const auto for_outputs = [&](const auto& visit) {
-    for (int64_t g = 0; g < walk.groups; ++g) {
-      const Slice* slice = walk.slices + (g * walk.blocks + b) * per;
-      for (const Slice* end = slice + per; slice < end; ++slice) {
-        for (int c = 0; c < kSlice; ++c) {
-          const int64_t row = slice->rows[c] & kRowBits;
-          if (row < walk.group) visit(*slice, c, next[g * walk.group + row]);
-        }
-      }
-    }
-  };
-  for_outputs([&](const Slice& slice, int c, uint32_t& slot) {
-    slot = slice.slots + c;
-    for (int j = slice.counts[c]; j < slice.counts[0]; ++j) {
-      ordered[slice.slots + kSlice * j + c] = -0.0f;  // changes no sum
-    }
-  });
-  for (int64_t i = pointers[b * kBlock]; i < pointers[std::min(columns, (b + 1) * kBlock)]; ++i) {
-    uint32_t& slot = next[indices[i]];
-    ordered[std::min(slot, slots)] = values[i];
-    slot += kSlice;
-  }
-  bool ok = true;
-  for_outputs([&](const Slice& slice, int c, uint32_t slot) {
-    ok = ok && slot == static_cast<uint32_t>(slice.slots + c + kSlice * slice.counts[c]);
-  });
-  return ok;
-}
-
-// Values in the order of the slots of W's walk; `ok` becomes false where they do not fit.
-Phase Ordering(const Checked& t, const Compressed& w, int64_t columns, const float* values,
-               float* ordered, std::atomic<bool>* ok) {
-  const Walk walk = t.walk;
-  const uint32_t slots = static_cast<uint32_t>(t.slots);
-  return {walk.rows == 0 ? 0 : walk.blocks, [=](int64_t b) {
-            const bool fits =
-                w.wide ? OrderBlock(walk, b, columns, static_cast<const int32_t*>(w.indices),
-                                    w.pointers, values, slots, ordered)
-                       : OrderBlock(walk, b, columns, static_cast<const uint16_t*>(w.indices),
-                                    w.pointers, values, slots, ordered);
-            if (!fits) *ok = false;
-          }};
 }
 
 Form FormOf(const Matrix& x) { return x.bf16 ? Form::kHalves : Form::kFloats; }
@@ -179,102 +64,169 @@ Ahead TileAt(const Matrix& x, int64_t first, int64_t tokens) {
   return {x, first, static_cast<int>(std::clamp<int64_t>(tokens - first, 0, Kernels().width))};
 }
 
-// y = x W for every token. A thread takes neighbouring tiles, so that threads write to different
-// pages; the groups of W are split, too, where there are few tiles. `order` puts the values into
-// `ordered`.
-bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Walk& walk, const Phase& order,
-                 const float* ordered, int64_t tokens, const Matrix& y) {
+// One product of some tokens: y = x W + bias. Its factor has no tile yet.
+struct Product {
+  Factor factor;
+  const float* bias;
+  Matrix y;
+};
+
+// Products of the same x for every token. A thread takes neighbouring tiles, so that threads write
+// to different pages; the groups of a weight are split, too, where there are few tiles. `phases` put
+// the values into the order of the slots.
+bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const std::vector<Product>& products,
+                 std::vector<Phase> phases, int64_t tokens) {
   const TileKernels& kernels = Kernels();
   const int64_t tiles = (tokens + kernels.width - 1) / kernels.width;
-  if (tiles == 0 || walk.rows == 0) return true;
+  int64_t groups = 0, group = 0;
+  for (const Product& product : products) {
+    groups = std::max(groups, product.factor.walk.groups);
+    group = std::max(group, product.factor.walk.group);
+  }
+  if (tiles == 0 || groups == 0) return true;
   const int64_t shares = std::min(tiles, 4 * pool.num_threads());
-  const int64_t splits =
-      std::min(walk.groups, std::max<int64_t>(1, 2 * pool.num_threads() / tiles));
+  const int64_t splits = std::min(groups, std::max<int64_t>(1, 2 * pool.num_threads() / tiles));
   std::atomic<bool> ok{true};
-  ParallelPhases(pool, {order, {shares * splits, [&](int64_t item) {
+  phases.push_back({shares * splits, [&](int64_t item) {
     const int64_t share = item / splits, split = item % splits;
-    Scratch scratch(sizeof(float) * (TileFloats(x.columns) + (walk.group + 1) * kernels.width));
+    Scratch scratch(sizeof(float) * (TileFloats(x.columns) + (group + 1) * kernels.width));
     if (!scratch.ok()) {
       ok = false;
       return;
     }
     float* sums = scratch.floats();
-    float* tile = sums + (walk.group + 1) * kernels.width;
+    float* tile = sums + (group + 1) * kernels.width;
     const int64_t end = tiles * (share + 1) / shares;
     for (int64_t t = tiles * share / shares; t < end; ++t) {
       const int64_t first = t * kernels.width;
       const int count = TileAt(x, first, tokens).tokens;
-      kernels.pack(x, first, count, FormOf(x), tile);
-      const int64_t next = t + 1 < end ? first + kernels.width : tokens;
-      kernels.multiply(walk, ordered, tile, x.bf16, first, count,
-                       walk.groups * split / splits, walk.groups * (split + 1) / splits, sums, y,
-                       TileAt(x, next, tokens));
+      kernels.pack(x, first, count, FormOf(x), tile, nullptr);
+      int64_t next = t + 1 < end ? first + kernels.width : tokens;
+      for (const Product& product : products) {
+        const Factor factor{product.factor.walk, product.factor.values, tile};
+        const int64_t from = factor.walk.groups * split / splits;
+        const int64_t to = factor.walk.groups * (split + 1) / splits;
+        if (from == to) continue;
+        kernels.multiply(&factor, 1, x.bf16, first, count, from, to, product.bias, sums, product.y,
+                         TileAt(x, next, tokens));
+        next = tokens;  // asked for
+      }
     }
-  }}});
+  }});
+  ParallelPhases(pool, std::move(phases));
   return ok;
 }
 
-// The gradients of a call; without `transposed` that of the weight alone.
-struct Gradient {
-  const Matrix& x;
-  const Matrix& dy;
-  const Forward& w;
-  const Checked* transposed;
+// A weight whose gradients are wanted.
+struct Part {
+  Matrix dy;
+  const Forward* w;
+  const Checked* transposed;       // null: that of x is not wanted
   const float* transposed_values;  // in the order of its slots
-  const Matrix* dx;
-  int64_t tokens;
-  std::vector<Phase> before;  // what orders them
+  float* dvalues;
+  int64_t nnz;
+  float* d_bias;                   // null: not wanted
+  int64_t slots = 0, totals = 0;   // where they begin in what a thread adds up
 };
 
-// The part that one thread owns: tiles [begin, end).
-bool GradientTiles(const Gradient& task, int64_t begin, int64_t end, float* slots) {
+// The gradients of products of the same x.
+struct Gradient {
+  const Matrix& x;
+  std::vector<Part> parts;
+  const Matrix* dx;
+  int64_t tokens;
+  std::vector<Phase> before;  // what orders the values
+};
+
+// What one thread owns: tiles [begin, end).
+bool GradientTiles(const Gradient& task, int64_t begin, int64_t end, float* own) {
   const TileKernels& kernels = Kernels();
-  const Form dy_form = task.w.panels ? Form::kFloats : FormOf(task.dy);
-  const Form x_form = task.w.panels ? Form::kPanels : FormOf(task.x);
-  const int64_t group = task.transposed == nullptr ? 0 : task.transposed->walk.group;
-  const size_t sums = (group + 1) * kernels.width, x_floats = TileFloats(task.x.columns);
-  Scratch scratch(sizeof(float) * (sums + x_floats + TileFloats(task.dy.columns)));
+  const bool panels = std::any_of(task.parts.begin(), task.parts.end(),
+                                  [](const Part& part) { return part.w->panels; });
+  const Form form = panels ? Form::kFloats : FormOf(task.x);
+  const int64_t group = task.dx == nullptr ? 0 : task.parts[0].transposed->walk.group;
+  const size_t sums = (group + 1) * kernels.width;
+  size_t floats = sums + TileFloats(task.x.columns);
+  for (const Part& part : task.parts) floats += TileFloats(part.dy.columns);
+  Scratch scratch(sizeof(float) * floats);
   if (!scratch.ok()) return false;
   float* x_tile = scratch.floats() + sums;
-  float* dy_tile = x_tile + x_floats;
+  std::vector<Factor> factors;
+  float* at = x_tile + TileFloats(task.x.columns);
+  for (const Part& part : task.parts) {
+    const Walk walk = part.transposed == nullptr ? Walk{} : part.transposed->walk;
+    factors.push_back({walk, part.transposed_values, at});
+    at += TileFloats(part.dy.columns);
+    if (part.d_bias != nullptr) std::fill_n(own + part.totals, part.dy.columns, 0.0f);
+  }
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t first = tile * kernels.width;
     const Ahead x = TileAt(task.x, first, task.tokens);
-    kernels.pack(task.dy, first, x.tokens, dy_form, dy_tile);
-    if (task.transposed != nullptr) {
-      const Walk& walk = task.transposed->walk;
-      kernels.multiply(walk, task.transposed_values, dy_tile, dy_form == Form::kHalves, first,
-                       x.tokens, 0, walk.groups, scratch.floats(), *task.dx, x);
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const Part& part = task.parts[i];
+      kernels.pack(part.dy, first, x.tokens, form, const_cast<float*>(factors[i].tile),
+                   part.d_bias == nullptr ? nullptr : own + part.totals);
     }
-    kernels.pack(task.x, first, x.tokens, x_form, x_tile);
+    if (task.dx != nullptr) {
+      kernels.multiply(factors.data(), static_cast<int>(factors.size()), form == Form::kHalves,
+                       first, x.tokens, 0, factors[0].walk.groups, nullptr, scratch.floats(),
+                       *task.dx, x);
+    }
     const int64_t next = tile + 1 < end ? first + kernels.width : task.tokens;
-    kernels.dot(task.w.walk, x_tile, dy_tile, x_form, x.tokens, tile == begin, slots,
-                TileAt(task.dy, next, task.tokens));
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const Part& part = task.parts[i];
+      const Form x_form = part.w->panels ? Form::kPanels : form;
+      if (i == 0 || part.w->panels != task.parts[i - 1].w->panels) {
+        kernels.pack(task.x, first, x.tokens, x_form, x_tile, nullptr);
+      }
+      kernels.dot(part.w->walk, x_tile, factors[i].tile, x_form, x.tokens, tile == begin,
+                  own + part.slots, TileAt(part.dy, next, task.tokens));
+    }
   }
   return true;
 }
 
-bool GradientAll(ffi::ThreadPool& pool, const Gradient& task, int64_t nnz, float* dvalues) {
+bool GradientAll(ffi::ThreadPool& pool, Gradient task) {
   const TileKernels& kernels = Kernels();
   const int64_t tiles = (task.tokens + kernels.width - 1) / kernels.width;
-  const int64_t parts = std::min(pool.num_threads(), tiles);
-  const int64_t used = tiles == 0 ? 0 : task.w.used;
-  std::memset(dvalues + used, 0, sizeof(float) * (nnz - used));  // slack has no gradient
+  const int64_t shares = std::min(pool.num_threads(), tiles);
+  int64_t stride = 0;
+  const auto room = [&stride](int64_t floats) {
+    stride += (floats + 15) / 16 * 16;
+    return stride - (floats + 15) / 16 * 16;
+  };
+  for (Part& part : task.parts) {
+    const int64_t used = tiles == 0 ? 0 : part.w->used;
+    std::memset(part.dvalues + used, 0, sizeof(float) * (part.nnz - used));  // slack has no gradient
+    part.slots = room(part.w->slots + kSlotsBehind);
+    part.totals = part.d_bias == nullptr ? 0 : room(part.dy.columns);
+    if (part.d_bias != nullptr) std::fill_n(part.d_bias, part.dy.columns, 0.0f);
+  }
   if (tiles == 0) return true;
-  const int64_t stride = (task.w.slots + 15) / 16 * 16 + kSlotsBehind;
-  Scratch partial(sizeof(float) * stride * parts);
+  Scratch partial(sizeof(float) * stride * shares);
   if (!partial.ok()) return false;
-  const float* slots = partial.floats();
+  const float* sums = partial.floats();
   std::atomic<bool> ok{true};
   std::vector<Phase> phases = task.before;
-  phases.push_back({parts, [&](int64_t part) {
-                      float* own = partial.floats() + part * stride;
-                      const int64_t begin = tiles * part / parts, end = tiles * (part + 1) / parts;
+  phases.push_back({shares, [&](int64_t share) {
+                      const int64_t begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+                      float* own = partial.floats() + share * stride;
                       if (!GradientTiles(task, begin, end, own)) ok = false;
                     }});
-  phases.push_back(ForSegments(task.w, [=](const Slice* slice, const Slice* end, int32_t* starts) {
-    Kernels().sum(slice, end, starts, slots, stride, parts, dvalues);
-  }));
+  for (const Part& part : task.parts) {
+    float* dvalues = part.dvalues;
+    const float* slots = sums + part.slots;
+    phases.push_back(ForSegments(*part.w, [=](const Slice* slice, const Slice* end, int32_t* starts) {
+      Kernels().sum(slice, end, starts, slots, stride, shares, dvalues);
+    }));
+    if (part.d_bias == nullptr) continue;
+    phases.push_back({1, [=](int64_t) {
+                        for (int64_t share = 0; share < shares; ++share) {
+                          const float* totals = sums + share * stride + part.totals;
+                          for (int64_t i = 0; i < part.dy.columns; ++i) part.d_bias[i] += totals[i];
+                        }
+                      }});
+  }
   ParallelPhases(pool, std::move(phases));
   return ok;
 }
@@ -299,21 +251,51 @@ Compressed AsCompressed(const ffi::AnyBuffer& indices, const ffi::Buffer<ffi::S3
           pointers.typed_data()};
 }
 
-// y[T, N] = x[T, K] W.
-ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32> values,
-                    ffi::Buffer<ffi::S32> pointers, ffi::Buffer<ffi::S32> slices,
-                    ffi::Buffer<ffi::U8> offsets, ffi::Result<ffi::AnyBuffer> y) {
-  if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
-  const int64_t tokens = RowsOf(x), rows = ColumnsOf(*y), nnz = values.element_count();
-  if (tokens < 0 || !IsMatrix(*y, tokens, rows)) return Invalid("shapes of x and y");
-  const Forward w(pool, pointers, slices, offsets, nnz, rows, ColumnsOf(x));
-  if (!w.wrong.empty()) return BadPattern(w.wrong);
-  Scratch ordered(sizeof(float) * w.slots);
-  if (!ordered.ok()) return Finish(false);
-  TakeHugePages(*y);
-  return Finish(MultiplyAll(pool, AsMatrix(x), w.walk,
-                            Ordering(w, values.typed_data(), nnz, ordered.floats()),
-                            ordered.floats(), tokens, AsMatrix(*y)));
+// The bias of a weight with this many outputs, which may have none.
+bool IsBias(const ffi::Buffer<ffi::F32>& bias, int64_t outputs) {
+  const int64_t count = bias.element_count();
+  return count == 0 || count == outputs;
+}
+template <typename Buffer>
+float* BiasOf(const Buffer& bias) {
+  return bias.element_count() == 0 ? nullptr : bias.typed_data();
+}
+
+// y[T, N] = x[T, K] W + bias for each weight: its values, bias, pointers, slices and offsets.
+ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets results) {
+  const int64_t tokens = RowsOf(x);
+  if (!IsFloat(x.element_type()) || tokens < 0) return Invalid("dtype or shape of x");
+  if (results.size() == 0 || weights.size() != 5 * results.size()) return Invalid("operands");
+  std::deque<Forward> checked;
+  std::deque<Scratch> ordered;
+  std::vector<Product> products;
+  std::vector<Phase> phases;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto values = weights.get<ffi::Buffer<ffi::F32>>(5 * i);
+    const auto bias = weights.get<ffi::Buffer<ffi::F32>>(5 * i + 1);
+    const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(5 * i + 2);
+    const auto slices = weights.get<ffi::Buffer<ffi::S32>>(5 * i + 3);
+    const auto offsets = weights.get<ffi::Buffer<ffi::U8>>(5 * i + 4);
+    auto y = results.get<ffi::AnyBuffer>(i);
+    if (!values || !bias || !pointers || !slices || !offsets || !y) {
+      return Invalid("dtype of values, bias or pattern");
+    }
+    const int64_t rows = ColumnsOf(**y), nnz = values->element_count();
+    if ((*y)->element_type() != x.element_type() || !IsMatrix(**y, tokens, rows) ||
+        !IsBias(*bias, rows)) {
+      return Invalid("shapes of x, y and bias");
+    }
+    const Forward& w =
+        checked.emplace_back(pool, *pointers, *slices, *offsets, nnz, rows, ColumnsOf(x));
+    if (!w.wrong.empty()) return BadPattern(w.wrong);
+    const Scratch& slots = ordered.emplace_back(sizeof(float) * w.slots);
+    if (!slots.ok()) return Finish(false);
+    TakeHugePages(**y);
+    phases.push_back(Ordering(w, values->typed_data(), nnz, slots.floats()));
+    products.push_back({{w.walk, slots.floats(), nullptr}, BiasOf(*bias), AsMatrix(**y)});
+  }
+  return Finish(MultiplyAll(pool, AsMatrix(x), products, std::move(phases), tokens));
 }
 
 // dx[T, K] = dy[T, N] W^T, by the walk of W.
@@ -336,7 +318,8 @@ ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ff
   const Phase order = Ordering(t, AsCompressed(indices, pointers), outputs, values.typed_data(),
                                ordered.floats(), &fits);
   const bool ok =
-      MultiplyAll(pool, AsMatrix(dy), t.walk, order, ordered.floats(), tokens, AsMatrix(*dx));
+      MultiplyAll(pool, AsMatrix(dy), {{{t.walk, ordered.floats(), nullptr}, nullptr, AsMatrix(*dx)}},
+                  {order}, tokens);
   return fits ? Finish(ok) : Transposed(kOtherEntries);
 }
 
@@ -351,43 +334,67 @@ ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   if (tokens < 0 || !IsMatrix(dy, tokens, rows)) return Invalid("shapes of x and dy");
   const Forward w(pool, pointers, slices, offsets, nnz, rows, ColumnsOf(x));
   if (!w.wrong.empty()) return BadPattern(w.wrong);
-  const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
-  const Gradient task{x_matrix, dy_matrix, w, nullptr, nullptr, nullptr, tokens, {}};
-  return Finish(GradientAll(pool, task, nnz, dvalues->typed_data()));
+  const Matrix x_matrix = AsMatrix(x);
+  const Part part{AsMatrix(dy), &w, nullptr, nullptr, dvalues->typed_data(), nnz, nullptr};
+  return Finish(GradientAll(pool, {x_matrix, {part}, nullptr, tokens, {}}));
 }
 
-// Both gradients, packing dy once.
-ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                     ffi::Buffer<ffi::F32> values, ffi::AnyBuffer indices,
-                     ffi::Buffer<ffi::S32> pointers, ffi::Buffer<ffi::S32> slices,
-                     ffi::Buffer<ffi::U8> offsets, ffi::Buffer<ffi::S32> t_slices,
-                     ffi::Buffer<ffi::U8> t_offsets, ffi::Result<ffi::AnyBuffer> dx,
-                     ffi::ResultBuffer<ffi::F32> dvalues) {
-  if (!IsFloat(x.element_type()) || dy.element_type() != x.element_type() ||
-      !IsFloat(dx->element_type())) {
-    return Invalid("dtype of x, dy or dx");
+// dx, the sum over all weights, and of each the gradients of values and bias. A weight is its dy,
+// values, indices, pointers, slices, offsets, and its transpose's slices and offsets; the gradient
+// of a bias has no elements where there is none.
+ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights,
+                     ffi::Result<ffi::AnyBuffer> dx, ffi::RemainingRets results) {
+  const int64_t tokens = RowsOf(x), inputs = ColumnsOf(x);
+  if (!IsFloat(x.element_type()) || dx->element_type() != x.element_type()) {
+    return Invalid("dtype of x or dx");
   }
-  const int64_t nnz = values.element_count(), tokens = RowsOf(x);
-  const int64_t inputs = ColumnsOf(x), outputs = ColumnsOf(dy);
-  if (tokens < 0 || !IsMatrix(dy, tokens, outputs) || !IsMatrix(*dx, tokens, inputs) ||
-      static_cast<int64_t>(dvalues->element_count()) != nnz) {
-    return Invalid("shapes of x, dy and the gradients");
+  if (tokens < 0 || !IsMatrix(*dx, tokens, inputs)) return Invalid("shapes of x and dx");
+  const size_t count = results.size() / 2;
+  if (count == 0 || results.size() != 2 * count || weights.size() != 8 * count) {
+    return Invalid("operands");
   }
-  const std::string wrong = Wrong(pool, indices, pointers, nnz, inputs);
-  if (!wrong.empty()) return BadPattern(wrong);
-  const Forward w(pool, pointers, slices, offsets, nnz, outputs, inputs);
-  if (!w.wrong.empty()) return BadPattern(w.wrong);
-  const Checked t(pool, t_slices, t_offsets, inputs, outputs);
-  if (!t.wrong.empty()) return Transposed(t.wrong);
-  Scratch ordered(sizeof(float) * (t.slots + 1));
-  if (!ordered.ok()) return Finish(false);
-  TakeHugePages(*dx);
+  std::deque<Forward> forward;
+  std::deque<Checked> transposed;
+  std::deque<Scratch> ordered;
   std::atomic<bool> fits{true};
-  const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy), dx_matrix = AsMatrix(*dx);
-  const Gradient task{x_matrix, dy_matrix, w, &t, ordered.floats(), &dx_matrix, tokens,
-                      {Ordering(t, AsCompressed(indices, pointers), outputs, values.typed_data(),
-                                ordered.floats(), &fits)}};
-  const bool ok = GradientAll(pool, task, nnz, dvalues->typed_data());
+  const Matrix x_matrix = AsMatrix(x), dx_matrix = AsMatrix(*dx);
+  Gradient task{x_matrix, {}, &dx_matrix, tokens, {}};
+  for (size_t i = 0; i < count; ++i) {
+    const auto dy = weights.get<ffi::AnyBuffer>(8 * i);
+    const auto values = weights.get<ffi::Buffer<ffi::F32>>(8 * i + 1);
+    const auto indices = weights.get<ffi::AnyBuffer>(8 * i + 2);
+    const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(8 * i + 3);
+    const auto slices = weights.get<ffi::Buffer<ffi::S32>>(8 * i + 4);
+    const auto offsets = weights.get<ffi::Buffer<ffi::U8>>(8 * i + 5);
+    const auto t_slices = weights.get<ffi::Buffer<ffi::S32>>(8 * i + 6);
+    const auto t_offsets = weights.get<ffi::Buffer<ffi::U8>>(8 * i + 7);
+    auto dvalues = results.get<ffi::Buffer<ffi::F32>>(2 * i);
+    auto d_bias = results.get<ffi::Buffer<ffi::F32>>(2 * i + 1);
+    if (!dy || !values || !indices || !pointers || !slices || !offsets || !t_slices || !t_offsets ||
+        !dvalues || !d_bias || dy->element_type() != x.element_type()) {
+      return Invalid("dtype of dy, values or pattern");
+    }
+    const int64_t nnz = values->element_count(), outputs = ColumnsOf(*dy);
+    if (!IsMatrix(*dy, tokens, outputs) || !IsBias(**d_bias, outputs) ||
+        static_cast<int64_t>((*dvalues)->element_count()) != nnz) {
+      return Invalid("shapes of x, dy and the gradients");
+    }
+    const std::string wrong = Wrong(pool, *indices, *pointers, nnz, inputs);
+    if (!wrong.empty()) return BadPattern(wrong);
+    const Forward& w =
+        forward.emplace_back(pool, *pointers, *slices, *offsets, nnz, outputs, inputs);
+    if (!w.wrong.empty()) return BadPattern(w.wrong);
+    const Checked& t = transposed.emplace_back(pool, *t_slices, *t_offsets, inputs, outputs);
+    if (!t.wrong.empty()) return Transposed(t.wrong);
+    const Scratch& slots = ordered.emplace_back(sizeof(float) * (t.slots + 1));
+    if (!slots.ok()) return Finish(false);
+    task.before.push_back(Ordering(t, AsCompressed(*indices, *pointers), outputs,
+                                   values->typed_data(), slots.floats(), &fits));
+    task.parts.push_back({AsMatrix(*dy), &w, &t, slots.floats(), (*dvalues)->typed_data(), nnz,
+                          BiasOf(**d_bias)});
+  }
+  TakeHugePages(*dx);
+  const bool ok = GradientAll(pool, std::move(task));
   return fits ? Finish(ok) : Transposed(kOtherEntries);
 }
 
@@ -400,11 +407,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_multiply, wafer::Multiply,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::U8>>()
-                                  .Ret<ffi::AnyBuffer>());
+                                  .RemainingArgs()
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_input_gradient, wafer::InputGradient,
                               ffi::Ffi::Bind()
@@ -431,13 +435,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gradients, wafer::Gradients,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::U8>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::U8>>()
+                                  .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .RemainingRets());

@@ -10,6 +10,7 @@
 
 namespace {
 
+using wafer::Factor;
 using wafer::Form;
 using wafer::kAlike;
 using wafer::kGroup;
@@ -172,33 +173,39 @@ WAFER_INLINE void AddSlice(const Slice& slice, int c0, const float* values, cons
 }
 
 template <bool kBf16, int V, bool kHalves>
-void Multiply(const Walk& walk, const float* values, const float* tile, int64_t first, int tokens,
-              int64_t group0, int64_t group1, float* sums, const Matrix& y, const Ahead& ahead) {
+void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens, int64_t group0,
+              int64_t group1, const float* bias, float* sums, const Matrix& y, const Ahead& ahead) {
   constexpr int64_t kBlockFloats = (kBlock + 1) * RowFloats<V, kHalves>();
-  const int64_t slices = walk.group / kSlice;
+  const int64_t rows = factors->walk.rows, size = factors->walk.group, slices = size / kSlice;
   Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns,
                    (group1 - group0) * slices);
   for (int64_t group = group0; group < group1; ++group) {
-    const int64_t row0 = group * walk.group;
-    const int count = static_cast<int>(walk.rows - row0 < walk.group ? walk.rows - row0 : walk.group);
+    const int64_t row0 = group * size;
+    const int count = static_cast<int>(rows - row0 < size ? rows - row0 : size);
     Prefetch<true> output(y, first, tokens, row0, count, slices);
-    for (int64_t block = 0; block < walk.blocks; ++block) {
-      const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
-      const float* from = tile + block * kBlockFloats;
-      for (const Slice* end = slice + slices; slice < end; ++slice) {
-        if (block > 0 && slice->counts[0] == 0) break;  // the others of the segment have none, too
-        for (int c = 0; c < kSlice; c += kTogether) {
-          if (slice->rows[0] & kAlike) {
-            AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, block == 0, sums);
-          } else {
-            AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, block == 0, sums);
+    for (int f = 0; f < factor_count; ++f) {
+      const Walk& walk = factors[f].walk;
+      const float* values = factors[f].values;
+      for (int64_t block = 0; block < walk.blocks; ++block) {
+        const bool fresh = f == 0 && block == 0;
+        const bool last = f == factor_count - 1 && block == walk.blocks - 1;
+        const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
+        const float* from = factors[f].tile + block * kBlockFloats;
+        for (const Slice* end = slice + slices; slice < end; ++slice) {
+          if (!fresh && slice->counts[0] == 0) break;  // the others of the segment have none, too
+          for (int c = 0; c < kSlice; c += kTogether) {
+            if (slice->rows[0] & kAlike) {
+              AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, fresh, sums);
+            } else {
+              AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, fresh, sums);
+            }
           }
+          if (fresh) next.Next();
+          if (last) output.Next();
         }
-        if (block == 0) next.Next();
-        if (block == walk.blocks - 1) output.Next();
       }
     }
-    Unpack<kBf16, V>(sums, first, tokens, row0, count, y);
+    Unpack<kBf16, V>(sums, bias, first, tokens, row0, count, y);
   }
 }
 
@@ -365,23 +372,23 @@ WAFER_INLINE void ForForm(int tokens, bool halves, const Work& work) {
   }
 }
 
-void PackEntry(const Matrix& x, int64_t first, int tokens, Form form, float* tile) {
+void PackEntry(const Matrix& x, int64_t first, int tokens, Form form, float* tile, float* totals) {
   if (form == Form::kPanels) {
     const auto pack = x.bf16 ? PackPanels<true> : PackPanels<false>;
     return pack(x, first, tokens, kVectors * kLanes, tile);
   }
   ForForm(tokens, form == Form::kHalves, [&](auto v, auto halves) {
     const auto pack = x.bf16 ? PackTile<true, v(), halves()> : PackTile<false, v(), halves()>;
-    pack(x, first, tokens, tile);
+    pack(x, first, tokens, totals, tile);
   });
 }
 
-void MultiplyEntry(const Walk& walk, const float* values, const float* tile, bool halves,
-                   int64_t first, int tokens, int64_t group0, int64_t group1, float* sums,
-                   const Matrix& y, const Ahead& ahead) {
+void MultiplyEntry(const Factor* factors, int count, bool halves, int64_t first, int tokens,
+                   int64_t group0, int64_t group1, const float* bias, float* sums, const Matrix& y,
+                   const Ahead& ahead) {
   ForForm(tokens, halves, [&](auto v, auto half) {
     const auto multiply = y.bf16 ? Multiply<true, v(), half()> : Multiply<false, v(), half()>;
-    multiply(walk, values, tile, first, tokens, group0, group1, sums, y, ahead);
+    multiply(factors, count, first, tokens, group0, group1, bias, sums, y, ahead);
   });
 }
 

@@ -35,6 +35,13 @@ struct Ahead {
   int tokens;
 };
 
+// What a product adds up: values in the order of a walk's slots, times rows of a tile.
+struct Factor {
+  Walk walk;
+  const float* values;
+  const float* tile;
+};
+
 struct TileKernels {
   int width;  // tokens of a full tile
   int lanes;  // floats of a vector; a tail of tokens is rounded up to these
@@ -42,13 +49,15 @@ struct TileKernels {
   // values of row r of the group begin there, and then where they end.
   void (*fill)(const Slice* slice, const Slice* end, int32_t* starts, const float* values,
                int64_t nnz, float* slots);
-  // Packs tokens [first, first + tokens); absent tokens are 0.
-  void (*pack)(const Matrix& x, int64_t first, int tokens, Form form, float* tile);
-  // y[first + t, r] = sum of values[slot] * tile[offset of slot][t] over the slots of r, for rows r
-  // of groups [group0, group1). `sums` holds (group + 1) * width floats.
-  void (*multiply)(const Walk& walk, const float* values, const float* tile, bool halves,
-                   int64_t first, int tokens, int64_t group0, int64_t group1, float* sums,
-                   const Matrix& y, const Ahead& ahead);
+  // Packs tokens [first, first + tokens); absent tokens are 0. Adds up the tokens of each column in
+  // `totals`, where it is not null and the form not kPanels.
+  void (*pack)(const Matrix& x, int64_t first, int tokens, Form form, float* tile, float* totals);
+  // y[first + t, r] = bias[r] + sum of values[slot] * tile[offset of slot][t] over the slots of r of
+  // all factors, for rows r of groups [group0, group1), which are those of each factor. `bias` may
+  // be null. `sums` holds (group + 1) * width floats.
+  void (*multiply)(const Factor* factors, int count, bool halves, int64_t first, int tokens,
+                   int64_t group0, int64_t group1, const float* bias, float* sums, const Matrix& y,
+                   const Ahead& ahead);
   // slots[slot] += sum over t of x_tile[offset of slot][t] * dy_tile[row of slot][t], or = where
   // `fresh`. kSlotsBehind more floats are
   // writable behind the slots. x_tile has `form`; dy_tile too, but

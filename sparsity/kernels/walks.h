@@ -103,6 +103,122 @@ struct Starts {
   }
 };
 
+// Compressed rows of W^T whose indices and pointers were checked.
+struct Compressed {
+  const void* indices;
+  bool wide;
+  const int32_t* pointers;
+};
+
+// A walk that was checked, and what every product needs to know of it.
+struct Checked {
+  Walk walk{};
+  std::string wrong;
+  int64_t slots = 0;
+  bool panels = false;
+
+  Checked(xla::ffi::ThreadPool& pool, const xla::ffi::Buffer<xla::ffi::S32>& slices,
+          const xla::ffi::Buffer<xla::ffi::U8>& offsets, int64_t rows, int64_t columns)
+      : walk(AsWalk(slices.typed_data(), offsets.typed_data(), rows, columns)),
+        slots(offsets.element_count()) {
+    const auto sizes = slices.dimensions();
+    if (sizes.size() != 2 || sizes[1] != sizeof(Slice) / sizeof(int32_t)) {
+      wrong = "slices are not rows of four words";
+      return;
+    }
+    wrong = WrongWalk(pool, walk, sizes[0], slots, &panels);
+    panels = panels && columns % kPanel == 0;
+  }
+};
+
+// A walk of W^T, whose values lie as its pointers say.
+struct Forward : Checked {
+  Starts starts;
+  int64_t used = 0;  // values that it names
+
+  Forward(xla::ffi::ThreadPool& pool, const xla::ffi::Buffer<xla::ffi::S32>& pointers,
+          const xla::ffi::Buffer<xla::ffi::S32>& slices, const xla::ffi::Buffer<xla::ffi::U8>& offsets, int64_t nnz,
+          int64_t rows, int64_t columns)
+      : Checked(pool, slices, offsets, rows, columns), starts(walk) {
+    if (wrong.empty()) wrong = WrongPointers(pointers, nnz);
+    if (wrong.empty() && (static_cast<int64_t>(pointers.element_count()) != rows + 1 ||
+                          !starts.Fill(pool, walk, pointers.typed_data()))) {
+      wrong = "the slices do not have as many values of each output as the pointers";
+    }
+    if (wrong.empty()) used = pointers.typed_data()[rows];
+  }
+};
+
+// Calls work(first slice, end, where the values of its outputs begin) for every segment of a walk.
+template <typename Work>
+Phase ForSegments(const Forward& w, Work work) {
+  const Walk& walk = w.walk;
+  const Starts& starts = w.starts;
+  return {walk.groups * starts.parts, [=, &walk, &starts](int64_t item) {
+            const int64_t per = walk.group / kSlice, group = item / starts.parts;
+            const int64_t begin = item % starts.parts * starts.blocks;
+            const int64_t end = std::min(walk.blocks, begin + starts.blocks);
+            if (begin >= end) return;
+            const auto first = starts.places.begin() + item * (walk.group + 1);
+            std::vector<int32_t> at(first, first + walk.group + 1);
+            for (int64_t b = begin; b < end; ++b) {
+              const Slice* slice = walk.slices + (group * walk.blocks + b) * per;
+              work(slice, slice + per, at.data());
+            }
+          }};
+}
+
+// Values in the order of the slots of block `b` of W's walk: of kBlock columns of W. False where the walk does not have the
+// entries of these columns. `ordered` has room for one value behind the slots.
+template <typename Index>
+bool OrderBlock(const Walk& walk, int64_t b, int64_t columns, const Index* indices,
+                const int32_t* pointers, const float* values, uint32_t slots, float* ordered) {
+  const int64_t per = walk.group / kSlice;
+  std::vector<uint32_t> next(walk.groups * walk.group);  // slot of each output's next value
+  const auto for_outputs = [&](const auto& visit) {
+    for (int64_t g = 0; g < walk.groups; ++g) {
+      const Slice* slice = walk.slices + (g * walk.blocks + b) * per;
+      for (const Slice* end = slice + per; slice < end; ++slice) {
+        for (int c = 0; c < kSlice; ++c) {
+          const int64_t row = slice->rows[c] & kRowBits;
+          if (row < walk.group) visit(*slice, c, next[g * walk.group + row]);
+        }
+      }
+    }
+  };
+  for_outputs([&](const Slice& slice, int c, uint32_t& slot) {
+    slot = slice.slots + c;
+    for (int j = slice.counts[c]; j < slice.counts[0]; ++j) {
+      ordered[slice.slots + kSlice * j + c] = -0.0f;  // changes no sum
+    }
+  });
+  for (int64_t i = pointers[b * kBlock]; i < pointers[std::min(columns, (b + 1) * kBlock)]; ++i) {
+    uint32_t& slot = next[indices[i]];
+    ordered[std::min(slot, slots)] = values[i];
+    slot += kSlice;
+  }
+  bool ok = true;
+  for_outputs([&](const Slice& slice, int c, uint32_t slot) {
+    ok = ok && slot == static_cast<uint32_t>(slice.slots + c + kSlice * slice.counts[c]);
+  });
+  return ok;
+}
+
+// Values in the order of the slots of W's walk; `ok` becomes false where they do not fit.
+inline Phase Ordering(const Checked& t, const Compressed& w, int64_t columns, const float* values,
+               float* ordered, std::atomic<bool>* ok) {
+  const Walk walk = t.walk;
+  const uint32_t slots = static_cast<uint32_t>(t.slots);
+  return {walk.rows == 0 ? 0 : walk.blocks, [=](int64_t b) {
+            const bool fits =
+                w.wide ? OrderBlock(walk, b, columns, static_cast<const int32_t*>(w.indices),
+                                    w.pointers, values, slots, ordered)
+                       : OrderBlock(walk, b, columns, static_cast<const uint16_t*>(w.indices),
+                                    w.pointers, values, slots, ordered);
+            if (!fits) *ok = false;
+          }};
+}
+
 }  // namespace wafer
 
 #endif  // WAFER_SPARSITY_WALKS_H_

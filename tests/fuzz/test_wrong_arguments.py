@@ -121,13 +121,15 @@ count, kept = np.full(1, 9, np.int32), np.int32([50, 20])
 decoded = kernels.DecodeWeight.from_dense(np.where(mask, 1.0, 0.0))
 stepped = kernels.DecodeWeight.from_dense(np.where(mask & (rng.random((K, N)) < 0.2), 1.0, 0.0))
 turned, lse = dict(transposed=np.bool_(False)), np.zeros((2, 70), np.float32)
+bias, norm = np.ones(N, np.float32), dict(eps=np.float32(1e-5), centered=np.bool_(True))
 like = lambda *arrays: tuple(shape(a.shape, a.dtype) for a in arrays)
 CALLS = {
-    "wafer_sparse_multiply": (shape((9, N), f32), (x, values, good.pointers, *walk), {}),
+    "wafer_sparse_multiply":
+        (like(dy, dy), (x, *(values, bias, good.pointers, *walk) * 2), {}),
     "wafer_sparse_input_gradient": (shape((9, K), f32), (dy, values, *places, *t_walk), {}),
     "wafer_sparse_weight_gradient": (shape((nnz,), f32), (x, dy, good.pointers, *walk), {}),
     "wafer_sparse_gradients":
-        (like(x, values), (x, dy, values, *places, *walk, *t_walk), {}),
+        (like(x, *(values, bias) * 2), (x, *(dy, values, *places, *walk, *t_walk) * 2), {}),
     "wafer_sparse_walk": (like(*walk, *t_walk), good[:3], {}),
     "wafer_sparse_topk_mask": (shape((K, N), bool), (dense, np.full(K, 3, np.int32)), {}),
     "wafer_sparse_pattern_of_mask": (new, (mask,), {}),
@@ -147,6 +149,8 @@ CALLS = {
     "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count), turned),
     "wafer_product_backward":
         (like(tall, wide), (tall, wide, count, np.ones((70, 128), np.float32)), turned),
+    "wafer_norm_forward": (like(x), (x, x[0], x[1]), norm),
+    "wafer_norm_backward": (like(x, x[0], x[1]), (x, x, x[0]), norm),
 }
 assert CALLS.keys() == {*native.HANDLERS, *LIBRARY.handlers}
 assert native.usable() and LIBRARY.usable()

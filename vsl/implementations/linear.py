@@ -18,8 +18,8 @@ from jax.interpreters import ad, batching, mlir
 __all__ = ["compose", "multilinear", "with_tangent"]
 
 Fun = Callable[..., list[Any]]
-# (cotangent, operands, None where it is linear in an unknown one; static parameters) -> cotangents
-# of the first operands
+# (cotangent of each result, operands, None where it is linear in an unknown one; static parameters)
+# -> cotangents of the first operands
 Transpose = Callable[..., Sequence[Any]]
 
 
@@ -87,7 +87,7 @@ def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) 
     return primitive
 
 
-def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: int) -> Primitive:
+def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: Callable[..., int]) -> Primitive:
     """Make a primitive whose derivative in its first operands is another function's result.
 
     Args:
@@ -95,11 +95,11 @@ def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: int) -> Primitive
         fun: arrays and static keywords -> list of arrays; usable under jit.
         tangent: (tangents of the first operands, all operands, **static) -> tangents; of primitives
             that have derivatives, and a transpose in the tangents.
-        moving: how many operands have a derivative.
+        moving: (**static) -> how many operands have a derivative.
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
-        given = map(ad.instantiate_zeros, tangents[:moving])
+        given = map(ad.instantiate_zeros, tangents[: moving(**static)])
         return primitive.bind(*primals, **static), tangent(*given, *primals, **static)
 
     primitive = _primitive(name, fun, jvp, tokens=False)
@@ -127,13 +127,14 @@ def _transpose_rule(
     rule: Transpose, cotangents: Sequence[Any], *operands: Any, **static: Any
 ) -> list[Any]:
     unknown = [ad.is_undefined_primal(leaf) for leaf in operands]
-    if isinstance(cotangents[0], ad.Zero):
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [
             ad.Zero(leaf.aval) if linear else None
             for leaf, linear in zip(operands, unknown, strict=True)
         ]
     known = [None if linear else leaf for leaf, linear in zip(operands, unknown, strict=True)]
-    results = itertools.chain(rule(cotangents[0], *known, **static), itertools.repeat(None))
+    given = map(ad.instantiate_zeros, cotangents)
+    results = itertools.chain(rule(*given, *known, **static), itertools.repeat(None))
     return [
         result.astype(leaf.aval.dtype) if linear else None
         for leaf, linear, result in zip(operands, unknown, results, strict=False)
