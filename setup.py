@@ -141,7 +141,9 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         NativeLibrary(
-            "vsl.native", ["attention.cc", "product.cc"], per_target=["block.cc", "panel.cc"]
+            "vsl.native",
+            ["attention.cc", "product.cc", "norm/norm.cc"],
+            per_target=["block.cc", "panel.cc", "norm/rows.cc"],
         ),
         NativeLibrary(
             "sparsity.kernels",

@@ -19,16 +19,12 @@ __all__ = [
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a configuration.
+    """One thing wrong with a configuration."""
 
-    path: keys and list indices from the root of what was checked, ('optimizer', 'betas', 0)
-    message: what was found and what is allowed
-    unknown: "key" or "section" where the path's last part is not known as one
-    """
-
+    #: keys and list indices from the root of what was checked, ('optimizer', 'betas', 0)
     path: tuple[str | int, ...]
-    message: str
-    unknown: str = ""
+    message: str  #: what was found and what is allowed
+    unknown: str = ""  #: "key" or "section" where the path's last part is not known as one
 
 
 def plain(text: str) -> str:

@@ -12,19 +12,12 @@ __all__ = ["LazyArray"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-    """An array that is read when numpy asks for it, each time anew; nothing is kept.
+    """An array that is read when numpy asks for it, each time anew; nothing is kept."""
 
-    Attributes:
-        shape: of what ``read`` returns.
-        dtype: likewise.
-        read: returns the array.
-        name: for ``repr``.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    read: Callable[[], np.ndarray]
-    name: str = ""
+    shape: tuple[int, ...]  #: of what ``read`` returns
+    dtype: np.dtype[Any]  #: of what ``read`` returns
+    read: Callable[[], np.ndarray]  #: returns the array
+    name: str = ""  #: for ``repr``
 
     @property
     def ndim(self) -> int:

@@ -10,16 +10,11 @@ __all__ = ["MODELS", "Entry", "lookup"]
 
 
 class Entry(NamedTuple):
-    """One name.
+    """One name."""
 
-    family: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
-    presets: keys the name sets unless the user does
-    hf: model_type in a Hugging Face config.json, '' where none exists
-    """
-
-    family: str
-    presets: Mapping[str, Any]
-    hf: str = ""
+    family: str  #: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
+    presets: Mapping[str, Any]  #: keys the name sets unless the user does
+    hf: str = ""  #: model_type in a Hugging Face config.json, '' where none exists
 
 
 _GPT2: dict[str, Any] = {}

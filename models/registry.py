@@ -55,7 +55,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
     try:
-        return parse(config, {**entry.presets, **settings})
+        return parse(config, {**entry.presets, **config.today(settings)})
     except SectionError as err:
         raise err.under("model") from None
 

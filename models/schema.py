@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from models.sections import Section
+from models.sections import Section, Spelling
 
 __all__ = ["ComputeDtype", "Dropout", "Fraction", "Initializer", "ModelConfig"]
 
@@ -57,49 +57,34 @@ HUGGING_FACE: Mapping[str, str] = {
 
 
 class Initializer(Section):
-    """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``.
+    """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``."""
 
-    Attributes:
-        name: the distribution; see ``models.layers.initializers``.
-        mean: of normal and truncated_normal.
-        std: of normal and truncated_normal.
-        a: lower bound of uniform and truncated_normal (absolute); default -2 std when truncated.
-        b: upper bound likewise.
-        val: of constant.
-        scale: of variance_scaling.
-        mode: of variance_scaling and kaiming.
-        distribution: of variance_scaling.
-        gain: of xavier.
-    """
-
-    name: str
-    mean: float = 0.0
-    std: NonNegativeFloat = 0.02
+    name: str  #: the distribution; see ``models.layers.initializers``
+    mean: float = 0.0  #: of normal and truncated_normal
+    std: NonNegativeFloat = 0.02  #: of normal and truncated_normal
+    #: lower bound of uniform and truncated_normal (absolute); default -2 std when truncated
     a: float | None = None
-    b: float | None = None
-    val: float = 0.0
-    scale: PositiveFloat = 1.0
-    gain: PositiveFloat = 1.0
-    mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
+    b: float | None = None  #: upper bound; default 2 std when truncated
+    val: float = 0.0  #: of constant
+    scale: PositiveFloat = 1.0  #: of variance_scaling
+    gain: PositiveFloat = 1.0  #: of xavier
+    mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"  #: of variance_scaling and kaiming
+    #: of variance_scaling
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal"
 
 
-class ModelConfig(Section):
-    """Keys that every family takes.
-
-    Attributes:
-        name: a name of ``models.list_models()``.
-        mixed_precision: compute in half precision; parameters stay float32.
-        fp16_type: which half precision.
-        compute_dtype: overrides both.
-    """
+class ModelConfig(
+    Section,
+    legacy={"use_bfloat16": Spelling("fp16_type", (2, 1), ("float16", "bfloat16"))},
+):
+    """Keys that every family takes."""
 
     elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
 
-    name: str
-    mixed_precision: bool = False
-    fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"
-    compute_dtype: ComputeDtype | None = None
+    name: str  #: a name of ``models.list_models()``
+    mixed_precision: bool = False  #: compute in half precision; parameters stay float32
+    fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"  #: which half precision
+    compute_dtype: ComputeDtype | None = None  #: overrides both
     # Without effect, but for enable_vts: a run drops and logs them (wafer.config.vendor.keys)
     to_float16: bool | None = None
     boundary_casting: bool | None = None
@@ -113,20 +98,6 @@ class ModelConfig(Section):
     enable_vts: bool = False  #: compute no padding: rows of one sequence each are stripped of it
     use_vsl: bool = False  #: rows hold several sequences
     attention_softmax_fp32: bool = True  #: softmax of attention in float32
-
-    @model_validator(mode="before")
-    @classmethod
-    def _until_2_0(cls, data: Any) -> Any:
-        """Read ``use_bfloat16``, which releases before 2.1 had for ``fp16_type``."""
-        if not isinstance(data, Mapping) or "use_bfloat16" not in data:
-            return data
-        own = {key: value for key, value in data.items() if key != "use_bfloat16"}
-        if data["use_bfloat16"] is None:
-            return own
-        kind = "bfloat16" if data["use_bfloat16"] else "float16"
-        if own.get("fp16_type", kind) != kind:
-            raise ValueError(f"use_bfloat16: fp16_type is {own['fp16_type']!r}; keep one of them")
-        return own | {"fp16_type": kind}
 
     @property
     def dtype(self) -> Any:

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from annotated_types import Le, Lt
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     StrictBool,
     ValidationError,
     ValidationInfo,
@@ -36,6 +37,7 @@ __all__ = [
     "Layers",
     "Section",
     "SectionT",
+    "Spelling",
     "meanings",
     "parse",
     "problems_of",
@@ -52,43 +54,65 @@ Choice = BeforeValidator(lambda value: value.lower() if isinstance(value, str) e
 Bool = StrictBool
 
 
+class Spelling(NamedTuple):
+    """What another name of a key means."""
+
+    key: str  #: the name of the field
+    #: the vendor's first release that has the field's name, where the other is older
+    since: tuple[int, int] | None = None
+    flag: tuple[Any, ...] = ()  #: values of the field for false and true there; () keeps the value
+    code: str = (
+        ""  #: whose code of the vendor has the other name, where not every model's of a class
+    )
+
+
 class Section(BaseModel):
     """A part of the configuration: immutable, hashable, closed to unknown keys.
 
     Numbers may be quoted (PyYAML reads ``1e-5`` as text) and must be finite.
-
-    Attributes:
-        legacy: older spelling -> today's; both accepted, never together.
-        elsewhere: key of other libraries -> what says the same here; for the message alone.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
-    legacy: ClassVar[Mapping[str, str]] = {}
+    #: other name of a key -> the field; where both are given, they must agree
+    legacy: ClassVar[Mapping[str, Spelling]] = {}
+    #: key of other libraries -> what says the same here; for the message alone
     elsewhere: ClassVar[Mapping[str, str]] = {}
 
-    def __init_subclass__(cls, legacy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(
+        cls, legacy: Mapping[str, str | Spelling] | None = None, **kwargs: Any
+    ) -> None:
         """Take ``class X(Section, legacy={...})``; subclasses inherit the spellings."""
         super().__init_subclass__(**kwargs)
-        cls.legacy = {**cls.legacy, **(legacy or {})}
+        own = {k: Spelling(v) if isinstance(v, str) else v for k, v in (legacy or {}).items()}
+        cls.legacy = {**cls.legacy, **own}
 
-    @model_validator(mode="before")
     @classmethod
-    def _rename(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        renamed: dict[Any, Any] = {}
-        for key, value in data.items():
-            name = cls.legacy.get(key, key)
-            if name != key and name in data:
-                raise SectionError(
-                    [Problem((key,), f"is the older spelling of {name!r}; keep one")]
-                )
-            if name in renamed:
-                raise SectionError([Problem((key,), f"{name!r} is given twice, in two spellings")])
-            renamed[name] = value
-        return renamed
+    def today(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a section whose keys are the names of the fields.
+
+        Raises:
+            SectionError: two names of a key with two values; a flag that is no flag.
+        """
+        out = {key: value for key, value in data.items() if key not in cls.legacy}
+        for name in (key for key in data if key in cls.legacy):
+            (key, _, flag, _), value = cls.legacy[name], data[name]
+            if flag and value is None:
+                continue
+            if flag and not isinstance(value, bool):
+                raise SectionError([Problem((name,), f"{value!r}: expected true or false")])
+            value = flag[value] if flag else value
+            if out.setdefault(key, value) != value:
+                message = f"is another spelling of {key!r}, which is {out[key]!r}; keep one"
+                raise SectionError([Problem((name,), message)])
+        return out
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _rename(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Rename before the readers of subclasses, which know the fields' names alone."""
+        return handler(cls.today(data) if isinstance(data, Mapping) else data)
 
     @field_validator("*", mode="before")
     @classmethod

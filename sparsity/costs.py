@@ -18,14 +18,10 @@ __all__ = ["Shares", "levels_over", "shares_over"]
 
 
 class Shares(NamedTuple):
-    """Shares of a weight's dense products.
+    """Shares of a weight's dense products."""
 
-    training: of a step's three, mean over the run; 1 is dense
-    left: of the weights, after the last step
-    """
-
-    training: float
-    left: float
+    training: float  #: of a step's three, mean over the run; 1 is dense
+    left: float  #: of the weights, after the last step
 
 
 def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarray]:

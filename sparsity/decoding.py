@@ -21,20 +21,14 @@ _TABLE = "embed/token/embedding"
 
 
 class Converted(NamedTuple):
-    """A tree for ``models.generate``.
+    """A tree for ``models.generate``."""
 
-    params: 2-D kernels are ``DecodeWeight`` where pruned, else ``DecodeTable``; so is the table
-    sparse: kernels that are multiplied by kept values
-    kernels: all kernels
-    zeros: share of pruned weights in the sparse ones
-    nbytes: that one step reads, its weights only
-    """
-
+    #: 2-D kernels are ``DecodeWeight`` where pruned, else ``DecodeTable``; so is the table
     params: Params
-    sparse: int
-    kernels: int
-    zeros: float
-    nbytes: int
+    sparse: int  #: kernels that are multiplied by kept values
+    kernels: int  #: all kernels
+    zeros: float  #: share of pruned weights in the sparse ones
+    nbytes: int  #: that one step reads, its weights only
 
 
 def problem(model: Model) -> str | None:

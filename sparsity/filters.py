@@ -17,18 +17,14 @@ DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
 
 @dataclasses.dataclass(frozen=True)
 class ParamFilter:
-    """A rule that picks parameters.
+    """A rule that picks parameters."""
 
-    Attributes:
-        kind: "default" takes every parameter of rank > 1 whose lower-cased names hold none of
-            the excluded words; "glob" (2.2 and later) matches whole names, case-sensitive;
-            "regex" (1.8-2.1) searches anywhere in the name, case-sensitive. Patterns bypass the
-            default exclusions and the rank rule.
-        patterns: for "glob" and "regex", any of which may match; for "default", the excluded
-            words.
-    """
-
+    #: "default" takes every parameter of rank > 1 whose lower-cased names hold none of the excluded
+    #: words; "glob" (2.2 and later) matches whole names, case-sensitive; "regex" (1.8-2.1) searches
+    #: anywhere in the name, case-sensitive. Patterns bypass the default exclusions and the rank
+    #: rule
     kind: Literal["default", "glob", "regex"] = "default"
+    #: for "glob" and "regex", any of which may match; for "default", the excluded words
     patterns: tuple[str, ...] = DEFAULT_EXCLUDED
 
     def matches(self, names: Iterable[str], ndim: int) -> bool:

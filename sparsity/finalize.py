@@ -46,17 +46,11 @@ _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
 @dataclasses.dataclass(frozen=True)
 class TensorReport:
-    """One tensor of a finalized checkpoint.
+    """One tensor of a finalized checkpoint."""
 
-    Attributes:
-        name: '/'-path in the checkpoint.
-        array: shape, dtype and checksum of the values written.
-        pruned: positions that held NaN.
-    """
-
-    name: str
-    array: ArrayRecord
-    pruned: int
+    name: str  #: '/'-path in the checkpoint
+    array: ArrayRecord  #: shape, dtype and checksum of the values written
+    pruned: int  #: positions that held NaN
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,17 +70,11 @@ class TensorReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What ``finalize`` did.
+    """What ``finalize`` did."""
 
-    Attributes:
-        source: the checkpoint read.
-        target: the checkpoint written.
-        tensors: every tensor, by name.
-    """
-
-    source: pathlib.Path
-    target: pathlib.Path
-    tensors: tuple[TensorReport, ...]
+    source: pathlib.Path  #: the checkpoint read
+    target: pathlib.Path  #: the checkpoint written
+    tensors: tuple[TensorReport, ...]  #: every tensor, by name
 
     @property
     def sparse(self) -> tuple[TensorReport, ...]:

@@ -33,14 +33,10 @@ Masks = Mapping[str, np.ndarray]
 
 
 class Degrees(NamedTuple):
-    """Kept weights of each neuron.
+    """Kept weights of each neuron."""
 
-    incoming: [out], of each output
-    outgoing: [in], of each input
-    """
-
-    incoming: np.ndarray
-    outgoing: np.ndarray
+    incoming: np.ndarray  #: [out], of each output
+    outgoing: np.ndarray  #: [in], of each input
 
 
 def masks(checkpoint: str | os.PathLike[str]) -> dict[str, np.ndarray]:

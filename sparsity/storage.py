@@ -49,25 +49,17 @@ _UNKNOWN = (
 
 
 class Probed(NamedTuple):
-    """A csr parameter prepared for a step that also needs its dense gradient.
+    """A csr parameter prepared for a step that also needs its dense gradient."""
 
-    values: [nnz] kept values
-    probe: [K, N] zeros, whose gradient is the dense one
-    """
-
-    values: Array
-    probe: Array
+    values: Array  #: [nnz] kept values
+    probe: Array  #: [K, N] zeros, whose gradient is the dense one
 
 
 class Choice(NamedTuple):
-    """How a parameter is stored.
+    """How a parameter is stored."""
 
-    storage: "csr" or "masked"
-    why: why ``compute: auto`` keeps a mask; "" where nothing fell back to one
-    """
-
-    storage: str
-    why: str = ""
+    storage: str  #: "csr" or "masked"
+    why: str = ""  #: why ``compute: auto`` keeps a mask; "" where nothing fell back to one
 
 
 def choose(

@@ -61,33 +61,23 @@ def _walk(schedule: ValueSchedule, index: Array) -> Array:
 
 
 class Group(NamedTuple):
-    """A group of parameters that share an algorithm.
+    """A group of parameters that share an algorithm."""
 
-    algorithm: the rule
-    number: the group's position
-    names: its parameters
-    view: its competition rows
-    code_of: name -> its number as ``name_code`` gives it, perhaps traced
-    """
-
-    algorithm: Algorithm
-    number: int
-    names: tuple[str, ...]
-    view: View
+    algorithm: Algorithm  #: the rule
+    number: int  #: the group's position
+    names: tuple[str, ...]  #: its parameters
+    view: View  #: its competition rows
+    #: name -> its number as ``name_code`` gives it, perhaps traced
     code_of: Callable[[str], Any] = name_code
 
 
 class Topology(NamedTuple):
-    """What a topology change touches.
+    """What a topology change touches."""
 
-    masks: by parameter name, as in the state
-    patterns: the same, of csr parameters
-    values: leaves of csr parameters, and of masked ones whose grown moments do not start at 0:
-        (weight, {path in the optimizer state: moment}) by name
-    """
-
-    masks: dict[str, Array]
-    patterns: dict[str, kernels.Pattern]
+    masks: dict[str, Array]  #: by parameter name, as in the state
+    patterns: dict[str, kernels.Pattern]  #: the same, of csr parameters
+    #: leaves of csr parameters, and of masked ones whose grown moments do not start at 0: (weight,
+    #: {path in the optimizer state: moment}) by name
     values: dict[str, _Leaves]
 
 

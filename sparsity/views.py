@@ -181,16 +181,12 @@ WHOLE = RowGroups()
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A two-way map between a weight and the rows its positions compete in.
+    """A two-way map between a weight and the rows its positions compete in."""
 
-    Attributes:
-        layout: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels
-            stored [..., in, out].
-        structure: which positions compete.
-    """
-
+    #: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels stored [..., in,
+    #: out]
     layout: WeightLayout = "io"
-    structure: Structure = WHOLE
+    structure: Structure = WHOLE  #: which positions compete
 
     @property
     def cell(self) -> int:

@@ -1,8 +1,8 @@
 """Cycle counts beside published ones: ``python tests/csl_cycles.py`` with folders as options.
 
 Own programs stand for kernels of one PE; the folders are check-outs of the public repositories
-Jorineg/cerebras, pr0f3ss/SpMM_Cerebras and Wang-oss-tech/csl-experiments.
-``docs/results/csl.md`` explains the rows. The last line is JSON.
+Jorineg/cerebras, pr0f3ss/SpMM_Cerebras, Wang-oss-tech/csl-experiments and
+siddharthbc/CSR-graph-coloring. ``docs/results/csl.md`` explains the rows. The last line is JSON.
 """
 
 import argparse
@@ -210,17 +210,67 @@ def summa_row(folder: Path) -> Iterator[Row]:
     yield Row("SUMMA", "4 x 4 PEs, tiles of 14", 45_783, longest, runtime.machine.scalar_share)
 
 
+LINE = {"WIDTH": 6, "HEIGHT": 1, "C_BASE": 0}
+TASKS = [  # program of one row, params, PE -> cycles from its start to the last word it waits for
+    ("pipelined_lww_1d_spike", LINE, {1: 41, 2: 69, 3: 100, 4: 131, 5: 162}),
+    ("pipelined_lww_1d_seg_spike", LINE | {"WIDTH": 10, "S": 5, "C_BRIDGE": 8}, {4: 146, 9: 289}),
+    ("pipelined_lww_1d_seg2_spike", LINE | {"WIDTH": 15, "S": 5, "C_BRIDGE0": 8, "C_BRIDGE1": 9},
+     {4: 173, 8: 257, 9: 401, 14: 454}),
+    ("rotating_root_spike", {"WIDTH": 2, "BCAST_ID": 8}, {1: 28}),
+]  # fmt: skip
+REDUCTIONS = [(2, 735.1), (4, 874.1), (8, 1282.1)]  # side; cycles of a call
+CALLS = 10
+
+
+def task_rows(folder: Path) -> Iterator[Row]:
+    """Tasks of siddharthbc/CSR-graph-coloring, and its calls of the vendor's all-reduce."""
+    programs = folder / "spikes" / "experiments"
+    for name, params, figures in TASKS:
+        stamps, scalar = _stamps(programs / name, params, {"start": ()}, "tsc_start", "tsc_end")
+        for x, published in figures.items():
+            yield Row("tasks", f"{name}, PE {x}", published, stamps[0, x], scalar)
+    calls = {"f_enable_timer": (), "f_allreduce_once": (), "f_allreduce_loop": (CALLS,)}
+    for side, published in REDUCTIONS:
+        params, names = (
+            {"width": side, "height": side, "C0_ID": 8},
+            ("tscStartBuffer", "tscEndBuffer"),
+        )
+        stamps, scalar = _stamps(programs / "allreduce_spike", params, calls, *names)
+        yield Row("all-reduce", f"{side} x {side} PEs", published, stamps.max() / CALLS, scalar)
+
+
+def _stamps(
+    folder: Path, params: dict[str, int], calls: dict[str, tuple[int, ...]], begin: str, end: str
+) -> tuple[np.ndarray, float]:
+    """Cycles between two stamps of each PE after some calls, [height, width], and the share."""
+    image = wafer.csl.compile(folder / "src" / "layout.csl", params, arch="wse3")
+    machine, (height, width), scalar = Machine(image), image.tiles.shape, 0.0
+    for name, arguments in calls.items():
+        machine.launch(Rectangle(0, 0, width, height), name, arguments)
+        scalar = run_to_end(machine)
+    out = np.zeros((height, width))
+    for y, x in np.ndindex(height, width):
+        places = image.programs[image.tiles[y, x]].symbols
+        first, last = (
+            machine.read(x, y, places[n].address, 4).view("<u4")[0] for n in (begin, end)
+        )
+        out[y, x] = int(last) - int(first)
+    return out, scalar
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stencils", type=Path, help="check-out of Jorineg/cerebras")
     parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras")
     parser.add_argument("--summa", type=Path, help="check-out of Wang-oss-tech/csl-experiments")
+    parser.add_argument("--tasks", type=Path, help="check-out of siddharthbc/CSR-graph-coloring")
     options = parser.parse_args()
     rows = list[Row]()
     stencils = stencil_rows(options.stencils) if options.stencils else ()
     products = spmm_rows(options.spmm) if options.spmm else ()
     steps = summa_row(options.summa) if options.summa else ()
-    for row in itertools.chain(own_rows(), steps, stencils, products):
+    tasks = task_rows(options.tasks) if options.tasks else ()
+    for row in itertools.chain(own_rows(), steps, stencils, products, tasks):
         rows.append(row)
         print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
               f" | {row.error:+.1f} % | {row.stated:.0f} % |", flush=True)  # fmt: skip

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
     from vsl.lengths import check_capacity, lengths_from_mask
     from vsl.noise import dropout
+    from vsl.norm import normalize
     from vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
     from vsl.product import Weight, stream_kernels, stream_product, stream_table
     from vsl.ragged import Ragged, restore_padding, strip_padding
@@ -40,6 +41,7 @@ __all__ = [
     "layout_from_lengths",
     "layout_from_spans",
     "lengths_from_mask",
+    "normalize",
     "pack",
     "pad",
     "padded_layout",
@@ -61,6 +63,7 @@ _MODULES = {
     "layout": ("AnyArray", "Layout", "layout_from_lengths", "padded_layout"),
     "lengths": ("check_capacity", "lengths_from_mask"),
     "noise": ("dropout",),
+    "norm": ("normalize",),
     "packing": ("Ladder", "budget_batches", "first_fit", "fit_ladder"),
     "product": ("Weight", "stream_kernels", "stream_product", "stream_table"),
     "ragged": ("Ragged", "restore_padding", "strip_padding"),

@@ -13,26 +13,21 @@ _WATTS = "; at {gigahertz} GHz {watts:.3g} W, {milliwatts:.3g} mW for each of {p
 
 
 class Counts(NamedTuple):
-    """What all PEs have done together.
+    """What all PEs have done together."""
 
-    Attributes:
-        adds16, adds32: sums, differences and larger ones of floats, by bits of the result.
-        multiplies16, multiplies32: products and quotients of floats, by bits of the factors.
-        integers: steps of 16 bits on integers; conversions, too.
-        instructions: cycles of scalar code and of the issue of operations, an instruction each.
-        reads, writes: 16-bit words of the memory, by loads, stores, operations and FIFOs.
-        hops: wavelets over a link from one PE to the next.
-    """
-
+    #: adds16, adds32: sums, differences and larger ones of floats, by bits of the result
     adds16: int = 0
     adds32: int = 0
+    #: multiplies16, multiplies32: products and quotients of floats, by bits of the factors
     multiplies16: int = 0
     multiplies32: int = 0
-    integers: int = 0
+    integers: int = 0  #: steps of 16 bits on integers; conversions, too
+    #: cycles of scalar code and of the issue of operations, an instruction each
     instructions: int = 0
+    #: reads, writes: 16-bit words of the memory, by loads, stores, operations and FIFOs
     reads: int = 0
     writes: int = 0
-    hops: int = 0
+    hops: int = 0  #: wavelets over a link from one PE to the next
 
     def plus(self, other: Self) -> "Counts":
         """Both together."""
@@ -79,21 +74,13 @@ SEVEN_NM = Picojoules(0.16, 0.38, 0.34, 1.31, 0.015, 7.5, 1.875, 1.875, _HOP)
 
 
 class Energy(NamedTuple):
-    """Energy in pJ, by what it went into.
+    """Energy in pJ, by what it went into."""
 
-    Attributes:
-        arithmetic: on floats and integers.
-        instructions: fetched.
-        memory: reads and writes.
-        fabric: hops.
-        cycles: of all PEs, whatever they did.
-    """
-
-    arithmetic: float
-    instructions: float
-    memory: float
-    fabric: float
-    cycles: float
+    arithmetic: float  #: on floats and integers
+    instructions: float  #: fetched
+    memory: float  #: reads and writes
+    fabric: float  #: hops
+    cycles: float  #: of all PEs, whatever they did
 
     @property
     def total(self) -> float:

@@ -34,16 +34,12 @@ Part = Literal["train", "eval"]
 
 
 class BatchShape(NamedTuple):
-    """How the rows of a step are laid out: features are [N, A, B, ...].
+    """How the rows of a step are laid out: features are [N, A, B, ...]."""
 
-    systems: N, which share the step
-    micro_batches: A, that each system takes one after another; gradient accumulation included
-    rows: B, of a micro-batch
-    """
-
-    systems: int
+    systems: int  #: N, which share the step
+    #: A, that each system takes one after another; gradient accumulation included
     micro_batches: int
-    rows: int
+    rows: int  #: B, of a micro-batch
 
     @property
     def samples(self) -> int:

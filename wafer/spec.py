@@ -116,15 +116,10 @@ SPECS = {"wse2": WSE2, "wse3": WSE3}
 
 
 class Region(NamedTuple):
-    """A rectangle of PEs.
+    """A rectangle of PEs."""
 
-    name: of the kernel, 'layers_0/attn/query'
-    x, y: north-west (upper left) corner; PE columns x .. x + width - 1 belong to it
-    width, height: PEs eastwards and southwards
-    """
-
-    name: str
-    x: int
+    name: str  #: of the kernel, 'layers_0/attn/query'
+    x: int  #: x, y: north-west (upper left) corner; PE columns x .. x + width - 1 belong to it
     y: int
-    width: int
+    width: int  #: width, height: PEs eastwards and southwards
     height: int

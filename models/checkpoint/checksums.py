@@ -13,16 +13,11 @@ _BLOCK = 1024  # words of a block; a CRC of every byte would cost five times as 
 
 
 class ArrayRecord(NamedTuple):
-    """What identifies an array's content.
+    """What identifies an array's content."""
 
-    shape: as stored
-    dtype: numpy's name
-    checksum: of the values
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    checksum: str
+    shape: tuple[int, ...]  #: as stored
+    dtype: str  #: numpy's name
+    checksum: str  #: of the values
 
     @classmethod
     def of(cls, value: np.ndarray) -> Self:

@@ -14,17 +14,11 @@ __all__ = ["Verified", "checkpoints_in", "verify"]
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """A checkpoint that can be read.
+    """A checkpoint that can be read."""
 
-    Attributes:
-        arrays: how many there are.
-        size: bytes of them all in memory.
-        checked: whether it has checksums; format 1 has none.
-    """
-
-    arrays: int
-    size: int
-    checked: bool
+    arrays: int  #: how many there are
+    size: int  #: bytes of them all in memory
+    checked: bool  #: whether it has checksums; format 1 has none
 
 
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[pathlib.Path]:

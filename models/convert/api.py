@@ -336,8 +336,9 @@ def to_hf(
     if headless:
         model = build(without_head(cfg))
         leaves = {k: leaf for k, leaf in leaves.items() if not k.startswith("lm_head/")}
+    config = config_to_hf(model.config)  # refuses what Hugging Face does not compute
     tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
-    config = config_to_hf(model.config, tensors[0].dtype.name)
+    config |= dict.fromkeys(("dtype", "torch_dtype"), tensors[0].dtype.name)
     written = write_shards(tensors, folder, max_shard_bytes)
     (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
     if text_from is not None:

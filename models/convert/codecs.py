@@ -138,19 +138,12 @@ def fused_order(kind: str, heads: int, kv_heads: int, size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """Query, key and value in one tensor; as a weight [out, in] when ``transposed``.
+    """Query, key and value in one tensor; as a weight [out, in] when ``transposed``."""
 
-    Attributes:
-        kind: see ``fused_order``.
-        heads: N.
-        kv_heads: K.
-        transposed: the foreign weight is [out, in]; a bias is always [out].
-    """
-
-    kind: str
-    heads: int
-    kv_heads: int
-    transposed: bool
+    kind: str  #: see ``fused_order``
+    heads: int  #: N
+    kv_heads: int  #: K
+    transposed: bool  #: the foreign weight is [out, in]; a bias is always [out]
 
     def foreign_shape(self, shapes: Sequence[Shape]) -> Shape:
         """Return [.., q + k + v] or its transpose."""

@@ -43,32 +43,24 @@ def _nothing(*args: Any) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class ConfigMap:
-    """How one model_type spells our configuration.
+    """How one model_type spells our configuration."""
 
-    Attributes:
-        model_type: of config.json.
-        name: our model name.
-        keys: foreign key -> ours, or several of ours that have its value; the first is written.
-        fixed: our keys and the values that every such config.json means.
-        defaults: foreign values where config.json lacks the key; of transformers' own classes
-            those of ``class_defaults``.
-        required: foreign key -> the only value our model computes.
-        read: foreign config -> further settings of ours.
-        write: our configuration -> further foreign keys.
-        refine: (settings, tensors) -> settings, for what only the weights tell.
-        classes: foreign class names: (with language-model head, without).
-    """
-
-    model_type: str
-    name: str
+    model_type: str  #: of config.json
+    name: str  #: our model name
+    #: foreign key -> ours, or several of ours that have its value; the first is written
     keys: Mapping[str, str | tuple[str, ...]]
+    #: our keys and the values that every such config.json means
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: foreign values where config.json lacks the key; of transformers' own classes those of
+    #: ``class_defaults``
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: foreign key -> the only value our model computes
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    read: Callable[[Settings], Settings] = _nothing
-    write: Callable[[Any], Settings] = _nothing
+    read: Callable[[Settings], Settings] = _nothing  #: foreign config -> further settings of ours
+    write: Callable[[Any], Settings] = _nothing  #: our configuration -> further foreign keys
+    #: (settings, tensors) -> settings, for what only the weights tell
     refine: Callable[[Settings, Any], Settings] = lambda settings, tensors: settings
-    classes: tuple[str, str] = ("", "")
+    classes: tuple[str, str] = ("", "")  #: foreign class names: (with language-model head, without)
 
 
 def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:

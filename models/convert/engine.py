@@ -54,35 +54,26 @@ class Tensors(Protocol):
 
 
 class Row(NamedTuple):
-    """One foreign tensor.
+    """One foreign tensor."""
 
-    foreign: its name; '{i}' stands for a layer, '{e}' for an expert until ``repeated``
-    ours: the parameter paths it holds, in order
-    codec: how
-    """
-
-    foreign: str
-    ours: tuple[str, ...]
-    codec: Codec
+    foreign: str  #: its name; '{i}' stands for a layer, '{e}' for an expert until ``repeated``
+    ours: tuple[str, ...]  #: the parameter paths it holds, in order
+    codec: Codec  #: how
 
 
 class Table(NamedTuple):
-    """All rows of a family for one configuration.
+    """All rows of a family for one configuration."""
 
-    rows: see ``Row``; see ``repeated`` for layers
-    ignored: regexes of foreign names that carry nothing (buffers, tied duplicates)
-    spellings: other names a tensor is found under in the wild
-    unused: regexes of tensors of the family's other classes; they are listed and left
-    copies: name of a second copy that is written, too -> ``foreign`` of a row
-    tied: (embedding, head) where the head scores by the embedding
-    """
-
-    rows: Sequence[Row]
+    rows: Sequence[Row]  #: see ``Row``; see ``repeated`` for layers
+    #: regexes of foreign names that carry nothing (buffers, tied duplicates)
     ignored: Sequence[str] = ()
+    #: other names a tensor is found under in the wild
     spellings: Callable[[str], Iterable[str]] = lambda name: ()
+    #: regexes of tensors of the family's other classes; they are listed and left
     unused: Sequence[str] = ()
+    #: name of a second copy that is written, too -> ``foreign`` of a row
     copies: Mapping[str, str] = {}
-    tied: tuple[str, str] | None = None
+    tied: tuple[str, str] | None = None  #: (embedding, head) where the head scores by the embedding
 
 
 def linear(foreign: str, ours: str, *, transposed: bool = True) -> list[Row]:

@@ -37,31 +37,20 @@ class _Name(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """Elements that tensors lie in.
+    """Elements that tensors lie in."""
 
-    key: name of its file
-    dtype: of an element
-    size: elements
-    """
-
-    key: str
-    dtype: np.dtype
-    size: int
+    key: str  #: name of its file
+    dtype: np.dtype  #: of an element
+    size: int  #: elements
 
 
 class Tensor(NamedTuple):
-    """A tensor as the pickle tells of it: natural numbers, and not yet checked any further.
+    """A tensor as the pickle tells of it: natural numbers, and not yet checked any further."""
 
-    storage: where it lies
-    offset: of its first element
-    shape: of it
-    strides: in elements
-    """
-
-    storage: Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    storage: Storage  #: where it lies
+    offset: int  #: of its first element
+    shape: tuple[int, ...]  #: of it
+    strides: tuple[int, ...]  #: in elements
 
 
 _REBUILD = _Name("torch._utils", "_rebuild_tensor_v2")

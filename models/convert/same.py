@@ -19,7 +19,6 @@ _TRAINING = (
 )
 # Knobs of which only the effect counts; ``computed`` adds it in one spelling.
 _SPELLINGS = {
-    "use_rms_norm",
     "encoder_nonlinearity",
     "rotary_dim",
     "rotary_fraction",
@@ -75,16 +74,11 @@ def computed(cfg: Any) -> dict[str, Any]:
         "scaled_cosine": cfg.attention_type == "scaled_cosine",
     }
     for name in (
-        "logits_scale",
-        "attention_scales",
-        "embeddings_factor",
-        "decoder_layers",
-        "norms_ends",
-        "has_mlm",
-        "has_nsp",
-        "pools",
+        *("logits_scale", "attention_scales", "embeddings_factor", "decoder_layers"),
+        *("has_mlm", "has_nsp", "pools"),
     ):
         out[name] = getattr(cfg, name, None)
+    out["final_norm"] = getattr(cfg, "norms_ends", None)
     scores = getattr(cfg, "with_lm_head", getattr(cfg, "has_mlm", True))
     if not scores:  # what a head would have does not matter
         for name in ("use_bias_in_output", "share_embedding_weights", "logits_scale"):

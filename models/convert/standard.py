@@ -24,6 +24,8 @@ __all__ = ["in_pairs", "offset_norms", "order_rotary", "standard_form"]
 
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
+_SEGMENTS = {"bert", "roberta", "dpr"}  # their code has a table of segments, always
+_SEGMENT = "embed/segment/embedding"
 # Hugging Face rotates adjacent pairs there, halves elsewhere.
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
 
@@ -64,6 +66,10 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
             cfg, leaves = _fold_scales(cfg, leaves, native)
         kind = "rmsnorm-1p" if model_type == "gemma2" else "rmsnorm"
         cfg, leaves = offset_norms(cfg, leaves, kind)
+    if isinstance(cfg, EncoderConfig) and model_type in _SEGMENTS and not cfg.num_segments:
+        token = leaves["embed/token/embedding"]  # zeros are as no segments
+        table = np.zeros((2, token.shape[1]), token.dtype)
+        cfg, leaves = cfg.model_copy(update={"num_segments": 2}), {**leaves, _SEGMENT: table}
     if isinstance(cfg, DecoderConfig | EncoderConfig):
         return order_rotary(cfg, leaves, pairs=model_type in _PAIRS)
     return cfg, leaves

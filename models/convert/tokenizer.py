@@ -50,15 +50,11 @@ _KEYS: Mapping[str, str] = {
 
 
 class TextMarks(NamedTuple):
-    """Tokens with which texts begin and end.
+    """Tokens with which texts begin and end."""
 
-    begin: id, or None
-    ends: ids, any of which ends a text; () where nothing gives one
-    adds_begin: ``add_bos_token`` of the tokenizer's settings, or None where they lack it
-    """
-
-    begin: int | None
-    ends: tuple[int, ...]
+    begin: int | None  #: id, or None
+    ends: tuple[int, ...]  #: ids, any of which ends a text; () where nothing gives one
+    #: ``add_bos_token`` of the tokenizer's settings, or None where they lack it
     adds_begin: bool | None = None
 
 

@@ -33,16 +33,11 @@ _KERNEL = "kernel"
 
 
 class Factored(NamedTuple):
-    """A kernel in factors, as ``models.layers.basic.project`` takes it.
+    """A kernel in factors, as ``models.layers.basic.project`` takes it."""
 
-    first: [in, r]
-    second: [r, out]
-    kernel: [in, out] added to the product, None without
-    """
-
-    first: vsl.AnyArray | vsl.Weight
-    second: vsl.AnyArray | vsl.Weight
-    kernel: vsl.AnyArray | vsl.Weight | None
+    first: vsl.AnyArray | vsl.Weight  #: [in, r]
+    second: vsl.AnyArray | vsl.Weight  #: [r, out]
+    kernel: vsl.AnyArray | vsl.Weight | None  #: [in, out] added to the product, None without
 
     def project(self, x: Array) -> Array:
         """Compute ``x @ first @ second``, plus ``x @ kernel`` where there is one."""

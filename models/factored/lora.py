@@ -37,29 +37,22 @@ _HEADS = ("classifier", "span")  # of the tasks; no pretrained checkpoint has th
 
 
 class Lora(NamedTuple):
-    """The adapters.
+    """The adapters."""
 
-    down: kernel name -> [in, r] float32, drawn
-    up: kernel name -> [r, out] float32, zeros at the start, so that nothing changes at first
-    """
-
-    down: Mapping[str, Array]
+    down: Mapping[str, Array]  #: kernel name -> [in, r] float32, drawn
+    #: kernel name -> [r, out] float32, zeros at the start, so that nothing changes at first
     up: Mapping[str, Array]
 
 
 class Adapted(NamedTuple):
-    """A kernel with its adapter, as ``models.layers.basic.project`` takes it.
+    """A kernel with its adapter, as ``models.layers.basic.project`` takes it."""
 
-    kernel: [in, out] frozen
-    down, up: the adapter
-    scale: [] float32 alpha / r
-    key, keep: for dropout on the adapter's input, the probability of keeping a unit; None without
-    """
-
-    kernel: vsl.AnyArray | vsl.Weight
-    down: Float[Array, "D r"]
+    kernel: vsl.AnyArray | vsl.Weight  #: [in, out] frozen
+    down: Float[Array, "D r"]  #: down, up: the adapter
     up: Float[Array, "r F"]
-    scale: Float[Array, ""]
+    scale: Float[Array, ""]  #: [] float32 alpha / r
+    #: key, keep: for dropout on the adapter's input, the probability of keeping a unit; None
+    #: without
     key: Array | None = None
     keep: Float[Array, ""] | None = None
 

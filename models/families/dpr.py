@@ -36,19 +36,12 @@ class Towers(NamedTuple):
 
 
 class DprConfig(ModelConfig):
-    """Two encoders and how their embeddings compare.
+    """Two encoders and how their embeddings compare."""
 
-    Attributes:
-        q_encoder: the question tower's section.
-        ctx_encoder: the context tower's section.
-        scale_similarity: divide scores by the square root of the embedding size.
-        softmax_temperature: divide scores by it.
-    """
-
-    q_encoder: EncoderConfig
-    ctx_encoder: EncoderConfig
-    scale_similarity: bool = False
-    softmax_temperature: float = Field(default=1.0, gt=0)
+    q_encoder: EncoderConfig  #: the question tower's section
+    ctx_encoder: EncoderConfig  #: the context tower's section
+    scale_similarity: bool = False  #: divide scores by the square root of the embedding size
+    softmax_temperature: float = Field(default=1.0, gt=0)  #: divide scores by it
 
     @property
     def towers(self) -> tuple[EncoderConfig, EncoderConfig]:

@@ -30,15 +30,17 @@ _TASKS = {
     "qa": "qa",
     "summarization": "summarization",
 }
-_SPELLINGS = {
-    "num_classes": "num_labels",
-    "task_dropout": "classifier_dropout",
-    "encoder_output_dropout_rate": "classifier_dropout",
-    "embedding_layer_norm": "use_embedding_layer_norm",
-}
 
 
-class EncoderConfig(BlockConfig):
+class EncoderConfig(
+    BlockConfig,
+    legacy={
+        "num_classes": "num_labels",
+        "task_dropout": "classifier_dropout",
+        "encoder_output_dropout_rate": "classifier_dropout",
+        "embedding_layer_norm": "use_embedding_layer_norm",
+    },
+):
     """A bidirectional encoder. Defaults are BERT-base as the vendor trains it.
 
     ``head`` (a key of ours; the model's name sets it) says what sits on top; ``projection_dim`` is
@@ -152,13 +154,8 @@ class EncoderConfig(BlockConfig):
     @model_validator(mode="before")
     @classmethod
     def _encoder_spelling(cls, data: dict) -> dict:
-        data = dict(data)
-        if data.get("encoder_nonlinearity") is not None:
-            data["nonlinearity"] = data["encoder_nonlinearity"]
-        for foreign, ours in _SPELLINGS.items():
-            if foreign in data:
-                data[ours] = data.pop(foreign)
-        return data
+        given = data.get("encoder_nonlinearity")
+        return data if given is None else data | {"nonlinearity": given}
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

@@ -29,25 +29,16 @@ __all__ = ["LlavaConfig", "build_llava"]
 
 
 class LlavaConfig(ModelConfig):
-    """Two models and how they meet.
+    """Two models and how they meet."""
 
-    Attributes:
-        image_model: the tower's section.
-        text_model: the decoder's section, ``name`` included (llama by default).
-        image_token_index: id that marks an image slot.
-        image_feature_select_layer_idx: which of the tower's L + 1 hidden states is read.
-        image_feature_select_mode: 'patch' drops the class token, 'cls_patch' keeps it.
-        projector_nonlinearity: between the projector's two layers.
-        freeze: regexes over the vendor's names of parameters that do not train.
-    """
-
-    image_model: VisionConfig
-    text_model: DecoderConfig
-    image_token_index: NonNegativeInt = 32000
-    image_feature_select_layer_idx: int = -2
+    image_model: VisionConfig  #: the tower's section
+    text_model: DecoderConfig  #: the decoder's section, ``name`` included (llama by default)
+    image_token_index: NonNegativeInt = 32000  #: id that marks an image slot
+    image_feature_select_layer_idx: int = -2  #: which of the tower's L + 1 hidden states is read
+    #: 'patch' drops the class token, 'cls_patch' keeps it
     image_feature_select_mode: Literal["patch", "cls_patch"] = "patch"
-    projector_nonlinearity: str = "gelu"
-    freeze: tuple[str, ...] = ()
+    projector_nonlinearity: str = "gelu"  #: between the projector's two layers
+    freeze: tuple[str, ...] = ()  #: regexes over the vendor's names of parameters that do not train
 
     @property
     def feature_layers(self) -> int:
@@ -102,7 +93,7 @@ class LlavaConfig(ModelConfig):
         if not isinstance(value, dict):
             return value
         name = value.get("name", "llama")
-        return {**lookup(name).presets, "name": name, **value}
+        return {**lookup(name).presets, "name": name, **DecoderConfig.today(value)}
 
     @model_validator(mode="after")
     def _layers_exist(self) -> Self:

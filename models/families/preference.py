@@ -21,24 +21,18 @@ __all__ = ["DpoConfig", "pair_log_probabilities", "preference_aux"]
 
 
 class DpoConfig(Section):
-    """``dpo``: the loss of pairs instead of next tokens.
+    """``dpo``: the loss of pairs instead of next tokens."""
 
-    Attributes:
-        beta: how strongly the model is held to the reference.
-        label_smoothing: probability that a pair is labelled the wrong way round (sigmoid).
-        loss_type: of the margin: ``sigmoid``, ``hinge`` (Zhao et al. 2023), ``ipo`` (Azar et al.
-            2023; log-probabilities are means over tokens), ``dpop`` (Pal et al. 2024).
-        dpop_penalty_weight: factor of what the chosen answer lost against the reference (dpop).
-        reference_free: the reference finds all answers equally likely.
-        disable_dropout: the model has no dropout.
-    """
-
-    beta: float = Field(default=0.1, gt=0)
+    beta: float = Field(default=0.1, gt=0)  #: how strongly the model is held to the reference
+    #: probability that a pair is labelled the wrong way round (sigmoid)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    #: of the margin: ``sigmoid``, ``hinge`` (Zhao et al. 2023), ``ipo`` (Azar et al. 2023;
+    #: log-probabilities are means over tokens), ``dpop`` (Pal et al. 2024)
     loss_type: Literal["sigmoid", "hinge", "ipo", "dpop"] = "sigmoid"
+    #: factor of what the chosen answer lost against the reference (dpop)
     dpop_penalty_weight: NonNegativeFloat = 5.0
-    reference_free: bool = False
-    disable_dropout: bool = True
+    reference_free: bool = False  #: the reference finds all answers equally likely
+    disable_dropout: bool = True  #: the model has no dropout
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -7,27 +7,12 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from models.layers.block_config import BlockConfig, only_of_decoders
 from models.layers.initializers import scaled
 from models.schema import Dropout, Initializer
-from models.sections import LARGEST_INT, Layers
+from models.sections import LARGEST_INT, Layers, Spelling
 
 __all__ = ["Seq2SeqConfig"]
 
-# The vendor's T5 keys and the layer's own.
-_SPELLINGS = {
-    "d_model": "hidden_size",
-    "d_ff": "filter_size",
-    "encoder_num_hidden_layers": "num_hidden_layers",
-    "encoder_nonlinearity": "nonlinearity",
-    "src_vocab_size": "vocab_size",
-    "relative_attention_num_buckets": "num_relative_attention_buckets",
-    "relative_attention_max_distance": "max_relative_distance",
-    "use_pre_encoder_decoder_layer_norm": "norm_first",
-    "mup_base_d_model": "mup_base_hidden_size",
-    "mup_base_d_ff": "mup_base_filter_size",
-}
-
-
 _POSITIONS = tuple(f"{of}max_position_embeddings" for of in ("", "src_", "tgt_"))
-_TABLES = ("src_vocab_size", "vocab_size", "tgt_vocab_size")
+_TABLES = ("vocab_size", "tgt_vocab_size")
 _NO_MUP = {"mup_base_hidden_size": None, "mup_base_filter_size": None}
 
 
@@ -37,7 +22,23 @@ class _Encoder(BlockConfig):
         return False
 
 
-class Seq2SeqConfig(BlockConfig):
+class Seq2SeqConfig(
+    BlockConfig,
+    legacy={  # the vendor's names of T5
+        "d_model": "hidden_size",
+        "d_ff": "filter_size",
+        "encoder_num_hidden_layers": "num_hidden_layers",
+        "encoder_nonlinearity": "nonlinearity",
+        "src_vocab_size": "vocab_size",
+        "relative_attention_num_buckets": "num_relative_attention_buckets",
+        "relative_attention_max_distance": "max_relative_distance",
+        "use_pre_encoder_decoder_layer_norm": "norm_first",
+        "mup_base_d_model": "mup_base_hidden_size",
+        "mup_base_d_ff": "mup_base_filter_size",
+        "use_t5_layer_norm": Spelling("norm_type", (2, 0), ("layernorm", "rmsnorm")),
+        "tie_word_embeddings": Spelling("share_embedding_weights", (2, 1)),
+    },
+):
     """An encoder and a decoder of the same width. Defaults are T5-small's.
 
     Keys of ours: ``scale_logits`` (tied T5 multiplies by d_model^-1/2), ``scale_embedding`` (the
@@ -196,9 +197,6 @@ class Seq2SeqConfig(BlockConfig):
     @classmethod
     def _t5_defaults(cls, data: dict) -> dict:
         data = dict(data)
-        rms = data.pop("use_t5_layer_norm", None)
-        if rms is not None:
-            data["norm_type"] = "rmsnorm" if rms else "layernorm"
         if data.get("relu_dropout_rate") is None:  # T5 drops out there, too
             default = cls.model_fields["dropout_rate"].default
             data["relu_dropout_rate"] = data.get("dropout_rate", default)
@@ -221,11 +219,6 @@ class Seq2SeqConfig(BlockConfig):
     @classmethod
     def _t5_spelling(cls, data: dict) -> dict:
         data = dict(data)
-        for foreign, ours in _SPELLINGS.items():
-            if foreign in data:
-                if data.get(ours, data[foreign]) != data[foreign]:
-                    raise ValueError(f"{foreign} and {ours} are the same knob with two values")
-                data[ours] = data.pop(foreign)
         if data.get("mlm_loss_scaling") in ("num_masked", "precomputed_num_masked"):
             data["mlm_loss_scaling"] = "num_tokens"  # the same quotient
         gate = data.pop("decoder_nonlinearity", None)

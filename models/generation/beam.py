@@ -21,33 +21,25 @@ __all__ = ["Beams", "beam_search"]
 
 
 class Beams(NamedTuple):
-    """The best sequence of each row.
+    """The best sequence of each row."""
 
-    tokens: [B, max_new_tokens] int32, ``end_id`` (the first of several) from its end on
-    scores: [B] float32 sum of the tokens' log-probabilities over (tokens) ** length_penalty
-    """
-
+    #: [B, max_new_tokens] int32, ``end_id`` (the first of several) from its end on
     tokens: np.ndarray
+    #: [B] float32 sum of the tokens' log-probabilities over (tokens) ** length_penalty
     scores: np.ndarray
 
 
 class _State(NamedTuple):
-    """Of B rows and K beams, after ``i`` tokens.
-
-    sums: [B, K] log-probabilities of the beams that go on
-    tokens: [B, K, T] theirs
-    last: [B, K] the last of them
-    best, best_tokens: [B, K], [B, K, T] scores of sequences that ended, -inf where there is none
-    closed: [B] no beam of the row can become better than those
-    """
+    """Of B rows and K beams, after ``i`` tokens."""
 
     i: Array
-    sums: Array
-    tokens: Array
-    last: Array
+    sums: Array  #: [B, K] log-probabilities of the beams that go on
+    tokens: Array  #: [B, K, T] theirs
+    last: Array  #: [B, K] the last of them
+    #: best, best_tokens: [B, K], [B, K, T] scores of sequences that ended, -inf where there is none
     best: Array
     best_tokens: Array
-    closed: Array
+    closed: Array  #: [B] no beam of the row can become better than those
     cache: KVCache
 
 

@@ -85,18 +85,12 @@ def decode_step(
 
 
 class _Rows(NamedTuple):
-    """Rows that are being continued.
+    """Rows that are being continued."""
 
-    token: [B] int32 the last one of each, which the model has not read yet
-    ended: [B] bool
-    seen: [B, V] bool tokens of each row, where a penalty needs them
-    cache: of what the model has read
-    """
-
-    token: Array
-    ended: Array
-    seen: Array | None
-    cache: KVCache
+    token: Array  #: [B] int32 the last one of each, which the model has not read yet
+    ended: Array  #: [B] bool
+    seen: Array | None  #: [B, V] bool tokens of each row, where a penalty needs them
+    cache: KVCache  #: of what the model has read
 
 
 def end_ids(end_id: int | Sequence[int] | None) -> tuple[int, ...]:

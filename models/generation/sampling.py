@@ -11,20 +11,17 @@ __all__ = ["Sampling", "check_sampling", "next_token"]
 
 
 class Sampling(NamedTuple):
-    """What is done with the scores of a row, in this order; static.
+    """What is done with the scores of a row, in this order; static."""
 
-    repetition_penalty: scores of tokens that the row has are divided by it, or multiplied where
-        they are negative (Keskar et al. 2019)
-    temperature: scores are divided by it; 0 takes the most likely token, and nothing below counts
-    top_k: only the k likeliest stay
-    top_p: only the likeliest that together have this probability (Holtzman et al. 2020)
-    min_p: only those with this share of the likeliest one's probability (Nguyen et al. 2024)
-    """
-
+    #: scores of tokens that the row has are divided by it, or multiplied where they are negative
+    #: (Keskar et al. 2019)
     repetition_penalty: float = 1.0
+    #: scores are divided by it; 0 takes the most likely token, and nothing below counts
     temperature: float = 0.0
-    top_k: int | None = None
+    top_k: int | None = None  #: only the k likeliest stay
+    #: only the likeliest that together have this probability (Holtzman et al. 2020)
     top_p: float | None = None
+    #: only those with this share of the likeliest one's probability (Nguyen et al. 2024)
     min_p: float | None = None
 
 

@@ -19,15 +19,11 @@ __all__ = ["SourceMemory", "decode_target", "encode_source"]
 
 
 class SourceMemory(NamedTuple):
-    """What the decoder reads of the source.
+    """What the decoder reads of the source."""
 
-    keys, values: one [B * S, K, H] array per decoder layer
-    layout: of the source rows
-    """
-
-    keys: tuple[Array, ...]
+    keys: tuple[Array, ...]  #: keys, values: one [B * S, K, H] array per decoder layer
     values: tuple[Array, ...]
-    layout: Layout
+    layout: Layout  #: of the source rows
 
 
 def encode_source(

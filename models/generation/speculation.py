@@ -25,36 +25,23 @@ __all__ = ["Speculated", "speculate"]
 
 
 class Speculated(NamedTuple):
-    """What was generated.
+    """What was generated."""
 
-    tokens: [B, max_new_tokens] int32, as ``generate`` has them
-    accepted: share of the draft's proposals that the model would have taken itself
-    passes: how many times the model read its weights, the prompt's not counted
-    """
-
-    tokens: np.ndarray
-    accepted: float
-    passes: int
+    tokens: np.ndarray  #: [B, max_new_tokens] int32, as ``generate`` has them
+    accepted: float  #: share of the draft's proposals that the model would have taken itself
+    passes: int  #: how many times the model read its weights, the prompt's not counted
 
 
 class _State(NamedTuple):
-    """Rows between two passes of the model.
+    """Rows between two passes of the model."""
 
-    token: [B] the last one of each, unread
-    written: [B] tokens so far
-    ended: [B] bool
-    tokens: [B, count + k + 1]; those from ``written`` on are not meant
-    cache, draft_cache: of what was read and accepted
-    proposed, accepted, passes: counts over all rows
-    """
-
-    token: Array
-    written: Array
-    ended: Array
-    tokens: Array
-    cache: KVCache
+    token: Array  #: [B] the last one of each, unread
+    written: Array  #: [B] tokens so far
+    ended: Array  #: [B] bool
+    tokens: Array  #: [B, count + k + 1]; those from ``written`` on are not meant
+    cache: KVCache  #: cache, draft_cache: of what was read and accepted
     draft_cache: KVCache
-    proposed: Array
+    proposed: Array  #: proposed, accepted, passes: counts over all rows
     accepted: Array
     passes: Array
 

@@ -114,18 +114,15 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Normalise the last axis."""
-        y = x.astype(jnp.float32)
-        if self.kind not in RMS_NORMS:
-            y = y - y.mean(-1, keepdims=True)
-        y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + self.eps)
-        features = (x.shape[-1],)
+        features, scale, bias = (x.shape[-1],), None, None
         if self.kind == "rmsnorm-1p":
-            y = y * (1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32))
+            scale = 1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32)
         elif self.kind != "nonparametric-layernorm":
-            y = y * leaf(self, "scale", nn.initializers.ones, features)
+            scale = leaf(self, "scale", nn.initializers.ones, features)
         if self.kind == "layernorm":
-            y = y + leaf(self, "bias", zeros_init, features)
-        return y.astype(x.dtype)
+            bias = leaf(self, "bias", zeros_init, features)
+        centered = self.kind not in RMS_NORMS
+        return vsl.normalize(x, scale, bias, eps=self.eps, centered=centered)
 
 
 class Embedding(nn.Module):

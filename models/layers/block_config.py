@@ -19,7 +19,7 @@ from models.layers.basic import GATED, activation
 from models.layers.initializers import make_initializer, scaled
 from models.layers.positions import RopeScaling
 from models.schema import Dropout, Fraction, Initializer, ModelConfig
-from models.sections import Layers, Section
+from models.sections import Layers, Section, Spelling
 
 __all__ = [
     "BlockConfig",
@@ -74,23 +74,17 @@ _ROUTER = {
 
 
 class MoeConfig(Section):
-    """``moe``: top-k routed experts in place of the feed-forward (Mixtral).
+    """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
 
-    Attributes:
-        num_experts: E, routed experts.
-        top_k: experts of a token.
-        load_balancing_loss_coef: factor of the loss that keeps experts equally busy.
-        num_shared_experts: further experts, which take every token with weight 1.
-        null_expert_bias: added to the denominator of a token's expert weights.
-        use_load_balancing_loss: a key of ours: False keeps the coefficient without adding the loss,
-            as Hugging Face's ``output_router_logits``.
-    """
-
-    num_experts: PositiveInt
-    top_k: PositiveInt = 2
+    num_experts: PositiveInt  #: E, routed experts
+    top_k: PositiveInt = 2  #: experts of a token
+    #: factor of the loss that keeps experts equally busy
     load_balancing_loss_coef: NonNegativeFloat = 0.0
+    #: a key of ours: False keeps the coefficient without adding the loss, as Hugging Face's
+    #: ``output_router_logits``
     use_load_balancing_loss: bool = True
-    num_shared_experts: NonNegativeInt = 0
+    num_shared_experts: NonNegativeInt = 0  #: further experts, which take every token with weight 1
+    #: added to the denominator of a token's expert weights
     null_expert_bias: NonNegativeFloat = 0.0
 
     @model_validator(mode="before")
@@ -121,35 +115,26 @@ class MoeConfig(Section):
 
 
 class LoraConfig(Section):
-    """``lora_params``: low-rank updates beside frozen kernels (Hu et al. 2021).
+    """``lora_params``: low-rank updates beside frozen kernels (Hu et al. 2021)."""
 
-    Attributes:
-        r: rank.
-        alpha: the update is scaled by alpha / r.
-        dropout: on the update's input.
-        target_modules: substrings of parameter names; kernels containing one are adapted.
-    """
-
-    r: NonNegativeInt = 0
-    alpha: PositiveFloat = 1.0
-    dropout: Dropout = 0.0
+    r: NonNegativeInt = 0  #: rank
+    alpha: PositiveFloat = 1.0  #: the update is scaled by alpha / r
+    dropout: Dropout = 0.0  #: on the update's input
     fan_in_fan_out: bool = False  #: accepted; kernels are always [in, out]
     #: accepted; no effect here: `wafer finalize --fold_lora` merges them
     merge_weights: bool = False
+    #: substrings of parameter names; kernels containing one are adapted
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
 
 
 class FactorConfig(Section):
-    """``factors``: kernels as products of two matrices, or with one added (Sparse-IFT).
+    """``factors``: kernels as products of two matrices, or with one added (Sparse-IFT)."""
 
-    Attributes:
-        form: ``factorized`` (the product alone) or ``doped`` (beside the kernel).
-        sparsity: that the factors (doped: the kernel) will have; it sets their inner width.
-        target_modules: substrings of parameter names; kernels containing one have factors.
-    """
-
+    #: ``factorized`` (the product alone) or ``doped`` (beside the kernel)
     form: Literal["factorized", "doped"]
+    #: that the factors (doped: the kernel) will have; it sets their inner width
     sparsity: Annotated[float, Field(gt=0, lt=1)]
+    #: substrings of parameter names; kernels containing one have factors
     target_modules: tuple[str, ...] = ("/attn/", "/cross/", "/ffn/")
 
 
@@ -168,7 +153,16 @@ _NOT_COMPUTED = dict.fromkeys(
 _EVERY_OTHER = "sliding_window_every_other_decoder_layer"
 
 
-class BlockConfig(ModelConfig):
+_NORMS = ("layernorm", "rmsnorm", "biasless-layernorm")
+
+
+class BlockConfig(
+    ModelConfig,
+    legacy={
+        "use_rms_norm": Spelling("norm_type", (2, 0), _NORMS[:2], "gpt2"),
+        "use_biasless_norm": Spelling("norm_type", (2, 0), _NORMS[::2], "gptj"),
+    },
+):
     """What a transformer layer needs, whatever stack it stands in. Defaults: GPT-2, release 2.2.
 
     Keys of ours, not the vendor's: ``rotary_interleaved`` (the vendor's own layout is True; weights
@@ -215,7 +209,6 @@ class BlockConfig(ModelConfig):
     attention_dropout_rate: Dropout | None = None  #: of attention's weights; null: dropout_rate
     # block
     norm_type: NormType = "layernorm"  #: normalization
-    use_rms_norm: bool | None = None  #: older spelling of norm_type: rmsnorm
     layer_norm_epsilon: PositiveFloat = 1e-5  #: added to the variance
     norm_first: bool = True  #: normalize before each part (pre-LN) or after it (post-LN)
     norm_first_sandwich: bool = False  #: normalize before and after each part
@@ -405,10 +398,8 @@ class BlockConfig(ModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _old_spellings(cls, data: dict) -> dict:
+    def _unsupported(cls, data: dict) -> dict:
         data = dict(data)
-        if data.pop("use_rms_norm", None):
-            data["norm_type"] = "rmsnorm"
         if data.get("attention_sink_tokens", 0) is None:
             del data["attention_sink_tokens"]
         for key, why in _NOT_COMPUTED.items():

@@ -41,16 +41,13 @@ Drop = Callable[[Array, float], Array]
 
 
 class Stream(NamedTuple):
-    """The carry between stages.
+    """The carry between stages."""
 
-    x: [T, D] activations in the compute dtype
-    routed: [T, 2, E] float32 sums over layers of each expert's choices and router probabilities,
-        for the load-balancing loss; None without it
-    depth: [] float32 1-based number of the next layer; None unless scores are divided by it
-    """
-
-    x: Array
+    x: Array  #: [T, D] activations in the compute dtype
+    #: [T, 2, E] float32 sums over layers of each expert's choices and router probabilities, for the
+    #: load-balancing loss; None without it
     routed: Array | None = None
+    #: [] float32 1-based number of the next layer; None unless scores are divided by it
     depth: Array | None = None
 
 

@@ -15,17 +15,12 @@ __all__ = ["KVCache", "cached_attend", "chunk_layout", "init_cache"]
 
 
 class KVCache(NamedTuple):
-    """Keys and values of what was seen so far.
+    """Keys and values of what was seen so far."""
 
-    keys, values: one [B, C, K, H] array per layer, compute dtype
-    length: [B] int32 tokens seen per row
-    extra: what a family needs besides (the encoder's output), or None
-    """
-
-    keys: tuple[Array, ...]
+    keys: tuple[Array, ...]  #: keys, values: one [B, C, K, H] array per layer, compute dtype
     values: tuple[Array, ...]
-    length: Int[Array, " B"]
-    extra: Any = None
+    length: Int[Array, " B"]  #: [B] int32 tokens seen per row
+    extra: Any = None  #: what a family needs besides (the encoder's output), or None
 
 
 def init_cache(

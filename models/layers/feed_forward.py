@@ -15,11 +15,7 @@ __all__ = ["Experts", "FeedForward"]
 
 
 class FeedForward(nn.Module):
-    """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity.
-
-    Attributes:
-        drop: [T, F] -> the same with units dropped, before ``down``.
-    """
+    """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity."""
 
     hidden_size: int
     filter_size: int
@@ -27,6 +23,7 @@ class FeedForward(nn.Module):
     use_bias: bool
     init_in: InitFn
     init_out: InitFn
+    #: [T, F] -> the same with units dropped, before ``down``
     drop: Callable[[Array], Array] = lambda h: h
 
     @nn.compact
@@ -47,20 +44,13 @@ class Experts(nn.Module):
     The router's softmax is float32 over all experts, then cut to the k largest and renormalised.
     Every expert runs on every token and is weighted by 0 where not chosen: E/k times the work of
     a gather, static shapes, and 2-D kernels that can be sparse like any other.
-
-    Attributes:
-        num_experts: E.
-        top_k: k.
-        parts: arguments of each expert's ``FeedForward``.
-        shared: further experts, added with weight 1.
-        null_bias: weight of the expert that returns 0, before renormalisation.
     """
 
-    num_experts: int
-    top_k: int
-    parts: Mapping[str, Any]
-    shared: int = 0
-    null_bias: float = 0.0
+    num_experts: int  #: E
+    top_k: int  #: k
+    parts: Mapping[str, Any]  #: arguments of each expert's ``FeedForward``
+    shared: int = 0  #: further experts, added with weight 1
+    null_bias: float = 0.0  #: weight of the expert that returns 0, before renormalisation
 
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, "T 2 E"]]:

@@ -23,22 +23,19 @@ __all__ = [
 
 
 class RopeScaling(Section):
-    """Arguments of ``pos_scaling_type: llama3`` and ``yarn``: some frequencies are interpolated.
+    """Arguments of ``pos_scaling_type: llama3`` and ``yarn``: some frequencies are interpolated."""
 
-    Attributes:
-        original_max_position_embeddings: the context the model was pre-trained with.
-        low_freq_factor: llama3: wavelengths above context / low are divided by the full factor.
-        high_freq_factor: llama3: wavelengths below context / high are left alone.
-        beta_fast: yarn: features that turn more often than this in the context are left alone.
-        beta_slow: yarn: features that turn less often are divided by the full factor.
-        attention_factor: yarn: multiplies queries and keys; default 0.1 ln(factor) + 1.
-    """
-
+    #: the context the model was pre-trained with
     original_max_position_embeddings: PositiveInt = 8192
+    #: llama3: wavelengths above context / low are divided by the full factor
     low_freq_factor: PositiveFloat = 1.0
+    #: llama3: wavelengths below context / high are left alone
     high_freq_factor: PositiveFloat = 4.0
+    #: yarn: features that turn more often than this in the context are left alone
     beta_fast: PositiveFloat = 32.0
+    #: yarn: features that turn less often are divided by the full factor
     beta_slow: PositiveFloat = 1.0
+    #: yarn: multiplies queries and keys; default 0.1 ln(factor) + 1
     attention_factor: PositiveFloat | None = None
 
 

@@ -47,17 +47,14 @@ class OwnConfig(ModelConfig):
     """The section of a user's model: keys that every model has, and the function's arguments.
 
     Attributes:
-        arguments: of the function, (name, value) pairs as the section has them.
-        takes: tasks whose rows it learns from.
         vocab_size: V, or None where nothing limits the ids.
-        longest: S at most, or None.
-        drops: whether it uses the key that training hands it.
     """
 
+    #: of the function, (name, value) pairs as the section has them
     arguments: tuple[tuple[str, Any], ...] = ()
-    takes: tuple[str, ...] = ("lm",)
-    longest: PositiveInt | None = None
-    drops: bool = False
+    takes: tuple[str, ...] = ("lm",)  #: tasks whose rows it learns from
+    longest: PositiveInt | None = None  #: S at most, or None
+    drops: bool = False  #: whether it uses the key that training hands it
 
     @property
     def tasks(self) -> tuple[str, ...]:

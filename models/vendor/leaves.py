@@ -37,24 +37,17 @@ _OLD_FLAGS = (
 
 
 class Leaf(NamedTuple):
-    """One entry of the checkpoint.
+    """One entry of the checkpoint."""
 
-    kind: "tensor" and "stored" (a number) lie in a dataset; "filled" is a shape and one value;
-        "value" is a number, text or None; "link" is another entry; "elsewhere" lies in another
-        file; "object" is a pickle, never opened
-    where: the dataset, the entry linked to, or the other file
-    value: of "value" and "filled"
-    shape: of "filled"
-    dtype: numpy's name, of "filled"; "" is that of the dataset
-    bfloat16: the 16-bit integers stored are bit patterns
-    """
-
+    #: "tensor" and "stored" (a number) lie in a dataset; "filled" is a shape and one value; "value"
+    #: is a number, text or None; "link" is another entry; "elsewhere" lies in another file;
+    #: "object" is a pickle, never opened
     kind: Literal["tensor", "stored", "filled", "value", "link", "elsewhere", "object"]
-    where: str = ""
-    value: Any = None
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    bfloat16: bool = False
+    where: str = ""  #: the dataset, the entry linked to, or the other file
+    value: Any = None  #: of "value" and "filled"
+    shape: tuple[int, ...] = ()  #: of "filled"
+    dtype: str = ""  #: numpy's name, of "filled"; "" is that of the dataset
+    bfloat16: bool = False  #: the 16-bit integers stored are bit patterns
 
 
 def read_leaves(root: Attributes, datasets: Mapping[str, Attributes]) -> dict[str, Leaf]:

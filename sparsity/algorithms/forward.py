@@ -47,15 +47,10 @@ _through.defvjp(_forward, _backward)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Explores(Algorithm):
-    """Dense until ``stop``, where the largest weights become the mask for good.
+    """Dense until ``stop``, where the largest weights become the mask for good."""
 
-    Attributes:
-        stop: step at which exploration ends.
-        penalty: strength of the decay of weights, see the methods.
-    """
-
-    stop: int
-    penalty: float = 0.0
+    stop: int  #: step at which exploration ends
+    penalty: float = 0.0  #: strength of the decay of weights, see the methods
 
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:

@@ -23,14 +23,10 @@ __all__ = ["InBandStatic", "inband_mask"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InBandStatic(Algorithm):
-    """The 1.8 rule; ``sparsity`` is constant.
-
-    Attributes:
-        seed: base seed; None draws it from the run's key.
-    """
+    """The 1.8 rule; ``sparsity`` is constant."""
 
     update: UpdateSchedule = NEVER
-    seed: int | None = None
+    seed: int | None = None  #: base seed; None draws it from the run's key
 
     def init_mask(self, ctx: InitContext) -> Array:
         """Mask a dense weight."""

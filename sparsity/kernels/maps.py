@@ -15,8 +15,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import native
-from sparsity.kernels.linear import compose, multilinear
 from sparsity.kernels.pattern import Pattern, gather, to_dense
+from vsl.implementations.linear import compose, multilinear
 
 __all__ = ["IMPLEMENTATIONS", "multiply", "with_probe"]
 

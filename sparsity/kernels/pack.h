@@ -15,23 +15,6 @@ using wafer::kBlock;
 using wafer::kPanel;
 using wafer::Matrix;
 
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
-
-WAFER_INLINE Floats AsFloats(Words w) { return reinterpret_cast<Floats>(w); }
-WAFER_INLINE Words AsWords(Floats f) { return reinterpret_cast<Words>(f); }
-
-WAFER_INLINE Floats FromBf16(Halves h) { return AsFloats(__builtin_convertvector(h, Words) << 16); }
-
-// Rounds to nearest, ties to even; a NaN stays one.
-WAFER_INLINE Halves ToBf16(Floats f) {
-  const Words bits = AsWords(f);
-  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Words quiet = (bits >> 16) | 0x40;
-  const Words is_nan = reinterpret_cast<Words>(f != f);
-  return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
-}
-
 template <bool kBf16>
 WAFER_INLINE Floats LoadRow(const Matrix& x, int64_t at) {
   if constexpr (kBf16) {

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Shaped
 
 from sparsity.kernels import native
-from sparsity.kernels.linear import multilinear
+from vsl.implementations.linear import multilinear
 from vsl.layout import AnyArray
 
 __all__ = [

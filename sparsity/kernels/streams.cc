@@ -14,13 +14,9 @@ using wafer::Stepped;
 
 constexpr int kParts = kGroup / kLanes;
 
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
-
 WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
 WAFER_INLINE Floats LoadValues(const uint16_t* p) {
-  const Halves halves = *reinterpret_cast<const LooseHalves*>(p);
-  return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+  return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
 }
 
 WAFER_INLINE float Sum(Floats v) {

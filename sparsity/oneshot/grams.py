@@ -26,17 +26,11 @@ Input = tuple[Any, Batch]  # what the stage before left, and the batch
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """A weight that multiplies activations, and whose ``gram`` has x^T x for its gradient.
+    """A weight that multiplies activations, and whose ``gram`` has x^T x for its gradient."""
 
-    Attributes:
-        weight: [K, N].
-        gram: [K, K] zeros.
-        live: [T] float32, 1 at real tokens.
-    """
-
-    weight: Array
-    gram: Array
-    live: Array
+    weight: Array  #: [K, N]
+    gram: Array  #: [K, K] zeros
+    live: Array  #: [T] float32, 1 at real tokens
 
     def project(self, x: Array) -> Array:
         """Multiply [..., K] by the weight."""

@@ -33,14 +33,10 @@ __all__ = ["METHODS", "Pruned", "prune"]
 
 
 class Pruned(NamedTuple):
-    """A model with its masks.
+    """A model with its masks."""
 
-    params: 0 where pruned
-    masks: name -> bool, true where kept
-    """
-
-    params: Any
-    masks: dict[str, Array]
+    params: Any  #: 0 where pruned
+    masks: dict[str, Array]  #: name -> bool, true where kept
 
 
 class _Layer(NamedTuple):
@@ -107,18 +103,12 @@ _LAYERWISE: Mapping[str, tuple[bool, Callable[[_Layer], tuple[Any, Any]]]] = {
 
 
 class _Score(NamedTuple):
-    """A score for all weights together.
+    """A score for all weights together."""
 
-    needs: whether it reads batches
-    scores: (model, params, batches) -> a tree like params, highest kept
-    rounds: in how many it prunes where nobody says
-    flows: whether a matrix without any score is one that the method cannot see
-    """
-
-    needs: bool
-    scores: Scores
-    rounds: int = 1
-    flows: bool = False
+    needs: bool  #: whether it reads batches
+    scores: Scores  #: (model, params, batches) -> a tree like params, highest kept
+    rounds: int = 1  #: in how many it prunes where nobody says
+    flows: bool = False  #: whether a matrix without any score is one that the method cannot see
 
 
 _GLOBAL: Mapping[str, _Score] = {

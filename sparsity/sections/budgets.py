@@ -57,16 +57,11 @@ def check_budget(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Share(ValueSchedule):
-    """One layer's level, given the level of its group.
+    """One layer's level, given the level of its group."""
 
-    Attributes:
-        whole: the group's schedule.
-        ratio: the layer's.
-        table: (ratio, weights) of every layer of the group, the highest ratio first.
-    """
-
-    whole: ValueSchedule
-    ratio: float
+    whole: ValueSchedule  #: the group's schedule
+    ratio: float  #: the layer's
+    #: (ratio, weights) of every layer of the group, the highest ratio first
     table: tuple[tuple[float, int], ...]
 
     @property

@@ -226,21 +226,14 @@ def _glob(patterns: Any) -> ParamFilter:
 
 
 class PatternSection(Section):
-    """``pattern:``: a structure, its type and the keys that the type takes.
+    """``pattern:``: a structure, its type and the keys that the type takes."""
 
-    Attributes:
-        type: which structure.
-        n: of every m neighbours so many are kept.
-        m: neighbours that compete.
-        axis: whether they are neighbours along the inputs or the outputs.
-        size: edge of a block, or [inputs, outputs].
-    """
-
-    type: Literal["n:m", "block", "constant_fan_in"]
-    n: int | None = pydantic.Field(None, ge=1, le=1023)
-    m: int | None = pydantic.Field(None, ge=2, le=1024)
+    type: Literal["n:m", "block", "constant_fan_in"]  #: which structure
+    n: int | None = pydantic.Field(None, ge=1, le=1023)  #: of every m neighbours so many are kept
+    m: int | None = pydantic.Field(None, ge=2, le=1024)  #: neighbours that compete
+    #: whether they are neighbours along the inputs or the outputs
     axis: Literal["in", "out"] = "in"
-    size: _Edge | tuple[_Edge, _Edge] | None = None
+    size: _Edge | tuple[_Edge, _Edge] | None = None  #: edge of a block, or [inputs, outputs]
 
     @pydantic.model_validator(mode="after")
     def _keys_of_the_type(self) -> "PatternSection":

@@ -21,19 +21,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class Origin(NamedTuple):
-    """Where the mask of a restored parameter came from.
+    """Where the mask of a restored parameter came from."""
 
-    stored: whether the checkpoint held the mask; else it is new, or there is none
-    size: weights of the parameter
-    pruned: of them
-    lost: pruned weights that the checkpoint held with a value other than 0
-    asked: weights that the section's level prunes; ``pruned`` where it says nothing of this mask
-    """
-
-    stored: bool
-    size: int
-    pruned: int
-    lost: int
+    stored: bool  #: whether the checkpoint held the mask; else it is new, or there is none
+    size: int  #: weights of the parameter
+    pruned: int  #: of them
+    lost: int  #: pruned weights that the checkpoint held with a value other than 0
+    #: weights that the section's level prunes; ``pruned`` where it says nothing of this mask
     asked: int
 
 

@@ -24,15 +24,11 @@ class SentinelError(CheckpointError):
 
 
 class DecodedTrees(NamedTuple):
-    """A sentinel checkpoint taken apart.
+    """A sentinel checkpoint taken apart."""
 
-    params: weights, 0 where pruned
-    opt_state: moments, 0 where pruned
-    masks: parameter name -> bool, true where kept; only parameters that hold a NaN
-    """
-
-    params: PyTree
-    opt_state: PyTree
+    params: PyTree  #: weights, 0 where pruned
+    opt_state: PyTree  #: moments, 0 where pruned
+    #: parameter name -> bool, true where kept; only parameters that hold a NaN
     masks: dict[str, Array]
 
 

@@ -128,7 +128,9 @@ def test_t5_spelling_and_errors():
     cfg = models.build(t5 | {"encoder_num_hidden_layers": 1}).config
     assert (cfg.hidden_size, cfg.head_dim, cfg.num_hidden_layers) == (16, 3, 1)
     assert cfg.decoder_layers == 1
-    with pytest.raises(ValueError, match="same knob with two values"):
+    with pytest.raises(
+        ValueError, match="d_model: is another spelling of 'hidden_size', which is 8"
+    ):
         models.build(t5 | {"hidden_size": 8})
     for wrong in ({"num_heads": {"a": 1}}, {"d_kv": [3]}, {"num_heads": None}):
         with pytest.raises(ValueError, match=r"d_kv: .*, num_heads: .*: expected integers"):

@@ -1,1 +1,1 @@
-"""Implementations of attention, and the scores and intervals they share."""
+"""Implementations of attention with what they share, and the primitives of native operations."""

@@ -29,10 +29,6 @@ typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), ma
 
 WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
 
-template <int kBit, int... kLane>
-WAFER_INLINE Floats Across(Floats v, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(v, v, (kLane ^ kBit)...);
-}
 template <int kBit = kLanes / 2>
 WAFER_INLINE float LargestLane(Floats v) {
   v = Larger(v, Across<kBit>(v, AllLanes{}));
@@ -42,16 +38,6 @@ WAFER_INLINE float LargestLane(Floats v) {
     return v[0];
   }
 }
-template <int kBit = kLanes / 2>
-WAFER_INLINE float SumOfLanes(Floats v) {
-  v = v + Across<kBit>(v, AllLanes{});
-  if constexpr (kBit > 1) {
-    return SumOfLanes<kBit / 2>(v);
-  } else {
-    return v[0];
-  }
-}
-
 // exp(x) for x <= 88 to 2 units in the last place; exactly 0 below -87.
 WAFER_INLINE Floats Exp(Floats x) {
   const Floats magic = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer

@@ -1,17 +1,19 @@
-"""This package's own native library: attention, and products of a packed stream."""
+"""This package's own native library: attention, products of a stream, and norms."""
 
 from vsl.native.library import Library
 
 __all__ = ["LIBRARY"]
 
 LIBRARY = Library(
-    what="attention and products",
+    what="attention, products and norms",
     package="vsl.native",
     handlers=(
         "wafer_attention_forward",
         "wafer_attention_backward",
         "wafer_product_forward",
         "wafer_product_backward",
+        "wafer_norm_forward",
+        "wafer_norm_backward",
     ),
-    instead="implementation='blocks' and XLA's products",
+    instead="implementation='blocks', and XLA's products and norms",
 )

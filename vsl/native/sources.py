@@ -17,7 +17,7 @@ def sources(root: pathlib.Path, package: str) -> list[pathlib.Path]:
         package: where the library lives, with dots.
     """
     own, shared = root.joinpath(*package.split(".")), root / "vsl" / "native"
-    files = {*own.glob("*.cc"), *own.glob("*.h"), *shared.glob("*.h"), shared / "library.cc"}
+    files = {*own.rglob("*.cc"), *own.rglob("*.h"), *shared.glob("*.h"), shared / "library.cc"}
     return [root / "setup.py", *sorted(files)]
 
 

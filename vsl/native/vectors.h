@@ -70,6 +70,38 @@ WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
   if constexpr (kBit > 1) Transpose<kBit / 2>(v);
 }
 
+template <int kBit, int... kLane>
+WAFER_INLINE Floats Across(Floats v, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(v, v, (kLane ^ kBit)...);
+}
+template <int kBit = kLanes / 2>
+WAFER_INLINE float SumOfLanes(Floats v) {
+  v = v + Across<kBit>(v, AllLanes{});
+  if constexpr (kBit > 1) {
+    return SumOfLanes<kBit / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+
+// Vectors of bfloat16.
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+WAFER_INLINE Floats AsFloats(Words w) { return reinterpret_cast<Floats>(w); }
+WAFER_INLINE Words AsWords(Floats f) { return reinterpret_cast<Words>(f); }
+
+WAFER_INLINE Floats FromBf16(Halves h) { return AsFloats(__builtin_convertvector(h, Words) << 16); }
+
+// Rounds to nearest, ties to even; a NaN stays one.
+WAFER_INLINE Halves ToBf16(Floats f) {
+  const Words bits = AsWords(f);
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Words quiet = (bits >> 16) | 0x40;
+  const Words is_nan = reinterpret_cast<Words>(f != f);
+  return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+}
+
 }  // namespace
 
 #endif  // WAFER_VSL_NATIVE_VECTORS_H_

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _upgrade(args: argparse.Namespace) -> int:
     import yaml
 
-    from wafer.config.trainer_form import RELEASE, upgrade
+    from wafer.config.trainer_form import upgrade_file
     from wafer.errors import ConfigError, Problem
     from wafer.yamlfile import read_yaml
 
@@ -72,8 +72,7 @@ def _upgrade(args: argparse.Namespace) -> int:
             "there is no `trainer` in it; files with runconfig, model, ... are read as they are"
         )
         raise ConfigError([Problem((), message)], str(args.file))
-    upgraded, left, _ = upgrade(raw["trainer"])
-    sections = {"release": RELEASE} | upgraded
+    sections, left, _ = upgrade_file(raw)
     text = "".join(f"# not read here: {path}\n" for path in left)
     text += yaml.safe_dump(sections, sort_keys=False, default_flow_style=None)
     return _written(text, args.output)

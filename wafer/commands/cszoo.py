@@ -11,20 +11,14 @@ __all__ = ["VERBS", "Verb", "help_text", "translate"]
 
 
 class Verb(NamedTuple):
-    """A verb of ``cszoo``.
+    """A verb of ``cszoo``."""
 
-    help: one line
-    ours: words of ``wafer`` before the arguments; empty where it is not here
-    instead: what to use where it is not here
-    first: words that go before the first argument, such as ``-p``
-    dropped: flags without effect -> the values that each takes
-    """
-
-    help: str
+    help: str  #: one line
+    #: words of ``wafer`` before the arguments; empty where it is not here
     ours: tuple[str, ...] = ()
-    instead: str = ""
-    first: tuple[str, ...] = ()
-    dropped: Mapping[str, int] = {}
+    instead: str = ""  #: what to use where it is not here
+    first: tuple[str, ...] = ()  #: words that go before the first argument, such as ``-p``
+    dropped: Mapping[str, int] = {}  #: flags without effect -> the values that each takes
 
 
 _PARAMS = ("-p",)

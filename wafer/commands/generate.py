@@ -235,37 +235,23 @@ def generate(
 
 
 class Loaded(NamedTuple):
-    """A model that is ready to continue prompts.
+    """A model that is ready to continue prompts."""
 
-    model: the model
-    params: its parameters: dense, pruned weights 0, or objects that hold kept weights
-    tokenizer: ``tokenizers.Tokenizer``
-    marks: ids with which texts begin and end
-    kernels: what multiplies by the weights, in words
-    draft: one that guesses tokens for it
-    """
-
-    model: "models.Model"
-    params: Any
-    tokenizer: Any
-    marks: "TextMarks"
-    kernels: str = "dense kernels"
-    draft: "Loaded | None" = None
+    model: "models.Model"  #: the model
+    params: Any  #: its parameters: dense, pruned weights 0, or objects that hold kept weights
+    tokenizer: Any  #: ``tokenizers.Tokenizer``
+    marks: "TextMarks"  #: ids with which texts begin and end
+    kernels: str = "dense kernels"  #: what multiplies by the weights, in words
+    draft: "Loaded | None" = None  #: one that guesses tokens for it
 
 
 class Samples(NamedTuple):
-    """What prompts became.
+    """What prompts became."""
 
-    texts: for each prompt, prompt and continuation, once for each sample
-    tokens: that the model added, of all samples, with the end-of-text marks
-    seconds: of wall time; with the compilation, at the first prompt of its length
-    summary: tokens, seconds, tokens per second, and what computed them
-    """
-
-    texts: list[list[str]]
-    tokens: int
-    seconds: float
-    summary: str
+    texts: list[list[str]]  #: for each prompt, prompt and continuation, once for each sample
+    tokens: int  #: that the model added, of all samples, with the end-of-text marks
+    seconds: float  #: of wall time; with the compilation, at the first prompt of its length
+    summary: str  #: tokens, seconds, tokens per second, and what computed them
 
 
 def open_model(
@@ -388,13 +374,10 @@ def _described(tokenizer: Any, first: int, marks: "TextMarks") -> str:
 
 
 class _Written(NamedTuple):
-    """Tokens of each row, to the one that ends it.
-
-    prompts: ids before them in the same text, () where there are none
-    """
+    """Tokens of each row, to the one that ends it."""
 
     tokenizer: Any
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Sequence[int]]  #: ids before them in the same text, () where there are none
     ends: tuple[int, ...]
     stop: tuple[str, ...]
     rows: list[list[int]]

@@ -144,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _main(args: argparse.Namespace) -> int:
     from wafer.config import load_all
     from wafer.jobs.track import tracked
-    from wafer.session.logs import setup_logging
+    from wafer.session.logs import keep_lines, setup_logging
 
     began = time.perf_counter()
     platform = _SYSTEMS[args.system or "CSX"]
@@ -152,6 +152,7 @@ def _main(args: argparse.Namespace) -> int:
         os.environ["JAX_PLATFORMS"] = platform
     flags = {name: getattr(args, name) for name in (*_FLAGS, *_IGNORED)}
     flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
+    keep_lines()
     cfgs = load_all(args.params, flags)
     cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
@@ -308,26 +309,19 @@ def _logged(job: "Run") -> Iterator[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What ``wafer.train`` leaves.
+    """What ``wafer.train`` leaves."""
 
-    Attributes:
-        model_dir: folder of checkpoints, logs and events.
-        step: the last one.
-        params: after it: a tree of dense arrays, pruned weights 0.
-        checkpoints: folders of the complete ones, oldest first; none are written where
-            ``checkpoint_steps`` is 0.
-        scores: step -> metrics of the evaluation there, in mode ``train_and_eval``.
-        metrics: a record per logged step: ``step``, ``loss``, ``tokens_per_sec``, ...
-        stop: number of the signal that ended training early, else 0.
-    """
-
-    model_dir: pathlib.Path
-    step: int
+    model_dir: pathlib.Path  #: folder of checkpoints, logs and events
+    step: int  #: the last one
+    #: after it: a tree of dense arrays, pruned weights 0
     params: Any = dataclasses.field(repr=False)
+    #: folders of the complete ones, oldest first; none are written where ``checkpoint_steps`` is 0
     checkpoints: tuple[pathlib.Path, ...]
+    #: step -> metrics of the evaluation there, in mode ``train_and_eval``
     scores: dict[int, dict[str, float]]
+    #: a record per logged step: ``step``, ``loss``, ``tokens_per_sec``, ...
     metrics: list[dict[str, float]] = dataclasses.field(repr=False)
-    stop: int
+    stop: int  #: number of the signal that ended training early, else 0
 
 
 def train(source: "Source", **overrides: Any) -> Trained:

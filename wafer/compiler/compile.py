@@ -44,32 +44,20 @@ _COPIES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 32, 40, 48, 64, 80, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of a compilation.
+    """Options of a compilation."""
 
-    Attributes:
-        name: of the model, for the report.
-        spec: the machine.
-        batch: samples of an optimizer step.
-        micro: samples that pass through dense layers together.
-        state_bytes: optimizer state per weight.
-        train: False for a forward pass alone.
-        replicas: copies; 0 takes as many as are fastest.
-        portions: parts of a batch that copies must divide where the compiler chooses how many;
-            0 lets it take any number.
-        seed: of the placer.
-        sequences: that a decoder writes at once, of a graph for decoding; 0 is no decoding.
-    """
-
-    name: str = "model"
-    spec: WaferSpec = WSE2
-    batch: int = 1
-    micro: int = 1
-    state_bytes: float = 8.0
-    train: bool = True
-    replicas: int = 1
+    name: str = "model"  #: of the model, for the report
+    spec: WaferSpec = WSE2  #: the machine
+    batch: int = 1  #: samples of an optimizer step
+    micro: int = 1  #: samples that pass through dense layers together
+    state_bytes: float = 8.0  #: optimizer state per weight
+    train: bool = True  #: False for a forward pass alone
+    replicas: int = 1  #: copies; 0 takes as many as are fastest
+    #: parts of a batch that copies must divide where the compiler chooses how many; 0 lets it take
+    #: any number
     portions: int = 0
-    seed: int = 0
-    sequences: int = 0
+    seed: int = 0  #: of the placer
+    sequences: int = 0  #: that a decoder writes at once, of a graph for decoding; 0 is no decoding
 
 
 Options = CompileOptions  # the name until 0.2

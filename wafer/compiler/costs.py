@@ -46,44 +46,31 @@ Array = np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the costs of a kernel depend on besides the kernel.
+    """What the costs of a kernel depend on besides the kernel."""
 
-    Attributes:
-        spec: the machine.
-        batch: samples of an optimizer step.
-        micro: samples that pass through a net of dense layers together.
-        state_bytes: optimizer state per weight.
-        waiting: samples begun and not yet undone at this layer: their stashes are held.
-        after: kernels behind this one, the loss included.
-        train: False for a forward pass alone.
-        dense: the net is of dense layers on vectors (T = 1), which have a kernel of their own.
-        sequences: that a decoder writes at once, a token of one after another; 0 is no decoding.
-    """
-
-    spec: WaferSpec = WSE2
-    batch: int = 1
-    micro: int = 1
-    state_bytes: float = 8.0
-    waiting: int = 1
-    after: int = 1
-    train: bool = True
+    spec: WaferSpec = WSE2  #: the machine
+    batch: int = 1  #: samples of an optimizer step
+    micro: int = 1  #: samples that pass through a net of dense layers together
+    state_bytes: float = 8.0  #: optimizer state per weight
+    waiting: int = 1  #: samples begun and not yet undone at this layer: their stashes are held
+    after: int = 1  #: kernels behind this one, the loss included
+    train: bool = True  #: False for a forward pass alone
+    #: the net is of dense layers on vectors (T = 1), which have a kernel of their own
     dense: bool = False
+    #: that a decoder writes at once, a token of one after another; 0 is no decoding
     sequences: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Ways to run a kernel, in columns; rows and columns are h and w, one PE for each part.
-
-    forward, backward, update: cycles per sample; sram: bytes of the fullest PE.
-    """
+    """Ways to run a kernel, in columns; rows and columns are h and w, one PE for each part."""
 
     rows: Array
     columns: Array
-    forward: Array
+    forward: Array  #: cycles per sample, of each phase
     backward: Array
     update: Array
-    sram: Array
+    sram: Array  #: bytes of the fullest PE
 
     @property
     def cycles(self) -> Array:

@@ -34,50 +34,35 @@ __all__ = [
 
 
 class Tiles(NamedTuple):
-    """Cycles of each PE of a layer whose tiles differ, and the words of its rows and columns.
+    """Cycles of each PE of a layer whose tiles differ, and the words of its rows and columns."""
 
-    forward: [rows, columns] of a forward pass, with the words that come and go
-    backward: [rows, columns] of a backward pass, with the words that come and go
-    outputs: [rows] words of activations
-    inputs: [columns] words of input gradients; 0 where none are sent back
-    """
-
-    forward: np.ndarray
-    backward: np.ndarray
-    outputs: np.ndarray
-    inputs: np.ndarray
+    forward: np.ndarray  #: [rows, columns] of a forward pass, with the words that come and go
+    backward: np.ndarray  #: [rows, columns] of a backward pass, with the words that come and go
+    outputs: np.ndarray  #: [rows] words of activations
+    inputs: np.ndarray  #: [columns] words of input gradients; 0 where none are sent back
 
 
 class DenseCost(NamedTuple):
-    """What one micro-batch of ``batch`` samples costs the slowest PE of a kernel.
+    """What one micro-batch of ``batch`` samples costs the slowest PE of a kernel."""
 
-    forward: cycles of the forward pass; of a loss, up to the scores' gradient, divided by turns
-    backward: cycles of weight gradient and input gradient; of a loss, of its value
-    update: cycles of the update, once per optimizer step
-    sram_words: 32-bit words of the PE that needs most
-    words_in: words of its inputs, at one per cycle, and the launch of their operation, if any
-    words_out: words of activations sent on
-    words_back: words of input gradients sent back
-    fill: cycles that a micro-batch needs beyond the passes and its words: chains, ramps, hops
-    turns: PEs that take the micro-batches in turn
-    moved: words that microthreads put into the PE and take out, a cycle each
-    gradients: cycles that the output gradients take, besides those in which the inputs arrive
-    busy: cycles of the busiest PE; None if one PE has the most to do in each pass
-    tiles: each PE's own cycles; None if no PE has more to do than the north-western one
-    """
-
+    #: cycles of the forward pass; of a loss, up to the scores' gradient, divided by turns
     forward: int
-    backward: int
-    update: int
-    sram_words: int
+    backward: int  #: cycles of weight gradient and input gradient; of a loss, of its value
+    update: int  #: cycles of the update, once per optimizer step
+    sram_words: int  #: 32-bit words of the PE that needs most
+    #: words of its inputs, at one per cycle, and the launch of their operation, if any
     words_in: int = 0
-    words_out: int = 0
-    words_back: int = 0
+    words_out: int = 0  #: words of activations sent on
+    words_back: int = 0  #: words of input gradients sent back
+    #: cycles that a micro-batch needs beyond the passes and its words: chains, ramps, hops
     fill: int = 0
-    turns: int = 1
-    moved: int = 0
+    turns: int = 1  #: PEs that take the micro-batches in turn
+    moved: int = 0  #: words that microthreads put into the PE and take out, a cycle each
+    #: cycles that the output gradients take, besides those in which the inputs arrive
     gradients: int = 0
+    #: cycles of the busiest PE; None if one PE has the most to do in each pass
     busy: int | None = None
+    #: each PE's own cycles; None if no PE has more to do than the north-western one
     tiles: Tiles | None = None
 
     @property
@@ -213,18 +198,12 @@ def dense_cost(
 
 
 class _PE(NamedTuple):
-    """Cycles of a layer's PE, by where it lies in the region.
+    """Cycles of a layer's PE, by where it lies in the region."""
 
-    size: rows and columns
-    batch: samples of a micro-batch
-    input_gradient: False for the first layer
-    spec: the machine
-    """
-
-    size: tuple[int, int]
-    batch: int
-    input_gradient: bool
-    spec: WaferSpec
+    size: tuple[int, int]  #: rows and columns
+    batch: int  #: samples of a micro-batch
+    input_gradient: bool  #: False for the first layer
+    spec: WaferSpec  #: the machine
 
     def work(
         self, kept: Any, inputs: Any, outputs: Any, *, root: tuple[Any, Any], biased: Any

@@ -34,21 +34,14 @@ _UNSUPPORTED = frozenset({
 
 
 class TracedValue(NamedTuple):
-    """An array of the program.
+    """An array of the program."""
 
-    key: identity within one ``flatten``
-    shape, dtype: as traced
-    params: names of the parameters it depends on
-    data: whether it depends on the inputs
-    trained: whether a gradient flows to it
-    """
-
-    key: int
-    shape: tuple[int, ...]
-    dtype: Any
-    params: frozenset[str]
-    data: bool
-    trained: bool
+    key: int  #: identity within one ``flatten``
+    shape: tuple[int, ...]  #: as traced
+    dtype: Any  #: as traced
+    params: frozenset[str]  #: names of the parameters it depends on
+    data: bool  #: whether it depends on the inputs
+    trained: bool  #: whether a gradient flows to it
 
     @property
     def size(self) -> int:
@@ -62,23 +55,15 @@ class TracedValue(NamedTuple):
 
 
 class TracedOp(NamedTuple):
-    """An operation.
+    """An operation."""
 
-    name: of the primitive
-    ins, outs: values
-    times: how often it runs per sample
-    scope: names joined by '/', '' if none
-    source: 'file.py:12 (function)' of the user's code
-    settings: the equation's parameters
-    """
-
-    name: str
+    name: str  #: of the primitive
     ins: tuple[TracedValue, ...]
     outs: tuple[TracedValue, ...]
-    times: int
-    scope: str
-    source: str
-    settings: dict[str, Any]
+    times: int  #: how often it runs per sample
+    scope: str  #: names joined by '/', '' if none
+    source: str  #: 'file.py:12 (function)' of the user's code
+    settings: dict[str, Any]  #: the equation's parameters
 
 
 def _scope(stack: str) -> str:

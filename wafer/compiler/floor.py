@@ -112,18 +112,12 @@ def _pick(choices: Choices, box: Piece, cap: float) -> Spot:
 
 
 class Fit(NamedTuple):
-    """What fits a rectangle at the least cap, before the kernels have places.
+    """What fits a rectangle at the least cap, before the kernels have places."""
 
-    cap: cycles per sample that no kernel exceeds
-    table: sizes at that cap, of the kernels in ``order``
-    order: [n] kernels by position
-    room: (width, height) in PEs
-    """
-
-    cap: float
-    table: ShapeTable
-    order: np.ndarray
-    room: tuple[int, int]
+    cap: float  #: cycles per sample that no kernel exceeds
+    table: ShapeTable  #: sizes at that cap, of the kernels in ``order``
+    order: np.ndarray  #: [n] kernels by position
+    room: tuple[int, int]  #: (width, height) in PEs
 
 
 def fit(

@@ -25,43 +25,26 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """What one rectangle of PEs computes per sample.
+    """What one rectangle of PEs computes per sample."""
 
-    Attributes:
-        name: parameter path or scope.
-        kind: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'.
-        layer: first part of the name.
-        products: in order; of an embedding ``groups=1, T`` look-ups, ``K`` rows, ``N`` features.
-        lanes: elementwise and reduction operations per sample, forward, in 32 bit.
-        half_lanes: the same in 16 bit.
-        elements: largest array those work on.
-        weights: parameters it holds.
-        names: of those parameters.
-        inputs, outputs: numbers that enter and leave per sample.
-        stashed: bytes kept per sample from forward to backward.
-        needs_dx: a gradient flows to its input. needs_dw: its weights are trained.
-        bits: 16 or 32, of its products' operands.
-        density: kept share of its weights.
-        source: where its first operation was written.
-    """
-
-    name: str
-    kind: str
-    layer: str
+    name: str  #: parameter path or scope
+    kind: str  #: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'
+    layer: str  #: first part of the name
+    #: in order; of an embedding ``groups=1, T`` look-ups, ``K`` rows, ``N`` features
     products: tuple[Product, ...]
-    lanes: int
-    half_lanes: int
-    elements: int
-    weights: int
-    names: tuple[str, ...]
-    inputs: int
-    outputs: int
-    stashed: int
-    needs_dx: bool
-    needs_dw: bool
-    bits: int
-    density: float = 1.0
-    source: str = ""
+    lanes: int  #: elementwise and reduction operations per sample, forward, in 32 bit
+    half_lanes: int  #: elementwise and reduction operations per sample, forward, in 16 bit
+    elements: int  #: largest array those work on
+    weights: int  #: parameters it holds
+    names: tuple[str, ...]  #: of those parameters
+    inputs: int  #: numbers that enter per sample
+    outputs: int  #: numbers that leave per sample
+    stashed: int  #: bytes kept per sample from forward to backward
+    needs_dx: bool  #: a gradient flows to its input
+    needs_dw: bool  #: its weights are trained
+    bits: int  #: 16 or 32, of its products' operands
+    density: float = 1.0  #: kept share of its weights
+    source: str = ""  #: where its first operation was written
 
     @property
     def macs(self) -> int:
@@ -82,17 +65,12 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """Kernels in the order of the data, and what flows between them.
+    """Kernels in the order of the data, and what flows between them."""
 
-    Attributes:
-        kernels: all of them.
-        edges: (source, target, numbers per sample), indices into ``kernels``.
-        sample_bytes: of the inputs, per sample.
-    """
-
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]  #: all of them
+    #: (source, target, numbers per sample), indices into ``kernels``
     edges: tuple[tuple[int, int, int], ...]
-    sample_bytes: int
+    sample_bytes: int  #: of the inputs, per sample
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -17,17 +17,12 @@ INPUT_BYTES = 1.2e12 / 8
 
 @dataclasses.dataclass(frozen=True)
 class FloorPlan:
-    """Where everything lies.
+    """Where everything lies."""
 
-    Attributes:
-        width: PEs in x that may be used; height: in y.
-        regions: one per kernel of the first replica, in the order of the data.
-        replicas: (x, y) by which each copy is moved from the first, which is (0, 0).
-    """
-
-    width: int
-    height: int
-    regions: tuple[Region, ...]
+    width: int  #: PEs in x that may be used
+    height: int  #: PEs in y that may be used
+    regions: tuple[Region, ...]  #: one per kernel of the first replica, in the order of the data
+    #: (x, y) by which each copy is moved from the first, which is (0, 0)
     replicas: tuple[tuple[int, int], ...] = ((0, 0),)
 
     def __getitem__(self, name: str) -> Region:
@@ -44,40 +39,25 @@ class FloorPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel as it was placed.
+    """A kernel as it was placed."""
 
-    Attributes:
-        name: scope or parameter path.
-        kind: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'.
-        layer: the layer it belongs to, which gives its color.
-        rows: parts its input side is split into over the region's height.
-        columns: parts its output side is split into over the region's width.
-        forward, backward, update: cycles per sample of the busiest PE.
-        useful: its arithmetic per sample, all PEs together, as cycles of one PE at full rate.
-        flops: of the three phases per sample, pruned weights left out.
-        sram: bytes of the fullest PE.
-        held: bytes it holds in all: weights with their optimizer state, activations that wait.
-        weights: parameters it holds.
-        density: kept share of its weights.
-        in_side, out_side: 'W', 'N', 'E' or 'S', where data enters and leaves.
-    """
-
-    name: str
-    kind: str
-    layer: str
-    rows: int
-    columns: int
+    name: str  #: scope or parameter path
+    kind: str  #: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'
+    layer: str  #: the layer it belongs to, which gives its color
+    rows: int  #: parts its input side is split into over the region's height
+    columns: int  #: parts its output side is split into over the region's width
+    #: cycles per sample of the busiest PE, of each phase
     forward: int
     backward: int
     update: int
-    useful: float
-    flops: int
-    sram: int
-    held: int
-    weights: int
-    density: float
-    in_side: str
-    out_side: str
+    useful: float  #: its arithmetic per sample, all PEs together, as cycles of one PE at full rate
+    flops: int  #: of the three phases per sample, pruned weights left out
+    sram: int  #: bytes of the fullest PE
+    held: int  #: bytes it holds in all: weights with their optimizer state, activations that wait
+    weights: int  #: parameters it holds
+    density: float  #: kept share of its weights
+    in_side: str  #: 'W', 'N', 'E' or 'S', where data enters
+    out_side: str  #: where data leaves
 
     @property
     def cycles(self) -> int:
@@ -87,73 +67,46 @@ class PlacedKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """A decoder on one mesh, all PEs of which do every product: ``wafer.hpc.decoder``.
+    """A decoder on one mesh, all PEs of which do every product: ``wafer.hpc.decoder``."""
 
-    Attributes:
-        height, width: of it, in PEs.
-        cycles: of the last token of the context.
-        bytes: of a PE's memory.
-    """
-
-    height: int
+    height: int  #: of it, in PEs
     width: int
-    cycles: int
-    bytes: int
+    cycles: int  #: of the last token of the context
+    bytes: int  #: of a PE's memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a decoder's floor plan writes.
+    """How a decoder's floor plan writes."""
 
-    Attributes:
-        context: tokens of a sequence.
-        sequences: written at once, by each copy.
-        latency: cycles from a token to the next one of its sequence.
-        kinds: cycles of it by kind of kernel, most first; 'ways' are those between kernels.
-        cache: bytes of a sequence's keys and values.
-        cache_pe: of the fullest PE, all sequences together.
-        mesh: the same decoder on one mesh, or None.
-    """
-
-    context: int
-    sequences: int
-    latency: int
+    context: int  #: tokens of a sequence
+    sequences: int  #: written at once, by each copy
+    latency: int  #: cycles from a token to the next one of its sequence
+    #: cycles of it by kind of kernel, most first; 'ways' are those between kernels
     kinds: dict[str, int]
-    cache: int
-    cache_pe: int
-    mesh: Mesh | None
+    cache: int  #: bytes of a sequence's keys and values
+    cache_pe: int  #: of the fullest PE, all sequences together
+    mesh: Mesh | None  #: the same decoder on one mesh, or None
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A model on the wafer.
+    """A model on the wafer."""
 
-    Attributes:
-        name: of the model.
-        spec: the machine.
-        kernels: in the order of ``plan.regions``.
-        edges: data paths, (source, target, bytes per sample), indices into ``kernels``.
-        plan: the floor plan.
-        sample_bytes: bytes that enter per sample.
-        batch: samples of an optimizer step; train: False for a forward pass alone.
-        bound: cycles per sample that no plan of one replica can beat (its areas fill the wafer).
-        single: cycles per sample of one replica alone on the wafer.
-        seed: of the placer.
-        decoding: of a plan for inference, in which a sample is a token.
-    """
-
-    name: str
-    spec: WaferSpec
-    kernels: tuple[PlacedKernel, ...]
+    name: str  #: of the model
+    spec: WaferSpec  #: the machine
+    kernels: tuple[PlacedKernel, ...]  #: in the order of ``plan.regions``
+    #: data paths, (source, target, bytes per sample), indices into ``kernels``
     edges: tuple[tuple[int, int, int], ...]
-    plan: FloorPlan
-    sample_bytes: int
-    batch: int
+    plan: FloorPlan  #: the floor plan
+    sample_bytes: int  #: bytes that enter per sample
+    batch: int  #: samples of an optimizer step
     train: bool
+    #: cycles per sample that no plan of one replica can beat (its areas fill the wafer)
     bound: float
-    single: int
-    seed: int
-    decoding: Decoding | None = None
+    single: int  #: cycles per sample of one replica alone on the wafer
+    seed: int  #: of the placer
+    decoding: Decoding | None = None  #: of a plan for inference, in which a sample is a token
 
     @property
     def cycles(self) -> int:

@@ -212,14 +212,16 @@ def json_schema() -> dict[str, Any]:
 def _define(cls: type[Section], definitions: dict[str, Any]) -> str:
     """Add the schemas of a class and of what it holds; return its reference."""
     schema = cls.model_json_schema(schema_generator=_Schema)
-    definitions.update(schema.pop("$defs", {}))
+    for name, inner in schema.pop("$defs", {}).items():
+        definitions.setdefault(name, inner)
     told = {key.name: key.meaning for key in _of_class(cls)}
     properties = schema.get("properties", {})
     for name, value in properties.items():
         value["description"] = told[name]
-    for old, new in ((o, n) for o, n in cls.legacy.items() if n in properties):
-        properties[old] = properties[new] | {"description": f"older spelling of {new}"}
-    older = {*cls.legacy.values()}
+    for old, new in cls.legacy.items():
+        takes = {"type": "boolean"} if new.flag else properties.get(new.key, {})
+        properties[old] = takes | {"description": f"another spelling of {new.key}"}
+    older = {spelling.key for spelling in cls.legacy.values()}
     schema["required"] = [name for name in schema.get("required", []) if name not in older]
     for name in set(cls.keys()) - properties.keys():
         properties[name] = {}

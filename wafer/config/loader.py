@@ -14,7 +14,7 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import RELEASE, trainers_of, upgrade
+from wafer.config.trainer_form import trainers_of, upgrade_file
 from wafer.config.vendor.keys import translate
 from wafer.config.vendor.removed import with_advice
 from wafer.data.registry import parse_input
@@ -149,9 +149,7 @@ def parse_config(
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     origins: dict[_Keys, _Keys] = {}
     if "trainer" in raw:
-        raw, origins = _of_trainer(raw, (overrides or {}).get("mode"))
-        for key in overrides or {}:
-            origins.pop(("runconfig", key), None)
+        raw, origins = _of_trainer(raw, overrides or {})
     raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
@@ -186,17 +184,15 @@ def parse_config(
 
 
 def _of_trainer(
-    raw: Mapping[str, Any], mode: str | None
+    raw: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
-    """Sections of a file of Model Zoo 2.3 or later; what means nothing here is logged."""
-    others = [key for key in raw if key != "trainer"]
-    if others:
-        message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
-        raise ConfigError([Problem((others[0],), message)])
-    sections, left, origins = upgrade(raw["trainer"], mode)
+    """Return the sections of a file of release 2.3 or later, and what of the file each is."""
+    sections, left, origins = upgrade_file(raw, flags.get("mode"))
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
-    return {"release": RELEASE} | sections, origins
+    for key in flags:
+        origins.pop(("runconfig", key), None)
+    return sections, origins
 
 
 def _run(
@@ -230,7 +226,8 @@ def _model(value: Any) -> dict[str, Any]:
     if "name" not in section:
         message = (
             "missing; such as `name: gpt2` (`wafer models` lists all). The vendor's files name "
-            "their model from release 2.4 on; before, the folder of their run.py did"
+            "their model from release 2.4 on; before, the folder of their run.py did. Add the "
+            "release, too, such as `release: '2.3'` above a trainer"
         )
         raise ConfigError([Problem(("name",), message)])
     registry.parse_config(section)

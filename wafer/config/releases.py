@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from models.names import MODELS
+from models.sections import Section
 from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
@@ -24,7 +25,6 @@ __all__ = ["convert_file"]
 
 Release = tuple[int, int]
 File = dict[str, Any]
-_Pair = tuple[Any, Any]
 
 
 class _Rename(NamedTuple):
@@ -33,41 +33,28 @@ class _Rename(NamedTuple):
     since: Release  #: the first release with the new name
     old: str  #: 'section.key' before
     new: str  #: 'section.key' since
-    values: tuple[_Pair, ...] = ()  #: (old, new) pairs; () keeps the value
-    family: str = ""  #: whose models have it; '' is everybody
+    flag: tuple[Any, ...] = ()  #: the new key's values for false and true of the old; () keeps it
 
 
-def _norm(kind: str) -> tuple[_Pair, ...]:
-    return ((True, kind), (False, "layernorm"))
+def _renames(name: str) -> list[_Rename]:
+    """List the renamed keys of a model's files; most stand at the classes of their sections."""
+    from models.registry import config_class  # imports jax
+
+    code = code_of(name)
+    rows = [_Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level")]
+    if code == "t5":
+        norm = "model.use_pre_encoder_decoder_layer_norm"  # negated
+        rows.append(_Rename((1, 8), norm, norm, (True, False)))
+    sections: dict[str, type[Section]] = {"runconfig": RunSection, "optimizer": Optimizer}
+    if name in MODELS:
+        sections["model"] = config_class(name)
+    for section, cls in sections.items():
+        for old, (key, since, flag, only) in cls.legacy.items():
+            if since is not None and only in ("", code):
+                rows.append(_Rename(since, f"{section}.{old}", f"{section}.{key}", flag))
+    return rows
 
 
-_RENAMES = (
-    _Rename(
-        (1, 8),
-        "model.use_pre_encoder_decoder_layer_norm",
-        "model.use_pre_encoder_decoder_layer_norm",
-        ((True, False), (False, True)),
-        "t5",
-    ),
-    _Rename((2, 0), "model.use_rms_norm", "model.norm_type", _norm("rmsnorm"), "gpt2"),
-    _Rename(
-        (2, 0), "model.use_biasless_norm", "model.norm_type", _norm("biasless-layernorm"), "gptj"
-    ),
-    _Rename((2, 0), "model.use_t5_layer_norm", "model.norm_type", _norm("rmsnorm"), "t5"),
-    _Rename((2, 1), "model.tie_word_embeddings", "model.share_embedding_weights", (), "t5"),
-    _Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level"),
-    _Rename(
-        (2, 1),
-        "model.use_bfloat16",
-        "model.fp16_type",
-        ((True, "bfloat16"), (False, "float16")),
-    ),
-    *(
-        _Rename((2, 1), f"{section}.{old}", f"{section}.{new}")
-        for section, names in (("runconfig", RunSection.legacy), ("optimizer", Optimizer.legacy))
-        for old, new in names.items()
-    ),
-)
 _DROPPED: Mapping[Release, tuple[str, ...]] = {
     (2, 1): (
         "runconfig.experimental_api",
@@ -104,13 +91,15 @@ def _renamed(file: File, row: _Rename, *, back: bool) -> None:
     if key not in own:
         return
     value = own[key]
-    values = {new: old for old, new in row.values} if back else dict(row.values)
-    if row.values and (not isinstance(value, str | bool) or value not in values):
-        return  # what the other release has no word for keeps its own
+    if row.flag:
+        words = row.flag if back else (False, True)
+        if value not in words:
+            return  # values without a counterpart are kept
+        value = words.index(value) == 1 if back else row.flag[value]
     there, _, new_key = target.partition(".")
     new_section = file.setdefault(there, {})
     del own[key]
-    new_section.setdefault(new_key, values.get(value, value) if row.values else value)
+    new_section.setdefault(new_key, value)
 
 
 def _drop(file: File, release: Release, dropped: list[str]) -> None:
@@ -190,9 +179,9 @@ def _schedules(optimizer: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[
         value = optimizer.get(key)
         for entry in value if isinstance(value, list) else [value]:
             cls = schedule_class(entry.get("scheduler")) if isinstance(entry, dict) else None
-            if cls is not None:  # names such as initial_val are newer, of weight decay
-                own = ((o, n) for o, n in cls.legacy.items() if not o.endswith(("val", "vals")))
-                out.append((entry, {old: new for old, new in own if new in cls.model_fields}))
+            if cls is not None:
+                own = {old: new.key for old, new in cls.legacy.items() if new.since}
+                out.append((entry, {o: new for o, new in own.items() if new in cls.model_fields}))
     return out
 
 
@@ -292,7 +281,7 @@ def convert_file(
         file, left, _ = upgrade(file["trainer"])
         dropped += left
     end = target or max(source, _OURS)
-    _hop(file, code_of(name), source, end, dropped)
+    _hop(file, name, source, end, dropped)
     model = file.get("model", {})
     if source < end:
         _keep_defaults(file, name, source, end)
@@ -320,20 +309,21 @@ def _keep_defaults(file: File, name: str, source: Release, target: Release) -> N
             own |= changed_input_defaults(own, source, target)
 
 
-def _hop(file: File, family: str, source: Release, target: Release, dropped: list[str]) -> None:
+def _hop(file: File, name: str, source: Release, target: Release, dropped: list[str]) -> None:
     """Take every hop between two releases, in place."""
+    family, renames = code_of(name), _renames(name)
     for release, (to, _) in _HOPS.items():
         if source < release <= target:
             to(file, family)
-            _rename_all(file, family, release, back=False)
+            _rename_all(file, renames, release, back=False)
             _drop(file, release, dropped)
     for release, (_, back) in reversed(tuple(_HOPS.items())):
         if target < release <= source:
-            _rename_all(file, family, release, back=True)
+            _rename_all(file, renames, release, back=True)
             back(file, family)
 
 
-def _rename_all(file: File, family: str, release: Release, *, back: bool) -> None:
-    for row in _RENAMES:
-        if row.since == release and row.family in ("", family):
+def _rename_all(file: File, rows: list[_Rename], release: Release, *, back: bool) -> None:
+    for row in rows:
+        if row.since == release:
             _renamed(file, row, back=back)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from models.sections import Bool, Choice, Section
+from models.sections import Bool, Choice, Section, Spelling
 from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
 
@@ -123,7 +123,7 @@ def _labels(value: Any) -> Any:
     return value
 
 
-class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"}):
+class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_checkpoints", (2, 1))}):
     """What ``runconfig`` takes."""
 
     #: what to do; see ``MODES``

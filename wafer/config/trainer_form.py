@@ -4,9 +4,11 @@ The tables follow the vendor's own conversion of older files, read backwards. Wh
 here is left over, by its path, and said once.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from wafer.config.vendor.keys import release_of
 from wafer.errors import ConfigError, Problem
 
 __all__ = [
@@ -14,13 +16,13 @@ __all__ = [
     "CALLBACKS",
     "CLUSTER",
     "PARTS",
-    "RELEASE",
     "Upgraded",
     "trainers_of",
     "upgrade",
+    "upgrade_file",
 ]
 
-RELEASE = "2.4"  # with its defaults every trainer that the vendor published means what it meant
+_LOG = logging.getLogger(__name__)
 
 Path = tuple[str | int, ...]
 
@@ -302,6 +304,29 @@ def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
     if profile:
         up.put("runconfig", "op_profiler_config", profile)
     return Upgraded(up.sections, up.left, up.origins)
+
+
+def upgrade_file(raw: Mapping[str, Any], mode: str | None = None) -> Upgraded:
+    """Translate a file with a ``trainer``; its sections have the release whose defaults hold.
+
+    Args:
+        raw: the file: one ``trainer``, and the vendor's ``release`` where the user says it.
+        mode: as ``upgrade``.
+
+    Raises:
+        ConfigError: other sections; as ``upgrade``.
+    """
+    others = [key for key in raw if key not in ("trainer", "release")]
+    if others:
+        message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
+        raise ConfigError([Problem((others[0],), message)])
+    upgraded = upgrade(raw["trainer"], mode)
+    release = raw.get("release")
+    if release is None:
+        release, key = release_of(upgraded.sections)
+        why = f", the last one with {key}" if key else "; for 2.3's add `release: '2.3'` above it"
+        _LOG.info("The trainer has the defaults of release %s%s", release, why)
+    return upgraded._replace(sections={"release": release} | upgraded.sections)
 
 
 _METHODS = {"fit": "train", "validate": "eval", "validate_all": "eval_all"}

@@ -42,49 +42,29 @@ class JobError(WaferError, ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run.
+    """One run."""
 
-    Attributes:
-        id: 'wsjob-' and 12 hexadecimal digits.
-        phase: one of ``PHASES``.
-        created: Unix time the command registered.
-        started: when its turn came; None while queued.
-        ended: when it ended.
-        systems: how many it occupies; 0 for a run that only checks or compiles.
-        priority: the smaller goes first; see ``PRIORITIES``.
-        user: login name.
-        host: machine the process runs on.
-        pid: process id there.
-        process: what ``process.identity`` said of it.
-        mode: train, eval, ...
-        model_dir: absolute.
-        command: as typed.
-        labels: free key-value pairs.
-        params: the resolved configuration, YAML.
-        cancel: a request to end it is pending.
-        exit_code: of the command.
-        message: why it ended, when not by success.
-    """
-
-    id: str
-    phase: str = "QUEUED"
-    created: float = 0.0
-    started: float | None = None
-    ended: float | None = None
-    systems: int = 1
-    priority: int = PRIORITIES["p2"]
-    user: str = ""
+    id: str  #: 'wsjob-' and 12 hexadecimal digits
+    phase: str = "QUEUED"  #: one of ``PHASES``
+    created: float = 0.0  #: Unix time the command registered
+    started: float | None = None  #: when its turn came; None while queued
+    ended: float | None = None  #: when it ended
+    systems: int = 1  #: how many it occupies; 0 for a run that only checks or compiles
+    priority: int = PRIORITIES["p2"]  #: the smaller goes first; see ``PRIORITIES``
+    user: str = ""  #: login name
+    #: machine the process runs on
     host: str = dataclasses.field(default_factory=socket.gethostname)
-    pid: int = dataclasses.field(default_factory=os.getpid)
+    pid: int = dataclasses.field(default_factory=os.getpid)  #: process id there
+    #: what ``process.identity`` said of it
     process: str = dataclasses.field(default_factory=lambda: identity(os.getpid()) or "")
-    mode: str = "train"
-    model_dir: str = ""
-    command: tuple[str, ...] = ()
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    params: str = ""
-    cancel: bool = False
-    exit_code: int | None = None
-    message: str = ""
+    mode: str = "train"  #: train, eval, ...
+    model_dir: str = ""  #: absolute
+    command: tuple[str, ...] = ()  #: as typed
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: free key-value pairs
+    params: str = ""  #: the resolved configuration, YAML
+    cancel: bool = False  #: a request to end it is pending
+    exit_code: int | None = None  #: of the command
+    message: str = ""  #: why it ended, when not by success
 
     @property
     def alive(self) -> bool:

@@ -23,15 +23,10 @@ _TROUBLE = (OSError, JobError)
 
 @dataclasses.dataclass
 class Tracked:
-    """What the command knows of its own job.
+    """What the command knows of its own job."""
 
-    Attributes:
-        id: the job's, '' where no store took it.
-        code: exit code to report; None while the run has not come back.
-    """
-
-    id: str = ""
-    code: int | None = None
+    id: str = ""  #: the job's, '' where no store took it
+    code: int | None = None  #: exit code to report; None while the run has not come back
 
     def ended(self, code: int) -> int:
         """Note the exit code; returns it."""

@@ -11,14 +11,16 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    publisher's compiler does not either. A function that only a loop calls is a part of it. Sums
    and products stay in the loop (SpMM in CSR costs as much per value as in COO, which has none
    that do not change), and so does what loads a descriptor (tiles of radius 2). A task begins
-   ``switch_task`` cycles behind the end of the one before. An instruction in ``codes.VISIBLE`` acts
-   when all cycles up to and with its own are over.
+   ``switch_task`` cycles behind the end of the one before, a teardown handler ``TEARDOWN`` later.
+   An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its own are over. A load
+   waits ``load_wait``, unless the straight code before it has read or written the same address.
 2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
    kind: a descriptor is loaded into a DSR first. One in memory that is not known before the program
-   runs costs ``computed`` more; an operand that is a DSR is loaded already. The first step is in
-   the cycle in which the instruction acts, if it can be; of an operation on the fabric that the
-   task waits for, ``fabric_start`` later. The task goes on in the cycle behind the last one, of an
-   asynchronous operation at once.
+   runs costs ``computed`` more; an operand that is a DSR is loaded already. ``@load_to_dsr`` of a
+   descriptor that is known before the run costs 1, of another one ``computed_dsr``. The first step
+   is in the cycle in which the instruction acts, if it can be; of an operation on the fabric that
+   the task waits for, ``fabric_start`` later. The task goes on in the cycle behind the last one, of
+   an asynchronous operation at once.
 3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
    elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
@@ -44,6 +46,13 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
 - ``operands`` of descriptors in memory and on the fabric, WSE-2 and WSE-3: tiles of 3 x 3 and 4 x 5
   of radius 2 and more; checked by tiles of 6 x 6 and 20 x 20.
 - ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
+- ``load_wait`` of WSE-3: what a data task takes (31 cycles, ``pipelined_lww_1d_spike``); checked by
+  what all-reduce takes more from 2 x 2 to 8 x 8 PEs, and by ``pipelined_lww_1d_seg2_spike``.
+- ``computed_dsr`` of WSE-3: four stores, a wait and the load, as in SUMMA; checked by the same. On
+  WSE-2 no published row has such a load: 1 is left there.
+- configuration registers of WSE-3: from starting the counter to reading it 5 cycles go by there;
+  ``TEARDOWN``: the 16 cycles of that task in SUMMA's log, with one of a handler. Both are checked
+  by the constant part of all-reduce's calls alone, so what each has of it is not known.
 - ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
 - ``output_wait``: one value per PE, 10 x 10 on WSE-3; checked by 5 x 5, 20 x 20 and WSE-3's tiles,
   of which it changes one by a cycle.
@@ -58,13 +67,13 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
   nothing is moved.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.machine.codes import Intrinsic, Op, Operand, Type
 
-__all__ = ["ARCHS", "UNROLLED", "Arch", "op_costs", "uncertainty"]
+__all__ = ["ARCHS", "TEARDOWN", "UNROLLED", "Arch", "op_costs", "uncertainty"]
 
 _KINDS = max(len(Intrinsic), len(Type))
 
@@ -76,16 +85,22 @@ class Arch(NamedTuple):
         switch_task: cycles from a task's end to the next one's first instruction.
         operands: cycles that operands add to an operation's issue.
         computed: those that a descriptor in memory adds that is computed at run time.
+        computed_dsr: of loading such a descriptor, or one on the fabric, into a DSR by name.
         fabric_start: those before the first step of an operation on the fabric that the task waits
             for.
         output_wait: those that a word stays in its output queue at least.
+        load_wait: those that a value from the memory comes later.
+        instructions: by an ``Op``, or one and its `type`, what it costs here in place of the table.
     """
 
     switch_task: int
     operands: dict[Operand, int]
     computed: int
+    computed_dsr: int
     fabric_start: int
     output_wait: int
+    load_wait: int
+    instructions: dict[Any, int]
 
 
 _OPERANDS = {
@@ -95,9 +110,16 @@ _OPERANDS = {
     Operand.FIFO: 2,
     Operand.POINTER: 1,
 }
+_REGISTER = 5  # cycles to read or write a configuration register
+_REGISTERS = {
+    Op.CONFIG_GET: _REGISTER,
+    Op.CONFIG_SET: _REGISTER,
+    (Op.INTRINSIC, Intrinsic.TIMER): _REGISTER,
+    (Op.INTRINSIC, Intrinsic.TEARDOWN_EXIT): 2 * _REGISTER,
+}
 ARCHS = {
-    "wse2": Arch(2, _OPERANDS, 3, 0, 0),
-    "wse3": Arch(5, _OPERANDS | {Operand.FABRIC: 6}, 3, 1, 4),
+    "wse2": Arch(2, _OPERANDS, 3, 1, 0, 0, 0, {}),
+    "wse3": Arch(4, _OPERANDS | {Operand.FABRIC: 5}, 3, 6, 1, 4, 1, _REGISTERS),
 }
 
 # Instructions that do not cost one cycle; by type where that decides. The vendor's instructions
@@ -111,6 +133,7 @@ _CYCLES = {
     Op.RETURN: 0,
 }
 _PRODUCT = 12  # of two integers of 32 bits, by products of 16
+TEARDOWN = 15  # cycles before a teardown handler: a task finds out which color it is
 UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
 _DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a vendor's comment; integers as long
 _INTRINSICS = {
@@ -134,7 +157,7 @@ def uncertainty(scalar_share: float) -> float:
     return 0.02 + 0.25 * scalar_share
 
 
-def op_costs() -> np.ndarray:
+def op_costs(arch: Arch = ARCHS["wse2"]) -> np.ndarray:
     """[Ops, kinds] int32: cycles of an instruction by its `type`; integers go by 16 bits."""
     out = np.ones((len(Op), _KINDS), np.int32)
     for op, cycles in _CYCLES.items():
@@ -149,4 +172,6 @@ def op_costs() -> np.ndarray:
         out[op, : len(Type)] = [_DIVISION.get(kind, 50) for kind in Type]
     for intrinsic, cycles in _INTRINSICS.items():
         out[Op.INTRINSIC, intrinsic] = cycles
+    for place, cycles in arch.instructions.items():
+        out[place] = cycles
     return out

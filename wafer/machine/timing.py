@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from wafer.machine.codes import BYTES, Op, Operand, Type
-from wafer.machine.costs import UNROLLED, Arch, op_costs
+from wafer.machine.costs import TEARDOWN, UNROLLED, Arch, op_costs
 from wafer.machine.image import COLUMNS, ENTRIES, Program
 
 __all__ = ["instruction_cycles"]
@@ -20,6 +20,7 @@ _MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
 _ANYWHERE = range(1 << 16)
 _ACCESSES = (Op.LOAD, Op.STORE, Op.MOVE, Op.OPERATE)
+_FORGET = (*_ENDS, Op.STORE, Op.MOVE, Op.OPERATE)  # they write nobody knows where
 
 
 class _Constants(dict[int, int]):
@@ -36,6 +37,19 @@ class _Constants(dict[int, int]):
             self.pop(c if op == Op.OPERATE else a, None)
 
 
+class _Held(set[int]):
+    """Addresses of the values that registers hold, in straight code."""
+
+    def waits(self, op: int, address: int | None) -> bool:
+        """Go on behind an instruction; whether it is a load that waits for the memory."""
+        waits = op == Op.LOAD and address not in self
+        if op in (Op.LOAD, Op.STORE) and address is not None:
+            self.add(address)
+        elif op in _FORGET:
+            self.clear()
+        return waits
+
+
 def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
     """Return the cycles of each instruction; of an OPERATE those before its first step.
 
@@ -46,34 +60,52 @@ def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
     Returns:
         [instructions] int32.
     """
-    code, costs = program.code.tolist(), op_costs()
+    code, costs = program.code.tolist(), op_costs(arch)
     operands = program.tables["operations"][:, _FIRST : _FIRST + 4].tolist()
     targets = {row[2] for row in code if row[0] in _JUMPS}
     out = np.zeros(len(code), np.int32)
-    constants, entries = _Constants(), dict[int, _Constants]()
+    constants, entries, held = _Constants(), dict[int, _Constants](), _Held()
     addresses = dict[int, int | None]()
-    for pc, (op, kind, a, b, c) in enumerate(code):
+    for pc, row in enumerate(code):
+        op, _, a, b, c = row
         if pc in targets:
-            entries[pc], constants = constants, _Constants()
-        if op == Op.OPERATE:
-            out[pc] = costs[op, 0] + _loads(operands[a], b, constants, arch)
-        elif op in (Op.DIV, Op.REM) and kind in _BITS and constants.get(c):
-            out[pc] = _division(op, Type(kind), constants[c], costs)
-        else:
-            out[pc] = costs[op, kind]
+            entries[pc], constants, held = constants, _Constants(), _Held()
+        out[pc] = _own(row, operands, constants, costs, arch)
+        known = constants.get(b if op in (Op.LOAD, Op.OPERATE) else a)
         if op in _ACCESSES:
-            addresses[pc] = constants.get(b if op in (Op.LOAD, Op.OPERATE) else a)
+            addresses[pc] = known
+        out[pc] += arch.load_wait * held.waits(op, None if known is None else known + c)
         constants.follow(op, a, b, c)
     moved = _hoisted(program, {pc: _bytes(code[pc], at, operands) for pc, at in addresses.items()})
     out[[*moved]] = 0
     for before, _ in set(moved.values()):
-        out[before] += costs[Op.LOAD, 0]
+        out[before] += costs[Op.LOAD, 0] + arch.load_wait
+    for pc in {int(pc) for pc in program.teardown_handlers if pc >= 0}:
+        out[pc] += TEARDOWN
     for end, (op, _, start, _, _) in enumerate(code):
         if op == Op.JUMP and start < end:
             trips = _trips(code, start, end, entries[start])
             if trips is not None and trips * out[start + 2 : end - 1].sum() <= UNROLLED:
                 out[[start, start + 1, end - 1, end]] = 0
     return out
+
+
+def _own(
+    row: list[int],
+    operands: list[list[int]],
+    constants: _Constants,
+    costs: np.ndarray,
+    arch: Arch,
+) -> int:
+    """Return the cycles of an instruction by its operands and the constants before it."""
+    op, kind, a, b, c = row
+    if op == Op.OPERATE:
+        return costs[op, 0] + _loads(operands[a], b, constants, arch)
+    if op == Op.LOAD_DSR and b not in constants:
+        return arch.computed_dsr
+    if op in (Op.DIV, Op.REM) and kind in _BITS and constants.get(c):
+        return _division(op, Type(kind), constants[c], costs)
+    return costs[op, kind]
 
 
 def _loads(kinds: list[int], register: int, constants: _Constants, arch: Arch) -> int:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from models.errors import SectionError, did_you_mean
-from models.sections import Bool, Choice, Section, parse
+from models.sections import Bool, Choice, Section, Spelling, parse
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["SCHEDULERS", "Schedule", "Schedules", "parse_schedules", "schedule_class"]
@@ -65,6 +65,11 @@ def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
     return xp.sum(xp.asarray(milestones, xp.float32) <= t[..., None], axis=-1)
 
 
+def _until_2_0(**names: str) -> dict[str, Spelling]:
+    """Return names that keys had until release 2.0; older name -> field."""
+    return {old: Spelling(key, (2, 1)) for old, key in names.items()}
+
+
 class _Open(Schedule):
     total_iters: PositiveInt | None = None  #: steps the schedule lasts; the next of a list follows
 
@@ -72,14 +77,15 @@ class _Open(Schedule):
 class _FromInitial(
     _Open,
     legacy={
-        **dict.fromkeys(("initial_val", "learning_rate", "base_lr"), "initial_learning_rate"),
+        "initial_val": "initial_learning_rate",
         "end_val": "end_learning_rate",
+        **_until_2_0(learning_rate="initial_learning_rate", base_lr="initial_learning_rate"),
     },
 ):
     initial_learning_rate: NonNegativeFloat  #: value at the first step
 
 
-class _Timed(_FromInitial, legacy={"steps": "total_iters", "decay_steps": "total_iters"}):
+class _Timed(_FromInitial, legacy=_until_2_0(steps="total_iters", decay_steps="total_iters")):
     total_iters: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
@@ -165,7 +171,7 @@ class CosineDecay(_Timed):
         return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
 
-class CosineAnnealing(_FromInitial, legacy={"t_max": "T_max"}):
+class CosineAnnealing(_FromInitial, legacy=_until_2_0(t_max="T_max")):
     """A cosine of half period ``T_max``; rises again after it."""
 
     T_max: PositiveInt  #: steps of half a period
@@ -175,7 +181,7 @@ class CosineAnnealing(_FromInitial, legacy={"t_max": "T_max"}):
         return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
-class CosineAnnealingWarmRestarts(_FromInitial, legacy={"t_0": "T_0", "t_mult": "T_mult"}):
+class CosineAnnealingWarmRestarts(_FromInitial, legacy=_until_2_0(t_0="T_0", t_mult="T_mult")):
     """A falling half cosine of ``T_0`` steps, restarted; each period ``T_mult`` times longer."""
 
     T_0: PositiveInt  #: steps until the first restart
@@ -215,7 +221,11 @@ class MultiStep(_FromInitial):
 
 
 class PiecewiseConstant(
-    _Open, legacy={"values": "learning_rates", "vals": "learning_rates", "boundaries": "milestones"}
+    _Open,
+    legacy={
+        "vals": "learning_rates",
+        **_until_2_0(values="learning_rates", boundaries="milestones"),
+    },
 ):
     """``learning_rates[i + 1]`` from step ``milestones[i]`` on."""
 

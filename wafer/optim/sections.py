@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from models.errors import SectionError, did_you_mean
-from models.sections import Bool, Section, parse
+from models.sections import Bool, Section, Spelling, parse
 from models.user.code import call, check_arguments, find, is_own
 from wafer.errors import ConfigError, Problem
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
@@ -58,7 +58,7 @@ def _loss_scale(value: Any) -> Any:
     return number
 
 
-class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
+class Optimizer(Section, legacy={"weight_decay_rate": Spelling("weight_decay", (2, 1))}):
     """What every optimizer takes."""
 
     needs_dense: ClassVar[bool] = False

@@ -17,19 +17,12 @@ _HEADS = ("", "PYTORCH MODULE NAME", "CSX TIME (in ms)", "% CSX TIME")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One module's share.
+    """One module's share."""
 
-    Attributes:
-        module: parameter path with .fwd, .bwd or .upd.
-        time_ms: self time over all profiled steps, all threads added, ms.
-        percent: of the time of all operations.
-        count: operations executed.
-    """
-
-    module: str
-    time_ms: float
-    percent: float
-    count: int
+    module: str  #: parameter path with .fwd, .bwd or .upd
+    time_ms: float  #: self time over all profiled steps, all threads added, ms
+    percent: float  #: of the time of all operations
+    count: int  #: operations executed
 
 
 def summarize(operations: Sequence[Operation]) -> list[Row]:

@@ -15,25 +15,15 @@ __all__ = ["Operation", "read_operations"]
 
 @dataclasses.dataclass
 class Operation:
-    """One execution of one instruction.
+    """One execution of one instruction."""
 
-    Attributes:
-        module: parameter path and phase, 'layers_0/attn.fwd'.
-        instruction: XLA's name.
-        line: thread or stream it ran on.
-        start_ns: begin on the trace's clock, ns.
-        duration_ns: until its end, ns.
-        self_ns: the same without the operations nested inside, ns.
-        program: tells programs apart.
-    """
-
-    module: str
-    instruction: str
-    line: str
-    start_ns: float
-    duration_ns: float
-    self_ns: float
-    program: tuple[Any, ...] = ()
+    module: str  #: parameter path and phase, 'layers_0/attn.fwd'
+    instruction: str  #: XLA's name
+    line: str  #: thread or stream it ran on
+    start_ns: float  #: begin on the trace's clock, ns
+    duration_ns: float  #: until its end, ns
+    self_ns: float  #: the same without the operations nested inside, ns
+    program: tuple[Any, ...] = ()  #: tells programs apart
 
 
 def read_operations(

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import logging.handlers
 import pathlib
 import time
 
@@ -10,9 +11,11 @@ from rich.logging import RichHandler
 
 from models.errors import plain
 
-__all__ = ["CONSOLE", "log_folder", "setup_logging"]
+__all__ = ["CONSOLE", "keep_lines", "log_folder", "setup_logging"]
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
+# Lines before run.log is open, at most so many; flushed into it alone
+_EARLIER = logging.handlers.MemoryHandler(1000, logging.CRITICAL + 1, flushOnClose=False)
 _PACKAGES = ("wafer", "models", "sparsity", "vsl")
 
 
@@ -38,8 +41,20 @@ class _PlainHandler(logging.Handler):
             self.handleError(record)
 
 
+def keep_lines() -> None:
+    """Keep log lines for the terminal and for run.log, which the run's file has to name first."""
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, _PlainHandler | RichHandler)]:
+        root.removeHandler(old)  # of a run before in this process
+    _EARLIER.buffer.clear()
+    root.addHandler(_EARLIER)
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel("INFO")
+
+
 def setup_logging(level: str) -> None:
-    """Show our packages' log lines at ``level``, warnings of all others."""
+    """Show our packages' log lines at ``level``, warnings of all others; also lines kept so far."""
+    kept = [_EARLIER] if _EARLIER in logging.getLogger().handlers else []
     handler: logging.Handler
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
@@ -47,10 +62,14 @@ def setup_logging(level: str) -> None:
     else:
         handler = _PlainHandler()
         handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.ERROR, handlers=[handler, *kept], force=True)
     logging.captureWarnings(capture=True)
     for package in _PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
+    logged = [r for r in _EARLIER.buffer if logging.getLogger(r.name).isEnabledFor(r.levelno)]
+    _EARLIER.buffer = logged if kept else []
+    for record in _EARLIER.buffer:
+        handler.handle(record)
 
 
 def _link(path: pathlib.Path, target: str) -> None:
@@ -87,4 +106,7 @@ def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)
+    _EARLIER.setTarget(handler)
+    _EARLIER.flush()
+    root.removeHandler(_EARLIER)
     return folder

@@ -12,7 +12,7 @@ from models.errors import SectionError, did_you_mean
 from models.paths import named_leaves
 from models.sections import Section, parse
 from wafer.config import parse_config
-from wafer.config.trainer_form import upgrade
+from wafer.config.trainer_form import upgrade_file
 from wafer.engines.choose import check
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
@@ -188,7 +188,7 @@ class _Bases:
         if name not in self._read:
             raw, _ = read_yaml(self._folder / name)
             if isinstance(raw, Mapping) and isinstance(raw.get("trainer"), Mapping):
-                raw = upgrade(raw["trainer"]).sections
+                raw = upgrade_file(raw).sections
             if not isinstance(raw, Mapping) or "trainer" in raw:
                 message = f"{name}: expected the sections of one run (model, runconfig, ...)"
                 raise ConfigError([Problem((), message)])

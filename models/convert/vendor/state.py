@@ -60,20 +60,14 @@ KEYS: Mapping[str, Mapping[str, str]] = {
 
 
 class OptimizerState(NamedTuple):
-    """What a file holds besides the weights.
+    """What a file holds besides the weights."""
 
-    moments: by the vendor's key and our parameter path, arrays in our layout
-    scalars: by the vendor's key, of the first parameter that has it
-    scheduled: finished steps of the schedule
-    scaler: of the loss scaler, by the vendor's keys
-    step: the global step
-    """
-
+    #: by the vendor's key and our parameter path, arrays in our layout
     moments: dict[str, dict[str, np.ndarray]]
-    scalars: dict[str, float]
-    scheduled: int
-    scaler: dict[str, float]
-    step: int
+    scalars: dict[str, float]  #: by the vendor's key, of the first parameter that has it
+    scheduled: int  #: finished steps of the schedule
+    scaler: dict[str, float]  #: of the loss scaler, by the vendor's keys
+    step: int  #: the global step
 
 
 def is_constant(name: str) -> bool:

@@ -93,9 +93,26 @@ def test_scales_and_rotary_order_are_brought_into_hugging_faces_form(form, tmp_p
         ({"name": "t5", "attention_type": "scaled_dot_product"}, "attention scale: "),
     ],
 )
-def test_what_hugging_face_cannot_compute_is_refused(settings, message):
-    with pytest.raises(ValueError, match=f"cannot compute this model:\n(.*\n)*.*{message}"):
-        config_to_hf(models.build(TINY | settings).config)
+def test_what_hugging_face_cannot_compute_is_refused(settings, message, tmp_path):
+    model, says = models.build(TINY | settings), f"this model:\n(.*\n)*.*{message}"
+    with pytest.raises(ValueError, match=f"cannot compute {says}"):
+        config_to_hf(model.config)
+    with pytest.raises(ValueError, match=f"cannot compute {says}"):
+        models.to_hf(model, {}, tmp_path)  # before any weight is looked at
+
+
+def test_an_encoder_without_segments_is_written_with_zeros(tmp_path):
+    """As the vendor's RoBERTa, and its BERT under disable_nsp."""
+    model = models.build(TINY | {"name": "roberta", "num_segments": None})
+    params = shaken(model)
+    models.to_hf(model, params, tmp_path)
+    read, theirs = models.from_hf(tmp_path)
+    assert read.config.num_segments == 2
+    ids = jnp.arange(2, 10, dtype=jnp.int32)
+    batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([8]), 8))
+    outs = [jax.tree.leaves(own.apply(p, batch)) for own, p in ((model, params), (read, theirs))]
+    for one, other in zip(*outs, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", [n for n, e in MODELS.items() if e.hf and e.family != "dpr"])

@@ -328,8 +328,8 @@ REFUSED = [
         "num_wgt_servers: 25: expected less than or equal to 24",
     ),
     (
-        {"runconfig": {"max_checkpoints": 1, "keep_checkpoint_max": 1}},
-        "is the older spelling of 'max",
+        {"runconfig": {"max_checkpoints": 1, "keep_checkpoint_max": 2}},
+        "is another spelling of 'max",
     ),
     (
         {"runconfig": {"num_csx": 3}},

@@ -6,6 +6,7 @@ from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS
 
 from models import registry
+from models.errors import SectionError
 from wafer.cli import main
 from wafer.config import load_all, parse_config
 from wafer.config.releases import convert_file
@@ -333,3 +334,40 @@ def test_the_order_of_rows_was_random_until_23():
     rows = {"data_processor": "T5HDF5DataProcessor", "data_dir": "there"}
     file, _ = convert_file({"model": {}, "train_input": rows}, "t5", (2, 2), (2, 4))
     assert file["trainer"]["fit"]["train_dataloader"]["use_vsl"] is False
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gptj", "t5", "bert"])
+def test_each_renamed_key_has_its_older_name_in_older_files(name):
+    """A class names the release of a spelling; files of either side say the same."""
+    cls = registry.config_class(name)
+    for old, (key, since, flag, code) in cls.legacy.items():
+        if since is None or code not in ("", name):
+            continue
+        value, older = (flag[True], True) if flag else (False, False)
+        before, after = (since[0] - (since[1] == 0), 9 if since[1] == 0 else since[1] - 1), since
+        back = convert_file({"model": {key: value}}, name, after, before)[0]["model"]
+        assert (back[old], key in back) == (older, False)
+        assert convert_file({"model": back}, name, before, after)[0]["model"][key] == value
+
+
+def test_a_flag_of_an_older_release_takes_true_and_false_alone():
+    llama = {"name": "llama", **SIZES}
+    assert registry.parse_config(llama).norm_type == "rmsnorm"
+    assert registry.parse_config(llama | {"use_rms_norm": False}).norm_type == "layernorm"
+    assert registry.parse_config(llama | {"use_rms_norm": None}).norm_type == "rmsnorm"
+    biasless = registry.parse_config(
+        {"name": "gptj", **SIZES, "rotary_dim": 2, "use_biasless_norm": True}
+    )
+    assert biasless.norm_type == "biasless-layernorm"
+    for change, says in (
+        ({"use_rms_norm": "yes"}, "use_rms_norm: 'yes': expected true or false"),
+        (
+            {"use_rms_norm": True, "norm_type": "layernorm"},
+            "use_rms_norm: is another spelling of 'norm_type', which is 'layernorm'; keep one",
+        ),
+    ):
+        with pytest.raises(SectionError, match=says):
+            registry.parse_config(llama | change)
+    labels = {"name": "bert-sequence-classifier", **SIZES, "num_classes": 3, "num_labels": 4}
+    with pytest.raises(SectionError, match="num_classes: is another spelling of 'num_labels'"):
+        registry.parse_config(labels)

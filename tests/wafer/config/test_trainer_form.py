@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from models import registry
 from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
@@ -275,3 +276,40 @@ def test_samples_to_skip_are_the_runs():
     up = upgrade({"init": {"callbacks": [{"SkipSamples": {"n": 8}}]}})
     assert up.sections["runconfig"] == {"skip_samples": 8}
     assert not up.left
+
+
+EXPERTS = """
+trainer:
+  init:
+    model:
+      {name: mixtral, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
+       filter_size: 16, max_position_embeddings: 8, moe: {num_experts: 4}}
+    optimizer: {SGD: {}}
+    schedulers: [ConstantLR: {learning_rate: 0.1}]
+    loop: {max_steps: 1}
+  fit:
+    train_dataloader:
+      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
+       batch_size: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "weight", "line"),
+    [
+        (("", ""), 0.0, "of release 2.4; for 2.3's add `release: '2.3'` above it"),
+        (("moe:", "pad_rope: false, moe:"), 0.01, "2.3, the last one with model.pad_rope"),
+        (("\ntrainer", "release: '2.3'\ntrainer"), 0.01, ""),
+        (("\ntrainer", "release: '2.9'\ntrainer"), 0.0, ""),
+    ],
+)
+def test_the_release_of_a_trainer(tmp_path, caplog, change, weight, line):
+    (tmp_path / "params.yaml").write_text(EXPERTS.replace(*change))
+    with caplog.at_level(logging.INFO):
+        cfg = load(tmp_path / "params.yaml")
+    assert registry.parse_config(cfg.model).moe.load_balancing_loss_coef == weight
+    assert ("has the defaults" in caplog.text) == bool(line)
+    assert line in caplog.text
+    out = tmp_path / "out.yaml"  # the release goes along
+    assert main(["config", "upgrade", str(tmp_path / "params.yaml"), "-o", str(out)]) == 0
+    assert load(out) == cfg

@@ -150,7 +150,7 @@ def test_the_default_of_a_data_processor_changes_nothing():
     for name in TABLES["processors"].keys() & DATA_PROCESSORS.keys():
         cls = DATA_PROCESSORS[name]
         for key, rows in TABLES["processors"][name].items():
-            field = cls.model_fields.get(cls.legacy.get(key, key))
+            field = cls.model_fields.get(cls.legacy[key].key if key in cls.legacy else key)
             if field is None or field.is_required() or key in _UNREAD.split():
                 continue
             default = field.get_default(call_default_factory=True)

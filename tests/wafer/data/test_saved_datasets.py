@@ -116,5 +116,5 @@ def test_wrong_folders_are_said(tmp_path):
     (folder / "data-00000-of-00002.arrow").write_bytes(whole[:300])
     with pytest.raises(DataError, match=r"c/data-00000-of-00002.arrow: cannot be read"):
         read(tmp_path, folder)
-    with pytest.raises(SectionError, match=r"older spelling of 'max_sequence_length'"):
+    with pytest.raises(SectionError, match=r"another spelling of 'max_sequence_length'"):
         read(tmp_path, max_sequence_length=8)

@@ -189,6 +189,44 @@ def test_every_operation_loads_its_descriptors_and_a_computed_one_takes_longer()
     assert between(first + "---\n" + jump + operate) == 1 + once + 3 * computed
 
 
+def test_a_descriptor_computed_at_run_time_takes_longer_to_load_into_a_dsr():
+    """On WSE-3 6 cycles: four stores, a wait and the load; 1 if it is known before."""
+    known = "memory r10 4000 5\nfabric r11 0 5\nconst r12 0\n"
+    computed = "add.i64 r10 r10 r12\nadd.i64 r11 r11 r12\n---\n"
+    loads = "load_dsr file=1 id=0 kind=MEMORY at=r10\nload_dsr file=0 id=0 kind=FABRIC at=r11"
+    fabric = ".fabric sends=1 queue=2 color=0"
+    for arch, once in (("wse2", 1), ("wse3", 6)):
+        assert between(known + "---\n" + loads, fabric, arch) == 2
+        assert between(known + computed + loads, fabric, arch) == 2 * once
+
+
+@pytest.mark.parametrize(
+    ("code", "wse2", "wse3"),
+    [
+        ("load.u16 r2 r1 0", 1, 2),
+        ("load.u16 r2 r1 0\nload.u16 r3 r1 0", 2, 3),  # it is in a register
+        ("load.u16 r2 r1 0\nload.u16 r3 r1 2", 2, 4),
+        ("store.u16 r1 r4 0\nconst r1 40\nload.u16 r3 r1 0", 2, 2),
+        ("load.u16 r2 r1 0\nstore.u16 r1 r4 2\nconst r1 40\nload.u16 r3 r1 0", 3, 4),  # beside it
+        ("load.u16 r2 r1 0\nmove r1 r4 2\nload.u16 r3 r1 0", 3, 5),
+        ("load.u16 r2 r1 0\nstore.u16 r6 r4 0\nload.u16 r3 r1 0", 3, 5),  # nobody knows where to
+        ("load.u16 r2 r6 0\nload.u16 r3 r6 0", 2, 4),  # nor where from
+        ("load.u16 r2 r1 0\njump on\non:\nconst r1 40\nload.u16 r3 r1 0", 3, 5),
+    ],
+)
+def test_a_value_from_the_memory_comes_a_cycle_later_on_wse3(code, wse2, wse3):
+    before = "const r5 20\nadd.u16 r6 r5 r5\nconst r1 40\nconst r4 60\n---\n"
+    assert between(before + code) == wse2
+    assert between(before + code, arch="wse3") == wse3
+
+
+def test_configuration_registers_take_five_cycles_on_wse3():
+    code = "const r1 0x7f20\n---\nconfig_get r2 r1\nconfig_set r1 r2"
+    fabric = ".fabric sends=1 queue=2 color=0"
+    assert between(code, fabric) == 2
+    assert between(code, fabric, arch="wse3") == 10
+
+
 def test_a_step_ends_with_a_row():
     """Rows of 6 in steps of 4: two of each row. Rows of 8 in steps of 8 and of all elements."""
     for columns, per_row in ((6, 2), (8, 2), (10, 3)):
@@ -327,7 +365,7 @@ def test_instructions_of_a_task_and_steps_of_operations_take_turns(arch):
     assert ends[1] - ends[0] == 30
 
 
-@pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 5)])
+@pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 4)])
 def test_a_loop_and_a_task_switch(arch, switch):
     """100 times one subtraction and one jump; then local task 9, which stamps."""
     text = """

@@ -187,7 +187,7 @@ def test_jits_once_for_all_steps_and_returns_float32():
         ),
         (
             spec("Linear", total_iters=2, steps=3, **ONE, end_learning_rate=0),
-            "steps: is the older spelling of 'total_iters'; keep one",
+            "steps: is another spelling of 'total_iters', which is 2; keep one",
         ),
         ([0.1, 0.2], "[0]: 0.1: expected a mapping with the key 'scheduler'"),
         (

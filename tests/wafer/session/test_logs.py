@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from wafer.session.logs import log_folder
+from wafer.session.logs import keep_lines, log_folder, setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,27 @@ def test_a_copy_that_followed_links_runs_again(tmp_path):
     assert os.readlink(latest) == "gone"
     assert os.readlink(latest) != log_folder(tmp_path / "copy", "train").name
     assert latest.exists()
+
+
+def test_lines_before_the_runs_folder_is_known_are_in_its_log(tmp_path, monkeypatch, capsys):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    for name in ("wafer", "models", "sparsity", "vsl"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+    log = logging.getLogger("wafer.config")
+    for level in ("WARNING", "INFO"):
+        keep_lines()
+        log.info("defaults of 2.4")
+        log.warning("no effect")
+        setup_logging(level)
+        log.warning("set up")
+        text = (log_folder(tmp_path / level, "train") / "run.log").read_text()
+        lines = [line.partition("wafer.config ")[2] for line in text.splitlines()]
+        info = ["defaults of 2.4"] * (level == "INFO")
+        assert lines == [*info, "no effect", "set up"]
+        assert ("defaults" in capsys.readouterr().out) == bool(info)
+        root.handlers[-1].close()
+    logging.captureWarnings(capture=False)
 
 
 def test_a_file_system_without_links_stops_no_run(tmp_path, monkeypatch):

@@ -27,28 +27,17 @@ class ScalingPlan:
 
     The batch is the configuration's for one system and grows with N (weak scaling, as the vendor
     scales): every system keeps its share.
-
-    Attributes:
-        name: of the model.
-        machine: the roofline used.
-        predictions: one per N.
-        parameters: how many the model has.
-        tokens: of a step of one system.
-        store_bytes: weights and optimizer state that MemoryX holds.
-        pipeline: names of the stages that a pipeline of it would have.
-        micro_batches: of a pipelined step.
-        copies: of the pipeline, which share the micro-batches.
     """
 
-    name: str
-    machine: "Machine"
-    predictions: "tuple[Prediction, ...]"
-    parameters: int
-    tokens: int
-    store_bytes: int
-    pipeline: tuple[str, ...]
-    micro_batches: int
-    copies: int = 1
+    name: str  #: of the model
+    machine: "Machine"  #: the roofline used
+    predictions: "tuple[Prediction, ...]"  #: one per N
+    parameters: int  #: how many the model has
+    tokens: int  #: of a step of one system
+    store_bytes: int  #: weights and optimizer state that MemoryX holds
+    pipeline: tuple[str, ...]  #: names of the stages that a pipeline of it would have
+    micro_batches: int  #: of a pipelined step
+    copies: int = 1  #: of the pipeline, which share the micro-batches
 
     def table(self, *, stages: bool = False) -> str:
         """Write the predictions as text.

@@ -23,15 +23,10 @@ _SIDES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 
 
 @dataclasses.dataclass(frozen=True)
 class Inference:
-    """What a wafer is to write.
+    """What a wafer is to write."""
 
-    Attributes:
-        context: tokens of a sequence whose keys and values are kept.
-        sequences: that are written at once, by each copy.
-    """
-
-    context: int
-    sequences: int = 1
+    context: int  #: tokens of a sequence whose keys and values are kept
+    sequences: int = 1  #: that are written at once, by each copy
 
 
 def decoding_graph(graph: Graph, inference: Inference) -> Graph:

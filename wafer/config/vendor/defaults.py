@@ -148,13 +148,12 @@ _INPUTS = (
     _Default("T5HDF5DataProcessor", "use_vsl", True, "2.3-2.10"),
     *(_Default(f"{own}DataProcessor", "shuffle", True, "1.6-2.10") for own in _SHUFFLED),
 )
-# Other spellings: a given one keeps the default of its row away
-_SPELLINGS = {
-    "use_embedding_layer_norm": ("embedding_layer_norm",),
+# Keys that keep the default of another one away, beside its other spellings
+_INSTEAD = {
     "use_pre_encoder_decoder_layer_norm": ("norm_first",),
     "lm_loss_weight": ("loss_weight",),
     "nonlinearity": ("encoder_nonlinearity",),
-    "fp16_type": ("use_bfloat16", "compute_dtype"),
+    "fp16_type": ("compute_dtype",),
     "rotary_fraction": ("rotary_dim",),
 }
 
@@ -276,4 +275,10 @@ def _of_input(section: Mapping[str, Any], release: Release | None) -> dict[str, 
 
 
 def _given(model: dict[str, Any], key: str) -> bool:
-    return not model.keys().isdisjoint((key, *_SPELLINGS.get(key, ())))
+    """Whether a section, or a part of one, has a key or what replaces it."""
+    from models.registry import config_class  # imports jax
+
+    name = model.get("name")
+    legacy = config_class(name if name in MODELS else "bert").legacy  # towers have no name
+    others = [old for old, spelling in legacy.items() if spelling.key == key]
+    return not model.keys().isdisjoint((key, *others, *_INSTEAD.get(key, ())))

@@ -6,14 +6,14 @@ The vendor's public source at each release tag is the reference.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wafer.config.vendor.parts import PARTS
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "translate"]
+__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "release_of", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
@@ -62,7 +62,6 @@ _ONLY = (
     ("initializer_factor", "2.4-2.10", 1, _OTHER),
     ("rel_distance_mode", "2.4-2.10", "default", _OTHER),
     ("use_sink_token", "2.10-2.10", False, "write attention_sink_tokens"),
-    ("use_biasless_norm", "1.9-1.9", False, "write norm_type: biasless-layernorm"),
     ("lr_adjustment_groups", "2.4-2.10", None, "write optimizer.adjust_learning_rate"),
     (
         "attention_chunk_size attention_vertical_column_spacing attention_vertical_column_width "
@@ -142,7 +141,8 @@ KEYS = (
         "2.2-2.10",
         "of generation, for which `wafer generate` has flags",
     ),
-    Row("model", "pad_rope use_experimental_flex_api", "2.2-2.10", "one value, two ways to it"),
+    Row("model", "pad_rope", "2.2-2.3", "one value, two ways to it"),
+    Row("model", "use_experimental_flex_api", "2.5-2.10", "one value, two ways to it"),
     Row("model.lora_params", "fan_in_fan_out", "1.9-2.10", "kernels are always [in, out]"),
     Row("model.lora_params", "merge_weights", "1.9-2.10", "`wafer finalize --fold_lora` merges"),
     Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
@@ -215,6 +215,34 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         if isinstance(section, dict):
             _apply(out, KEYS, name, section, name)
     return out
+
+
+def release_of(sections: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the release whose defaults the sections of a trainer have, and the key that shows it.
+
+    The form came with 2.3; from 2.4 on, no release changed a default that a published trainer left
+    out. So a trainer is of 2.3 where it has a key that 2.4 lacks, and else read by 2.4's defaults.
+
+    Args:
+        sections: of one trainer, as ``trainer_form.upgrade`` returns them.
+
+    Returns:
+        ('2.3', dotted key) or ('2.4', '').
+    """
+    for name, section in sections.items():
+        for path, key in _paths(section, name):
+            row = _row(KEYS, path, key, section)
+            if row is not None and _release(row.releases.partition("-")[2]) == (2, 3):
+                return "2.3", f"{path}.{key}"
+    return "2.4", ""
+
+
+def _paths(section: Any, path: str) -> Iterator[tuple[str, str]]:
+    """List the keys of a section and of the parts of a model: (path of the section, key)."""
+    for key, value in section.items() if isinstance(section, dict) else ():
+        yield path, key
+        if key in PARTS:
+            yield from ((path, inner) for _, inner in _paths(value, path))
 
 
 def _name(out: Translated, model: dict[str, Any]) -> None:

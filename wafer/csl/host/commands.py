@@ -27,27 +27,20 @@ class Task:
     """Anything asked for; the handle of a call with ``nonblock=True``.
 
     Attributes:
-        what: in words, for messages.
         done: whether it has happened.
     """
 
-    what: str
+    what: str  #: in words, for messages
     finished: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass(eq=False)
 class HostCall(Task):
-    """A function called on some PEs; each takes it up after the calls before.
+    """A function called on some PEs; each takes it up after the calls before."""
 
-    Attributes:
-        at: columns and rows of the PEs.
-        function: exported name.
-        words: arguments as registers hold them.
-    """
-
-    at: list[tuple[int, int]]
-    function: str
-    words: list[int]
+    at: list[tuple[int, int]]  #: columns and rows of the PEs
+    function: str  #: exported name
+    words: list[int]  #: arguments as registers hold them
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Hand it to the machine, which keeps the order."""
@@ -58,29 +51,17 @@ class HostCall(Task):
 
 @dataclasses.dataclass(eq=False)
 class Copy(Task):
-    """Memory of PEs written from, or read into, the host's array.
+    """Memory of PEs written from, or read into, the host's array."""
 
-    Attributes:
-        image: of the program.
-        rectangle: of PEs.
-        symbol: exported pointer; the memory begins where it points when the copy happens.
-        places: [height, width, items]; of each item in the array.
-        stride: elements from one item to the next in memory.
-        bits: of an element, 16 or 32.
-        array: [n] of 32-bit items.
-        to_host: the direction.
-        free_since: cycle at which no call held it back.
-    """
-
-    image: Image
-    rectangle: Rectangle
-    symbol: str
-    places: np.ndarray
-    stride: int
-    bits: int
-    array: np.ndarray
-    to_host: bool
-    free_since: int | None = None
+    image: Image  #: of the program
+    rectangle: Rectangle  #: of PEs
+    symbol: str  #: exported pointer; the memory begins where it points when the copy happens
+    places: np.ndarray  #: [height, width, items]; of each item in the array
+    stride: int  #: elements from one item to the next in memory
+    bits: int  #: of an element, 16 or 32
+    array: np.ndarray  #: [n] of 32-bit items
+    to_host: bool  #: the direction
+    free_since: int | None = None  #: cycle at which no call held it back
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Copy, if the PEs are free and the program has settled."""
@@ -145,19 +126,12 @@ class Copy(Task):
 
 @dataclasses.dataclass(eq=False)
 class Collect(Task):
-    """Words that PEs send to the host on a stream.
+    """Words that PEs send to the host on a stream."""
 
-    Attributes:
-        stream: its color.
-        rectangle: of PEs.
-        places: [height, width, items]; of each word in the array.
-        array: [n] uint32.
-    """
-
-    stream: int
-    rectangle: Rectangle
-    places: np.ndarray
-    array: np.ndarray
+    stream: int  #: its color
+    rectangle: Rectangle  #: of PEs
+    places: np.ndarray  #: [height, width, items]; of each word in the array
+    array: np.ndarray  #: [n] uint32
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Take the words once all are there."""
@@ -180,17 +154,11 @@ class Collect(Task):
 
 @dataclasses.dataclass(eq=False)
 class Receive(Task):
-    """Words that leave the fabric by a port of the host.
+    """Words that leave the fabric by a port of the host."""
 
-    Attributes:
-        stream: the port by which they leave.
-        first: how many left for those who received before.
-        array: [n] uint32.
-    """
-
-    stream: HostPort
-    first: int
-    array: np.ndarray
+    stream: HostPort  #: the port by which they leave
+    first: int  #: how many left for those who received before
+    array: np.ndarray  #: [n] uint32
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Take the words once all are there."""

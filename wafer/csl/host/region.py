@@ -27,37 +27,23 @@ class MemcpyDataType(enum.IntEnum):
 
 
 class Options(NamedTuple):
-    """How to move items.
+    """How to move items."""
 
-    Attributes:
-        streaming: by a color, every item as a wavelet of 32 bits; otherwise memory is copied.
-        order: of the host's array.
-        data_type: of the elements in memory.
-        nonblock: return before it has happened.
-    """
-
+    #: by a color, every item as a wavelet of 32 bits; otherwise memory is copied
     streaming: bool = False
-    order: MemcpyOrder = MemcpyOrder.ROW_MAJOR
-    data_type: MemcpyDataType = MemcpyDataType.MEMCPY_32BIT
-    nonblock: bool = False
+    order: MemcpyOrder = MemcpyOrder.ROW_MAJOR  #: of the host's array
+    data_type: MemcpyDataType = MemcpyDataType.MEMCPY_32BIT  #: of the elements in memory
+    nonblock: bool = False  #: return before it has happened
 
 
 class CopyRegion(NamedTuple):
-    """What is moved.
+    """What is moved."""
 
-    Attributes:
-        rectangle: of PEs.
-        items: of each PE.
-        options: how.
-        same_along: as in ``places``.
-        stride: elements from one item to the next in memory.
-    """
-
-    rectangle: Rectangle
-    items: int
-    options: Options
-    same_along: str = ""
-    stride: int = 1
+    rectangle: Rectangle  #: of PEs
+    items: int  #: of each PE
+    options: Options  #: how
+    same_along: str = ""  #: as in ``places``
+    stride: int = 1  #: elements from one item to the next in memory
 
     @classmethod
     def of(

@@ -23,15 +23,10 @@ class AllocationError(ValueError):
 
 
 class ColorGroup(NamedTuple):
-    """Colors that connections make one: words keep their color on the way.
+    """Colors that connections make one: words keep their color on the way."""
 
-    Attributes:
-        names: full names of the colors.
-        value: the number that the script gives it, if it gives one.
-    """
-
-    names: tuple[str, ...]
-    value: int | None
+    names: tuple[str, ...]  #: full names of the colors
+    value: int | None  #: the number that the script gives it, if it gives one
 
     @property
     def text(self) -> str:

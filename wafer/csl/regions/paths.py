@@ -13,17 +13,11 @@ Test = Callable[[Cell], bool]
 
 
 class Hop(NamedTuple):
-    """A router of a path.
+    """A router of a path."""
 
-    Attributes:
-        cell: of the fabric.
-        enters: side by which words come.
-        leaves: side by which they go.
-    """
-
-    cell: Cell
-    enters: Route
-    leaves: Route
+    cell: Cell  #: of the fabric
+    enters: Route  #: side by which words come
+    leaves: Route  #: side by which they go
 
 
 def find_path(

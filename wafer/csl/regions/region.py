@@ -42,24 +42,15 @@ class Tiled(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class RegionPort:
-    """An edge of a region by which words of a color enter or leave; one word stream for each PE.
+    """An edge of a region by which words of a color enter or leave; one word stream for each PE."""
 
-    Attributes:
-        region: of the port.
-        painted: its color, and the sides that are not the edge's.
-        edge: of the region.
-        size: words of all PEs together.
-        name: with the region's.
-        is_input: whether words enter.
-        users: line of the connection or stream that uses it, if any does.
-    """
-
-    region: "CodeRegion"
-    painted: Painted
-    edge: Edge
-    size: int
-    name: str
-    is_input: bool
+    region: "CodeRegion"  #: of the port
+    painted: Painted  #: its color, and the sides that are not the edge's
+    edge: Edge  #: of the region
+    size: int  #: words of all PEs together
+    name: str  #: with the region's
+    is_input: bool  #: whether words enter
+    #: line of the connection or stream that uses it, if any does
     users: list[Position] = dataclasses.field(default_factory=list)
 
     @property
@@ -290,16 +281,9 @@ class CodeRegion:
 
 
 class LayoutPlan(NamedTuple):
-    """A whole layout.
+    """A whole layout."""
 
-    Attributes:
-        arch: 'wse2' or 'wse3'.
-        regions: in order.
-        connections: output port, input port.
-        streams: ports that the host uses.
-    """
-
-    arch: str
-    regions: list[CodeRegion]
-    connections: list[tuple[RegionPort, RegionPort]]
-    streams: list[RegionPort]
+    arch: str  #: 'wse2' or 'wse3'
+    regions: list[CodeRegion]  #: in order
+    connections: list[tuple[RegionPort, RegionPort]]  #: output port, input port
+    streams: list[RegionPort]  #: ports that the host uses

@@ -61,17 +61,11 @@ class IntRectangle(NamedTuple):
 
 
 class Color(NamedTuple):
-    """A symbolic color. Two of one name are one color, unless they are scoped to a region.
+    """A symbolic color. Two of one name are one color, unless they are scoped to a region."""
 
-    Attributes:
-        name: of it, and of the param that takes it.
-        value: its number; None: any, which the compiler chooses.
-        scope: name of the region that it belongs to; '' for all.
-    """
-
-    name: str
-    value: int | None = None
-    scope: str = ""
+    name: str  #: of it, and of the param that takes it
+    value: int | None = None  #: its number; None: any, which the compiler chooses
+    scope: str = ""  #: name of the region that it belongs to; '' for all
 
     @property
     def full_name(self) -> str:

@@ -25,19 +25,12 @@ _OPERANDS = ("dest", "src0", "src1", "scalar")
 
 
 class _Use(NamedTuple):
-    """An operation on a fabric descriptor that is known at compile time.
+    """An operation on a fabric descriptor that is known at compile time."""
 
-    Attributes:
-        pc: its instruction.
-        color: of the descriptor or its queue.
-        sends: whether it sends.
-        words: of its descriptor.
-    """
-
-    pc: int
-    color: int
-    sends: bool
-    words: int
+    pc: int  #: its instruction
+    color: int  #: of the descriptor or its queue
+    sends: bool  #: whether it sends
+    words: int  #: of its descriptor
 
 
 def check_routed(image: Image) -> None:

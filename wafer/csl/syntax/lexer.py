@@ -50,18 +50,13 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 class Token(NamedTuple):
-    """A word of a program.
+    """A word of a program."""
 
-    Attributes:
-        kind: 'name', 'builtin', 'integer', 'float', 'string', 'char', 'comment' or 'end'; keywords
-            and operators are their own kind.
-        text: as written.
-        at: where it begins.
-    """
-
+    #: 'name', 'builtin', 'integer', 'float', 'string', 'char', 'comment' or 'end'; keywords and
+    #: operators are their own kind
     kind: str
-    text: str
-    at: Position
+    text: str  #: as written
+    at: Position  #: where it begins
 
     @property
     def end(self) -> Position:
@@ -70,17 +65,11 @@ class Token(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """The words of a file.
+    """The words of a file."""
 
-    Attributes:
-        code: what the grammar reads, the last one of kind 'end'.
-        comments: the rest, in the order of the file.
-        problems: what is not a word of CSL; such text is in neither list.
-    """
-
-    code: list[Token]
-    comments: list[Token]
-    problems: list[Problem]
+    code: list[Token]  #: what the grammar reads, the last one of kind 'end'
+    comments: list[Token]  #: the rest, in the order of the file
+    problems: list[Problem]  #: what is not a word of CSL; such text is in neither list
 
 
 def tokenize(source: Source) -> Tokens:

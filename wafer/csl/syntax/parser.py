@@ -24,19 +24,12 @@ _ATTRIBUTES = ("align", "linksection", "linkname")
 
 
 class Parsed(NamedTuple):
-    """A file that is CSL.
+    """A file that is CSL."""
 
-    Attributes:
-        source: its text.
-        file: its tree.
-        tokens: its words.
-        joined: indices into ``tokens.code`` after which the formatter puts no space.
-    """
-
-    source: Source
-    file: tree.File
-    tokens: Tokens
-    joined: frozenset[int]
+    source: Source  #: its text
+    file: tree.File  #: its tree
+    tokens: Tokens  #: its words
+    joined: frozenset[int]  #: indices into ``tokens.code`` after which the formatter puts no space
 
 
 class Parser(ExpressionReader):

@@ -10,21 +10,13 @@ __all__ = ["CALLED_TASK", "FEATURES", "NOT_BUILT", "Feature", "feature_of", "rel
 
 
 class Feature(NamedTuple):
-    """What some releases have.
+    """What some releases have."""
 
-    Attributes:
-        name: a builtin with its @, a system module in <>, or words.
-        first: release that has it.
-        last: release that has it; '' if all since do.
-        instead: what replaced it, or what came before it.
-        beside: builtins that replaced it, which no release has beside it.
-    """
-
-    name: str
-    first: str
-    last: str = ""
-    instead: str = ""
-    beside: tuple[str, ...] = ()
+    name: str  #: a builtin with its @, a system module in <>, or words
+    first: str  #: release that has it
+    last: str = ""  #: release that has it; '' if all since do
+    instead: str = ""  #: what replaced it, or what came before it
+    beside: tuple[str, ...] = ()  #: builtins that replaced it, which no release has beside it
 
     @property
     def text(self) -> str:

@@ -27,30 +27,19 @@ class Position(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a program.
+    """One thing wrong with a program."""
 
-    Attributes:
-        at: where.
-        message: what was found and what was expected.
-        hint: the likely fix, or ''.
-    """
-
-    at: Position
-    message: str
-    hint: str = ""
+    at: Position  #: where
+    message: str  #: what was found and what was expected
+    hint: str = ""  #: the likely fix, or ''
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The text of one file.
+    """The text of one file."""
 
-    Attributes:
-        file: its name, as messages show it.
-        text: its content.
-    """
-
-    file: str
-    text: str
+    file: str  #: its name, as messages show it
+    text: str  #: its content
 
     @classmethod
     def open(cls, path: str | Path) -> "Source":

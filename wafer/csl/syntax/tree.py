@@ -284,15 +284,10 @@ class Block(Node):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class If(Node):
-    """A choice, of statements or of values.
+    """A choice, of statements or of values."""
 
-    Attributes:
-        arms: pairs (condition, body) of ``if`` and each ``else if``.
-        otherwise: what follows the last ``else``.
-    """
-
-    arms: tuple[tuple[Node, Node], ...]
-    otherwise: Node | None
+    arms: tuple[tuple[Node, Node], ...]  #: pairs (condition, body) of ``if`` and each ``else if``
+    otherwise: Node | None  #: what follows the last ``else``
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -374,46 +369,27 @@ class Attribute(Node):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variable(Node):
-    """A declaration.
+    """A declaration."""
 
-    Attributes:
-        kind: 'const', 'var' or 'param'.
-        name: of the variable.
-        type: None if the value decides it.
-        attributes: in their order.
-        value: None if there is none.
-        modifiers: 'export', 'extern', 'comptime'.
-    """
-
-    kind: str
-    name: str
-    type: Node | None
-    attributes: tuple[Attribute, ...]
-    value: Node | None
-    modifiers: tuple[str, ...] = ()
+    kind: str  #: 'const', 'var' or 'param'
+    name: str  #: of the variable
+    type: Node | None  #: None if the value decides it
+    attributes: tuple[Attribute, ...]  #: in their order
+    value: Node | None  #: None if there is none
+    modifiers: tuple[str, ...] = ()  #: 'export', 'extern', 'comptime'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function(Node):
-    """A function or task.
+    """A function or task."""
 
-    Attributes:
-        kind: 'fn' or 'task'.
-        name: of the function.
-        formals: its parameters.
-        attributes: in their order.
-        result: the type it returns.
-        body: None for a declaration only.
-        modifiers: 'export', 'extern', 'inline', 'noinline'.
-    """
-
-    kind: str
-    name: str
-    formals: tuple[Formal, ...]
-    attributes: tuple[Attribute, ...]
-    result: Node
-    body: Block | None
-    modifiers: tuple[str, ...] = ()
+    kind: str  #: 'fn' or 'task'
+    name: str  #: of the function
+    formals: tuple[Formal, ...]  #: its parameters
+    attributes: tuple[Attribute, ...]  #: in their order
+    result: Node  #: the type it returns
+    body: Block | None  #: None for a declaration only
+    modifiers: tuple[str, ...] = ()  #: 'export', 'extern', 'inline', 'noinline'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,12 +36,9 @@ SPECIAL_IDS = "special_ids.json"  # models.convert.tokenizer reads it
 
 
 class SpecialTokens(NamedTuple):
-    """What the files beside a ``tokenizer.json`` name; None for what they do not.
+    """What the files beside a ``tokenizer.json`` name; None for what they do not."""
 
-    bos, eos, pad, sep, cls, unk, mask: texts of the tokens
-    """
-
-    bos: str | None = None
+    bos: str | None = None  #: bos, eos, pad, sep, cls, unk, mask: texts of the tokens
     eos: str | None = None
     pad: str | None = None
     sep: str | None = None

@@ -22,13 +22,10 @@ _IN_ORDER = ".in_order"  # rows that are still to be shuffled
 
 
 class _Share(NamedTuple):
-    """A part of the documents.
-
-    low, high: of the documents' draws, from 0 to 1
-    """
+    """A part of the documents."""
 
     name: str  #: of its folder
-    low: float
+    low: float  #: low, high: of the documents' draws, from 0 to 1
     high: float
     splits: Mapping[str, Any] | None = None  #: ``context_splits`` of its own
 

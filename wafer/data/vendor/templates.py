@@ -15,16 +15,13 @@ _HOOKS = "cerebras.modelzoo.data_preparation.data_preprocessing.hooks:"
 
 
 class Template(NamedTuple):
-    """What a preprocessing file is about.
-
-    dataset, setup: further keys of these sections
-    """
+    """What a preprocessing file is about."""
 
     help: str  #: one line
     mode: str  #: of ``setup``
     hook: str  #: the vendor's, by name
     keys: Mapping[str, Any]  #: its arguments
-    dataset: Mapping[str, Any] = {}
+    dataset: Mapping[str, Any] = {}  #: dataset, setup: further keys of these sections
     setup: Mapping[str, Any] = {}
 
 

@@ -16,16 +16,11 @@ __all__ = ["Decoded", "Decoder", "cycles", "generate", "parts", "sizes_of"]
 
 
 class Decoded(NamedTuple):
-    """What a model wrote.
+    """What a model wrote."""
 
-    tokens: [count] int32, the likeliest one each time
-    logits: [count, vocabulary] float32 that they were taken from
-    cycles: [prompt + count - 1] int of each token that was read; the last ``count`` of them
-        gave a token
-    """
-
-    tokens: np.ndarray
-    logits: np.ndarray
+    tokens: np.ndarray  #: [count] int32, the likeliest one each time
+    logits: np.ndarray  #: [count, vocabulary] float32 that they were taken from
+    #: [prompt + count - 1] int of each token that was read; the last ``count`` of them gave a token
     cycles: np.ndarray
 
 

@@ -17,19 +17,16 @@ _LONGEST = 2048  # of an axis: pe.csl has as many steps
 
 
 class Plan(NamedTuple):
-    """An array on PEs.
+    """An array on PEs."""
 
-    lengths: of three axes. One axis is cut in two: number j of it stands in row j // lengths[1] and
-        column j % lengths[1]. The third length of an array with fewer axes is 1.
-    pes: rows and columns of PEs
-    shares: numbers of a PE along the first axis, along the second in a row of PEs and in a column,
-        and along the third
-    turned: whether the array has one axis, so that numbers are turned behind its first part
-    """
-
+    #: of three axes. One axis is cut in two: number j of it stands in row j // lengths[1] and
+    #: column j % lengths[1]. The third length of an array with fewer axes is 1
     lengths: tuple[int, int, int]
-    pes: tuple[int, int]
+    pes: tuple[int, int]  #: rows and columns of PEs
+    #: numbers of a PE along the first axis, along the second in a row of PEs and in a column, and
+    #: along the third
     shares: tuple[int, int, int, int]
+    #: whether the array has one axis, so that numbers are turned behind its first part
     turned: bool
 
     @property

@@ -20,26 +20,19 @@ class _Cost(NamedTuple):
     of a column with itself takes two), and those that take two cells per cycle. So are the words
     of a sum over all, with the control wavelet behind them and the way back. The rest is read off
     runs of 8 cells: 1 x 1 PEs, rows of 2 to 64, and 2 x 2.
-
-    start: before the first iteration
-    start_axis, axis: of the start and of an iteration, per axis of 2, 3, 4 and more PEs
-    start_both, both: by how much less that is with neighbours along both axes
-    base: what else an iteration takes
-    single, double: operations of an iteration with one and with two cells per cycle
-    applied: times that it applies the operator
-    sums: over all PEs, each of so many words
     """
 
-    start: int
+    start: int  #: before the first iteration
+    #: start_axis, axis: of the start and of an iteration, per axis of 2, 3, 4 and more PEs
     start_axis: tuple[int, ...]
-    start_both: int
+    start_both: int  #: start_both, both: by how much less that is with neighbours along both axes
     start_single: int
     start_double: int
-    base: int
-    single: int
+    base: int  #: what else an iteration takes
+    single: int  #: single, double: operations of an iteration with one and with two cells per cycle
     double: int
-    applied: int
-    sums: int
+    applied: int  #: times that it applies the operator
+    sums: int  #: over all PEs, each of so many words
     words: int
     axis: tuple[int, ...]
     both: int
@@ -54,17 +47,13 @@ _COSTS = {
 
 
 class Solution(NamedTuple):
-    """What a solver left.
+    """What a solver left."""
 
-    x: [height, width, cells] float32
-    squares: [iterations + 1] float32, the residual's square at the start and after each iteration,
-        of the residual that the method itself goes on with
-    cycles: of the call
-    """
-
-    x: np.ndarray
+    x: np.ndarray  #: [height, width, cells] float32
+    #: [iterations + 1] float32, the residual's square at the start and after each iteration, of the
+    #: residual that the method itself goes on with
     squares: np.ndarray
-    cycles: int
+    cycles: int  #: of the call
 
 
 def cycles(method: str, height: int, width: int, cells: int, iterations: int) -> int:

@@ -67,20 +67,13 @@ def cycles(height: int, width: int, reach: int, neighbours: int, steps: int) -> 
 
 
 class Motion(NamedTuple):
-    """Where atoms are after a run, each in the order in which they were given.
+    """Where atoms are after a run, each in the order in which they were given."""
 
-    positions: [atoms, 3] float32, Angstrom
-    velocities: [atoms, 3] float32, Angstrom per ps
-    forces: [atoms, 3] float32, eV per Angstrom
-    energies: [atoms] float32, eV: embedding, and half of the pairs'
-    cycles: of the call
-    """
-
-    positions: np.ndarray
-    velocities: np.ndarray
-    forces: np.ndarray
-    energies: np.ndarray
-    cycles: int
+    positions: np.ndarray  #: [atoms, 3] float32, Angstrom
+    velocities: np.ndarray  #: [atoms, 3] float32, Angstrom per ps
+    forces: np.ndarray  #: [atoms, 3] float32, eV per Angstrom
+    energies: np.ndarray  #: [atoms] float32, eV: embedding, and half of the pairs'
+    cycles: int  #: of the call
 
 
 def run(

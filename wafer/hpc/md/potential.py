@@ -18,25 +18,18 @@ class Potential(NamedTuple):
     """E = sum of embedding(sum of density(r)) over atoms + sum of pair(r) over pairs.
 
     Curves take and give float64 arrays; lengths in Angstrom, energies in eV.
-
-    Attributes:
-        cutoff: from which on density and pair are 0, with their first derivatives.
-        closest: distance from which on tables are exact; nearer they go on as cubics.
-        density, density_slope: of a neighbour by distance, and its derivative.
-        pair, pair_slope: energy of a pair by distance, and its derivative.
-        embedding, embedding_slope: energy of an atom by density, and its derivative.
-        densities: (least, most) for which tables are exact.
     """
 
-    cutoff: float
-    closest: float
-    density: _Curve
+    cutoff: float  #: from which on density and pair are 0, with their first derivatives
+    closest: float  #: distance from which on tables are exact; nearer they go on as cubics
+    density: _Curve  #: density, density_slope: of a neighbour by distance, and its derivative
     density_slope: _Curve
-    pair: _Curve
+    pair: _Curve  #: pair, pair_slope: energy of a pair by distance, and its derivative
     pair_slope: _Curve
+    #: embedding, embedding_slope: energy of an atom by density, and its derivative
     embedding: _Curve
     embedding_slope: _Curve
-    densities: tuple[float, float]
+    densities: tuple[float, float]  #: (least, most) for which tables are exact
 
 
 def finnis_sinclair(
@@ -92,22 +85,17 @@ TANTALUM = finnis_sinclair(
 
 
 class Tables(NamedTuple):
-    """What PEs read, float32, for n segments each, four times as many of densities.
+    """What PEs read, float32, for n segments each, four times as many of densities."""
 
-    Attributes:
-        ranges: [5], of squares of distances: end, begin, segments per unit; of densities: begin,
-            segments per unit.
-        density: [n, 4], a cubic per segment of squares of distances.
-        pair: [n, 4], as that.
-        slopes: [n, 6], of the pair energy and of the density: parabolas of twice the derivative by
-            the square, which is the derivative by the distance over the distance.
-        embedding: [4 n, 7], a cubic per segment of densities, and the parabola of its derivative.
-    """
-
+    #: [5], of squares of distances: end, begin, segments per unit; of densities: begin, segments
+    #: per unit
     ranges: np.ndarray
-    density: np.ndarray
-    pair: np.ndarray
+    density: np.ndarray  #: [n, 4], a cubic per segment of squares of distances
+    pair: np.ndarray  #: [n, 4], as that
+    #: [n, 6], of the pair energy and of the density: parabolas of twice the derivative by the
+    #: square, which is the derivative by the distance over the distance
     slopes: np.ndarray
+    #: [4 n, 7], a cubic per segment of densities, and the parabola of its derivative
     embedding: np.ndarray
 
 

@@ -18,20 +18,16 @@ __all__ = ["Nuclides", "Tally", "cycles", "loads", "run"]
 
 
 class Tally(NamedTuple):
-    """What became of the particles, PE by PE.
+    """What became of the particles, PE by PE."""
 
-    energies: [height, width] lists, float32, of the particles that a PE held at the end
-    sections: [height, width] lists, [particles, channels] float32: their macroscopic cross sections
-    loads: [height, width], particles of a PE after sorting and balancing
-    phases: cycles at which the last PE had sorted, had balanced and had all sections
-    cycles: of the call
-    """
-
+    #: [height, width] lists, float32, of the particles that a PE held at the end
     energies: list[list[np.ndarray]]
+    #: [height, width] lists, [particles, channels] float32: their macroscopic cross sections
     sections: list[list[np.ndarray]]
-    loads: np.ndarray
+    loads: np.ndarray  #: [height, width], particles of a PE after sorting and balancing
+    #: cycles at which the last PE had sorted, had balanced and had all sections
     phases: tuple[int, int, int]
-    cycles: int
+    cycles: int  #: of the call
 
     def by_energy(self) -> tuple[np.ndarray, np.ndarray]:
         """All particles, [particles] and [particles, channels], by growing energy."""

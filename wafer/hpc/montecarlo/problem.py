@@ -14,17 +14,13 @@ _MEMORY = WSE2.sram_bytes - 2 * 1024  # bytes of a PE for data, without code
 
 
 class Nuclides(NamedTuple):
-    """What a material is made of.
+    """What a material is made of."""
 
-    grids: [nuclides, points], energies at which cross sections are known; growing, the first 0 or
-        more, the same first and last one for all nuclides
-    sections: [nuclides, points, channels], microscopic cross sections there
-    densities: [nuclides]
-    """
-
+    #: [nuclides, points], energies at which cross sections are known; growing, the first 0 or more,
+    #: the same first and last one for all nuclides
     grids: np.ndarray
-    sections: np.ndarray
-    densities: np.ndarray
+    sections: np.ndarray  #: [nuclides, points, channels], microscopic cross sections there
+    densities: np.ndarray  #: [nuclides]
 
 
 def edges(grids: np.ndarray, bands: int) -> np.ndarray:

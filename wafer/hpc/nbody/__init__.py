@@ -24,30 +24,20 @@ _CALL, _STEP, _MOVED, _MEET = 13, 43, 12, 2  # the leapfrog; per body; and if so
 
 
 class Bodies(NamedTuple):
-    """Where bodies begin.
+    """Where bodies begin."""
 
-    places: [bodies, 3]
-    velocities: [bodies, 3]
-    masses: [bodies], times the constant of gravity
-    """
-
-    places: np.ndarray
-    velocities: np.ndarray
-    masses: np.ndarray
+    places: np.ndarray  #: [bodies, 3]
+    velocities: np.ndarray  #: [bodies, 3]
+    masses: np.ndarray  #: [bodies], times the constant of gravity
 
 
 class States(NamedTuple):
-    """Bodies at the start and after every so many steps, float32.
+    """Bodies at the start and after every so many steps, float32."""
 
-    places: [states, bodies, 3]
-    velocities: [states, bodies, 3]
-    accelerations: [states, bodies, 3]
-    cycles: [states], of all calls until then; the first one's only task are its accelerations
-    """
-
-    places: np.ndarray
-    velocities: np.ndarray
-    accelerations: np.ndarray
+    places: np.ndarray  #: [states, bodies, 3]
+    velocities: np.ndarray  #: [states, bodies, 3]
+    accelerations: np.ndarray  #: [states, bodies, 3]
+    #: [states], of all calls until then; the first one's only task are its accelerations
     cycles: np.ndarray
 
 

@@ -13,19 +13,13 @@ class Factors(NamedTuple):
     """Tiles of a matrix, each the sum of as many terms as its rank: u v^H.
 
     Terms stand tile column by tile column, and in these tile row by tile row.
-
-    shape: rows and columns of the matrix
-    tile: rows and columns of a tile; beyond the matrix' border tiles are 0
-    ranks: [tile rows, tile columns] int64
-    left: [terms, tile] complex64, u, with the singular value
-    right: [terms, tile] complex64, v
     """
 
-    shape: tuple[int, int]
-    tile: int
-    ranks: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
+    shape: tuple[int, int]  #: rows and columns of the matrix
+    tile: int  #: rows and columns of a tile; beyond the matrix' border tiles are 0
+    ranks: np.ndarray  #: [tile rows, tile columns] int64
+    left: np.ndarray  #: [terms, tile] complex64, u, with the singular value
+    right: np.ndarray  #: [terms, tile] complex64, v
 
     def dense(self) -> np.ndarray:
         """The matrix that they stand for, of `shape`, complex64."""

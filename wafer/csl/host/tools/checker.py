@@ -15,16 +15,11 @@ __all__ = ["Found", "check_sources"]
 
 
 class Found(NamedTuple):
-    """What checking has come to.
+    """What checking has come to."""
 
-    Attributes:
-        errors: of files, and of layouts with the files that they use.
-        layouts: how many were compiled, which finds errors of types.
-        without_types: file of a layout that was not -> its params without a value.
-    """
-
-    errors: list[CslError]
-    layouts: int
+    errors: list[CslError]  #: of files, and of layouts with the files that they use
+    layouts: int  #: how many were compiled, which finds errors of types
+    #: file of a layout that was not -> its params without a value
     without_types: dict[str, list[str]]
 
 

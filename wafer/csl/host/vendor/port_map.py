@@ -40,17 +40,11 @@ Moved = tuple[int, int, int, int, int, np.ndarray]  # x, y, columns, rows, items
 
 
 class PortMap(NamedTuple):
-    """A map that was read.
+    """A map that was read."""
 
-    Attributes:
-        shape: of the array.
-        rectangle: first column, first row, columns, rows.
-        order: [elements] of each word, [row][column][item], in the flat array.
-    """
-
-    shape: tuple[int, ...]
-    rectangle: tuple[int, int, int, int]
-    order: np.ndarray
+    shape: tuple[int, ...]  #: of the array
+    rectangle: tuple[int, int, int, int]  #: first column, first row, columns, rows
+    order: np.ndarray  #: [elements] of each word, [row][column][item], in the flat array
 
     @property
     def items(self) -> int:

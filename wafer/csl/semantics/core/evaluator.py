@@ -55,21 +55,13 @@ class Jump(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A loop or labelled block of running code, as its breaks and continues see it.
+    """A loop or labelled block of running code, as its breaks and continues see it."""
 
-    Attributes:
-        label: its name.
-        after: where a break goes.
-        again: where a continue goes; None for a block.
-        register: of a block's value.
-        result: of a block: a list for its value's type, once a break has given one.
-    """
-
-    label: str | None
-    after: Label
-    again: Label | None
-    register: int = 0
-    result: Any = None
+    label: str | None  #: its name
+    after: Label  #: where a break goes
+    again: Label | None  #: where a continue goes; None for a block
+    register: int = 0  #: of a block's value
+    result: Any = None  #: of a block: a list for its value's type, once a break has given one
 
 
 class Evaluator:

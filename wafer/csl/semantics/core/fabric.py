@@ -8,19 +8,13 @@ _BEFORE, _AFTER = (4, 1), (3, 1)  # columns and rows around a program that memcp
 
 
 class Fabric(NamedTuple):
-    """The whole fabric, as the compiler's options give it.
+    """The whole fabric, as the compiler's options give it."""
 
-    Attributes:
-        dims: columns and rows; None: as many as the program needs.
-        offsets: columns and rows before the program.
-        buffers: columns between memcpy and the program, to the west and to the east.
-        memcpy: whether the program needs columns and rows around it for that.
-    """
-
-    dims: tuple[int, int] | None = None
-    offsets: tuple[int, int] = _BEFORE
+    dims: tuple[int, int] | None = None  #: columns and rows; None: as many as the program needs
+    offsets: tuple[int, int] = _BEFORE  #: columns and rows before the program
+    #: columns between memcpy and the program, to the west and to the east
     buffers: tuple[int, int] = (0, 0)
-    memcpy: bool = True
+    memcpy: bool = True  #: whether the program needs columns and rows around it for that
 
     def around(self, rectangle: tuple[int, int]) -> tuple[int, int]:
         """Columns and rows of the smallest fabric that holds a rectangle at the offsets."""

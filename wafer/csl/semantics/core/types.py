@@ -55,17 +55,12 @@ class Type:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plain(Type):
-    """A type that is only its name; there is one of each.
+    """A type that is only its name; there is one of each."""
 
-    Attributes:
-        name: in CSL.
-        machine: how the machine holds a value; None for what exists at compile time alone.
-        bits: of an integer, which may be fewer than the machine's; 0 of anything else.
-    """
-
-    name: str
+    name: str  #: in CSL
+    #: how the machine holds a value; None for what exists at compile time alone
     machine: codes.Type | None = None
-    bits: int = 0
+    bits: int = 0  #: of an integer, which may be fewer than the machine's; 0 of anything else
 
     def __str__(self) -> str:
         return self.name
@@ -101,18 +96,12 @@ class Array(Type):
 
 @dataclasses.dataclass(frozen=True)
 class Struct(Type):
-    """A struct or union.
+    """A struct or union."""
 
-    Attributes:
-        fields: names with their types.
-        at: where it is defined, which is what tells two apart.
-        union: whether all fields begin at its address.
-        defaults: names of fields that need no value.
-    """
-
-    fields: tuple[tuple[str, Type], ...]
-    at: Position
-    union: bool = False
+    fields: tuple[tuple[str, Type], ...]  #: names with their types
+    at: Position  #: where it is defined, which is what tells two apart
+    union: bool = False  #: whether all fields begin at its address
+    #: names of fields that need no value
     defaults: tuple[tuple[str, object], ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:

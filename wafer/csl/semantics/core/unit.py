@@ -33,18 +33,13 @@ class Descriptor(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A function that running code calls, or a task.
+    """A function that running code calls, or a task."""
 
-    Attributes:
-        function: of a module.
-        label: its first instruction.
-        known: values of its compile-time arguments, by name; types of those of any type.
-        led: the place in the user's files that leads to it, of a system module's function.
-    """
-
-    function: Function
-    label: Label
+    function: Function  #: of a module
+    label: Label  #: its first instruction
+    #: values of its compile-time arguments, by name; types of those of any type
     known: dict[str, Any]
+    #: the place in the user's files that leads to it, of a system module's function
     led: Position | None = None
 
 
@@ -59,87 +54,69 @@ class Rules:
 
 @dataclasses.dataclass(eq=False)
 class Unit:
-    """One compilation, of the layout or of one program.
+    """One compilation, of the layout or of one program."""
 
-    Attributes:
-        rules: of evaluation.
-        files: opens files and makes module instances.
-        arch: 'wse2' or 'wse3'.
-        running: whether variables of files are those of a running PE.
-        sdk: the release of the program, '' if it is not told.
-        layout: what the layout block says, while that is evaluated.
-        fabric: on which the program lies.
-        rectangle: columns and rows of PEs, once known.
-        code: of the program.
-        problems: found so far.
-        warnings: and what @comptime_print prints.
-        modules: instances of files, in the order of their imports.
-        cells: variables and constants with a place in memory, which reaches to `end`.
-        globals: variables by name.
-        linked: variables that files share by their name, declared export or extern.
-        requests: functions that become code; those in `waiting` have none yet.
-        calls: caller, first register of the callee's frame, callee (None: through a variable).
-        variable_functions: those that such calls may mean.
-        locals: of each function, the first variable that it keeps in memory.
-        registers: how many each function needs.
-        tables: rows by the names in COLUMNS.
-        messages: of faults.
-        exports: by name.
-        tasks: Gate and id of bound tasks.
-        numbers: those of @bind_task -> the Gate of what is bound to them.
-        bindings: name of a program's field -> id -> function.
-        active: local tasks that are active at the start.
-        gates: what is blocked (or not) at the start.
-        routes: color -> its configuration on this PE.
-        queues: input queues, then output queues from 8 on -> color and priority.
-        led: the place in the user's files that leads to what is evaluated of a system module.
-        declaring: the name of the declaration that is evaluated.
-        effects: whether builtins may configure the PE; not where an expression is only tried.
-        steps: rounds of loops so far while compiling.
-        depth: of the calls that are evaluated while compiling.
-    """
-
-    rules: Rules
-    files: Any
-    arch: str
-    running: bool
-    fabric: Fabric
-    sdk: str = ""
-    layout: Any = None
-    rectangle: tuple[int, int] | None = None
-    code: Code = dataclasses.field(default_factory=Code)
-    problems: list[Problem] = dataclasses.field(default_factory=list)
+    rules: Rules  #: of evaluation
+    files: Any  #: opens files and makes module instances
+    arch: str  #: 'wse2' or 'wse3'
+    running: bool  #: whether variables of files are those of a running PE
+    fabric: Fabric  #: on which the program lies
+    sdk: str = ""  #: the release of the program, '' if it is not told
+    layout: Any = None  #: what the layout block says, while that is evaluated
+    rectangle: tuple[int, int] | None = None  #: columns and rows of PEs, once known
+    code: Code = dataclasses.field(default_factory=Code)  #: of the program
+    problems: list[Problem] = dataclasses.field(default_factory=list)  #: found so far
+    #: found so far, and what @comptime_print prints
     warnings: list[Problem] = dataclasses.field(default_factory=list)
+    #: instances of files, in the order of their imports
     modules: list[Module] = dataclasses.field(default_factory=list)
+    #: variables and constants with a place in memory, which reaches to `end`
     cells: list[Cell] = dataclasses.field(default_factory=list)
     end: int = FIRST_ADDRESS
-    globals: dict[str, Cell] = dataclasses.field(default_factory=dict)
+    globals: dict[str, Cell] = dataclasses.field(default_factory=dict)  #: variables by name
+    #: variables that files share by their name, declared export or extern
     linked: dict[str, Cell] = dataclasses.field(default_factory=dict)
+    #: functions that become code; those in `waiting` have none yet
     requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
     waiting: list[Request] = dataclasses.field(default_factory=list)
+    #: caller, first register of the callee's frame, callee (None: through a variable)
     calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
+    #: those that such calls may mean
     variable_functions: set[Label] = dataclasses.field(default_factory=set)
+    #: of each function, the first variable that it keeps in memory
     locals: dict[Label, tuple[str, Position]] = dataclasses.field(default_factory=dict)
+    #: how many each function needs
     registers: dict[Label, int] = dataclasses.field(default_factory=dict)
+    #: rows by the names in COLUMNS
     tables: dict[str, list[tuple[int, ...]]] = dataclasses.field(
         default_factory=lambda: {name: [] for name in COLUMNS}
     )
-    messages: list[str] = dataclasses.field(default_factory=list)
+    messages: list[str] = dataclasses.field(default_factory=list)  #: of faults
+    #: by name
     exports: dict[str, tuple[Function | Reference, Position]] = dataclasses.field(
         default_factory=dict
     )
+    #: Gate and id of bound tasks
     tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
+    #: those of @bind_task -> the Gate of what is bound to them
     numbers: dict[int, int] = dataclasses.field(default_factory=dict)
+    #: name of a program's field -> id -> function
     bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
+    #: local tasks that are active at the start
     active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
+    #: what is blocked (or not) at the start
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
+    #: color -> its configuration on this PE
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
+    #: input queues, then output queues from 8 on -> color and priority
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    #: the place in the user's files that leads to what is evaluated of a system module
     led: Position | None = None
-    declaring: str = ""
+    declaring: str = ""  #: the name of the declaration that is evaluated
+    #: whether builtins may configure the PE; not where an expression is only tried
     effects: bool = True
-    steps: int = 0
-    depth: int = 0
+    steps: int = 0  #: rounds of loops so far while compiling
+    depth: int = 0  #: of the calls that are evaluated while compiling
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""

@@ -74,39 +74,24 @@ class RegisterVariable(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Cell:
-    """A variable or constant that can be pointed to.
+    """A variable or constant that can be pointed to."""
 
-    Attributes:
-        name: of it.
-        type: of its value.
-        data: the value at compile time; of a running program's variable that at the start.
-        running: whether the running PE may change it, so that nothing but its address is known.
-        constant: whether nobody may.
-        alignment: bytes that its address is a multiple of, 0 for the type's.
-        address: in the PE's memory, once something asks for it.
-    """
-
-    name: str
-    type: types.Type
-    data: Any
+    name: str  #: of it
+    type: types.Type  #: of its value
+    data: Any  #: the value at compile time; of a running program's variable that at the start
+    #: whether the running PE may change it, so that nothing but its address is known
     running: bool = False
-    constant: bool = False
-    alignment: int = 0
-    address: int | None = None
+    constant: bool = False  #: whether nobody may
+    alignment: int = 0  #: bytes that its address is a multiple of, 0 for the type's
+    address: int | None = None  #: in the PE's memory, once something asks for it
 
 
 class Reference(NamedTuple):
-    """What a known pointer points to.
+    """What a known pointer points to."""
 
-    Attributes:
-        cell: a variable or constant.
-        path: indices and field names that lead from it to a part.
-        extra: bytes beyond that part, of a pointer that was cast.
-    """
-
-    cell: Cell
-    path: tuple[Any, ...] = ()
-    extra: int = 0
+    cell: Cell  #: a variable or constant
+    path: tuple[Any, ...] = ()  #: indices and field names that lead from it to a part
+    extra: int = 0  #: bytes beyond that part, of a pointer that was cast
 
     def part(self) -> types.Type:
         """The type of the part."""
@@ -167,42 +152,26 @@ class Range(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Module:
-    """One instance of a file: every import makes a new one, with its own variables.
+    """One instance of a file: every import makes a new one, with its own variables."""
 
-    Attributes:
-        path: of the file.
-        name: as it was imported.
-        declarations: by name.
-        blocks: its comptime blocks.
-        params: values given to it, by name.
-        members: what its names turned out to be; None while that is worked out.
-        library: whether it is a system module.
-        settled: whether its comptime blocks have run.
-        imported: the place in the user's files that leads to a system module.
-    """
-
-    path: str
-    name: str
-    declarations: dict[str, tree.Variable | tree.Function]
-    blocks: tuple[tree.Block, ...]
-    params: dict[str, Value]
-    library: bool = False
+    path: str  #: of the file
+    name: str  #: as it was imported
+    declarations: dict[str, tree.Variable | tree.Function]  #: by name
+    blocks: tuple[tree.Block, ...]  #: its comptime blocks
+    params: dict[str, Value]  #: values given to it, by name
+    library: bool = False  #: whether it is a system module
+    #: what its names turned out to be; None while that is worked out
     members: dict[str, Any] = dataclasses.field(default_factory=dict)
-    settled: bool = False
-    imported: Position | None = None
+    settled: bool = False  #: whether its comptime blocks have run
+    imported: Position | None = None  #: the place in the user's files that leads to a system module
 
 
 @dataclasses.dataclass(eq=False)
 class Function:
-    """A function or task of a module instance.
+    """A function or task of a module instance."""
 
-    Attributes:
-        module: the instance whose names it sees.
-        node: its text.
-    """
-
-    module: Module
-    node: tree.Function
+    module: Module  #: the instance whose names it sees
+    node: tree.Function  #: its text
 
     @property
     def generic(self) -> bool:

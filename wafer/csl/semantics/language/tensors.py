@@ -18,17 +18,11 @@ ZERO = Value(types.COMPTIME_INT, 0)
 
 
 class Access(NamedTuple):
-    """``|i, j|{m, n} -> A[…]``.
+    """``|i, j|{m, n} -> A[…]``."""
 
-    Attributes:
-        pointer: to the element where all variables are 0.
-        extents: of the variables, outermost first; Values.
-        strides: elements that one step of each variable goes; numbers.
-    """
-
-    pointer: Value
-    extents: tuple[Value, ...]
-    strides: tuple[int, ...]
+    pointer: Value  #: to the element where all variables are 0
+    extents: tuple[Value, ...]  #: of the variables, outermost first; Values
+    strides: tuple[int, ...]  #: elements that one step of each variable goes; numbers
 
 
 # An index as a sum: a value, and what each variable is multiplied with.

@@ -27,12 +27,9 @@ Render = Callable[[Sequence[Mapping[str, str]]], str]
 
 
 class TextRegion(NamedTuple):
-    """A stretch of a document's text.
+    """A stretch of a document's text."""
 
-    start, end: characters
-    """
-
-    start: int
+    start: int  #: start, end: characters
     end: int
     weight: float  #: of its tokens' loss
     role: str = ""  #: of its turn

@@ -19,16 +19,12 @@ _MEMORY = WSE2.sram_bytes
 
 
 class Cache(NamedTuple):
-    """What is in the cache.
+    """What is in the cache."""
 
-    counts: [height], entries of each row of PEs
-    entries: [entries, width, words] float32, from the topmost row down, the oldest first
-    cycles: of the call
-    """
-
-    counts: np.ndarray
+    counts: np.ndarray  #: [height], entries of each row of PEs
+    #: [entries, width, words] float32, from the topmost row down, the oldest first
     entries: np.ndarray
-    cycles: int
+    cycles: int  #: of the call
 
 
 def cycles(entries: int, height: int, words: int) -> int:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["compose", "multilinear"]
+__all__ = ["compose", "multilinear", "with_tangent"]
 
 Fun = Callable[..., list[Any]]
 # (cotangent, operands, None where it is linear in an unknown one; static parameters) -> cotangents
@@ -84,6 +84,25 @@ def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) 
     primitive = _primitive(name, fun, jvp, tokens=False)
     if transpose is not None:
         ad.primitive_transposes[primitive] = functools.partial(_transpose_rule, transpose)
+    return primitive
+
+
+def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: int) -> Primitive:
+    """Make a primitive whose derivative in its first operands is another function's result.
+
+    Args:
+        name: in jaxprs.
+        fun: arrays and static keywords -> list of arrays; usable under jit.
+        tangent: (tangents of the first operands, all operands, **static) -> tangents; of primitives
+            that have derivatives, and a transpose in the tangents.
+        moving: how many operands have a derivative.
+    """
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+        given = map(ad.instantiate_zeros, tangents[:moving])
+        return primitive.bind(*primals, **static), tangent(*given, *primals, **static)
+
+    primitive = _primitive(name, fun, jvp, tokens=False)
     return primitive
 
 

@@ -1,0 +1,1 @@
+"""Normalization of rows in C++; ``vsl.norm`` calls it."""
