@@ -33,7 +33,7 @@ def experiment(sparsity):
     )
 
 
-@pytest.mark.parametrize("compute", ["masked", "csr"])
+@pytest.mark.parametrize("compute", ["masked", pytest.param("csr", marks=pytest.mark.native)])
 def test_shapes_are_those_of_the_first_state(compute):
     engine, key = make(experiment(RIGL | {"compute": compute})), jax.random.key(3)
     assert engine.shapes(key) == structs_of(engine.init(key))
