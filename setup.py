@@ -152,7 +152,7 @@ setup(
         ),
         NativeLibrary(
             "wafer.fabric.native",
-            ["planes.cc", "engine.cc", "machine.cc"],
+            ["planes.cc"],
             per_target=["words.cc"],
         ),
         NativeLibrary("wafer.machine.native", ["machine.cc"], per_target=[]),

@@ -30,6 +30,7 @@ from wafer import fabric
 from wafer.fabric import native
 from wafer.fabric.engines import planar, planes
 from wafer.fabric.library import collectives, lowering, timing
+from wafer.machine.engine import available as machine_is_built
 from wafer.spec import WSE2
 
 FULL = (996, 757)
@@ -74,14 +75,8 @@ def jax_runner(program):
     return lambda: planes.plane_run(shape, packed).cycles
 
 
-def dense_runner(width, height, words):
-    program = lowering.chain_program(width, height, words)
-    start = fabric.init(program, {"x": np.ones((height, width, words), np.float32)})
-    return lambda: fabric.run(program, start, 150, "jax").cycle
-
-
 def payload_rows(size, words, repeats):
-    """The C++ engine with payloads, to the end; values and cycles are checked before timing."""
+    """The machine in C++, to the end; values and cycles are checked before timing."""
     x = np.random.default_rng(0).standard_normal((size, size, words)).astype(np.float32)
     clock = collectives.start_clock(size, size)
     rows = {}
@@ -97,9 +92,7 @@ def payload_rows(size, words, repeats):
             lambda x: collectives.broadcast(x, clock),
         ),
     ):
-        start = fabric.init(program, {"x": x})
-        state = fabric.run(program, start, implementation="native")
-        fabric.check_finished(program, state)
+        state = fabric.simulate(program, {"x": x}, implementation="native")
         want, ends = bulk(jnp.asarray(x))
         columns = slice(0, 1) if name == "chain" else slice(None)
         np.testing.assert_array_equal(
@@ -107,9 +100,7 @@ def payload_rows(size, words, repeats):
         )
         cycles = int(fabric.cycles(state))
         assert cycles == int(ends.max())
-        run = lambda program=program, start=start: fabric.run(
-            program, start, implementation="native"
-        )
+        run = lambda program=program: fabric.simulate(program, {"x": x}, implementation="native")
         del state, want
         seconds = harness.interleave({name: run}, repeats)[name]
         rows[f"pe_cycles_per_s_payload_{size}_{name}"] = cycles * size**2 / seconds.median
@@ -190,15 +181,7 @@ def main() -> None:
     )
 
     words = 16
-    run = dense_runner(256, 256, words)
-    cycles = int(run())
-    seconds = harness.interleave({"dense": run}, 1)["dense"].median
-    rows["pe_cycles_per_s_dense_256"] = cycles * 65536 / seconds
-    print(
-        f"dense   256 x 256 payload chain {cycles} cycles {rows['pe_cycles_per_s_dense_256']:.3g}"
-    )
-
-    if native.available():
+    if machine_is_built():
         payload = payload_rows(256, 1024, repeats)
         rows |= payload | {"pe_cycles_per_s_payload_256": min(payload.values())}
 

@@ -18,8 +18,6 @@ from fuzz import cslcalls, fabriccalls
 from fuzz.mutations import generator
 
 AREAS = {
-    "engine": fabriccalls.engine_calls,
-    "programs": fabriccalls.whole_programs,
     "planes": fabriccalls.plane_calls,
     "images": cslcalls.image_calls,
     "machine": cslcalls.method_calls,

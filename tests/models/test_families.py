@@ -16,9 +16,7 @@ from models.generation.decode import decode_step
 from models.generation.seq2seq import decode_target, encode_source
 from models.layers.caches import init_cache
 from models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
-from models.names import MODELS, lookup
-from models.registry import knobs
-from models.schema import ModelConfig
+from models.names import MODELS
 
 TINY = {
     "vocab_size": 31,
@@ -230,20 +228,6 @@ def test_cost_of_a_token_by_hand(name):
     model = models.build({"name": name, **settings})
     expected = 2 * kernels + 4 * 4 * keys  # q.k and probabilities.v over 4 features
     assert models.flops_per_token(model, 3, training=False) == expected
-
-
-def test_every_name_lists_its_knobs():
-    for name in MODELS:
-        listed = {key: (takes, default) for key, takes, default in knobs(name)}
-        assert set(ModelConfig.model_fields) <= set(listed)
-        for key, value in lookup(name).presets.items():
-            assert listed[key][1] == value
-    listed = {key: rest for key, *rest in knobs("llama")}
-    assert listed["rope_theta"] == ["number", 10000.0]
-    assert listed["pos_scaling_type"][0] == "linear | llama3 | yarn"
-    assert listed["moe"] == ["section | null", None]
-    with pytest.raises(ValueError, match="did you mean 'mixtral'"):
-        knobs("mixtrl")
 
 
 @pytest.mark.parametrize(

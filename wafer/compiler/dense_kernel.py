@@ -16,8 +16,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.program.encode import elements_per_cycle
-from wafer.fabric.program.ops import mem
+from wafer.fabric.program.ops import mem, steps_of
 from wafer.fabric.training.layers import arrays, schedule
 from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
 from wafer.machine.arch import ARCHITECTURES
@@ -294,7 +293,7 @@ def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2
     first = gradient_ops(here, here, here, classes, batch)
     second = loss_ops(here, here, classes, batch)
     start = spec.op_launch + 1  # of a microthread
-    steps = lambda op: -(-op.n // elements_per_cycle(op, spec))
+    steps = lambda op: steps_of(op, spec)
     cycles = lambda ops: sum(spec.op_launch + steps(op) for op in ops) + start
     words = n * (len(WORDS["wide"]) + 5) + batch * len(WORDS["narrow"]) + 1
     forward, backward = (-(-cycles(ops) // pes) for ops in (first, second))

@@ -280,5 +280,7 @@ def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:
 def shard_batch(features: Mapping[str, Any], mesh: Mesh) -> dict[str, Any]:
     """Send host features to the systems: the leading axis is that of this process's systems."""
     sharding = NamedSharding(mesh, P("csx"))
+    if jax.process_count() == 1:
+        return jax.device_put(dict(features), sharding)  # at once: half the time
     place = lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x))
     return jax.tree.map(place, dict(features))

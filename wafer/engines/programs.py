@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 def shapes_of(tree: PyTree) -> Hashable:
     """Structure, shapes and dtypes of a tree of arrays: what a program is compiled for."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    return structure, tuple([x.shape for x in leaves]), tuple([x.dtype for x in leaves])
 
 
 class Programs:

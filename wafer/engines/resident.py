@@ -74,12 +74,29 @@ class Resident(Engine):
 
     def init(self, key: Array) -> TrainState:
         """See ``Engine``."""
+        return self.replicate(self._first(key))
+
+    def shapes(self, key: Array) -> TrainState:
+        """Return ``structs_of(init(key))`` without computing anything.
+
+        Args:
+            key: [] random key of the first state; not consumed.
+
+        Raises:
+            Exception: a user's rule for masks or optimizer reads values, which are not known.
+        """
+        quiet = dataclasses.replace(self.sparsifier, quiet=True)  # init says what is sparse
+        state = jax.eval_shape(dataclasses.replace(self, sparsifier=quiet)._first, key)
+        struct = functools.partial(jax.ShapeDtypeStruct, sharding=self._everywhere)
+        return jax.tree.map(lambda x: struct(x.shape, x.dtype), state)
+
+    def _first(self, key: Array) -> TrainState:
         weights, sparse_key, run_key = jax.random.split(key, 3)
         params = self.model.init(weights)
         sparse = self.sparsifier.init(params, sparse_key)
         opt_state = jax.jit(self.tx.init)(params)
         params, opt_state = self.sparsifier.prune(params, opt_state, sparse)
-        state = TrainState(
+        return TrainState(
             step=jnp.int32(0),
             params=params,
             opt_state=opt_state,
@@ -87,7 +104,6 @@ class Resident(Engine):
             scale=self.scaler.init(),
             key=jax.random.key_data(run_key),
         )
-        return self.replicate(state)
 
     def replicate(self, state: TrainState) -> TrainState:
         """Broadcast a state to all systems."""
@@ -114,23 +130,27 @@ class Resident(Engine):
 
     def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
         """Return the step compiled for these shapes; arguments may be shapes with shardings."""
+
+        def lower() -> jax.stages.Lowered:
+            fn = functools.partial(self._step, topology=topology)
+            step = jax.jit(fn, donate_argnums=0, out_shardings=self._everywhere)
+            return step.lower(state, features, *self._given)
+
         name = "topology step" if topology else "step"
-        step = jax.jit(
-            functools.partial(self._step, topology=topology),
-            donate_argnums=0,
-            out_shardings=self._everywhere,
-        )
-        key = (name, shapes_of((state, features)))
-        return self.programs.get(key, lambda: step.lower(state, features, *self._given))
+        return self.programs.get((name, shapes_of((state, features))), lower)
 
     def compiled_evaluate(
         self, state: Any, features: Any, names: tuple[str, ...] = ()
     ) -> jax.stages.Compiled:
         """Return the evaluation compiled for these shapes, with the outputs of these names."""
-        evaluate = functools.partial(self._evaluate, names=names)
-        run = jax.jit(functools.partial(self._over_systems, evaluate, gives=(_ALL, P("csx"))))
+
+        def lower() -> jax.stages.Lowered:
+            evaluate = functools.partial(self._evaluate, names=names)
+            run = functools.partial(self._over_systems, evaluate, gives=(_ALL, P("csx")))
+            return jax.jit(run).lower(state, features)
+
         key = ("prediction" if names else "evaluation", names, shapes_of((state, features)))
-        return self.programs.get(key, lambda: run.lower(state, features))
+        return self.programs.get(key, lower)
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]

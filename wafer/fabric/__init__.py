@@ -1,31 +1,21 @@
 """The fabric: a grid of processing elements that you program in CSL's terms.
 
 A :class:`Layout` collects colors, routes, arrays and tasks, whose operations are CSL's builtins on
-descriptors; ``layout.build()`` checks it. :func:`simulate` runs the program on the fastest engine
-that can, wavelet by wavelet, and gives the final :class:`FabricState`: :func:`read` an array,
+descriptors; ``layout.build()`` checks it. :func:`simulate` runs the program on ``wafer.machine``,
+wavelet by wavelet, and gives the final :class:`FabricState`: :func:`read` an array,
 :func:`cycles` count the run; faults and deadlocks are raised with PE, color and cycle.
 :func:`count_cycles` times a data-oblivious program without its values, :func:`run_many` runs
 several programs, ``trace`` draws a run, ``library`` has the published collectives and kernels.
 """
 
 from wafer.fabric import library, trace
-from wafer.fabric.engines.cycle import (
-    check_finished,
-    cycles,
-    init,
-    read,
-    run,
-    run_many,
-    simulate,
-    step,
-)
 from wafer.fabric.engines.planes import count_cycles
-from wafer.fabric.engines.state import FabricState
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
 from wafer.fabric.program import ops
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import *  # noqa: F403 -- all operations and descriptors
 from wafer.fabric.program.tables import Filter, Program
+from wafer.fabric.simulator import FabricState, check_finished, cycles, read, run_many, simulate
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 __all__ = [
@@ -44,13 +34,10 @@ __all__ = [
     "check_finished",
     "count_cycles",
     "cycles",
-    "init",
     "library",
     "read",
-    "run",
     "run_many",
     "simulate",
-    "step",
     "trace",
 ]
 __all__ += ops.__all__

@@ -154,6 +154,43 @@ class WaferMachine(abc.ABC):
     def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
         """Copy a PE's bytes into a contiguous array, or from it; whether they are all there."""
 
+    def memories(self, program: int, count: int, content: np.ndarray | None = None) -> np.ndarray:
+        """Read the first bytes of all PEs with a program, row by row; write them first if given.
+
+        Args:
+            program: its place in the image.
+            count: of bytes, at most the program's.
+            content: [PEs, count] uint8.
+
+        Returns:
+            [PEs, count] uint8.
+
+        Raises:
+            CompileError: a program that declares fewer bytes.
+        """
+        declared = len(self.image.programs[program].memory)
+        if count > declared:
+            raise CompileError(f"program {program} declares {declared} bytes, fewer than {count}")
+        out = np.zeros((int((self.image.tiles == program).sum()), count), np.uint8)
+        if content is not None:
+            out[:] = content
+        self._exchange(program, out, write=content is not None)
+        return out
+
+    @abc.abstractmethod
+    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
+        """Copy [PEs, count] uint8 from the PEs with a program, or to them."""
+
+    @property
+    @abc.abstractmethod
+    def links(self) -> np.ndarray:
+        """[H, W, 5] uint32: wavelets that left each router to the W, E, S, N and down the ramp."""
+
+    @property
+    @abc.abstractmethod
+    def worked(self) -> tuple[np.ndarray, np.ndarray]:
+        """[H, W] int64 cycles in which CEs have worked, and the cycle behind the last of them."""
+
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
         """Queue uint32 words that the host sends to a PE on a stream's color.
 

@@ -21,10 +21,11 @@ _QUEUES, _FILES = len(_HARDWARE.input_depths), 3
 OPERANDS = 6  # registers that an operation may read behind its first
 _MOST = (1 << 31) - 1
 _MOST_REGISTERS = 1 << 16
+_MOST_CYCLES = (1 << 23) - 1  # of an instruction
 
 # The columns of an instruction that name registers; the others' are a, b and c.
 _REGISTERS = {
-    "": (Op.JUMP, Op.RETURN, Op.FAULT),
+    "": (Op.JUMP, Op.RETURN, Op.FAULT, Op.WAIT),
     "a": (Op.CONST, Op.ACTIVATE, Op.BLOCK, Op.UNBLOCK, Op.DSR_GET),
     "b": (Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL, Op.LOAD_DSR),
     "c": (Op.DSR_BASE,),
@@ -46,6 +47,7 @@ _TYPES = {
     **dict.fromkeys((Op.DSD_SET, Op.DSD_GET), 4),
     **dict.fromkeys((Op.DSR_GET, Op.DSR_BASE), _FILES),
     Op.INTRINSIC: len(Intrinsic),
+    Op.WAIT: 2,
     Op.OPERATE: _MOST,  # nobody reads it
 }
 _TYPED = np.array([_TYPES.get(op, len(Type)) for op in Op])
@@ -61,7 +63,7 @@ _RANGES: dict[str, dict[str, tuple[int, int]]] = {
         **dict.fromkeys(("action", "control_action"), _EFFECT),
         **dict.fromkeys(("target", "control_target"), _ID),
         "thread": _THREAD,
-        "priority": _PRIORITY,
+        "priority": (-1, 6),
     },
     "fabrics": {
         "queue": _THREAD,
@@ -245,6 +247,9 @@ def _code(program: Program) -> Iterator[_Problem]:
         | (calls & (kind == Intrinsic.PRINT))
     )
     yield _Problem(_beyond(c[typed], (0, len(Type) - 1)), "a type that there is not")
+    waits = op == Op.WAIT
+    yield _Problem(_beyond(a[waits], _THREAD), "a wait for a microthread that there is not")
+    yield _Problem(_beyond(c[waits], (0, _MOST_CYCLES)), "a wait of too many cycles")
     fifo = calls & (kind == Intrinsic.FIFO_LENGTH)
     yield _Problem(_beyond(c[fifo], (0, _MOST)), "a length of a FIFO in no register")
     yield _Problem(_beyond(c[op == Op.MOVE], (0, _MOST)), "a negative number of bytes")

@@ -103,6 +103,9 @@ class Op(enum.IntEnum):
     CONFIG_SET = 44  # the configuration register at word address r[a] = r[b]
     INTRINSIC = 45  # r[a] = Intrinsic `type` of r[b], r[c]
     FAULT = 46  # ends the simulation: row a of `messages`
+    # `type` 1: c cycles of work. 0: c cycles in which the CE is free for operations of others, then
+    # until microthread a (-1: none) has ended its own.
+    WAIT = 47
 
 
 # Instructions with an effect outside of the task: the cycles of those before are paid first.
@@ -120,6 +123,7 @@ VISIBLE = frozenset(
         Op.CONFIG_SET,
         Op.INTRINSIC,
         Op.FAULT,
+        Op.WAIT,
     }
 )
 
@@ -250,6 +254,11 @@ class DsdOp(enum.IntEnum):
     FSCALES = 40
     FSCALEH = 41
     DFILT = 42
+    ADD32 = 43  # so to MAX32: a `Layout`'s, of integers without a sign; CSL has none of them
+    SUB32 = 44
+    MUL32 = 45
+    MAC32 = 46
+    MAX32 = 47
 
 
 # Word addresses of configuration registers, one per color or queue; the layout of the first two

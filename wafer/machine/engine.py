@@ -127,6 +127,17 @@ class Machine(WaferMachine):
         at = self._machine, cell, address, data.nbytes, data.ctypes.data, int(write)
         return 0 <= address < 1 << 32 and bool(self._library.csl_copy(*at))
 
+    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
+        at, count = content.ctypes.data, content.shape[1]
+        self._library.csl_memories(self._machine, program, count, at, int(write))
+
+    @property
+    def worked(self) -> tuple[np.ndarray, np.ndarray]:
+        """See ``WaferMachine``."""
+        numbers = np.zeros((self._height, self._width, 2), np.int64)
+        self._library.csl_worked(self._machine, numbers.ctypes.data)
+        return numbers[..., 0], numbers[..., 1]
+
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
         """See ``WaferMachine``."""
         super().inject(color, x, y, words)
@@ -228,7 +239,7 @@ class Machine(WaferMachine):
 
     @property
     def links(self) -> np.ndarray:
-        """[H, W, 5] uint32: wavelets that left each router to the W, E, S, N and down the ramp."""
+        """See ``WaferMachine``."""
         count = self._height * self._width * 5
         at = ctypes.cast(self._library.csl_links(self._machine), ctypes.POINTER(ctypes.c_uint32))
         return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()

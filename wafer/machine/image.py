@@ -39,7 +39,8 @@ COLUMNS = {
         *("op", "dest", "src0", "src1", "scalar"),  # a DsdOp, then Operand kinds
         *("asynchronous", "action", "target"),  # an Action with its id
         *("control_ends", "control_action", "control_target"),  # on_control
-        # priority 0 low to 2 high; index -1: none, else in a register (see Operand)
+        # priority: 0 low to 2 high of a microthread; of the task's own thread 3, medium low, to 6,
+        # high. index -1: none, else in a register (see Operand)
         *("thread", "priority", "index", "simd"),
     ),
     "fabrics": (
@@ -100,6 +101,9 @@ class Program(NamedTuple):
         empty_handlers: [8] int32; by output queue.
         start: first instruction of what runs before any task, -1 for none.
         active: bits of local tasks.
+        high: bits of tasks' ids that begin before others.
+        waits: whether its waits are all that its code costs: loading operands, starting tasks and
+            banks included. A ``Layout``'s, whose overheads were fitted to whole programs.
         blocked: [5] int32 bits; by Gate.
         functions: exported name -> first instruction; r[0], r[1], … are the arguments.
         symbols: name -> global.
@@ -128,6 +132,8 @@ class Program(NamedTuple):
     exports: dict[str, Symbol]
     frame: int
     tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
+    high: int = 0
+    waits: bool = False
 
 
 class Export(NamedTuple):

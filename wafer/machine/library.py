@@ -15,6 +15,8 @@ _FUNCTIONS = {
     "csl_launch": ([_AT, _I32, _I32, _AT, _I32], _I32),
     "csl_has_command": ([_AT, _I32], _I32),
     "csl_copy": ([_AT, _I32, _I64, _I64, _AT, _I32], _I32),
+    "csl_memories": ([_AT, _I32, _I64, _AT, _I32], _I32),
+    "csl_worked": ([_AT, _AT], None),
     "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
     "csl_collectable": ([_AT, _I32, _I32], _I64),
     "csl_collect": ([_AT, _I32, _I32, _AT, _I64], _I64),

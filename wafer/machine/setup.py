@@ -9,11 +9,11 @@ from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.checks import check_image, registers_beyond
 from wafer.machine.codes import DsdOp
-from wafer.machine.costs import ARCHS
+from wafer.machine.costs import ARCHS, Arch
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["colors_of", "lay_out", "widths_of"]
+__all__ = ["banks_of", "colors_of", "costs_of", "lay_out", "widths_of"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
@@ -50,7 +50,7 @@ def _program(program: Program, arch: str) -> list[np.ndarray]:
         *entries,
         _flat(program.blocked),
         _flat([program.start]),
-        _flat(np.array([program.active], np.uint32).view(np.int32)),
+        _flat(np.array([program.active, program.high], np.uint32).view(np.int32)),
         _flat([program.frame, slack]),
     ]
 
@@ -75,15 +75,32 @@ def widths_of(arch: str) -> np.ndarray:
     return np.array([ARCHITECTURES[arch].width(op.name.lower()) for op in DsdOp], np.int32)
 
 
+def _waits(image: Image) -> bool:
+    """Whether an image's waits are all that its code costs."""
+    return any(program.waits for program in image.programs)
+
+
+def costs_of(image: Image) -> Arch:
+    """What an image's tasks and operations cost besides their instructions."""
+    costs = ARCHS[image.arch]
+    return costs._replace(switch_task=0, fabric_start=0) if _waits(image) else costs
+
+
+def banks_of(image: Image) -> tuple[int, int]:
+    """Banks of the memory that operands meet at, and the bytes of one."""
+    arch = ARCHITECTURES[image.arch]
+    return 0 if _waits(image) else arch.banks, arch.bank_bytes
+
+
 def _costs(image: Image) -> list[np.ndarray]:
-    arch, costs = ARCHITECTURES[image.arch], ARCHS[image.arch]
+    arch, costs = ARCHITECTURES[image.arch], costs_of(image)
     streams = [0] * COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
     starts = costs.switch_task, costs.fabric_start, costs.output_wait
     fixed = [int(image.arch == "wse3"), *starts]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
-    memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
+    memory = [*arch.stride_widths, *banks_of(image)]
     parts = (fixed, widths_of(image.arch), memory, depths, streams)
     return [_flat(part) for part in parts]
 

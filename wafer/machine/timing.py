@@ -60,6 +60,12 @@ def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
     Returns:
         [instructions] int32.
     """
+    op, kind, _, _, c = program.code.T
+    waits, spent = op == Op.WAIT, c * kind
+    return np.where(waits, spent, 0 if program.waits else _compiled_cycles(program, arch))
+
+
+def _compiled_cycles(program: Program, arch: Arch) -> np.ndarray:
     code, costs = program.code.tolist(), op_costs(arch)
     operands = program.tables["operations"][:, _FIRST : _FIRST + 4].tolist()
     targets = {row[2] for row in code if row[0] in _JUMPS}

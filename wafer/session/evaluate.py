@@ -1,8 +1,10 @@
 """Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
 
+import itertools
 import logging
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,21 +50,25 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
     metrics: dict[str, float] = {}
     scorer = _scorer(data)
-    try:
-        for index, rows in enumerate(_together(loader, data)):
-            if index == run.cfg.runconfig.eval_steps:
-                break
+
+    def evaluated() -> Iterator[Aux]:
+        for rows in itertools.islice(_together(loader, data), run.cfg.runconfig.eval_steps):
             if scorer is None:
                 aux = run.engine.evaluate(state, run.features(rows, shape))
             else:
                 aux = _scored(run, state, rows, scorer)
+            if data.token_bytes is not None:
+                counted = data.token_bytes[rows["labels"]] * rows["attention_mask"]
+                sums["bytes"] += float(np.sum(counted))
+            yield aux
+
+    end: Any = None
+    try:  # sums are read when the next batch has begun
+        for aux, _ in itertools.pairwise(itertools.chain(evaluated(), [end])):
             sums["loss_sum"] += float(aux.loss_sum)
             sums["weight"] += float(aux.weight)
             for key, value in aux.metrics.items():
                 metrics[key] = metrics.get(key, 0.0) + float(value)
-            if data.token_bytes is not None:
-                counted = data.token_bytes[rows["labels"]] * rows["attention_mask"]
-                sums["bytes"] += float(np.sum(counted))
     finally:
         loader.close()
     sums["bytes"] = all_sum(sums["bytes"])

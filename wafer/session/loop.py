@@ -226,7 +226,7 @@ def train(
             # The next step donates the state: what is shown of it is taken now.
             shown = step % settings.log_steps == 0 or step == until
             gauges = run.gauges(state) if shown else {}
-            skipped = _padding_skipped(run, rows)
+            skipped = _padding_skipped(run, rows) if shown else 0.0
             samples = len(rows["attention_mask"]) * jax.process_count()
             pending = _Finished(step, metrics, samples, skipped, gauges, shown)
             # A signal to one process is one to all. What is read here is not what is written: one

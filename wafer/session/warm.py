@@ -1,6 +1,7 @@
 """Compile while the data is being prepared: the first step of a run should not wait for either."""
 
 import concurrent.futures
+import logging
 from typing import Any
 
 from jaxtyping import Array
@@ -9,6 +10,8 @@ from wafer.engines.base import TrainState
 from wafer.engines.resident import structs_of
 
 __all__ = ["AheadOfTimeCompiler"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class AheadOfTimeCompiler:
@@ -27,20 +30,24 @@ class AheadOfTimeCompiler:
         self, engine: Any, key: Array, *, train: Any, evaluation: Any, ahead: bool
     ) -> None:
         self._engine, self._key, self._ahead = engine, key, ahead
-        self._pool = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
+        self._pool = concurrent.futures.ThreadPoolExecutor(3, thread_name_prefix="compile")
         self._state: concurrent.futures.Future[TrainState] | None = self._pool.submit(
             engine.init, key
         )
-        if evaluation is not None and ahead:
-            self._pool.submit(self._compile_evaluation, self._state, evaluation)
-        if train is not None and ahead:
-            self._pool.submit(self._compile_step, self._state, train)
+        if ahead and not (train is None and evaluation is None):
+            self._pool.submit(self._compile, self._state, train, evaluation)
 
-    def _compile_step(self, state: Any, features: Any) -> None:
-        self._engine.compiled_step(structs_of(state.result()), features, topology=False)
-
-    def _compile_evaluation(self, state: Any, features: Any) -> None:
-        self._engine.compiled_evaluate(structs_of(state.result()), features)
+    def _compile(self, state: Any, train: Any, evaluation: Any) -> None:
+        """Compile for the first state's shapes, known before the state is: all at once."""
+        try:
+            shapes = self._engine.shapes(self._key)
+        except Exception as error:  # a user's rule that reads values
+            _LOG.debug("Compilation waits for the first state: %s", error)
+            shapes = structs_of(state.result())
+        if evaluation is not None:
+            self._pool.submit(self._engine.compiled_evaluate, shapes, evaluation)
+        if train is not None:
+            self._engine.compiled_step(shapes, train, topology=False)
 
     def expect_topology(self, state: TrainState, features: Any) -> None:
         """Begin to compile the step that changes the topology; one is due before long."""

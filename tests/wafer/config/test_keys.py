@@ -9,6 +9,8 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
+from models.names import MODELS
+from models.schema import ModelConfig
 from models.sections import Section
 from wafer.cli import main
 from wafer.config import load, parse_config
@@ -37,9 +39,24 @@ def test_a_class_of_its_own_and_nested_keys():
     assert (rate.takes, rate.default) == ("number | scheduler | list", "required")
 
 
-def test_what_a_name_presets_is_its_default():
+def test_every_name_lists_what_it_presets():
+    for name, entry in MODELS.items():
+        [(_, table)] = keys(name)
+        listed = {key.name: key.default for key in table}
+        assert set(ModelConfig.model_fields) <= set(listed)
+        for key, value in entry.presets.items():
+            words = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+            assert listed[key] == words
     [(_, table)] = keys("llama")
-    assert next(key.default for key in table if key.name == "norm_type") == "rmsnorm"
+    listed = {key.name: key[1:3] for key in table}
+    assert listed["norm_type"][1] == "rmsnorm"
+    assert listed["rope_theta"] == ("number", "10000.0")
+    assert listed["pos_scaling_type"][0] == "linear | llama3 | yarn"
+
+
+def test_an_unknown_name_is_led_to_the_nearest(capsys):
+    assert main(["models", "mixtrl"]) == 1
+    assert "did you mean 'mixtral'" in capsys.readouterr().err
 
 
 def test_unknown_section(capsys):

@@ -4,9 +4,9 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
-import jax
 import numpy as np
 import pytest
+from helpers.fabric_rows import ROW, random_row
 
 from wafer import fabric
 from wafer.fabric import native, trace
@@ -95,7 +95,7 @@ def test_memory_and_operations_are_checked():
     with pytest.raises(fabric.FabricError, match="wse2 offers 750x994"):
         fabric.Layout(757, 996, host_io=True)
     with pytest.raises(fabric.FabricError, match=r"expected \[1, 2, 5\]"):
-        fabric.init(lowering.chain_program(2, 1, 5), {"x": np.zeros((1, 2, 4))})
+        fabric.simulate(lowering.chain_program(2, 1, 5), {"x": np.zeros((1, 2, 4))})
     with pytest.raises(ValueError, match="at least 2 words"):
         WaferSpec(input_queue_depths=(1,) * 8)
     assert WSE3.switch_both_sides
@@ -182,7 +182,7 @@ def test_faults_and_deadlocks_of_the_plane():
 def test_traces(tmp_path):
     """Column 0 sends three words, the others receive them: one task and one operation of a PE."""
     program = lowering.broadcast_program(4, 2, 3)
-    state, film = trace.record(program, fabric.init(program), 12)
+    state, film = trace.record(program)
     own = film.thread == OWN_THREAD
     assert film.x[own].tolist() == [0, 1, 2, 3] * 2
     assert film.end[own].tolist() == [3, 9, 10, 11] * 2  # a hop later in each column
@@ -192,7 +192,7 @@ def test_traces(tmp_path):
     assert trace.utilisation(state)["east"][0, 0] == pytest.approx(3 / 11)
     events = trace.chrome_trace(film, str(tmp_path / "t.json"))["traceEvents"]
     (sent, *_) = [e for e in events if e["name"] == "fmovs(fabout(0), x, n=3)"]
-    assert (sent["ts"], sent["dur"], sent["args"]["of"]) == (0, 3, "main")
+    assert (sent["ts"], sent["dur"], sent["args"]["of"]) == (0, 3, "main (local task 0)")
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == events
     trace.gif(film, str(tmp_path / "t.gif"), frames=2)
     assert (tmp_path / "t.gif").read_bytes()[:3] == b"GIF"
@@ -204,52 +204,20 @@ def test_traces(tmp_path):
         trace.heat_map(state, "up")
 
 
-@pytest.mark.slow
-def test_a_recording_goes_on_where_the_last_one_ended():
-    """Microthreads and tasks of two halves are those of the whole, cut in two."""
+@pytest.mark.native
+def test_a_recording_of_some_cycles_and_pes():
+    """Operations by their text, microthreads apart; PE (0, 0) alone, up to a cycle."""
     program = kernel_programs.summa_program(2, 2, 2, 2)
-    start = fabric.init(program)
-    _, whole = trace.record(program, start, 200)
-    state, first = trace.record(program, start, 77)
-    _, second = trace.record(program, state, 123)
-    assert (first.cycles, second.cycles) == ((0, 77), (77, 200))
-    spent = lambda seen: {line.text: line.cycles for line in trace.profile(seen)}
-    halves = [spent(seen) for seen in (first, second)]
-    assert spent(whole) == {
-        text: sum(half.get(text, 0) for half in halves) for text in spent(whole)
-    }
+    state, whole = trace.record(program, cycles=200)
+    assert state.progress
+    assert whole.cycles == (0, 200)
+    spent = {line.text: line.cycles for line in trace.profile(whole)}
     assert {0, 1} <= {*whole.thread.tolist()}  # microthreads
-    assert "fmacs(c, c, a[0], b[0], n=2)" not in spent(whole)
-    assert "fmovs(fabout(0), a, n=4)" in spent(whole)
-
-
-# Random programs of one shape, compiled once: a row where PE i sends to PE i + 1 or passes on.
-def random_row(words, delays, hops):
-    layout = fabric.Layout(5, overheads=False)
-    layout.array("a", 16)
-    layout.array("b", 16)
-    x = layout.x
-    for index, (start, length) in enumerate(hops):
-        c = layout.color(index)
-        layout.route(c, "RAMP", "E", x == start)
-        layout.route(c, "W", "E", (x > start) & (x < start + length))
-        layout.route(c, "W", "RAMP", x == start + length)
-    for pe in range(5):
-        ops = [work(delays[pe])]
-        for index, (start, length) in enumerate(hops):
-            if pe == start:
-                ops.append(fmovs(fabout(index), mem("a"), words[index]))
-            if pe == start + length:
-                ops.append(fmovs(mem("b"), fabin(index), words[index]))
-        layout.task("main", [*ops, *[work(1)] * (3 - len(ops))][:3], x == pe, active=True)
-    return layout.build()
-
-
-ROW = st.tuples(
-    st.lists(st.integers(1, 16), min_size=2, max_size=2),
-    st.lists(st.integers(1, 9), min_size=5, max_size=5),
-    st.sampled_from([((0, 1), (2, 2)), ((0, 2), (1, 3)), ((0, 4), (1, 1)), ((0, 3), (1, 3))]),
-)
+    assert "fmacs(c, c, a[0], b[0], n=2)" not in spent
+    assert "fmovs(fabout(0), a, n=4)" in spent
+    _, corner = trace.record(program, rectangle=(0, 0, 1, 1), end=77)
+    assert {*corner.x.tolist(), *corner.y.tolist()} == {0}
+    assert corner.cycles == (0, 77)
 
 
 @hypothesis.settings(max_examples=6)
@@ -271,15 +239,3 @@ def test_wavelets_are_conserved_in_order_and_links_never_exceed_one(rows, seed):
         )
         if native.available():  # the JAX plane would compile once per program
             assert planes.count_cycles(program, "native") == total  # V9
-
-
-@pytest.mark.slow
-def test_determinism_over_batch_size_and_data():
-    program = lowering.chain_program(5, 2, 4)
-    x = np.random.default_rng(0).standard_normal((3, 2, 5, 4)).astype(np.float32)
-    start = jax.vmap(lambda v: fabric.init(program, {"x": v}))(x)
-    together = jax.vmap(lambda s: fabric.run(program, s))(start)
-    for i in range(3):
-        alone = fabric.simulate(program, {"x": x[i]})
-        np.testing.assert_array_equal(alone.mem, together.mem[i])
-        assert int(alone.end.max()) == int(together.end[i].max())

@@ -20,7 +20,7 @@ from wafer.config import load
 from wafer.engines.fabric import floor, network
 from wafer.engines.fabric.network import Dense
 from wafer.experiment import Experiment
-from wafer.fabric.engines import cycle
+from wafer.fabric import simulator as cycle
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
 from wafer.fabric.training.layers import schedule

@@ -1,13 +1,12 @@
-"""Who goes first in a PE: the task's own thread or its microthreads, in both engines."""
+"""Who goes first in a PE: the task's own thread or its microthreads."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from helpers.fabric_stack import run_stacked
 
 from wafer import fabric
-from wafer.fabric.program.ops import fabin, fabout, fmovs, mem, work
+from wafer.fabric.program.ops import Const, fabin, fabout, fmovs, fmuls, mem, work
 
 RAMP = np.arange(32, dtype=np.float32) + 1
 FIRST, LAST = True, False
@@ -35,29 +34,8 @@ def at(op, priority):
     return dataclasses.replace(op, priority=priority)
 
 
-def beside_a_task(main, level):
-    """The microthread writes words 8..12, which the task reads from the next cycle on."""
-    grid = layout(main)
-    copy = at(fmovs(mem("a", 8), mem("a"), 5, thread=0), level)
-    grid.task("main", [copy, fmovs(mem("a", 16), mem("a", 8), 5)], active=True)
-    return grid.build()
-
-
-def beside_each_other(levels):
-    """Thread 0 writes words 8..12, thread 1 reads them; the task ends as they begin."""
-    grid = layout()
-    copies = [
-        fmovs(mem("a", 8), mem("a"), 5, thread=0),
-        fmovs(mem("a", 16), mem("a", 8), 5, thread=1),
-    ]
-    grid.task(
-        "main", [at(op, level) for op, level in zip(copies, levels, strict=True)], active=True
-    )
-    return grid.build()
-
-
 def passing_on(main, level):
-    """PE 1 passes 8 words on by a microthread while its task computes 20 cycles."""
+    """PE 1 passes 8 words on by a microthread while its task computes 20 products."""
     grid = layout(main, 3)
     into, out = grid.color(), grid.color()
     grid.route(into, "RAMP", "E", grid.x == 0)
@@ -66,76 +44,82 @@ def passing_on(main, level):
     grid.route(out, "W", "RAMP", grid.x == 2)
     grid.task("main", [fmovs(fabout(into), mem("a"), 8)], grid.x == 0, active=True)
     forward = at(fmovs(fabout(out), fabin(into), 8, thread=0), level)
-    grid.task("main", [forward, work(20)], grid.x == 1, active=True)
+    products = fmuls(mem("a"), mem("a"), Const(2.0), 20)
+    grid.task("main", [forward, products], grid.x == 1, active=True)
     grid.task("main", [fmovs(mem("a", 8), fabin(out), 8)], grid.x == 2, active=True)
     return grid.build()
 
 
-CASES = (
-    {f"task {a}, microthread {b}": beside_a_task(a, b) for a, b in LEVELS}
-    | {
-        f"microthreads {a}, {b}": beside_each_other((a, b))
-        for a, b in (("low", "low"), ("low", "high"))
-    }
-    | {f"passing on, {a}": passing_on(a, "high") for a in ("high", "medium")}
-)
-
-
-def run(implementation):
-    values = [{"a": RAMP}] * len(CASES)
-    programs = list(CASES.values())
-    if implementation == "jax":
-        states = run_stacked(programs, values, 400)
-    else:
-        states = fabric.run_many(programs, values, 400, implementation)
-    return dict(zip(CASES, states, strict=True))
-
-
-@pytest.fixture(scope="module")
-def reference():
-    return run("jax")
-
-
-def words(states, name):
-    return np.asarray(fabric.read(CASES[name], states[name], "a"))[0]
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        ("medium", "medium"),
-        ("medium", "high"),
-        *(pytest.param(two, marks=pytest.mark.slow) for two in LEVELS if two[0] != "medium"),
-    ],
-)
-def test_the_higher_level_goes_first_and_the_task_of_equals(reference, levels):
-    got = words(reference, f"task {levels[0]}, microthread {levels[1]}")[0, 16:21]
-    np.testing.assert_array_equal(got, RAMP[:5] if LEVELS[levels] is FIRST else RAMP[8:13])
-
-
-def test_microthreads_of_one_level_go_by_their_ids(reference):
-    np.testing.assert_array_equal(words(reference, "microthreads low, low")[0, 16:21], RAMP[:5])
-    got = words(reference, "microthreads low, high")[0, 16:21]
-    np.testing.assert_array_equal(got, RAMP[8:13])
-
-
-def test_a_stream_through_a_busy_pe_waits_for_its_task_or_does_not(reference):
-    """Task first: words pass after its 21 cycles. Microthread first: as if there were no task."""
-    for main, cycles in (("high", 21 + 8 + 6), ("medium", 6 + 8 + 6)):
-        state, name = reference[f"passing on, {main}"], f"passing on, {main}"
-        np.testing.assert_array_equal(words(reference, name)[2, 8:16], RAMP[:8])
-        assert int(state.end[0, 2]) == cycles
-    assert int(reference["passing on, medium"].end[0, 1]) == 21 + 8
+def two_senders(levels):
+    """PE 0 sends five words to PE 1 by microthread 0, and five to PE 2 by microthread 1."""
+    grid = layout(width=3)
+    near, far, x = grid.color(), grid.color(), grid.x
+    grid.route(near, "RAMP", "E", x == 0)
+    grid.route(near, "W", "RAMP", x == 1)
+    grid.route(far, "RAMP", "E", x == 0)
+    grid.route(far, "W", "E", x == 1)
+    grid.route(far, "W", "RAMP", x == 2)
+    sends = [fmovs(fabout(c), mem("a"), 5, thread=k) for k, c in enumerate((near, far))]
+    sends = [at(op, level) for op, level in zip(sends, levels, strict=True)]
+    grid.task("main", sends, x == 0, active=True)
+    grid.task("main", [fmovs(mem("a"), fabin(near), 5)], x == 1, active=True)
+    grid.task("main", [fmovs(mem("a"), fabin(far), 5)], x == 2, active=True)
+    return grid.build()
 
 
 @pytest.mark.native
-def test_both_engines_leave_the_same_state(reference):
-    for name, state in run("native").items():
-        want = reference[name]
-        for leaf in ("mem", "busy", "end", "links", "cycle", "progress", "fault"):
-            np.testing.assert_array_equal(
-                getattr(state, leaf), getattr(want, leaf), f"{name}: {leaf}"
-            )
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_higher_level_goes_first_and_the_task_of_equals(levels):
+    """Task first: words pass after its 21 cycles. Microthread first: as if there were no task."""
+    program = passing_on(*levels)
+    state = fabric.simulate(program, {"a": RAMP})
+    np.testing.assert_array_equal(fabric.read(program, state, "a")[0, 2, 8:16], RAMP[:8])
+    assert int(state.end[0, 2]) == (6 if LEVELS[levels] is FIRST else 21) + 8 + 6
+    if LEVELS[levels] is FIRST:
+        assert int(state.end[0, 1]) == 21 + 8
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("levels", "ends"), [(("low", "low"), (7 + 6, 12 + 7)), (("low", "high"), (12 + 6, 7 + 7))]
+)
+def test_microthreads_of_one_level_go_by_their_ids(levels, ends):
+    """Two cycles to start both; then five words of one, and five of the other."""
+    state = fabric.simulate(two_senders(levels), {"a": RAMP})
+    assert tuple(state.end[0, 1:].tolist()) == ends
+
+
+@pytest.mark.native
+def test_a_microthread_that_still_runs_is_waited_for():
+    """The second use of microthread 0 begins once its first words are there; then what follows."""
+    grid = layout(width=2)
+    c, x = grid.color(), grid.x
+    grid.route(c, "RAMP", "E", x == 0)
+    grid.route(c, "W", "RAMP", x == 1)
+    send = [work(30), fmovs(fabout(c), mem("a"), 4)]
+    grid.task("main", send, x == 0, active=True)
+    take = [fmovs(mem("a", 8 * k), fabin(c), 2, thread=0) for k in (1, 2)]
+    take += [work(1, thread=0), fmuls(mem("a", 16), mem("a", 16), Const(2.0), 2)]
+    grid.task("main", take, x == 1, active=True)
+    program = grid.build()
+    state = fabric.simulate(program, {"a": RAMP})
+    assert fabric.read(program, state, "a")[0, 1, [8, 9, 16, 17]].tolist() == [1, 2, 6, 8]
+    # Four words from cycle 36 on, a cycle more for the second start; one of work, two products.
+    assert int(fabric.cycles(state)) == 36 + 4 + 1 + 1 + 2
+
+
+@pytest.mark.native
+def test_what_waits_for_a_microthread_says_so():
+    grid = layout(width=2)
+    c, x = grid.color(), grid.x
+    grid.route(c, "RAMP", "E", x == 0)
+    grid.route(c, "W", "RAMP", x == 1)
+    take = fmovs(mem("a"), fabin(c), 2, thread=3)
+    grid.task("main", [take, work(1, thread=3)], x == 1, active=True)
+    with pytest.raises(
+        fabric.DeadlockError, match=r"main .* waits for microthread 3 to end its op"
+    ):
+        fabric.simulate(grid.build())
 
 
 def test_unknown_levels():

@@ -1,4 +1,4 @@
-"""Figures of the hardware: one table, which both front ends and both machines in C++ follow."""
+"""Figures of the hardware: one table, which both front ends, machine and planes follow."""
 
 import pathlib
 import re
@@ -8,8 +8,7 @@ import pytest
 
 import wafer
 from wafer.fabric.program.codes import Port
-from wafer.fabric.program.encode import elements_per_cycle
-from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem
+from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem, steps_of
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.codes import DsdOp
 from wafer.machine.setup import widths_of
@@ -26,12 +25,11 @@ def constants(header):
 
 @pytest.mark.parametrize("known", ARCHITECTURES.values(), ids=ARCHITECTURES)
 def test_headers_have_the_same_figures(known):
-    csl, fabric = constants("machine/native/program.h"), constants("fabric/native/machine.h")
-    assert csl["kColors"] == fabric["kColors"] == known.colors
-    assert csl["kPorts"] == fabric["kPorts"] == len(PORTS)
-    assert csl["kQueues"] == len(known.input_depths) == len(known.output_depths)
-    assert csl["kThreads"] == known.threads == fabric["kThreads"] - 1  # and the task's own
-    assert fabric["kTasks"] == known.local_tasks
+    own, planes = constants("machine/native/program.h"), constants("fabric/native/words.h")
+    assert own["kColors"] == planes["kMaxColors"] == known.colors
+    assert own["kPorts"] == len(PORTS)
+    assert own["kQueues"] == len(known.input_depths) == len(known.output_depths)
+    assert own["kThreads"] == known.threads
     assert [*Port.__members__] == [*PORTS]
     assert [*Port] == [1 << bit for bit in range(len(PORTS))]
 
@@ -43,7 +41,7 @@ def test_an_operation_is_as_wide_in_a_layout_as_in_csl(arch):
     for kind in ("mov", "add", "sub", "mul", "mac", "max"):
         for dtype, suffix in (("float32", "S"), ("float16", "H")):
             op = Op(kind, mem("a"), mem("a"), mem("a"), Const(1.0), n=64, dtype=dtype)
-            assert elements_per_cycle(op, spec) == widths[DsdOp[f"F{kind.upper()}{suffix}"]]
+            assert steps_of(op, spec) == 64 // widths[DsdOp[f"F{kind.upper()}{suffix}"]]
     assert widths[DsdOp.FADDS] == (2 if arch == "wse2" else 4)
     assert widths[DsdOp.FMACS] == 1
 
@@ -51,16 +49,16 @@ def test_an_operation_is_as_wide_in_a_layout_as_in_csl(arch):
 @pytest.mark.parametrize(
     ("operands", "wanted"),
     [
-        ((mem("a"), fabin(0)), 1),  # a wavelet a cycle
-        ((mem("a"), Mem("a", stride=7)), 2),
-        ((mem("a"), Mem("a", stride=8)), 1),
-        ((mem("a"), Mem("a", stride=0)), 4),
-        ((mem("a", inner=6), mem("a")), 2),  # a step ends with a row
-        ((mem("a", inner=3), mem("a")), 1),
+        ((mem("a"), fabin(0)), 12),  # a wavelet a cycle
+        ((mem("a"), Mem("a", stride=7)), 6),
+        ((mem("a"), Mem("a", stride=8)), 12),
+        ((mem("a"), Mem("a", stride=0)), 3),
+        ((mem("a", inner=6), mem("a")), 4),  # a step ends with a row
+        ((mem("a", inner=3), mem("a")), 4),
     ],
 )
 def test_strides_rows_and_the_fabric_limit_an_operation(operands, wanted):
-    assert elements_per_cycle(Op("mov", *operands, n=12, dtype="float16"), SPECS["wse2"]) == wanted
+    assert steps_of(Op("mov", *operands, n=12, dtype="float16"), SPECS["wse2"]) == wanted
 
 
 def test_grid_with_and_without_host_io():

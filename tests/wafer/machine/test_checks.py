@@ -41,7 +41,7 @@ TWO_SUMS = {"address": 2**31 - 8, "bytes": 16}  # the sum of int32 is negative
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (code(0, 0, 47), "operation codes outside of 0..46"),
+        (code(0, 0, 48), "operation codes outside of 0..47"),
         (code(0, 2, -1), "a negative register"),
         (code(0, 1, 11), "a type that there is not"),
         (code(-1, 0, 1), "no end behind its last instruction"),

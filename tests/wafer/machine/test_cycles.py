@@ -8,6 +8,7 @@ from helpers.assembly import assemble, build, color_register
 from wafer.machine.codes import Op, Operand
 from wafer.machine.costs import ARCHS, op_costs, uncertainty
 from wafer.machine.engine import Machine
+from wafer.machine.timing import instruction_cycles
 
 _STAMP = int(op_costs()[Op.INTRINSIC, 11])  # between two stamps, with nothing between
 
@@ -225,6 +226,13 @@ def test_configuration_registers_take_five_cycles_on_wse3():
     fabric = ".fabric sends=1 queue=2 color=0"
     assert between(code, fabric) == 2
     assert between(code, fabric, arch="wse3") == 10
+
+
+def test_a_teardown_handler_begins_when_a_task_has_found_its_color():
+    handler = "teardown 0:\nconst r0 0\nintrinsic.teardown_exit -1 r0\nreturn\n"
+    program = assemble(handler + "local 8:\nconst r0 0\nreturn")
+    for arch, leave in (("wse2", 1), ("wse3", 10)):
+        assert instruction_cycles(program, ARCHS[arch]).tolist() == [15, leave, 0, 0, 0]
 
 
 def test_a_step_ends_with_a_row():

@@ -9,11 +9,11 @@ from wafer.csl.semantics.builtins.arguments import gated, local_task
 from wafer.csl.semantics.builtins.layout import Layout, Tile
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
-from wafer.csl.semantics.core.unit import SRAM, Unit
+from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.semantics.language.calls import write_functions
 from wafer.csl.semantics.language.frames import frame_size
-from wafer.csl.semantics.language.names import declared, given_value, signature
+from wafer.csl.semantics.language.names import declared, signature
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
@@ -104,10 +104,9 @@ def _is_numeric(unit: Unit, module: Module, node: tree.Variable) -> bool:
 def _place_variables(unit: Unit) -> None:
     """Give variables addresses in the order of their declarations; programs rely on neighbours.
 
-    Those that begin as zeros lie behind the others, as in an object file. Where all that files
-    mention is more than the SRAM holds, only what the code uses gets a place.
+    Where all that files mention is more than the SRAM holds, only what the code uses gets a place.
     """
-    cells = list[tuple[bool, Cell, Position]]()
+    cells = list[tuple[Cell, Position]]()
     for module in sorted(unit.modules, key=lambda module: module.library):
         mentioned = unit.files.mentioned(module.path)
         for name, declaration in module.declarations.items():
@@ -117,11 +116,9 @@ def _place_variables(unit: Unit) -> None:
             if exported or (declaration.kind == "var" and name in mentioned):
                 cell = _global_cell(unit, module, name)
                 if cell is not None:
-                    value = given_value(declaration)
-                    zeros = isinstance(value, tree.Builtin) and value.name == "@zeros"
-                    cells.append((zeros or value is None, cell, declaration.at))
-    if sum(types.size_of(cell.type) for _, cell, _ in cells) <= SRAM:
-        for _, cell, at in sorted(cells, key=lambda entry: entry[0]):
+                    cells.append((cell, declaration.at))
+    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
+        for cell, at in cells:
             unit.address(Reference(cell), at)
 
 
@@ -138,7 +135,7 @@ def _place_rest(unit: Unit) -> bool:
             cell = _global_cell(unit, module, name) if declaration.kind == "var" else None
             if cell is None or cell.address is not None:
                 continue
-            multiple = max(cell.alignment, types.alignment(cell.type))
+            multiple = max(cell.alignment, WORD)
             if unit.end + multiple + types.size_of(cell.type) <= SRAM:
                 unit.address(Reference(cell), declaration.at)
     return unit.end > end
@@ -297,4 +294,6 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
             for bound in unit.bindings.values()
             for function in bound.values()
         },
+        high=0,
+        waits=False,
     )

@@ -24,11 +24,11 @@ from wafer.engines.fabric.floor import (
     lay_out,
     shares_of,
 )
-from wafer.fabric.engines.cycle import cycles, start
 from wafer.fabric.errors import FabricError, SramError
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.tables import Program
+from wafer.fabric.simulator import cycles, start
 from wafer.fabric.training.layers import (
     LayerProgram,
     Tile,
@@ -431,7 +431,7 @@ def step(
         x: [N, fan_in] float, N = ``batch * micro_batches``.
         y: [N] int class labels.
         learning_rate: of this step.
-        implementation: engine, see :func:`wafer.fabric.run`.
+        implementation: machine, see :func:`wafer.fabric.simulator.start`.
 
     Returns:
         The memory after the update, and the report.
@@ -451,9 +451,9 @@ def step(
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
     end = start(net.program, memory, _MAX_CYCLES, implementation)
-    memory = np.asarray(end.mem)
+    memory = end.mem
     losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
-    report = NetworkStep(sum(losses), int(cycles(end)), np.asarray(end.busy))
+    report = NetworkStep(sum(losses), int(cycles(end)), end.busy)
     return memory, report
 
 

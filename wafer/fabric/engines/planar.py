@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.program.codes import Column, Field, Kind, Port
+from wafer.fabric.program.codes import Port
+from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
 from wafer.fabric.program.tables import Program
 from wafer.spec import WaferSpec
 
@@ -71,7 +72,6 @@ class PlaneShape:
 
 def _refuse(program: Program) -> None:
     meta = program.meta
-    code = np.asarray(program.code)
     reasons = [
         (meta.switched, "switch positions"),
         (meta.swaps, "color swap"),
@@ -79,7 +79,7 @@ def _refuse(program: Program) -> None:
         (meta.controls, "control wavelets"),
         (meta.threads > 0, "microthreads"),
         (any(kind != "local" for _, kind, _, _ in meta.tasks), "data or control tasks"),
-        (bool(code[:, Column.ACTIVATE : Column.UNBLOCK + 1].any()), "task activation"),
+        (any(op.on_done for ops in program.code for op in ops), "task activation"),
         (bool(np.asarray(program.blocked).any()), "blocked tasks"),
         (
             bool((np.asarray(program.active) & (np.asarray(program.entry) >= 0)).sum(0).max() > 1),
@@ -94,25 +94,17 @@ def _refuse(program: Program) -> None:
         )
 
 
-def _slots(program: Program) -> list[tuple[int, np.ndarray, np.ndarray | None, int]]:
-    """(position, PEs, code row or None for a launch wait, cycles) of every slot."""
-    code = np.asarray(program.code)
+def _slots(program: Program) -> list[tuple[int, np.ndarray, Op | None, int]]:
+    """(position, PEs, operation or None for a launch wait, cycles) of every slot."""
     entry = np.where(program.active, program.entry, -1).max(axis=0, initial=-1)
     slots = []
     for first in np.unique(entry[entry >= 0]):
-        where, position, row = entry == first, 0, int(first)
-        while True:
-            op = code[row]
-            for field, cycles in (
-                (None, op[Column.LAUNCH]),
-                (op, -(-op[Column.N] // op[Column.RATE])),
-            ):
+        where, position = entry == first, 0
+        for op in program.code[first]:
+            for part, cycles in ((None, op.launch), (op, steps_of(op, program.meta.spec))):
                 if cycles:
-                    slots.append((position, where, field, int(cycles)))
+                    slots.append((position, where, part, cycles))
                     position += 1
-            if op[Column.LAST]:
-                break
-            row += 1
     return slots
 
 
@@ -139,11 +131,11 @@ def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
         counts[position][where] = cycles - 1
         if op is None:
             continue
-        for operand in (Column.SRC0, Column.SRC1, Column.SCALAR):
-            if op[operand] == Kind.FABRIC:
-                reads[position, op[operand + Field.BASE]] |= where
-        if op[Column.DST] == Kind.FABRIC:
-            writes[position, op[Column.DST + Field.BASE]] |= where
+        for source in op.operands[1:]:
+            if isinstance(source, FabIn):
+                reads[position, meta.colors.index(source.color)] |= where
+        if isinstance(op.dst, FabOut):
+            writes[position, meta.colors.index(op.dst.color)] |= where
     tx, rx = np.asarray(program.tx[0]), np.asarray(program.rx[0])
     ports = np.stack([(tx & bit) != 0 for bit in Port], axis=1)
     sources = np.sum([(rx & bit) != 0 for bit in Port], axis=0)

@@ -3,7 +3,7 @@
 The words run along y, so that what moves along x moves by whole words; programs that are flat in
 y are transposed first. XLA's CPU backend recomputes shared planes in every consumer, so the loop
 body holds one cycle and only planes that the program uses.
-Cycle for cycle equal to :mod:`wafer.fabric.engines.cycle`.
+Cycle for cycle equal to the machine.
 """
 
 import functools
@@ -314,7 +314,7 @@ def is_flat(shape: PlaneShape) -> bool:
 
 
 def check_timing(result: Timing) -> int:
-    """Turn a result into cycles, or raise what the reference engine would."""
+    """Turn a result into cycles, or raise what the machine would."""
     if bool(result.faulted):
         raise FaultError("a same-cycle arrival; fabric.simulate names the PE and the color")
     if bool(result.stuck):

@@ -1,8 +1,7 @@
 """The fabric in C++, called through ``jax.ffi``: the timing plane in words of 512 PEs.
 
 Optional: without the library (no compiler at install) ``available`` is False, and
-:func:`wafer.fabric.count_cycles` runs its JAX planes, which are the reference. The engine
-with payloads is in :mod:`wafer.fabric.engines.native`.
+:func:`wafer.fabric.count_cycles` runs its JAX planes, which are the reference.
 """
 
 import jax
@@ -20,8 +19,8 @@ __all__ = ["available", "is_asked", "missing", "prepare_words", "run", "run_word
 _LIBRARY = Library(
     what="fabric",
     package="wafer.fabric.native",
-    handlers=("wafer_timing_plane", "wafer_fabric_engine"),
-    instead="the JAX engines",
+    handlers=("wafer_timing_plane",),
+    instead="the JAX planes",
 )
 available = _LIBRARY.usable
 _BLOCK = 512

@@ -4,13 +4,20 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.codes import Port
-from wafer.fabric.program.ops import FabIn, FabOut, Op
-from wafer.fabric.program.tables import Program
+from wafer.fabric.program.ops import FabIn, FabOut, Mem, Op
+from wafer.fabric.program.tables import Meta, Program
 from wafer.machine.arch import OPPOSITE, STEPS
 
-__all__ = ["check_program", "neighbour"]
+__all__ = ["MAIN_LEVELS", "THREAD_LEVELS", "check_operation", "check_program", "neighbour"]
 
 _INPUT_QUEUES = 8
+# Levels of microthreads (``.priority`` of an asynchronous operation), and of a task's own thread
+# (``<tile_config>/main_thread_priority``), as ``operations.priority`` of an image has them.
+THREAD_LEVELS = {"low": 0, "medium": 1, "high": 2}
+MAIN_LEVELS = {"medium_low": 3, "medium": 4, "medium_high": 5, "high": 6}
+_KINDS = ("work", "mov", "add", "sub", "mul", "mac", "max")
+_TYPES = ("float32", "float16", "uint32")
+_ACTIONS = ("activate", "block", "unblock")
 
 
 def neighbour(plane: np.ndarray, side: str, outside: int = 0) -> np.ndarray:
@@ -33,6 +40,57 @@ def neighbour(plane: np.ndarray, side: str, outside: int = 0) -> np.ndarray:
 def _first(bad: np.ndarray) -> str:
     y, x = np.argwhere(bad)[0]
     return f"PE ({x}, {y})"
+
+
+def check_operation(op: Op, meta: Meta) -> None:
+    """Raise if an operation names what there is not.
+
+    Args:
+        op: the operation.
+        meta: of its program.
+
+    Raises:
+        FabricError: unknown kind, array, task, thread or priority, or an address outside its array.
+        RouteError: a color that is not declared.
+    """
+    spec, tasks = meta.spec, [name for name, *_ in meta.tasks]
+    if op.kind not in _KINDS or op.dtype not in _TYPES or op.n < 1:
+        raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
+    if op.thread is not None and not 0 <= op.thread < spec.microthreads:
+        raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
+    if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
+        raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
+    _check_levels(op, meta.main)
+    for action, task in op.on_done:
+        if task not in tasks or action not in _ACTIONS:
+            raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {tasks}")
+    colors = [o.color for o in op.operands if isinstance(o, FabIn | FabOut)]
+    for color in [*colors, *(op.position or ())[:1]]:
+        if color not in meta.colors:
+            raise RouteError(f"{op.kind}: color {color} is not declared")
+    for operand in op.operands:
+        if isinstance(operand, Mem):
+            _check_words(op, operand, {name: words for name, _, words, _ in meta.arrays})
+
+
+def _check_levels(op: Op, main: str) -> None:
+    if op.priority not in THREAD_LEVELS or main not in MAIN_LEVELS:
+        raise FabricError(
+            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(THREAD_LEVELS)},"
+            f" {main!r} of the task one of {list(MAIN_LEVELS)}"
+        )
+
+
+def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
+    if operand.array not in arrays:
+        raise FabricError(f"{op.kind}: no array {operand.array!r}; declared: {list(arrays)}")
+    i, inner = np.arange(op.n), operand.inner or op.n
+    used = operand.offset + operand.stride * (i % inner) + operand.outer * (i // inner)
+    words = arrays[operand.array]
+    if used.min() < 0 or used.max() >= words:
+        raise FabricError(
+            f"{op.kind} over {operand.array!r}: words {used.min()}..{used.max()} of {words}"
+        )
 
 
 def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
@@ -100,7 +158,7 @@ def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> No
     into = np.bitwise_or.reduce(program.rx) & Port.RAMP
     out_of = np.bitwise_or.reduce(program.tx) & Port.RAMP
     for op, mask in ops:
-        for operand in (op.dst, op.src0, op.src1, op.scalar):
+        for operand in op.operands:
             if isinstance(operand, FabOut):
                 side, have = "rx RAMP", into[colors.index(operand.color)]
             elif isinstance(operand, FabIn):

@@ -1,90 +1,8 @@
-"""The numbers in a program's tables, by name; ``native/codes.h`` holds the same ones."""
+"""The numbers in a program's tables, by name."""
 
 import enum
 
-__all__ = [
-    "FIELDS",
-    "TORN",
-    "Column",
-    "Command",
-    "Dtype",
-    "Fault",
-    "Field",
-    "FilterKind",
-    "Kind",
-    "Opcode",
-    "Port",
-]
-
-
-class Opcode(enum.IntEnum):
-    """What an operation computes; MAC is ``src0 + src1 * scalar``."""
-
-    WORK = 0
-    MOV = 1
-    ADD = 2
-    SUB = 3
-    MUL = 4
-    MAC = 5
-    MAX = 6
-
-
-class Dtype(enum.IntEnum):
-    """Type of an operation's elements."""
-
-    FLOAT32 = 0
-    FLOAT16 = 1
-    BFLOAT16 = 2
-    UINT32 = 3
-
-
-class Column(enum.IntEnum):
-    """Columns of the code table, one row per operation.
-
-    DST, SRC0, SRC1 and SCALAR are the first of the columns that :class:`Field` names. THREAD is -1
-    for none; ACTIVATE, BLOCK and UNBLOCK are bits of tasks; POSITION_COLOR is 0 or a color index
-    + 1; the ranks are those of the task and of the microthread doing the operation.
-    """
-
-    OPCODE = 0
-    N = 1
-    DTYPE = 2
-    THREAD = 3
-    LAUNCH = 4
-    LAST = 5
-    RATE = 6
-    ACTIVATE = 7
-    BLOCK = 8
-    UNBLOCK = 9
-    DST = 10
-    SRC0 = 16
-    SRC1 = 22
-    SCALAR = 28
-    POSITION_COLOR = 34
-    POSITION = 35
-    MAIN_RANK = 36
-    THREAD_RANK = 37
-
-
-class Field(enum.IntEnum):
-    """Columns of an operand, counted from its first. BASE is an address, a color index or bits."""
-
-    KIND = 0
-    BASE = 1
-    STRIDE = 2
-    INNER = 3
-    OUTER = 4
-    FLAGS = 5
-
-
-class Kind(enum.IntEnum):
-    """Where an operand is."""
-
-    NONE = 0
-    MEM = 1
-    FABRIC = 2
-    CONST = 3
-    ARG = 4
+__all__ = ["TORN", "Command", "FilterKind", "Port"]
 
 
 class Port(enum.IntFlag):
@@ -114,14 +32,5 @@ class FilterKind(enum.IntEnum):
     RANGE = 2
 
 
-class Fault(enum.IntEnum):
-    """What stopped a run."""
-
-    NO_FAULT = 0
-    SAME_CYCLE_ARRIVAL = 1
-    UNBOUND_CONTROL_TASK = 2
-
-
-FIELDS = len(Column) + 4 * (len(Field) - 1)
 # Switch position of a color in teardown: it is taken from nowhere and leaves nowhere.
 TORN = 255

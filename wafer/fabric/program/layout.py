@@ -1,26 +1,26 @@
 """Writing a program: routes of each color and lists of operations for each class of PE.
 
 A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
-checks it and returns a :class:`Program`: arrays over the grid, so that programs are data
-(``jax.vmap`` runs several at once) and every engine reads the same tables.
+checks it and returns a :class:`Program`, arrays over the grid. ``emit`` makes the image of it that
+the machine runs; the planes time it as it is.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
-from wafer.fabric.program.check import check_program
-from wafer.fabric.program.codes import FIELDS, TORN, Column, Field, FilterKind, Kind, Port
-from wafer.fabric.program.encode import encode_op
-from wafer.fabric.program.ops import Op
+from wafer.fabric.program.check import check_operation, check_program
+from wafer.fabric.program.codes import TORN, FilterKind, Port
+from wafer.fabric.program.ops import FabOut, Mem, Op
 from wafer.fabric.program.tables import Filter, Meta, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["Layout", "Where"]
 
-_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
+_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2}
 
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
@@ -86,9 +86,10 @@ class Layout:
         self._queues: dict[int, int] = {}
         self._routes: dict[int, dict[str, np.ndarray]] = {}
         self._arrays: dict[str, tuple[int, int, str]] = {}
+        self._held: dict[str, np.ndarray] = {}
         self._bytes = np.zeros((height, width), np.int64)
         self._tasks: dict[str, _Task] = {}
-        self._ops: list[tuple[Op, bool, int, np.ndarray]] = []
+        self._ops: list[tuple[tuple[Op, ...], np.ndarray]] = []
 
     def region(self, where: Where) -> np.ndarray:
         """Turn None, a mask or a function of (x, y) into an [H, W] bool mask."""
@@ -211,7 +212,8 @@ class Layout:
             )
         base = sum(n for _, n, _ in self._arrays.values())
         self._arrays[name] = (base, words, dtype)
-        self._bytes[self.region(where)] += words * _ITEM_BYTES[dtype]
+        self._held[name] = np.array(self.region(where))
+        self._bytes[self._held[name]] += words * _ITEM_BYTES[dtype]
         if self._bytes.max() > self.spec.sram_bytes:
             y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
             raise SramError(
@@ -266,9 +268,12 @@ class Layout:
         task.entry[mask] = len(self._ops)
         task.active[mask], task.blocked[mask] = active, blocked
         overhead = self.spec.op_reload if self.reload else self.spec.op_launch
-        for i, op in enumerate(ops):
-            launch = self.spec.task_start if i == 0 else overhead
-            self._ops.append((op, i == len(ops) - 1, launch if self.overheads else 0, mask))
+        waits = [self.spec.task_start, *[overhead] * (len(ops) - 1)] if self.overheads else [0]
+        filled = [
+            op if op.launch is not None else dataclasses.replace(op, launch=wait)
+            for op, wait in zip(ops, itertools.cycle(waits), strict=False)
+        ]
+        self._ops.append((tuple(filled), mask))
         return name
 
     def build(self) -> Program:
@@ -282,26 +287,13 @@ class Layout:
         if len(self._tasks) > self.spec.task_ids:
             raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
         colors = tuple(self._queues)
-        tasks = {name: i for i, name in enumerate(self._tasks)}
-        code = np.zeros((max(1, len(self._ops)), FIELDS), np.int32)
-        for i, (op, last, launch, _) in enumerate(self._ops):
-            code[i] = encode_op(
-                op,
-                last=last,
-                launch=launch,
-                colors=colors,
-                arrays=self._arrays,
-                tasks=tasks,
-                spec=self.spec,
-                main=self.main_thread_priority,
-            )
         routes = [self._routes[c] for c in colors]
         shape = (self.height, self.width)
         rows = list(self._tasks.values())
         data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
-        ranks = code[:, Column.THREAD_RANK]
-        sends = code[:, Column.DST] == Kind.FABRIC
-        teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
+        every = [op for ops, _ in self._ops for op in ops]
+        sends = [op.dst for op in every if isinstance(op.dst, FabOut)]
+        teardown = _tears_down(every, rows, [r["start"] for r in routes])
         program = Program(
             rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
             tx=_stack(_level([r["tx"] for r in routes]), (4, *shape), 1),
@@ -313,10 +305,11 @@ class Layout:
                 [self.spec.input_queue_depths[self._queues[c]] for c in colors], np.int32
             ),
             filters=_stack([r["filter"] for r in routes], (4, *shape), 1).astype(np.int32),
-            code=code,
+            code=tuple(ops for ops, _ in self._ops),
             entry=_stack([t.entry for t in rows], shape, 0).astype(np.int32),
             active=_stack([t.active for t in rows], shape, 0).astype(bool),
             blocked=_stack([t.blocked for t in rows], shape, 0).astype(bool),
+            held=_stack([self._holders(name) for name in self._arrays], shape, 0).astype(bool),
             meta=Meta(
                 spec=self.spec,
                 width=self.width,
@@ -328,20 +321,28 @@ class Layout:
                     (t.name, t.kind, data_keys[t.key] if t.kind in colored else t.key, t.high)
                     for t in rows
                 ),
-                threads=1 + max([-1, *(int(k) for k in code[:, Column.THREAD])]),
-                opcodes=tuple(sorted({int(k) for k in code[:, Column.OPCODE]})),
-                dtypes=tuple(sorted({int(k) for k in code[:, Column.DTYPE]})),
-                rate=int(code[:, Column.RATE].max(initial=1)),
+                main=self.main_thread_priority,
+                threads=1 + max([-1, *(op.thread for op in every if op.thread is not None)]),
                 filters=any(r["filter"].any() for r in routes),
                 switched=teardown or any((r["positions"] > 1).any() for r in routes),
-                controls=bool((sends & (code[:, Column.DST + Field.FLAGS] & 1)).any()),
+                controls=any(out.control for out in sends),
                 swaps=any(r["swap"].any() for r in routes),
                 teardown=teardown,
-                ranked=bool(np.ptp(ranks) or (ranks > code[:, Column.MAIN_RANK]).any()),
             ),
         )
-        check_program(program, [(op, mask) for op, _, _, mask in self._ops])
+        for op in every:
+            check_operation(op, program.meta)
+        check_program(program, [(op, mask) for ops, mask in self._ops for op in ops])
         return program
+
+    def _holders(self, name: str) -> np.ndarray:
+        """[H, W] bool: PEs for which an array is declared, or that use it."""
+        out = self._held[name].copy()
+        for ops, mask in self._ops:
+            operands = (operand for op in ops for operand in op.operands)
+            if any(isinstance(o, Mem) and o.array == name for o in operands):
+                out |= mask
+        return out
 
     def _route_of(self, color: int) -> dict[str, np.ndarray]:
         if color not in self._routes:
@@ -360,9 +361,9 @@ def _level(tables: list[np.ndarray]) -> list[np.ndarray]:
     return [np.pad(t, [(0, most - len(t)), (0, 0), (0, 0)]) for t in tables]
 
 
-def _tears_down(ops: list[tuple], tasks: list[_Task], starts: list[np.ndarray]) -> bool:
+def _tears_down(ops: list[Op], tasks: list[_Task], starts: list[np.ndarray]) -> bool:
     """Whether positions may be TORN or written by the PE, or a task waits for teardown."""
-    writes = any(op.position is not None for op, *_ in ops)
+    writes = any(op.position is not None for op in ops)
     waits = any(task.kind == "teardown" for task in tasks)
     return writes or waits or any((s == TORN).any() for s in starts)
 

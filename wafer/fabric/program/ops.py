@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable
 
 from wafer.fabric.program.codes import Command
+from wafer.machine.arch import ARCHITECTURES
+from wafer.spec import WaferSpec
 
 __all__ = [
     "Const",
@@ -112,8 +114,9 @@ class Op:
         src1: second source.
         scalar: third source of "mac": ``dst = src0 + src1 * scalar``.
         n: elements.
-        dtype: element type: "float32", "float16", "bfloat16" or "uint32".
-        thread: None runs in the task (synchronous); 0..7 starts that microthread.
+        dtype: element type: "float32", "float16" or "uint32".
+        thread: None runs in the task (synchronous); 0..7 starts that microthread, once it has ended
+            its last operation. Without an operand on the fabric the task does it then, as in CSL.
         on_done: ``(action, task name)`` pairs carried out when the last element is through.
         launch: cycles before the first element; None takes the layout's overhead.
         position: ``(color, position)``: the PE writes that switch position into its router when
@@ -134,6 +137,11 @@ class Op:
     launch: int | None = None
     position: tuple[int, int] | None = None
     priority: str = "low"
+
+    @property
+    def operands(self) -> tuple[Operand | None, ...]:
+        """Destination and sources."""
+        return self.dst, self.src0, self.src1, self.scalar
 
     def then(self, action: str, task: str) -> "Op":
         """Add ``activate``, ``block`` or ``unblock`` of a task at completion."""
@@ -201,6 +209,8 @@ def unblock(task: str) -> Op:
     return Op("work", n=1, on_done=(("unblock", task),))
 
 
+# element type -> what a builtin's name begins and ends with
+_FORMS = {"float32": ("f", "s"), "float16": ("f", "h"), "uint32": ("", "32")}
 _MEANINGS = {
     "mov": "dst[i] = src[i]",
     "add": "dst[i] = src0[i] + src1[i]",
@@ -256,3 +266,25 @@ fsubs, fsubh = _binary("sub", "float32"), _binary("sub", "float16")
 fmuls, fmulh = _binary("mul", "float32"), _binary("mul", "float16")
 fmaxs = _binary("max", "float32")
 fmacs, fmach = _mac("float32"), _mac("float16")
+
+
+def builtin_of(op: Op) -> str:
+    """Return the name of the builtin that an operation is: 'fadds', 'faddh', 'add32'."""
+    prefix, suffix = _FORMS[op.dtype]
+    return f"{prefix}{op.kind}{suffix}"
+
+
+def steps_of(op: Op, spec: WaferSpec) -> int:
+    """Return the steps of an operation, a cycle each.
+
+    A step takes as many elements as the builtin's operands in memory allow, and ends with a row;
+    with an operand on the fabric it takes one.
+    """
+    if any(isinstance(o, FabIn | FabOut | WaveletArg) for o in op.operands):
+        return op.n
+    arrays = [o for o in op.operands if isinstance(o, Mem)]
+    strides = tuple(o.stride for o in arrays)
+    width = min(ARCHITECTURES[spec.name].width(builtin_of(op), strides), spec.simd_16bit)
+    row = min([o.inner for o in arrays if o.inner], default=op.n)
+    steps = lambda n: -(-n // width)
+    return op.n // row * steps(row) + steps(op.n % row)

@@ -6,9 +6,8 @@ Glossary: C colors, K switch positions, T tasks, S operations, H x W PEs, M word
 import dataclasses
 import typing
 
-import jax
-
 from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
 __all__ = ["Filter", "Meta", "Program"]
@@ -24,16 +23,13 @@ class Meta(typing.NamedTuple):
     arrays: (name, first word, words, dtype) of each array
     words: M
     tasks: (name, kind, color index or control id, high priority) in the order of the T axis
+    main: level of the task's own thread
     threads: microthreads used
-    opcodes: opcodes used
-    dtypes: element types used
-    rate: most elements any operation takes in a cycle
     filters: whether any color is filtered
     switched: whether any switch has a second position
     controls: whether any operation sends control wavelets
     swaps: whether any pair of colors changes places on a link
     teardown: whether a task, a route or an operation deals with teardown
-    ranked: whether microthreads go before tasks, or have an order among them besides their ids
     """
 
     spec: WaferSpec
@@ -43,16 +39,13 @@ class Meta(typing.NamedTuple):
     arrays: tuple[tuple[str, int, int, str], ...]
     words: int
     tasks: tuple[tuple[str, str, int, bool], ...]
+    main: str
     threads: int
-    opcodes: tuple[int, ...]
-    dtypes: tuple[int, ...]
-    rate: int
     filters: bool
     switched: bool
     controls: bool
     swaps: bool
     teardown: bool
-    ranked: bool
 
     @property
     def partners(self) -> tuple[int, ...]:
@@ -60,17 +53,10 @@ class Meta(typing.NamedTuple):
         known = {c: i for i, c in enumerate(self.colors)}
         return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
 
-    @property
-    def task_order(self) -> list[int]:
-        """Task ids in the order in which an idle CE looks for one: high priority, then lowest."""
-        return sorted(range(len(self.tasks)), key=lambda t: (not self.tasks[t][3], t))
 
-
-@jax.tree_util.register_dataclass
-@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A checked program; a pytree whose leaves may be stacked and vmapped over.
+    """A checked program.
 
     Attributes:
         rx: [K, C, H, W] uint8, ports a color is taken from, a mask of ``Port``.
@@ -81,10 +67,11 @@ class Program:
         start: [C, H, W] uint8, first switch position.
         depth: [C] int32, words of the input queue.
         filters: [4, C, H, W] int32, ``FilterKind`` and its three numbers.
-        code: [S, FIELDS] int32, encoded operations.
-        entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
+        code: lists of operations, their ``launch`` filled in.
+        entry: [T, H, W] int32, a task's list, -1 where it is not bound.
         active: [T, H, W] bool, tasks activated at the start.
         blocked: [T, H, W] bool, tasks blocked at the start.
+        held: [A, H, W] bool, PEs that have an array.
         meta: static description.
     """
 
@@ -96,11 +83,12 @@ class Program:
     start: Array
     depth: Array
     filters: Array
-    code: Array
+    code: tuple[tuple[Op, ...], ...]
     entry: Array
     active: Array
     blocked: Array
-    meta: Meta = dataclasses.field(metadata={"static": True})
+    held: Array
+    meta: Meta
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ enum class Op : int32_t {
   kConst, kCopy, kAdd, kSub, kMul, kDiv, kRem, kAnd, kOr, kXor, kShl, kShr, kNeg, kInvert, kNot,
   kEq, kNe, kLt, kLe, kGt, kGe, kCast, kLoad, kStore, kMove, kJump, kJumpIf, kJumpUnless, kCall,
   kCallAt, kReturn, kActivate, kBlock, kUnblock, kDsdSet, kDsdGet, kLoadDsr, kDsrGet, kDsrBase,
-  kOperate, kElement, kReceive, kSend, kConfigGet, kConfigSet, kIntrinsic, kFault
+  kOperate, kElement, kReceive, kSend, kConfigGet, kConfigSet, kIntrinsic, kFault, kWait
 };
 enum class Intrinsic : int32_t {
   kSqrt, kExp, kLog, kSin, kCos, kTanh, kFloor, kCeil, kRandom16, kSeed, kTimer, kTimestamp,
@@ -23,7 +23,8 @@ enum class DsdOp : uint8_t {
   kFadds, kFsubs, kFmuls, kFmaxs, kFaddh, kFsubh, kFmulh, kFmaxh, kFaddhs, kFmacs, kFmach,
   kFmachs, kFmovs, kFmovh, kMov16, kMov32, kFnegs, kFnegh, kFabss, kFabsh, kFs2H, kFh2S, kFs2Xp16,
   kFh2Xp16, kXp162Fs, kXp162Fh, kAdd16, kAddc16, kSub16, kAnd16, kOr16, kXor16, kSll16, kSlr16,
-  kSar16, kClz, kCtz, kPopcnt, kFnorms, kFnormh, kFscales, kFscaleh, kDfilt
+  kSar16, kClz, kCtz, kPopcnt, kFnorms, kFnormh, kFscales, kFscaleh, kDfilt, kAdd32, kSub32,
+  kMul32, kMac32, kMax32
 };
 
 struct Instruction {

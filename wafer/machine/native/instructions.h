@@ -10,6 +10,9 @@ inline void record_task(Wafer& w, const Core& core, int64_t cycle, bool ends) {
       {cycle, core.cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
 }
 
+// Whether a microthread (-1: none) runs an operation.
+inline bool runs(const Core& core, int thread) { return thread >= 0 && core.threads >> thread & 1; }
+
 inline void stop_task(Core& core) { core.main = Main::kIdle; }  // after a fault
 
 // A byte address of 16 bits; wraps.
@@ -24,7 +27,7 @@ inline bool visible(const Core& core, const Instruction& i) {
   switch (i.op) {
     case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
     case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
-    case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: return true;
+    case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: case Op::kWait: return true;
     case Op::kReturn: return core.depth == 0;
     case Op::kLoad: return in_registers(place(reg(core, i.b), i.c));
     case Op::kStore: return in_registers(place(reg(core, i.a), i.c));
@@ -284,6 +287,10 @@ inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worke
       break;
     case Op::kIntrinsic: intrinsic(w, core, cycle, i, worker); break;
     case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop_task(core), false;
+    case Op::kWait:  // one that works has been paid for
+      if (i.type || !(i.c > 0 || runs(core, i.a))) break;
+      core.main = Main::kWaiting, w.wake[core.cell] = cycle + i.c;
+      return false;
     default:  // RETURN from the outermost function
       core.main = Main::kIdle;
       if (core.task == Task::kFunction) ++worker->answered;

@@ -153,6 +153,9 @@ std::vector<Waiting> waiting(Wafer& w) {
                        sends ? program(core).fabrics[s.row].queue : slot < 0 ? -1 : w.colors[slot],
                        core.pc});
       }
+      if (core.main == Main::kWaiting)
+        out.push_back({cell % w.width, cell / w.width, kMainThread, int(core.task), core.task_id,
+                       kForThread, program(core).code[core.pc].a, core.pc});
       each(core.active & core.blocked[int(Gate::kLocal)],
            [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
       const uint32_t read = being_read(core);
@@ -203,6 +206,12 @@ int32_t csl_copy(void* m, int32_t cell, int64_t address, int64_t count, uint8_t*
   std::memcpy(write ? own : host, write ? host : own, size_t(count));
   return 1;
 }
+
+// The same of all PEs with a program, one after another.
+int32_t csl_memories(void* m, int32_t program, int64_t count, uint8_t* host, int32_t write) {
+  return of(m).memories(program, count, host, write);
+}
+void csl_worked(void* m, int64_t* out) { of(m).worked(out); }
 
 int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
   const int slot = of(m).slot(cell, color);

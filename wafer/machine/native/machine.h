@@ -10,7 +10,7 @@ enum Status { kQuiet, kReady, kFaulted, kLimit, kGoesOn };
 // Why something waits; engine.py has the words.
 enum Reason {
   kNoReason, kForData, kForRoom, kFifoEmpty, kFifoFull, kThreadBlocked, kTaskBlocked, kWordUnread,
-  kForCommand, kInRouter
+  kForCommand, kInRouter, kForThread
 };
 struct Waiting {
   int32_t x, y, thread, task, task_id, reason, detail, pc;
@@ -149,6 +149,24 @@ class Machine {
     const Core& core = w_.cores[cell];
     const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
     return count > end || address > end - count ? nullptr : core.memory + address;
+  }
+
+  // Copies the first bytes of all PEs with a program, one after another, to the host or from it;
+  // nothing if a PE has not as many.
+  bool memories(int program, int64_t count, uint8_t* host, bool write) {
+    for (const Core& core : w_.cores) {
+      if (core.program != program || !core.code) continue;
+      uint8_t* const own = bytes(core.cell, 0, count, write);
+      if (!own) return false;
+      std::memcpy(write ? own : host, write ? host : own, size_t(count));
+      host += count;
+    }
+    return true;
+  }
+
+  // Of each PE: cycles in which its CE works, and the cycle behind the last of them.
+  void worked(int64_t* out) const {
+    for (const Core& core : w_.cores) *out++ = core.worked, *out++ = core.ended;
   }
 
   void inject(int cell, int slot, const uint32_t* words, int64_t count) {

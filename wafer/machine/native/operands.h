@@ -186,6 +186,7 @@ inline uint32_t row_of(const Core& core, const Operation& o) {
 // destination and sources that meet it every two. Writes come later than reads, so they meet them
 // only where all go to one bank: by a stride of whole lines.
 inline int cycles_per_step(const Wafer& w, const Core& core, const Operation& o) {
+  if (!w.costs.banks) return 1;
   const int line = w.costs.banks * w.costs.bank_bytes;
   const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
   const auto meet = [&](const Stream& x, const Stream& y, int lines) {

@@ -293,6 +293,7 @@ inline bool lacks_fifo(Core& core, int thread) {
   if (best < 0) return false;
   Operation& o = running(core, best);
   ++worker->profile[core.program][o.pc];
+  ++core.worked, core.ended = w.cycle + 1;
   if (++o.turn < o.turns) return true;
   o.turn = 0;
   const uint32_t most = std::min<uint32_t>(o.wide, o.row - o.done % o.row);
@@ -311,6 +312,7 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
       (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
   w.wake[core.cell] = cycle + cycles;
   worker->profile[core.program][o.pc] += cycles;
+  core.worked += cycles, core.ended = cycle + cycles;
   if (o.plain) walk(w, core, kMainThread, o, o.length, worker);
   else execute(w, core, kMainThread, o, o.length, worker);
 }
@@ -381,9 +383,11 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
   if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
   if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
-  constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
-  if (issue.priority < 0) issue.priority = 1;
-  core.waits[thread].rank = apart ? kRanks[issue.priority] : 1;
+  // A microthread's levels, then the task's own: medium low (as CSL has it) to high.
+  constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
+  constexpr int kMedium = 1, kOwn = 3;
+  const int level = apart ? issue.priority : std::max(row.priority, kOwn);
+  core.waits[thread].rank = kRanks[level < 0 ? kMedium : level];
   core.main = apart ? Main::kRunning : Main::kOperating;
   running(core, thread) = o;
   if (w.recorder) record_operation(w, core, thread, cycle, false);

@@ -9,7 +9,7 @@
 namespace wafer::csl {
 
 constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5;
-constexpr int kDsdOps = 43, kGates = 5;
+constexpr int kDsdOps = 48, kGates = 5;
 constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 
 class Reader {
@@ -60,7 +60,8 @@ struct Program {
     in.fill(local_tasks, 31), in.fill(data_tasks, kColors), in.fill(control_tasks, 64);
     in.fill(teardown_handlers, kColors), in.fill(empty_handlers, kQueues);
     in.fill(blocked, kGates);
-    start = in.next(), active = uint32_t(in.next()), frame = in.next(), slack = in.next();
+    start = in.next(), active = uint32_t(in.next()), high = uint32_t(in.next());
+    frame = in.next(), slack = in.next();
     for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
     for (const int32_t task : control_tasks) controls |= task >= 0;
     for (int id = 0; id < kColors; ++id) channels |= uint32_t(data_tasks[id] >= 0) << id;
@@ -78,7 +79,7 @@ struct Program {
   int32_t local_tasks[31], data_tasks[kColors], control_tasks[64];
   int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
   int start;  // what runs before any task, or -1
-  uint32_t active;
+  uint32_t active, high;  // tasks; high: that begin before others
   int frame, slack;  // registers; slack: those that one function can name, behind the last frame
   int dsrs = 0;      // of each of the three files
   uint32_t channels = 0;  // ids whose words can start a task
@@ -91,7 +92,7 @@ struct Costs {
   int32_t output_wait;           // that a word stays in an output queue at least
   int32_t width[kDsdOps];        // most elements of an operation per step
   int32_t stride_width[8];       // most by the stride of an operand, mod 8; 0 and 1 limit nothing
-  int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them
+  int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them; 0: none meet
   int32_t input_depth[kQueues], output_depth[kQueues], unbound_depth;
   int32_t streams[kColors];      // 1: from the host, 2: to the host
 };

@@ -1,7 +1,7 @@
 // Routers: what leaves, what arrives, which switches advance.
 //
-// The rules are those of wafer/fabric/engines/router.py; registers can be rewritten at run time, so
-// each lane holds its own. A cell is visited only if it, or what it sees, changed in the last cycle.
+// Registers can be rewritten at run time, so each lane holds its own. A cell is visited only if it, or
+// what it sees, changed in the last cycle.
 #pragma once
 #include <algorithm>
 

@@ -142,7 +142,9 @@ inline Widths widths_of(DsdOp op) {
   switch (op) {
     case DsdOp::kFadds: case DsdOp::kFsubs: case DsdOp::kFmuls: case DsdOp::kFmaxs:
     case DsdOp::kFmacs: case DsdOp::kFmovs: case DsdOp::kMov32: case DsdOp::kFnegs:
-    case DsdOp::kFabss: case DsdOp::kFnorms: case DsdOp::kDfilt: return {4, 4, 4, 4};
+    case DsdOp::kFabss: case DsdOp::kFnorms: case DsdOp::kDfilt: case DsdOp::kAdd32:
+    case DsdOp::kSub32: case DsdOp::kMul32: case DsdOp::kMac32: case DsdOp::kMax32:
+      return {4, 4, 4, 4};
     case DsdOp::kFaddhs: return {4, 2, 4, 2};
     case DsdOp::kFmachs: return {4, 4, 2, 2};
     case DsdOp::kFs2H: case DsdOp::kFs2Xp16: return {2, 4, 4, 4};
@@ -223,6 +225,11 @@ inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* 
     case DsdOp::kFnormh: return float_to_half(normalized(half_to_float(a)));
     case DsdOp::kFscales: return bits_of(std::ldexp(float_of(a), int16_t(b)));
     case DsdOp::kFscaleh: return float_to_half(std::ldexp(half_to_float(a), int16_t(b)));
+    case DsdOp::kAdd32: return a + b;
+    case DsdOp::kSub32: return a - b;
+    case DsdOp::kMul32: return a * b;
+    case DsdOp::kMac32: return a + b * s;
+    case DsdOp::kMax32: return a > b ? a : b;
     default: return a;  // moves
   }
 }

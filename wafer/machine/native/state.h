@@ -145,7 +145,7 @@ struct Fifo {
   bool starved = false, choked = false;       // an operation found it empty, or full
 };
 
-enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending };
+enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending, kWaiting };
 enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction, kStart };
 
 struct Frame {
@@ -192,6 +192,7 @@ struct alignas(64) Core {
   uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
+  int64_t worked = 0, ended = 0;  // cycles in which the CE works; behind the last of them
   int64_t* registers = nullptr;
   OutputQueue* output = nullptr;
   Dsr* dsrs = nullptr;

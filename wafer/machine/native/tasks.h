@@ -75,8 +75,9 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
   // In turn from the last one on: a low id that is always ready must not keep others waiting.
   for (; candidates; ) {
-    const uint32_t above = candidates & ~((2u << core.last_task) - 1);
-    const int id = __builtin_ctz(above ? above : candidates);
+    const uint32_t among = candidates & p.high ? candidates & p.high : candidates;
+    const uint32_t above = among & ~((2u << core.last_task) - 1);
+    const int id = __builtin_ctz(above ? above : among);
     candidates &= ~(1u << id);
     core.last_task = id;
     if (data >> id & 1 && begin_data(w, core, id, cycle, worker)) return true;
@@ -97,8 +98,8 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
 }
 
 inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
-  w.wake[core.cell] = cycle + core.debt;
-  core.debt = 0, core.busy = true;
+  w.wake[core.cell] = core.ended = cycle + core.debt;
+  core.worked += core.debt, core.debt = 0, core.busy = true;
 }
 
 // A task runs ahead of the clock until it has an effect that others see; then it waits until the
@@ -133,7 +134,12 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     core.main = Main::kRunning, ++core.pc, w.wake[core.cell] = cycle + 1;
     return true;
   }
-  if (core.main != Main::kRunning || w.wake[core.cell] > cycle) return false;
+  if (w.wake[core.cell] > cycle) return false;
+  if (core.main == Main::kWaiting) {
+    if (runs(core, program(core).code[core.pc].a)) return false;
+    core.main = Main::kRunning, ++core.pc;
+  }
+  if (core.main != Main::kRunning) return false;
   core.busy = false;
   interpret(w, core, cycle, worker);
   return true;

@@ -8,7 +8,7 @@ from jax import lax
 from wafer.errors import CompileError
 from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
-from wafer.machine.image import Image
+from wafer.machine.image import COLUMNS, Image
 from wafer.machine.reference.elements import execute, step_operations
 from wafer.machine.reference.routers import depart, drain, move
 from wafer.machine.reference.state import (
@@ -82,6 +82,8 @@ def start(image: Image) -> tuple[Tables, State]:
     switches = np.asarray(image.switches).reshape(cells, -1)[:, tables.colors].astype(np.int64)
     position = np.repeat((switches >> 13 & 3)[..., None], 2, -1)
     color = np.asarray(image.colors).reshape(cells, -1)[:, tables.colors].astype(np.int64)
+    rules = np.asarray(tables.filters)[np.maximum(tables.filter, 0)].astype(np.int64)
+    of_filter = lambda column: rules[..., COLUMNS["filters"].index(column)]
     lanes = Lanes(
         *(zeros(slots, 2) for _ in range(4)),
         *(zeros(slots) for _ in range(2)),
@@ -94,6 +96,10 @@ def start(image: Image) -> tuple[Tables, State]:
         switches=switches,
         position=position,
         torn=np.repeat((color >> 14 & 1)[..., None] != 0, 2, -1),
+        filtered=np.asarray(tables.filter) >= 0,
+        counter=of_filter("start"),
+        limit=of_filter("limit1"),
+        second=flags(slots),
     )
     state = State(
         cycle=jnp.int64(-1),
@@ -110,6 +116,8 @@ def start(image: Image) -> tuple[Tables, State]:
         paid=flags(),
         busy=flags(),
         debt=zeros(),
+        worked=zeros(),
+        ended=zeros(),
         wake=zeros() + NEVER,
         active=of([int(p.active) & 0xFFFFFFFF for p in programs]),
         blocked=np.stack([blocked[p] * (p >= 0) for p in tables.program]),
@@ -168,7 +176,12 @@ def step(tables: Tables, state: State) -> State:
     length, position, wide, across = map(of, (o.length, o.position, o.wide, o.across))
     steps = lambda count: (count + wide - 1) // wide
     cycles = (length // across * steps(across) + steps(length % across)) * of(o.turns)
-    state = state._replace(wake=jnp.where(alone, state.cycle + cycles, state.wake))
+    spent = jnp.where(alone, cycles, stepped)
+    state = state._replace(
+        wake=jnp.where(alone, state.cycle + cycles, state.wake),
+        worked=state.worked + spent,
+        ended=jnp.where(spent > 0, state.cycle + spent, state.ended),
+    )
     before = state.outputs.size.sum(1)
     most = jnp.where(alone, length, jnp.minimum(wide, across - position % across))
     state, popped = execute(tables, state, alone | due, thread, most)

@@ -16,13 +16,15 @@ from wafer.machine.tools.reports import Fault as Kind
 __all__ = ["WIDTHS", "operate", "source_slot"]
 
 Array = jax.Array
-_RANKS = np.array([0, 2, 3])  # the task's own, 1, goes between low and medium
+# A microthread's levels, then the task's own: medium low (as CSL has it) to high.
+_RANKS, _MEDIUM, _OWN = np.array([0, 4, 8, 2, 5, 6, 9]), 1, 3
 
 
 def _widths() -> np.ndarray:
     """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar."""
     out = np.full((len(DsdOp), 4), 2)
     singles = "FADDS FSUBS FMULS FMAXS FMACS FMOVS MOV32 FNEGS FABSS FNORMS DFILT"
+    singles += " ADD32 SUB32 MUL32 MAC32 MAX32"
     out[[DsdOp[name] for name in singles.split()]] = 4
     out[DsdOp.FADDHS], out[DsdOp.FMACHS] = (4, 2, 4, 2), (4, 4, 2, 2)
     out[[DsdOp.FS2H, DsdOp.FS2XP16]] = 2, 4, 4, 4
@@ -225,7 +227,7 @@ def _steps(
         wide = jnp.where(single, wide, jnp.where(slow, 0, jnp.minimum(wide, limited)))
     wide = jnp.maximum(wide, 1)
     banks, size = jnp.asarray(tables.banks)[0], jnp.asarray(tables.banks)[1]
-    line = banks * size
+    line = jnp.maximum(banks * size, 1)
     steps = [stride * widths[:, k] for k, stride in enumerate(strides)]
     fills = [(wide * widths[:, k] + size - 1) // size for k in range(3)]
 
@@ -238,7 +240,7 @@ def _steps(
     columns = rows[0] & (steps[0] != 0) & (steps[0] % line == 0)
     written = 1 + meet(0, 1, 2) + meet(0, 2, 2)
     turns = jnp.maximum(1 + meet(1, 2, 1), jnp.where(columns, written, 1))
-    return wide, turns
+    return wide, jnp.where(banks == 0, 1, turns)
 
 
 def _across(tables: Tables, operands: list[_Operand]) -> Array:
@@ -259,6 +261,12 @@ def _length(operands: list[_Operand]) -> Array:
     for length in reversed(lengths):
         out = jnp.where(length > 0, length, jnp.where(length == -2, ENDLESS, out))
     return out
+
+
+def _rank(apart: Array, priority: Array, own: Array) -> Array:
+    """[C] of an operation: of a microthread by its level, else by that of the task's own thread."""
+    level = jnp.where(priority < 0, _MEDIUM, priority)
+    return jnp.asarray(_RANKS)[jnp.where(apart, level, jnp.maximum(own, _OWN))]
 
 
 def _effects(issue: _Issue, own: Array, operands: list[_Operand]) -> Array:
@@ -324,10 +332,9 @@ def operate(
     clears = row_of(tables, "fabrics", jnp.where(to_fabric, operands[0].row, 0))("clears")
     effects = _effects(issue, jnp.stack([get("action"), get("target")], 1), operands[:3])
     stacked = lambda name: jnp.stack([getattr(o, name) for o in operands], 1)
-    priority = jnp.where(issue.priority < 0, 1, issue.priority)
     new = Operations(
         on=jnp.ones(cells, bool),
-        rank=jnp.where(apart, jnp.asarray(_RANKS)[priority], 1),
+        rank=_rank(apart, issue.priority, get("priority")),
         pc=state.pc,
         op=op,
         length=length,

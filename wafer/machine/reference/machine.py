@@ -123,6 +123,23 @@ class ReferenceMachine(WaferMachine):
             content[:] = there
         return True
 
+    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
+        cells, count = self.image.tiles.reshape(-1) == program, content.shape[1]
+        if write:
+            self._state.memory[cells, :count] = content
+        content[:] = self._state.memory[cells, :count]
+
+    @property
+    def links(self) -> np.ndarray:
+        """See ``WaferMachine``."""
+        return self._state.links.reshape(self._height, self._width, -1).astype(np.uint32)
+
+    @property
+    def worked(self) -> tuple[np.ndarray, np.ndarray]:
+        """See ``WaferMachine``."""
+        shape = self._height, self._width
+        return self._state.worked.reshape(shape), self._state.ended.reshape(shape)
+
     def waiting(self) -> list[str]:
         """See ``WaferMachine``: operations of threads, and calls, with file and line."""
         state, out = self._state, list[str]()

@@ -4,11 +4,13 @@ As ``native/routers.h`` and ``native/queues.h``; all PEs and colors at once but 
 colors or queues decides.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from wafer.machine.image import COLUMNS
 from wafer.machine.reference.faults import noted
 from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
@@ -74,6 +76,40 @@ def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
     return jnp.where(color & swaps == swaps, jnp.asarray(tables.partner)[slot], slot)
 
 
+def _rule(tables: Tables) -> Callable[[str], Array]:
+    """[C, S] columns of the filters."""
+    rows = jnp.asarray(tables.filters)[jnp.maximum(jnp.asarray(tables.filter), 0)]
+    return lambda name: rows[..., COLUMNS["filters"].index(name)]
+
+
+def _filtered(tables: Tables, lanes: Lanes) -> tuple[Array, Array]:
+    """[C, S] whether the CE is to see the routers' heads, and whether filters count them."""
+    of, head = _rule(tables), lanes.word[..., 0]
+    control = lanes.flag[..., 0] & _CONTROL != 0
+    hidden = control & (head >> _NO_CE & 1 != 0)
+    index, by_range = head >> 16 & 0xFFFF, of("kind") == 3
+    within = (index >= of("low")) & (index <= of("high"))
+    controls = (of("controls_filtered") == 0) | (lanes.counter == of("most"))
+    counted = jnp.where(control, controls, lanes.counter <= of("most"))
+    seen = jnp.where(by_range, control | within, counted)
+    counts = jnp.where(control, of("counts_control"), of("counts_data")) != 0
+    return ~hidden & (seen | ~lanes.filtered), lanes.filtered & counts & ~hidden & ~by_range
+
+
+def _counted(tables: Tables, lanes: Lanes, which: Array) -> Lanes:
+    """Filters [C, S] count a word."""
+    of = _rule(tables)
+    wraps = which & (lanes.counter >= lanes.limit)
+    sparse = wraps & (of("kind") == 2)
+    ends = sparse & (lanes.second | (of("limit2") < 0))
+    return lanes._replace(
+        filtered=lanes.filtered & ~ends,
+        counter=jnp.where(wraps, 0, lanes.counter + which),
+        limit=jnp.where(sparse, of("limit2"), lanes.limit),
+        second=lanes.second | sparse,
+    )
+
+
 def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     """The first half of a cycle: the heads that can leave, lower colors first."""
     lanes = state.lanes
@@ -82,12 +118,12 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     full = lanes.flag[..., 1] != 0
     neighbour = jnp.asarray(tables.neighbour)
     sides = sum((neighbour[:, d] >= 0).astype(jnp.int64) << d for d in range(4))
+    passes, counts = _filtered(tables, lanes)
     used, links, fault = jnp.zeros(cells, jnp.int64), state.links, state.fault
     went, needs = [], []
     for slot in range(slots):
         flag, head = lanes.flag[:, slot, 0], lanes.word[:, slot, 0]
-        unseen = (flag & _CONTROL != 0) & (head >> _NO_CE & 1 != 0)
-        need = jnp.where(unseen, tx[:, slot] & ~_RAMP, tx[:, slot])
+        need = jnp.where(passes[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
         stuck = (need & _RAMP != 0) & (lanes.down_flag[:, slot] != 0)
         stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
         can = (flag != 0) & (need & used == 0) & ~stuck
@@ -107,7 +143,8 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     go, ports = jnp.stack(went, 1), jnp.stack(needs, 1)
     head, flag = lanes.word[..., 0], lanes.flag[..., 0]
     leaves = Departures(go, ports, _forwarded(lanes, head, flag), flag & ~_ADVANCE)
-    return state._replace(links=links, fault=fault), leaves
+    lanes = _counted(tables, lanes, go & counts & (tx & _RAMP != 0))
+    return state._replace(links=links, fault=fault, lanes=lanes), leaves
 
 
 def front(lanes: Lanes) -> tuple[Array, Array]:

@@ -197,6 +197,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     integer = lambda value: _to_integer(i16, value) & 0xFFFF
     number = wrapped(i16, a).astype(jnp.float32)
     lowest = low & -low
+    word = lambda value: value & 0xFFFFFFFF
     results = {
         DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
         DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
@@ -215,5 +216,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
         DsdOp.CLZ: lax.clz(low) - 48,
         DsdOp.CTZ: jnp.where(low == 0, 16, 63 - lax.clz(lowest)),
         DsdOp.POPCNT: lax.population_count(low),
+        DsdOp.ADD32: word(a + b), DsdOp.SUB32: word(a - b), DsdOp.MUL32: word(a * b),
+        DsdOp.MAC32: word(a + b * s), DsdOp.MAX32: jnp.maximum(a, b),
     }  # fmt: skip
     return _chosen(op, results, a), jnp.where(op == DsdOp.ADDC16, total >> 16, carry)

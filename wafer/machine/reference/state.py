@@ -24,7 +24,7 @@ NEVER = 2**62
 class Main:
     """What the task's thread does."""
 
-    IDLE, RUNNING, OPERATING = range(3)
+    IDLE, RUNNING, OPERATING, WAITING = range(4)
 
 
 class TaskKind:
@@ -116,6 +116,10 @@ class Lanes(NamedTuple):
     switches: Array
     position: Array  # [C, S, 2]: for what enters and for what leaves
     torn: Array  # [C, S, 2], likewise
+    filtered: Array  # whether a filter is on
+    counter: Array  # of it, and where it begins anew
+    limit: Array
+    second: Array  # whether a sparse counter has reached its first limit
 
 
 class Fault(NamedTuple):
@@ -145,6 +149,8 @@ class State(NamedTuple):
         paid: whether the visible instruction at pc has been paid for.
         busy: whether its task's instructions take the cycles until it wakes.
         debt: cycles charged and not yet waited out.
+        worked: cycles in which the CE works.
+        ended: the cycle behind the last of them.
         wake: cycle in which the task goes on.
         active: bits of local tasks.
         blocked: [C, 5] bits by Gate.
@@ -178,6 +184,8 @@ class State(NamedTuple):
     paid: Array
     busy: Array
     debt: Array
+    worked: Array
+    ended: Array
     wake: Array
     active: Array
     blocked: Array

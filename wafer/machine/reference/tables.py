@@ -8,9 +8,8 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import DsdOp, Intrinsic, Op
-from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLUMNS, Image, Program
-from wafer.machine.setup import colors_of, widths_of
+from wafer.machine.setup import banks_of, colors_of, costs_of, widths_of
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -46,6 +45,8 @@ class Tables(NamedTuple):
         queues: [P, 16, 2].
         local_tasks, data_tasks, control_tasks: [P, ids].
         channels: [P] bits of colors or queues whose words can start a task.
+        high: [P] bits of tasks' ids that begin before others.
+        filters: [F, columns]; filter: [C, S] row of each color, -1.
         colors: [S] of the slots.
         slot: [24] of each color; -1.
         partner: [S] slot of the color that a swap gives; -1.
@@ -72,6 +73,9 @@ class Tables(NamedTuple):
     data_tasks: Array
     control_tasks: Array
     channels: Array
+    high: Array
+    filters: Array
+    filter: Array
     colors: Array
     slot: Array
     partner: Array
@@ -115,9 +119,8 @@ def _refuse(image: Image) -> None:
         for what, there in problems.items():
             if there:
                 raise CompileError(f"{program.name} has {what}; the JAX reference runs none")
-    if np.asarray(image.filters)[..., 0].any() or image.streams or image.ports:
-        what = "streams to the host" if image.streams or image.ports else "filters"
-        raise CompileError(f"the program has {what}; the JAX reference runs none")
+    if image.streams or image.ports:
+        raise CompileError("the program has streams to the host; the JAX reference runs none")
 
 
 def rounded_up(count: int, least: int) -> int:
@@ -154,12 +157,12 @@ def tables_of(image: Image) -> Tables:
     """The constants of an image.
 
     Raises:
-        CompileError: code that cannot be run, or what the reference leaves out: FIFOs, filters,
+        CompileError: code that cannot be run, or what the reference leaves out: FIFOs,
             indices of wavelets, teardown, registers set at run time, streams, printing.
     """
     _refuse(image)
     programs, arch = image.programs, ARCHITECTURES[image.arch]
-    costs = ARCHS[image.arch]
+    costs = costs_of(image)
     colors = colors_of(image)
     unused = [color for color in range(arch.colors) if color not in colors]
     colors = sorted(colors + unused[: rounded_up(len(colors), 2) - len(colors)])
@@ -168,6 +171,8 @@ def tables_of(image: Image) -> Tables:
     slot = np.full(arch.colors, -1)
     slot[colors] = np.arange(len(colors))
     partner = [slot[color ^ 1] for color in colors]
+    rules = np.asarray(image.filters)[..., colors, :].reshape(height * width, len(colors), -1)
+    kinds, kind = np.unique(rules.reshape(-1, rules.shape[-1]), axis=0, return_inverse=True)
     table = lambda name: _padded([p.tables[name] for p in programs])
 
     def each(of: Callable[[Program], Any], shape: tuple[int, ...] = (), none: int = 0) -> Array:
@@ -192,6 +197,9 @@ def tables_of(image: Image) -> Tables:
         data_tasks=each(lambda p: p.data_tasks, (arch.colors,), -1),
         control_tasks=each(lambda p: p.control_tasks, (arch.control_tasks,), -1),
         channels=each(_channels),
+        high=each(lambda p: p.high),
+        filters=np.pad(kinds, ((0, rounded_up(len(kinds), 4) - len(kinds)), (0, 0))),
+        filter=np.where(rules[..., 0] != 0, kind.reshape(rules.shape[:2]), -1),
         colors=np.array(colors),
         slot=slot,
         partner=np.array(partner),
@@ -205,7 +213,7 @@ def tables_of(image: Image) -> Tables:
         wse3=np.bool_(image.arch == "wse3"),
         widths=widths_of(image.arch),
         stride_widths=np.array(arch.stride_widths),
-        banks=np.array([arch.banks, arch.bank_bytes]),
+        banks=np.array(banks_of(image)),
         input_depths=np.array(arch.input_depths),
         output_depths=np.array(arch.output_depths),
     )

@@ -181,6 +181,12 @@ def _intrinsics(tables: Tables, state: State, which: Array, i: Array) -> State:
     )
 
 
+def _runs(state: State, thread: Array) -> Array:
+    """[C] whether a microthread (-1: none) runs an operation."""
+    on = state.operations.on[jnp.arange(len(thread)), jnp.clip(thread, 0, 7)]
+    return (thread >= 0) & on
+
+
 def _act(tables: Tables, state: State, which: Array, i: Array) -> tuple[State, Array, Array]:
     """Instructions that others see; [C] whether the task goes on at once, and operates alone."""
     op, kind, a, b, c = (i[:, k] for k in range(5))
@@ -207,14 +213,16 @@ def _act(tables: Tables, state: State, which: Array, i: Array) -> tuple[State, A
     dsr = state.dsr.at[rows, jnp.where(loads | bases, file, 3), own].set(new, mode="drop")
     state = state._replace(active=active, blocked=blocked, dsr=dsr)
     state = _intrinsics(tables, state, is_(Op.INTRINSIC), i)
+    waits = is_(Op.WAIT) & (kind == 0) & ((c > 0) | _runs(state, a))
     operates, stops, fails = is_(Op.OPERATE), is_(Op.RETURN), is_(Op.FAULT)
     called = stops & (state.task[:, 0] == TaskKind.FUNCTION)
     state = state._replace(
         unanswered=state.unanswered - called.sum(),
-        main=jnp.where(stops | fails, Main.IDLE, state.main),
+        main=jnp.where(stops | fails, Main.IDLE, jnp.where(waits, Main.WAITING, state.main)),
+        wake=jnp.where(waits, state.cycle + c, state.wake),
         fault=noted(state.fault, fails, int(Kind.MESSAGE), state.pc, a),
     )
-    plain = which & ~operates & ~stops & ~fails
+    plain = which & ~operates & ~stops & ~fails & ~waits
     state = state._replace(pc=jnp.where(plain, state.pc + 1, state.pc))
     state, goes, alone = operate(tables, state, operates, i)
     return state, plain | goes, alone
@@ -227,10 +235,17 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
         the state; [C] whether a task did anything; [C] whether it began an operation in memory that
         nothing on its PE competes with, whose elements are due now.
     """
-    runs = (state.main == Main.RUNNING) & (state.wake <= state.cycle)
-    state = state._replace(busy=state.busy & ~runs)
-    never = jnp.zeros_like(runs)
     code, costs = jnp.asarray(tables.code), jnp.asarray(tables.costs)
+    due = state.wake <= state.cycle
+    waits_for = code[tables.program, state.pc, 2]
+    goes = due & (state.main == Main.WAITING) & ~_runs(state, waits_for)
+    runs = due & (state.main == Main.RUNNING) | goes
+    state = state._replace(
+        busy=state.busy & ~runs,
+        main=jnp.where(goes, Main.RUNNING, state.main),
+        pc=state.pc + goes,
+    )
+    never = jnp.zeros_like(runs)
 
     def more(carry: tuple[State, Array, Array, Array]) -> Array:
         return carry[1].any()
@@ -256,6 +271,8 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
         state = state._replace(
             wake=jnp.where(sleeps, state.cycle + debt, state.wake),
             busy=state.busy | sleeps,
+            worked=state.worked + jnp.where(sleeps, debt, 0),
+            ended=jnp.where(sleeps, state.cycle + debt, state.ended),
             debt=jnp.where(sleeps, 0, state.debt),
         )
         return state, (goes_on | at_once) & ~tired, alone | by_itself, left
@@ -317,12 +334,13 @@ def _chosen(tables: Tables, state: State, free: Array) -> _Choice:
     local_tasks, data_tasks = of(tables.local_tasks), of(tables.data_tasks)
     control_tasks = of(tables.control_tasks)
     ready = state.active & ~state.blocked[:, int(Gate.LOCAL)] & 0x7FFFFFFF
+    high = of(tables.high)
     heads, is_control = front(state.lanes)
     busy = being_read(tables, state)
 
     def tried(turn: Array, so_far: _Choice) -> _Choice:
         own = (state.last_task + 1 + turn) & 31
-        waits = free & ~so_far.begun
+        waits = free & ~so_far.begun & ((high >> own & 1 != 0) == (turn < 32))
         queued, local = (waits & (bits >> own & 1 != 0) for bits in (data, ready))
         by_queue = state.in_slot[rows, jnp.minimum(own, 7)]
         by_color = jnp.asarray(tables.slot)[jnp.minimum(own, 23)]
@@ -362,7 +380,7 @@ def _chosen(tables: Tables, state: State, free: Array) -> _Choice:
         *(jnp.zeros_like(free), none, none, none, none - 1, none),
         state.active, state.last_task, state.fault,
     )  # fmt: skip
-    return lax.fori_loop(0, 32, tried, nothing)
+    return lax.fori_loop(0, 64, tried, nothing)  # those of high priority first
 
 
 def dispatch(tables: Tables, state: State) -> tuple[State, Array]:

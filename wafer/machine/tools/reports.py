@@ -20,10 +20,7 @@ __all__ = [
     "Fault",
     "Waiting",
     "fault_message",
-    "fault_text",
     "neighbor",
-    "reason_text",
-    "router_reason",
     "side_names",
     "sides_of",
     "task_label",
@@ -96,6 +93,7 @@ _REASONS = (
     "a task or operation that takes the wavelet of color {detail} at the head of its queue",
     "unblock_cmd_stream() after function {function}",
     "",  # of a router: see _held
+    "microthread {detail} to end its operation",
 )
 FOR_DATA, FOR_ROOM, UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
 _SUBJECTS = {
@@ -199,8 +197,7 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     file, line = _place(program, pc)
     messages = program.messages if program else ()
     sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
-    text = fault_text(
-        Fault(kind),
+    text = _FAULTS[Fault(kind)].format(
         sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
         direction="input" if pc >= 0 else "output",
@@ -212,26 +209,6 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     )
     who = f", {_label(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
-
-
-def fault_text(kind: Fault, **values: object) -> str:
-    """Return what a fault is, without its place.
-
-    Args:
-        kind: of fault.
-        values: 'detail' (its color, …) and what else the kind's text names.
-    """
-    return _FAULTS[kind].format(**values)
-
-
-def reason_text(code: int, detail: int) -> str:
-    """Return what something waits for.
-
-    Args:
-        code: of the reason.
-        detail: its color, queue, FIFO or task.
-    """
-    return _REASONS[code].format(detail=detail)
 
 
 def _overrun(program: Program | None, detail: int) -> str:
@@ -331,29 +308,17 @@ def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     return f"which takes it from {names}{f' ({place})' if place else ''}"
 
 
-def router_reason(
-    place: tuple[int, int],
-    color: int,
-    refused: Sequence[str],
-    full: Sequence[str],
-    taking: Callable[[int, int], str],
+def _router_reason(
+    image: Image, row: Sequence[int], refused: Sequence[str], full: Sequence[str]
 ) -> str:
-    """Return what a word in a router waits for.
-
-    Args:
-        place: column and row of the router.
-        color: of the word.
-        refused: sides whose neighbors never take it.
-        full: sides whose neighbors, or RAMP whose PE, have no room.
-        taking: (x, y) -> from where that PE's router takes the color.
-    """
+    x, y, *_, color, rx = row
     if refused:
-        other = neighbor(*place, refused[0])
+        other = neighbor(x, y, refused[0])
         back = SIDES[SIDES.index(refused[0]) ^ 1]
         where = f"PE {other} to the {refused[0]}"
-        return f"{where} to take color {color} from its {back}, {taking(*other)}"
+        return f"{where} to take color {color} from its {back}, {_taking(image, *other, color, rx)}"
     if full and full[0] != "RAMP":
-        return f"PE {neighbor(*place, full[0])} to the {full[0]} to have room for color {color}"
+        return f"PE {neighbor(x, y, full[0])} to the {full[0]} to have room for color {color}"
     return f"the PE's queue to have room for color {color}"
 
 
@@ -364,8 +329,7 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
     if outside:
         text = f"the router to let in color {color} from RAMP, {_taking(image, x, y, color, rx)}"
     else:
-        taking = lambda x, y: _taking(image, x, y, color, rx)
-        text = router_reason((x, y), color, sides, busy, taking)
+        text = _router_reason(image, row, sides, busy)
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
     who = _SUBJECTS[IN_ROUTER]
     place = (file, int(line or 0))

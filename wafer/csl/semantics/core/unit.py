@@ -21,6 +21,7 @@ __all__ = ["Descriptor", "Request", "Rules", "Unit"]
 
 FIRST_ADDRESS = 16  # 0 is no address
 SRAM = ARCHITECTURES["wse2"].sram_bytes  # of WSE-3 too
+WORD = 4  # bytes that each variable's address is a multiple of, as in the vendor's object files
 
 
 class Descriptor(NamedTuple):
@@ -189,7 +190,7 @@ class Unit:
             except TypeError as error:
                 message = f"'{cell.name}' cannot be used while the program runs: {error}"
                 raise CslError([Problem(at, message)]) from error
-            multiple = max(cell.alignment, types.alignment(cell.type), 1)
+            multiple = max(cell.alignment, WORD)
             start = -(-self.end // multiple) * multiple
             if start + size > SRAM:
                 whose = self.modules[0].name if self.modules else "the program"

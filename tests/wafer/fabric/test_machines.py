@@ -1,0 +1,93 @@
+"""One program on both machines, C++ and JAX; which of them runs it; the planes' own checks."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from helpers import collective_cases, fabric_rules
+from helpers.fabric_rows import ROW, random_row
+
+from wafer import fabric
+from wafer.errors import CompileError
+from wafer.fabric import native, simulator
+from wafer.fabric.engines import planar
+from wafer.fabric.library import lowering
+
+LIMIT = 400
+BOTH = [name for name in fabric_rules.CASES if name != "teardown"]
+
+
+def agree(program, values, limit=LIMIT):
+    """Both machines leave the same; the final state."""
+    ends = [
+        fabric.run_many([program], [values], limit, implementation)[0]
+        for implementation in ("native", "jax")
+    ]
+    for name in ("cycle", "progress", "mem", "busy", "end", "links"):
+        np.testing.assert_array_equal(*(getattr(end, name) for end in ends), err_msg=name)
+    assert ends[0].fault.partition(":")[0] == ends[1].fault.partition(":")[0]
+    return ends[0]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "counter_filter" else pytest.param(n, marks=pytest.mark.slow) for n in BOTH],
+)
+def test_both_machines_run_every_rule_alike(name):
+    """Deadlocks and faults included, after some cycles and at the end."""
+    program, values = fabric_rules.CASES[name]
+    values = fabric_rules.VALUES.get(name, values)
+    for limit in (7, LIMIT):
+        agree(program, values, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@hypothesis.settings(max_examples=6)
+@hypothesis.given(row=ROW, limit=st.integers(1, 60))
+def test_both_machines_run_random_rows_alike(row, limit):
+    a = np.arange(80, dtype=np.float32).reshape(1, 5, 16)
+    agree(random_row(*row), {"a": a}, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["shift3", "overheads"])
+def test_both_machines_run_collectives_alike(name):
+    program, _, x = collective_cases.CASES[name]
+    agree(program, {"x": x}, 2000)
+
+
+def test_the_jax_machine_says_what_it_does_not_run():
+    program, values = fabric_rules.CASES["teardown"]
+    with pytest.raises(CompileError, match="which the JAX reference does not"):
+        fabric.run_many([program], [values], implementation="jax")
+
+
+def test_machines_are_chosen_by_name(monkeypatch):
+    program = lowering.chain_program(3, 1, 2)
+    with pytest.raises(fabric.FabricError, match="'cuda'; there are auto, jax and native"):
+        fabric.simulate(program, implementation="cuda")
+    monkeypatch.setattr(simulator, "available", lambda: False)
+    with pytest.raises(fabric.FabricError, match=r"native machine is not built .*or build it: `"):
+        fabric.simulate(program, implementation="native")
+    with pytest.raises(fabric.FabricError, match="the JAX machine records nothing"):
+        fabric.trace.record(program)
+
+
+@pytest.mark.native
+def test_timing_programs_that_lead_out_of_their_arrays():
+    program, _ = fabric_rules.CASES["one_hop"]
+    header, words = native.prepare_words(*planar.plane_program(program))
+    for at, value, message in (
+        (0, 0, "rows is 0; it must lie in 1 to"),
+        (2, 25, "the number of colors is 25; it must lie in 0 to 24"),
+        (len(header) - 1, 9, r"color \(second\) is 9"),
+    ):
+        wrong = header.copy()
+        wrong[at] = value
+        with pytest.raises(Exception, match=f"timing plane: .*{message}"):
+            native.run_words(wrong, words)
+    with pytest.raises(Exception, match=r"the masks: .* elements; the header says"):
+        native.run_words(header, words[1:])
