@@ -176,7 +176,7 @@ def parse_config(
             problems += _problems_from(name, err)
     if problems:
         older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
-        raise ConfigError(explain_removed(older))
+        raise ConfigError(list(map(explain_removed, older)))
     try:
         return parse(RunConfig, parsed)
     except SectionError as err:
@@ -275,18 +275,15 @@ def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) 
     merged = {**defaults, **section, **flags}
     layers = (flags, section, defaults)
     for key in _JOINED:
-        given = [_as_list(layer[key]) for layer in layers if layer.get(key) is not None]
+        given = [layer[key] for layer in layers if layer.get(key) is not None]
         if len(given) > 1:
-            merged[key] = [item for items in given for item in items]
+            lists = (items if isinstance(items, list | tuple) else [items] for items in given)
+            merged[key] = [item for items in lists for item in items]
     for key in _MERGED:
         given = [layer[key] for layer in reversed(layers) if isinstance(layer.get(key), Mapping)]
         if len(given) > 1:
             merged[key] = {k: v for layer in given for k, v in layer.items()}
     return merged
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _cluster_defaults() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Keys of the vendor's TensorFlow stack and earlier ones, and their replacements."""
 
-from collections.abc import Iterable
-
 from wafer.errors import Problem
 
 __all__ = ["REMOVED", "explain_removed"]
@@ -63,12 +61,8 @@ REMOVED: dict[str, str] = {
 }
 
 
-def explain_removed(problems: Iterable[Problem]) -> list[Problem]:
-    """Say of unknown keys of those years what is meant today."""
-    return [_explain(problem) for problem in problems]
-
-
-def _explain(problem: Problem) -> Problem:
+def explain_removed(problem: Problem) -> Problem:
+    """Add to the problem of an unknown key what replaced it, where the vendor's stack had it."""
     key = str(problem.path[-1]) if problem.path else ""
     advice = REMOVED.get(key.rpartition(".")[2])
     if advice is None or not problem.unknown:

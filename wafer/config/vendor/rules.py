@@ -42,7 +42,8 @@ def _check_halves(out: Any) -> None:
     """Check keys that choose training or evaluation data, which the section itself does."""
     for part, section in _inputs(out):
         train = part == "train_input"
-        for key, own in (("is_training", (train,)), ("split", _splits(train))):
+        splits = ("train",) if train else ("val", "test", "eval")
+        for key, own in (("is_training", (train,)), ("split", splits)):
             if key not in section or (key == "split" and "MNIST" not in str(_processor(section))):
                 continue
             if section[key] in own:
@@ -51,10 +52,6 @@ def _check_halves(out: Any) -> None:
                 message = f"{section[key]!r}: not computed here: {part} reads {own[0]!r} data"
                 out.problems.append(Problem((part, key), message))
                 del section[key]
-
-
-def _splits(train: bool) -> tuple[str, ...]:
-    return ("train",) if train else ("val", "test", "eval")
 
 
 def _processor(section: dict[str, Any]) -> Any:
