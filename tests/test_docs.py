@@ -142,13 +142,22 @@ def test_cheap_commands_run(path, folder):
             assert ran.returncode == 0, f"wafer {shlex.join(argv)}:\n{ran.stderr[-3000:]}"
 
 
+def missing_files(path):
+    """Files that a page or a script names, and that are not there."""
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"(?<![\w/.])((?:tests|models|notebooks|wafer|docs)/[\w./-]+\.\w+)", text)
+    return [file for file in named if not (ROOT / file).exists()]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".ci").iterdir()), ids=name)
+def test_checks_name_files_that_exist(path):
+    assert not missing_files(path)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_scripts_exist(path):
     """Files that a command or a sentence names are there."""
-    text = path.read_text(encoding="utf-8")
-    named = re.findall(r"(?<![\w/.])((?:tests|models|notebooks|wafer|docs)/[\w./-]+\.\w+)", text)
-    missing = [file for file in named if not (ROOT / file).exists()]
-    assert not (missing and run_here(path))
+    assert not (missing_files(path) and run_here(path))
     assert {block.kind for block in blocks(path)} <= KINDS
 
 

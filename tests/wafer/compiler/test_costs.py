@@ -44,7 +44,7 @@ def test_a_vector_through_a_matmul_takes_gemvs_cycles(height, width):
 
 
 def test_gemvs_cycles_are_those_of_its_program_on_the_engine():
-    """Within 2 cycles of the cycle engine."""
+    """Within 2 cycles of the machine."""
     height, width, m, n = 2, 3, 8, 4
     choices = choices_of(kernel(K=n * width, N=m * height), Setting(train=False))
     values = {"a": np.ones((height, width, m * n), np.float32)}

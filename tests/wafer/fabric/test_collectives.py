@@ -1,4 +1,4 @@
-"""Collectives against the cycle engine (bits and cycles), the plane, and published tables."""
+"""Collectives against the machine (bits and cycles), the plane, and published tables."""
 
 import jax
 import jax.numpy as jnp

@@ -2,7 +2,7 @@
 
 Each function takes values and an ``[H, W]`` int32 clock (the cycle at which each PE is free) and
 returns both, moved on. Values follow the reduction order of the PE programs in
-:mod:`wafer.fabric.library.lowering`, so that they agree with the cycle-by-cycle engine bit for bit;
+:mod:`wafer.fabric.library.lowering`, so that they agree with the machine bit for bit;
 clocks follow :mod:`wafer.fabric.library.timing`. Everything differentiates (a broadcast's transpose
 is a reduce, a shift's the opposite shift) and works under ``jit`` and ``vmap``.
 

@@ -1,4 +1,4 @@
-"""Kernels written as PE programs, operation by operation, for the cycle engines.
+"""Kernels written as PE programs, operation by operation, for the machine.
 
 What :mod:`wafer.fabric.library` computes in bulk with a cycle formula, runs here cycle by cycle;
 the tests hold one against the other. Every ``@fmacs`` in a CSL loop is charged the 44 cycles of
