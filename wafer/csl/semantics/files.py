@@ -32,6 +32,7 @@ class Files:
         self.layout_path = layout_path
         self._parsed: dict[Path, Parsed] = {}
         self._mentioned: dict[str, frozenset[str]] = {}
+        self._changed: dict[str, frozenset[str]] = {}
         self._importing: dict[str, tuple[str, ...]] = {}
         self._addressed: dict[Position, frozenset[str]] = {}
 
@@ -99,6 +100,15 @@ class Files:
             self._mentioned[path] = frozenset(node.id for node in names)
         return self._mentioned[path]
 
+    def changed(self, path: str) -> frozenset[str]:
+        """The names that a file assigns to, or takes the address of; of arrays not all."""
+        if path not in self._changed:
+            file = self.parsed(Path(path)).file
+            places = [node.target for node in _nodes(file, tree.Assign)]
+            places += [node.operand for node in _nodes(file, tree.Unary) if node.operator == "&"]
+            self._changed[path] = frozenset(name for place in places for name in _parts(place))
+        return self._changed[path]
+
     def importing(self, path: str) -> tuple[str, ...]:
         """The names of a file that stand for imported ones, or for what is made of them."""
         if path not in self._importing:
@@ -133,6 +143,18 @@ class Files:
         """The layout block of a file."""
         declarations = self.parsed(path).file.declarations
         return next((d for d in declarations if isinstance(d, tree.Layout)), None)
+
+
+def _parts(place: tree.Node) -> Iterator[str]:
+    """The names of a place: of a variable, its module and fields; none of what a pointer is to."""
+    match place:
+        case tree.Name(id=name):
+            yield name
+        case tree.Member(value=value, name=name):
+            yield name
+            yield from _parts(value)
+        case tree.Index(value=tree.Index() | tree.Member() as value):
+            yield from _parts(value)
 
 
 def _nodes(root: tree.Node, kind: type[T]) -> Iterator[T]:

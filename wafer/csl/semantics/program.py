@@ -104,9 +104,12 @@ def _is_numeric(unit: Unit, module: Module, node: tree.Variable) -> bool:
 def _place_variables(unit: Unit) -> None:
     """Give variables addresses in the order of their declarations; programs rely on neighbours.
 
-    Where all that files mention is more than the SRAM holds, only what the code uses gets a place.
+    What is no array, and keeps its value, lies behind them: the vendor's compiler makes a constant
+    of it. Where all that files mention is more than the SRAM holds, only what the code uses gets a
+    place.
     """
     cells = list[tuple[Cell, Position]]()
+    changed = frozenset[str]().union(*(unit.files.changed(m.path) for m in unit.modules))
     for module in sorted(unit.modules, key=lambda module: module.library):
         mentioned = unit.files.mentioned(module.path)
         for name, declaration in module.declarations.items():
@@ -115,7 +118,9 @@ def _place_variables(unit: Unit) -> None:
             exported = "export" in declaration.modifiers
             if exported or (declaration.kind == "var" and name in mentioned):
                 cell = _global_cell(unit, module, name)
-                if cell is not None:
+                if cell is None:
+                    continue
+                if exported or name in changed or isinstance(cell.type, types.Array):
                     cells.append((cell, declaration.at))
     if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
         for cell, at in cells:
