@@ -93,17 +93,11 @@ def _rotated(cfg: BlockConfig, x: Array, positions: Array) -> Array:
 
 
 class Attention(nn.Module):
-    """Multi-head, grouped or multi-query attention, to its own stream or to a memory.
+    """Multi-head, grouped or multi-query attention, to its own stream or to a memory."""
 
-    Attributes:
-        cfg: the stack's knobs.
-        local: whether this layer has the sliding window or the fixed sparse pattern.
-        cross: keys and values come from ``memory``, without position rules.
-    """
-
-    cfg: BlockConfig
-    local: bool = True
-    cross: bool = False
+    cfg: BlockConfig  #: the stack's knobs
+    local: bool = True  #: whether this layer has the sliding window or the fixed sparse pattern
+    cross: bool = False  #: keys and values come from ``memory``, without position rules
 
     @nn.compact
     def __call__(

@@ -132,17 +132,13 @@ def dense_together(x: Array, layers: Sequence[Dense]) -> list[Array]:
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm with float32 statistics.
+    """LayerNorm or RMSNorm with float32 statistics."""
 
-    Attributes:
-        kind: 'layernorm' (scale, bias), 'biasless-layernorm' (scale), 'rmsnorm' (scale, no
-            mean subtracted; Zhang & Sennrich 2019), 'rmsnorm-1p' (its scale is 1 + the parameter:
-            Gemma) or 'nonparametric-layernorm'.
-        eps: added to the variance.
-    """
-
+    #: 'layernorm' (scale, bias), 'biasless-layernorm' (scale), 'rmsnorm' (scale, no mean
+    #: subtracted; Zhang & Sennrich 2019), 'rmsnorm-1p' (its scale is 1 + the parameter: Gemma) or
+    #: 'nonparametric-layernorm'
     kind: str
-    eps: float
+    eps: float  #: added to the variance
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

@@ -32,23 +32,17 @@ _DTYPES = (jnp.float32, jnp.bfloat16)
 @typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeWeight:
-    """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``.
+    """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``."""
 
-    Attributes:
-        values: [nnz + 32] float32 or bfloat16, column by column, then 32 zeros.
-        masks: [N, ceil(K / 16)] uint16; bit i of word g keeps input 16 g + i. None with ``steps``.
-        steps: [nnz + 32] uint8, distance of each value's input from the one before in its column,
-            the first one's from input 0; where that is more than 255, zeros among the values stand
-            between. None with ``masks``.
-        pointers: [N + 1] int32, where each column's values begin.
-        inputs: K, static.
-    """
-
-    values: Array
+    values: Array  #: [nnz + 32] float32 or bfloat16, column by column, then 32 zeros
+    #: [N, ceil(K / 16)] uint16; bit i of word g keeps input 16 g + i. None with ``steps``
     masks: Array | None
+    #: [nnz + 32] uint8, distance of each value's input from the one before in its column, the first
+    #: one's from input 0; where that is more than 255, zeros among the values stand between. None
+    #: with ``masks``
     steps: Array | None
-    pointers: Array
-    inputs: int = dataclasses.field(metadata={"static": True})
+    pointers: Array  #: [N + 1] int32, where each column's values begin
+    inputs: int = dataclasses.field(metadata={"static": True})  #: K, static
 
     @classmethod
     def from_dense(cls, kernel: AnyArray, dtype: DTypeLike = jnp.float32) -> "DecodeWeight":
@@ -133,13 +127,9 @@ class DecodeWeight:
 @typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
 @dataclasses.dataclass(frozen=True)
 class DecodeTable:
-    """A dense weight by output: an embedding table [V, D] that also scores, or a kernel turned.
+    """A dense weight by output: an embedding table [V, D] that also scores, or a kernel turned."""
 
-    Attributes:
-        values: [outputs, inputs] float32 or bfloat16.
-    """
-
-    values: Array
+    values: Array  #: [outputs, inputs] float32 or bfloat16
 
     @classmethod
     def from_dense(cls, table: AnyArray, dtype: DTypeLike = jnp.float32) -> "DecodeTable":

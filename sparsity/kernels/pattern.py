@@ -33,24 +33,19 @@ __all__ = [
 
 
 class Pattern(NamedTuple):
-    """Positions of up to ``nnz`` kept weights; shapes are fixed, so topology never recompiles.
+    """Positions of up to ``nnz`` kept weights; shapes are fixed, so topology never recompiles."""
 
-    indices: [nnz] uint16 (int32 above 65,536 rows), k of each value; rising within a column
-    pointers: [N + 1] int32, values of column n are ``pointers[n] : pointers[n + 1]``. The last
-        one may be below nnz: what is left is slack, ignored and with zero gradient
-    t_pointers: [K + 1] int32, how many values the rows before k have
-    slices: [S, 4] int32, which outputs the products walk together, and how many values they have;
-        without the native library S is 0
-    offsets: [slots] uint8, the inputs that they read, block by block
-    t_slices, t_offsets: the same for W, whose outputs are the rows
-    """
-
+    #: [nnz] uint16 (int32 above 65,536 rows), k of each value; rising within a column
     indices: Integer[Array, " nnz"]
+    #: [N + 1] int32, values of column n are ``pointers[n] : pointers[n + 1]``. The last one may be
+    #: below nnz: what is left is slack, ignored and with zero gradient
     pointers: Int[Array, " N1"]
-    t_pointers: Int[Array, " K1"]
+    t_pointers: Int[Array, " K1"]  #: [K + 1] int32, how many values the rows before k have
+    #: [S, 4] int32, which outputs the products walk together, and how many values they have;
+    #: without the native library S is 0
     slices: Int[Array, "S 4"]
-    offsets: Integer[Array, " slots"]
-    t_slices: Int[Array, "St 4"]
+    offsets: Integer[Array, " slots"]  #: [slots] uint8, the inputs that they read, block by block
+    t_slices: Int[Array, "St 4"]  #: t_slices, t_offsets: the same for W, whose outputs are the rows
     t_offsets: Integer[Array, " t_slots"]
 
     @property

@@ -53,16 +53,11 @@ def topk_mask(
 
 
 class Regrown(NamedTuple):
-    """A weight after a topology change; shapes as before.
+    """A weight after a topology change; shapes as before."""
 
-    pattern: the new positions
-    values: [nnz] as before where the weight was active before, else 0
-    others: the other [nnz] arrays (optimizer moments), moved the same way
-    """
-
-    pattern: Pattern
-    values: Array
-    others: tuple[Array, ...]
+    pattern: Pattern  #: the new positions
+    values: Array  #: [nnz] as before where the weight was active before, else 0
+    others: tuple[Array, ...]  #: the other [nnz] arrays (optimizer moments), moved the same way
 
 
 def rigl_update(

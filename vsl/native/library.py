@@ -30,19 +30,13 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One shared library of XLA FFI handlers, or of plain functions.
+    """One shared library of XLA FFI handlers, or of plain functions."""
 
-    Attributes:
-        what: what it computes, for messages.
-        package: which its sources and the ``_native.so`` are in, with dots.
-        handlers: its exported handlers, none if host code calls its functions with ``ctypes``.
-        instead: what serves without it.
-    """
-
-    what: str
-    package: str
+    what: str  #: what it computes, for messages
+    package: str  #: which its sources and the ``_native.so`` are in, with dots
+    #: its exported handlers, none if host code calls its functions with ``ctypes``
     handlers: tuple[str, ...]
-    instead: str
+    instead: str  #: what serves without it
 
     def available(self) -> bool:
         """True when the library can be used; the first call loads it."""

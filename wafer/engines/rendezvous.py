@@ -54,17 +54,11 @@ class KeyValueStore(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A process's place in the cluster.
+    """A process's place in the cluster."""
 
-    Attributes:
-        coordinator: host:port of process 0.
-        count: processes.
-        index: of this one.
-    """
-
-    coordinator: str
-    count: int
-    index: int
+    coordinator: str  #: host:port of process 0
+    count: int  #: processes
+    index: int  #: of this one
 
     def __str__(self) -> str:
         return f"process {self.index} of {self.count}"

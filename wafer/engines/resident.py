@@ -48,29 +48,18 @@ class _Reduced(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resident(Engine):
-    """All weights on the device.
+    """All weights on the device."""
 
-    Attributes:
-        model: what to train.
-        tx: optimizer, clipping included; its states follow the parameters leaf by leaf.
-        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
-        scaler: loss-scale automaton.
-        mesh: from ``swarmx_mesh``.
-        dropout: draw dropout masks; False runs the model deterministically.
-        summaries: also report the gradient and parameter norms of every layer.
-        teacher: whose outputs the model is drawn to in training, or None.
-        programs: what was compiled so far.
-    """
-
-    model: Model
+    model: Model  #: what to train
+    #: optimizer, clipping included; its states follow the parameters leaf by leaf
     tx: optax.GradientTransformation
-    sparsifier: Sparsifier
-    scaler: LossScaler
-    mesh: Mesh
-    dropout: bool = False
-    summaries: bool = False
-    teacher: Teacher | None = None
-    programs: Programs = dataclasses.field(default_factory=Programs)
+    sparsifier: Sparsifier  #: from ``sparsity.configure``; an empty one leaves everything dense
+    scaler: LossScaler  #: loss-scale automaton
+    mesh: Mesh  #: from ``swarmx_mesh``
+    dropout: bool = False  #: draw dropout masks; False runs the model deterministically
+    summaries: bool = False  #: also report the gradient and parameter norms of every layer
+    teacher: Teacher | None = None  #: whose outputs the model is drawn to in training, or None
+    programs: Programs = dataclasses.field(default_factory=Programs)  #: what was compiled so far
 
     def init(self, key: Array) -> TrainState:
         """See ``Engine``."""

@@ -30,21 +30,13 @@ KL = "distillation/kl_sum"
 
 
 class Teacher(NamedTuple):
-    """A frozen model and how much it counts.
+    """A frozen model and how much it counts."""
 
-    Attributes:
-        model: the teacher's
-        params: its weights, 0 where pruned, on all systems
-        temperature: T
-        weight: w
-        factor: of a token's loss in the student's objective (``loss_weight``)
-    """
-
-    model: Model
-    params: PyTree
-    temperature: float
-    weight: float
-    factor: float
+    model: Model  #: the teacher's
+    params: PyTree  #: its weights, 0 where pruned, on all systems
+    temperature: float  #: T
+    weight: float  #: w
+    factor: float  #: of a token's loss in the student's objective (``loss_weight``)
 
     def mix(self, params: PyTree, out: Any, batch: Batch, aux: Aux) -> Aux:
         """Draw a student's loss to the teacher.

@@ -36,56 +36,34 @@ ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cyc
 
 
 class Architecture(NamedTuple):
-    """What is known of one generation.
+    """What is known of one generation."""
 
-    Attributes:
-        name: as CSL's ``--arch`` has it.
-        cores: of the data sheet, for peaks.
-        fabric: (columns, rows) of PEs that users may address.
-        host_margin: (columns, rows) of these that host I/O takes from a program.
-        clock_hz: cycles per second.
-        sram_bytes: memory of one PE.
-        banks: of the memory, as its 32-bit reads see them.
-        bank_bytes: of one bank, side by side; then comes the next one.
-        colors: with routes, ids from 0 on.
-        memcpy_colors: colors that host I/O keeps when it is linked in.
-        input_depths: words of each input queue.
-        output_depths: words of each output queue.
-        unbound_depth: words of a color without input queue that still reaches a data task.
-        threads: microthreads of a PE.
-        local_tasks: ids of local tasks.
-        control_tasks: ids of control tasks.
-        ramp_latency: cycles between router and CE, each way.
-        switch_positions: of one color in one router.
-        switched_colors: colors that may have several positions.
-        switch_both_sides: whether a position may change rx and tx together.
-        color_swap: whether pairs of colors may change places on a link.
-        widths: most elements per cycle of an operation in memory, by its builtin's name; others 1.
-        stride_widths: most elements per cycle by the stride modulo 8, strides 0 and 1 apart.
-    """
-
-    name: str
-    cores: int
-    fabric: tuple[int, int]
-    clock_hz: float
-    input_depths: tuple[int, ...]
-    output_depths: tuple[int, ...]
-    switched_colors: frozenset[int]
-    switch_both_sides: bool
-    color_swap: bool
+    name: str  #: as CSL's ``--arch`` has it
+    cores: int  #: of the data sheet, for peaks
+    fabric: tuple[int, int]  #: (columns, rows) of PEs that users may address
+    clock_hz: float  #: cycles per second
+    input_depths: tuple[int, ...]  #: words of each input queue
+    output_depths: tuple[int, ...]  #: words of each output queue
+    switched_colors: frozenset[int]  #: colors that may have several positions
+    switch_both_sides: bool  #: whether a position may change rx and tx together
+    color_swap: bool  #: whether pairs of colors may change places on a link
+    #: most elements per cycle of an operation in memory, by its builtin's name; others 1
     widths: dict[str, int]
+    #: (columns, rows) of these that host I/O takes from a program
     host_margin: tuple[int, int] = (7, 2)
-    sram_bytes: int = 48 * 1024
-    banks: int = 4
-    bank_bytes: int = 4
-    colors: int = 24
+    sram_bytes: int = 48 * 1024  #: memory of one PE
+    banks: int = 4  #: of the memory, as its 32-bit reads see them
+    bank_bytes: int = 4  #: of one bank, side by side; then comes the next one
+    colors: int = 24  #: with routes, ids from 0 on
+    #: colors that host I/O keeps when it is linked in
     memcpy_colors: tuple[int, ...] = (21, 22, 23)
-    unbound_depth: int = 2
-    threads: int = 8
-    local_tasks: int = 31
-    control_tasks: int = 64
-    ramp_latency: int = 2
-    switch_positions: int = 4
+    unbound_depth: int = 2  #: words of a color without input queue that still reaches a data task
+    threads: int = 8  #: microthreads of a PE
+    local_tasks: int = 31  #: ids of local tasks
+    control_tasks: int = 64  #: ids of control tasks
+    ramp_latency: int = 2  #: cycles between router and CE, each way
+    switch_positions: int = 4  #: of one color in one router
+    #: most elements per cycle by the stride modulo 8, strides 0 and 1 apart
     stride_widths: tuple[int, ...] = (1, 2, 8, 8, 2, 8, 8, 2)
 
     @property

@@ -45,18 +45,12 @@ class Rectangle(NamedTuple):
 
 
 class Print(NamedTuple):
-    """A line that a PE wrote.
+    """A line that a PE wrote."""
 
-    Attributes:
-        cycle: in which it ended.
-        x, y: the PE.
-        text: without the end of line.
-    """
-
-    cycle: int
-    x: int
+    cycle: int  #: in which it ended
+    x: int  #: x, y: the PE
     y: int
-    text: str
+    text: str  #: without the end of line
 
 
 class WaferMachine(abc.ABC):

@@ -79,27 +79,17 @@ _KINDS = max(len(Intrinsic), len(Type))
 
 
 class Arch(NamedTuple):
-    """Costs of an architecture besides the figures in ``arch``.
+    """Costs of an architecture besides the figures in ``arch``."""
 
-    Attributes:
-        switch_task: cycles from a task's end to the next one's first instruction.
-        operands: cycles that operands add to an operation's issue.
-        computed: those that a descriptor in memory adds that is computed at run time.
-        computed_dsr: of loading such a descriptor, or one on the fabric, into a DSR by name.
-        fabric_start: those before the first step of an operation on the fabric that the task waits
-            for.
-        output_wait: those that a word stays in its output queue at least.
-        load_wait: those that a value from the memory comes later.
-        instructions: by an ``Op``, or one and its `type`, what it costs here in place of the table.
-    """
-
-    switch_task: int
-    operands: dict[Operand, int]
-    computed: int
-    computed_dsr: int
+    switch_task: int  #: cycles from a task's end to the next one's first instruction
+    operands: dict[Operand, int]  #: cycles that operands add to an operation's issue
+    computed: int  #: those that a descriptor in memory adds that is computed at run time
+    computed_dsr: int  #: of loading such a descriptor, or one on the fabric, into a DSR by name
+    #: those before the first step of an operation on the fabric that the task waits for
     fabric_start: int
-    output_wait: int
-    load_wait: int
+    output_wait: int  #: those that a word stays in its output queue at least
+    load_wait: int  #: those that a value from the memory comes later
+    #: by an ``Op``, or one and its `type`, what it costs here in place of the table
     instructions: dict[Any, int]
 
 

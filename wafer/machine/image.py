@@ -70,17 +70,11 @@ COLUMNS = {
 
 
 class Symbol(NamedTuple):
-    """A global of a program.
+    """A global of a program."""
 
-    Attributes:
-        address: in bytes.
-        bytes: how many.
-        type: as a host understands it: 'f32', 'u16', '[*]f32', 'fn(i16)void', ….
-    """
-
-    address: int
-    bytes: int
-    type: str
+    address: int  #: in bytes
+    bytes: int  #: how many
+    type: str  #: as a host understands it: 'f32', 'u16', '[*]f32', 'fn(i16)void', …
 
 
 class Program(NamedTuple):
@@ -145,70 +139,41 @@ class Export(NamedTuple):
 
 
 class HostPort(NamedTuple):
-    """Where words of a color enter from, or leave to, the host by an edge of the rectangle.
+    """Where words of a color enter from, or leave to, the host by an edge of the rectangle."""
 
-    Attributes:
-        color: of the words.
-        x, y: the PE at the edge.
-        side: of its router: W, E, S or N.
-        to_host: whether they leave.
-    """
-
-    color: int
-    x: int
+    color: int  #: of the words
+    x: int  #: x, y: the PE at the edge
     y: int
-    side: str
-    to_host: bool
+    side: str  #: of its router: W, E, S or N
+    to_host: bool  #: whether they leave
 
 
 class Preset(NamedTuple):
-    """Values of a variable that differ between the PEs of a program at the start.
+    """Values of a variable that differ between the PEs of a program at the start."""
 
-    Attributes:
-        name: of the variable.
-        x, y: the first PE.
-        values: [H, W, bytes] uint8.
-    """
-
-    name: str
-    x: int
+    name: str  #: of the variable
+    x: int  #: x, y: the first PE
     y: int
-    values: np.ndarray
+    values: np.ndarray  #: [H, W, bytes] uint8
 
 
 class Image(NamedTuple):
-    """A compiled program.
+    """A compiled program."""
 
-    Attributes:
-        arch: 'wse2' or 'wse3'.
-        programs: distinct PE codes.
-        tiles: [H, W] int32; the program of each PE, -1 for one without code.
-        colors: [H, W, 24] int32; the color register at the start (codes.CONFIG).
-        switches: [H, W, 24] int32; the switch register.
-        routed: [H, W, 24] bool; whether the program configures the color there.
-        filters: [H, W, 24, columns] int32.
-        exports: in order.
-        streams: colors that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
-        params: as the command line gave them.
-        edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
-        route_places: files and lines that configure colors; '' first.
-        route_lines: [H, W, 24] uint16; which of them.
-        ports: of the host at the rectangle's edges, by name.
-        presets: values of variables.
-    """
-
-    arch: str
-    programs: tuple[Program, ...]
-    tiles: np.ndarray
-    colors: np.ndarray
-    switches: np.ndarray
-    routed: np.ndarray
-    filters: np.ndarray
-    exports: tuple[Export, ...]
+    arch: str  #: 'wse2' or 'wse3'
+    programs: tuple[Program, ...]  #: distinct PE codes
+    tiles: np.ndarray  #: [H, W] int32; the program of each PE, -1 for one without code
+    colors: np.ndarray  #: [H, W, 24] int32; the color register at the start (codes.CONFIG)
+    switches: np.ndarray  #: [H, W, 24] int32; the switch register
+    routed: np.ndarray  #: [H, W, 24] bool; whether the program configures the color there
+    filters: np.ndarray  #: [H, W, 24, columns] int32
+    exports: tuple[Export, ...]  #: in order
+    #: colors that memcpy carries from (name MEMCPYH2D_…) and to the host -> name
     streams: dict[int, str]
-    params: dict[str, Any]
-    edges: int = 0
-    route_places: tuple[str, ...] = ("",)
-    route_lines: np.ndarray | None = None
+    params: dict[str, Any]  #: as the command line gave them
+    edges: int = 0  #: sides on which the wafer ends with these PEs, bits W E S N from 0 on
+    route_places: tuple[str, ...] = ("",)  #: files and lines that configure colors; '' first
+    route_lines: np.ndarray | None = None  #: [H, W, 24] uint16; which of them
+    #: of the host at the rectangle's edges, by name
     ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
-    presets: tuple[Preset, ...] = ()
+    presets: tuple[Preset, ...] = ()  #: values of variables

@@ -28,31 +28,20 @@ Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
 
 
 class DenseLayer(NamedTuple):
-    """A dense layer with bias; all but the last are followed by a ReLU.
+    """A dense layer with bias; all but the last are followed by a ReLU."""
 
-    name: of its parameters and of its region
-    fan_in: inputs
-    fan_out: outputs
-    mask: [fan_in, fan_out] bool, the weights that exist; None for all
-    """
-
-    name: str
-    fan_in: int
-    fan_out: int
-    mask: np.ndarray | None = None
+    name: str  #: of its parameters and of its region
+    fan_in: int  #: inputs
+    fan_out: int  #: outputs
+    mask: np.ndarray | None = None  #: [fan_in, fan_out] bool, the weights that exist; None for all
 
 
 class PhaseShares(NamedTuple):
-    """Which inputs and outputs of a layer lie where.
+    """Which inputs and outputs of a layer lie where."""
 
-    inputs: per column of the region, indices of its inputs
-    outputs: per row of the region, indices of its outputs
-    turned: the other way round: rows share out the inputs, columns the outputs
-    """
-
-    inputs: tuple[np.ndarray, ...]
-    outputs: tuple[np.ndarray, ...]
-    turned: bool
+    inputs: tuple[np.ndarray, ...]  #: per column of the region, indices of its inputs
+    outputs: tuple[np.ndarray, ...]  #: per row of the region, indices of its outputs
+    turned: bool  #: the other way round: rows share out the inputs, columns the outputs
 
     def ranks(self, region: Region, place: Spot) -> tuple[int, int]:
         """Which share of the inputs and which of the outputs a PE has."""

@@ -51,28 +51,18 @@ Dense = DenseLayer  # the name until 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Net:
-    """A built network.
+    """A built network."""
 
-    Attributes:
-        program: the PE program of one optimizer step.
-        layers: as given.
-        regions: of the layers, then "input" and "loss", in the program's coordinates.
-        shares: of every layer.
-        tiles: of every layer, by PE.
-        batch: samples of a micro-batch.
-        micro_batches: of an optimizer step.
-        costs: predicted for every layer, and for the loss.
-        lines: PEs of "input" and of "loss", in the order in which they take the micro-batches.
-    """
-
-    program: Program
-    layers: tuple[DenseLayer, ...]
+    program: Program  #: the PE program of one optimizer step
+    layers: tuple[DenseLayer, ...]  #: as given
+    #: of the layers, then "input" and "loss", in the program's coordinates
     regions: tuple[Region, ...]
-    shares: tuple[PhaseShares, ...]
-    tiles: tuple[Mapping[Spot, Tile], ...]
-    batch: int
-    micro_batches: int
-    costs: tuple[tuple[DenseCost, ...], DenseCost]
+    shares: tuple[PhaseShares, ...]  #: of every layer
+    tiles: tuple[Mapping[Spot, Tile], ...]  #: of every layer, by PE
+    batch: int  #: samples of a micro-batch
+    micro_batches: int  #: of an optimizer step
+    costs: tuple[tuple[DenseCost, ...], DenseCost]  #: predicted for every layer, and for the loss
+    #: PEs of "input" and of "loss", in the order in which they take the micro-batches
     lines: Mapping[str, tuple[Spot, ...]]
 
     @functools.cached_property
@@ -82,16 +72,11 @@ class Net:
 
 
 class NetworkStep(NamedTuple):
-    """What a step reports.
+    """What a step reports."""
 
-    loss: mean cross-entropy, as the PEs of the loss computed it
-    cycles: from the first word to the last update
-    busy: [H, W] int32 cycles in which each PE issued
-    """
-
-    loss: float
-    cycles: int
-    busy: np.ndarray
+    loss: float  #: mean cross-entropy, as the PEs of the loss computed it
+    cycles: int  #: from the first word to the last update
+    busy: np.ndarray  #: [H, W] int32 cycles in which each PE issued
 
 
 def build(

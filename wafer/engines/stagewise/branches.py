@@ -35,16 +35,11 @@ TOPOLOGY_ALONE = SparseState({}, {}, _none, _none, _none, _none)  # for programs
 
 
 class BranchArrays(NamedTuple):
-    """A branch's weights as a stage's program sees them; names are relative to the branch.
+    """A branch's weights as a stage's program sees them; names are relative to the branch."""
 
-    params: the branch of the parameter tree, csr leaves as [nnz] values
-    masks: name -> bool mask
-    patterns: name -> pattern
-    """
-
-    params: PyTree
-    masks: Mapping[str, Array]
-    patterns: Mapping[str, Pattern]
+    params: PyTree  #: the branch of the parameter tree, csr leaves as [nnz] values
+    masks: Mapping[str, Array]  #: name -> bool mask
+    patterns: Mapping[str, Pattern]  #: name -> pattern
 
     def over(self, before: "BranchArrays") -> "BranchArrays":
         """Replace ``before``; its masks and patterns stay where this has none."""
@@ -55,35 +50,21 @@ class BranchArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """What is static about a branch.
+    """What is static about a branch."""
 
-    Attributes:
-        name: top-level key.
-        names: relative names of the parameters, in tree order.
-        tree: structure of the parameters.
-        masks: relative names of parameters stored with a mask.
-        patterns: relative names of parameters stored as values.
-        groups: of the sparsifier that its parameters belong to.
-        opt: structure of ``tx.init({name: params})``.
-        paths: name of each optimizer-state array.
-        owned: whether each of them belongs to a parameter; the others are the run's counters.
-        shapes: part, as shapes.
-        layer: equal for branches that a stage's programs may treat alike.
-        rules: equal for branches whose update is the same program.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    tree: PyTree
-    masks: tuple[str, ...]
-    patterns: tuple[str, ...]
-    groups: tuple[int | None, ...]
-    opt: Any
-    paths: tuple[str, ...]
+    name: str  #: top-level key
+    names: tuple[str, ...]  #: relative names of the parameters, in tree order
+    tree: PyTree  #: structure of the parameters
+    masks: tuple[str, ...]  #: relative names of parameters stored with a mask
+    patterns: tuple[str, ...]  #: relative names of parameters stored as values
+    groups: tuple[int | None, ...]  #: of the sparsifier that its parameters belong to
+    opt: Any  #: structure of ``tx.init({name: params})``
+    paths: tuple[str, ...]  #: name of each optimizer-state array
+    #: whether each of them belongs to a parameter; the others are the run's counters
     owned: tuple[bool, ...]
-    shapes: Any
-    layer: Any
-    rules: Any
+    shapes: Any  #: part, as shapes
+    layer: Any  #: equal for branches that a stage's programs may treat alike
+    rules: Any  #: equal for branches whose update is the same program
 
     def full(self, name: str) -> str:
         """Name of a parameter in the whole tree."""

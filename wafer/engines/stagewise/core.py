@@ -21,29 +21,18 @@ __all__ = ["Core", "Stagewise", "core_of", "make_core"]
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
 class Core:
-    """What is trained; every program of a run reads it while it is traced.
+    """What is trained; every program of a run reads it while it is traced."""
 
-    Attributes:
-        model: gives the stages.
-        shapes: of its dense parameters.
-        tx: optimizer whose states follow the parameters leaf by leaf.
-        whole: from ``sparsity.configure``; an empty one leaves everything dense.
-        sparsifier: the same with ``order`` set, so that it may be asked about parts of the tree.
-        scaler: loss-scale automaton.
-        dropout: draw dropout masks; False runs the model deterministically.
-        summaries: also report the gradient and parameter norms of every layer.
-        norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
-    """
-
-    model: Model
-    shapes: Any
-    tx: Any
-    whole: Sparsifier
+    model: Model  #: gives the stages
+    shapes: Any  #: of its dense parameters
+    tx: Any  #: optimizer whose states follow the parameters leaf by leaf
+    whole: Sparsifier  #: from ``sparsity.configure``; an empty one leaves everything dense
+    #: the same with ``order`` set, so that it may be asked about parts of the tree
     sparsifier: Sparsifier
-    scaler: LossScaler
-    dropout: bool
-    summaries: bool
-    norm: bool
+    scaler: LossScaler  #: loss-scale automaton
+    dropout: bool  #: draw dropout masks; False runs the model deterministically
+    summaries: bool  #: also report the gradient and parameter norms of every layer
+    norm: bool  #: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm)
 
     def changes(self, *, topology: bool) -> bool:
         """Whether a step may change the topology, when one is due."""

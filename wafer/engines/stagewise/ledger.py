@@ -29,17 +29,12 @@ _add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
 
 
 class SweepPlan(NamedTuple):
-    """What does not change from step to step.
+    """What does not change from step to step."""
 
-    stages: of the model, in order
-    branches: by name, in tree order
-    uses: branch -> indices of the stages that read it
-    codes: branch -> relative name -> number of its random draws
-    """
-
-    stages: tuple[Stage, ...]
-    branches: Mapping[str, Branch]
-    uses: Mapping[str, tuple[int, ...]]
+    stages: tuple[Stage, ...]  #: of the model, in order
+    branches: Mapping[str, Branch]  #: by name, in tree order
+    uses: Mapping[str, tuple[int, ...]]  #: branch -> indices of the stages that read it
+    #: branch -> relative name -> number of its random draws
     codes: Mapping[str, Mapping[str, np.uint32]]
 
     def at(self, index: int) -> tuple[Stage, tuple[Branch, ...]]:
@@ -77,18 +72,12 @@ def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> Swee
 
 
 class StepInputs(NamedTuple):
-    """Where the step begins.
+    """Where the step begins."""
 
-    key: [2] uint32 data of the step's key
-    scale: [] float32 loss scale
-    counters: of the optimizer
-    sparse: counters of the sparse state
-    """
-
-    key: Array
-    scale: Array
-    counters: list[Array]
-    sparse: SparseState
+    key: Array  #: [2] uint32 data of the step's key
+    scale: Array  #: [] float32 loss scale
+    counters: list[Array]  #: of the optimizer
+    sparse: SparseState  #: counters of the sparse state
 
 
 def step_inputs(state: TrainState, counters: list[Array]) -> StepInputs:
@@ -107,14 +96,10 @@ def _step_key(key: Array, step: Array) -> Array:
 
 
 class Whole(NamedTuple):
-    """What is known of all gradients together.
+    """What is known of all gradients together."""
 
-    norm: [] float32 global norm
-    finite: [] bool, whether it is a number
-    """
-
-    norm: Any
-    finite: Any
+    norm: Any  #: [] float32 global norm
+    finite: Any  #: [] bool, whether it is a number
 
 
 _UNKNOWN = Whole(np.float32(0), np.True_)  # for updates that depend on neither

@@ -32,16 +32,11 @@ Parts = tuple[BranchArrays, ...]
 
 
 class StageSpecs(NamedTuple):
-    """A stage's place in the sweep.
+    """A stage's place in the sweep."""
 
-    batch: of every micro-batch
-    key: [2] uint32 data of the step's key
-    index: [] int32 of the stage
-    """
-
-    batch: Batch
-    key: Any
-    index: Any
+    batch: Batch  #: of every micro-batch
+    key: Any  #: [2] uint32 data of the step's key
+    index: Any  #: [] int32 of the stage
 
 
 def make_batch(core: Core, features: Any) -> Batch:
@@ -63,17 +58,11 @@ def cut(core: Core, batch: Batch) -> list[Batch]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageCall:
-    """The passes of one stage, as they are traced.
+    """The passes of one stage, as they are traced."""
 
-    Attributes:
-        core: what the run is made of.
-        stage: of the model.
-        branches: that it reads.
-    """
-
-    core: Core
-    stage: Stage
-    branches: tuple[Branch, ...]
+    core: Core  #: what the run is made of
+    stage: Stage  #: of the model
+    branches: tuple[Branch, ...]  #: that it reads
 
     def forward(
         self, parts: Parts, carry: PyTree, where: StageSpecs, *, keep: bool, train: bool

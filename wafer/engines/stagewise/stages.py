@@ -23,20 +23,16 @@ __all__ = ["Places", "Stages"]
 
 
 class Role(NamedTuple):
-    """How a function becomes a program.
+    """How a function becomes a program."""
 
-    subject: makes the function's first argument: (core, *what it is traced for) -> subject
-    key: of what it is traced for -> equal for all that share the program
-    takes: where its arrays lie, for each argument; None for a function without an axis of systems
-    gives: where its results lie
-    donates: positions of arrays that it overwrites
-    """
-
+    #: makes the function's first argument: (core, *what it is traced for) -> subject
     subject: Callable[..., Any]
+    #: of what it is traced for -> equal for all that share the program
     key: Callable[..., Hashable]
+    #: where its arrays lie, for each argument; None for a function without an axis of systems
     takes: Any = None
-    gives: Any = None
-    donates: tuple[int, ...] = ()
+    gives: Any = None  #: where its results lie
+    donates: tuple[int, ...] = ()  #: positions of arrays that it overwrites
 
 
 def _kind(stage: Stage, branches: tuple[Branch, ...]) -> Hashable:
@@ -102,12 +98,9 @@ class Stages:
 
 
 class Places(NamedTuple):
-    """The groups of systems that a run is spread over; weight streaming has one.
+    """The groups of systems that a run is spread over; weight streaming has one."""
 
-    programs: of each
-    """
-
-    programs: tuple[Stages, ...]
+    programs: tuple[Stages, ...]  #: of each
 
     @property
     def core(self) -> Core:

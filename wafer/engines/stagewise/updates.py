@@ -18,56 +18,36 @@ __all__ = ["BranchUpdate", "Control", "Updated", "density"]
 
 
 class Control(NamedTuple):
-    """What an update depends on besides the branch.
+    """What an update depends on besides the branch."""
 
-    denominator: [] float32, gradients are divided by it (tokens times loss scale)
-    norm: [] float32 global norm of the divided gradients; read where updates wait for it
-    finite: [] bool, false when a gradient of the step is not; read where updates wait for it
-    codes: relative name of a sparse parameter -> uint32 of its random draws
-    counters: of the optimizer, before the step
-    sparse: counters of the sparse state
-    """
-
-    denominator: Array
-    norm: Array
+    denominator: Array  #: [] float32, gradients are divided by it (tokens times loss scale)
+    norm: Array  #: [] float32 global norm of the divided gradients; read where updates wait for it
+    #: [] bool, false when a gradient of the step is not; read where updates wait for it
     finite: Array
-    codes: Mapping[str, Any]
-    counters: list[Array]
-    sparse: SparseState
+    codes: Mapping[str, Any]  #: relative name of a sparse parameter -> uint32 of its random draws
+    counters: list[Array]  #: of the optimizer, before the step
+    sparse: SparseState  #: counters of the sparse state
 
 
 class Updated(NamedTuple):
-    """A branch after its update.
+    """A branch after its update."""
 
-    part: weights; masks and patterns are empty unless the topology could change
-    moments: its optimizer state
-    counters: of the optimizer
-    sparse: counters of the sparse state
-    squares: [] float32 squared norm of its gradients, of kept weights
-    density: relative name -> [] float32 share of kept weights; empty like ``part.masks``
-    weight_norm: [] float32 of the new weights
-    """
-
-    part: BranchArrays
-    moments: list[Array]
-    counters: list[Array]
-    sparse: SparseState
-    squares: Array
+    part: BranchArrays  #: weights; masks and patterns are empty unless the topology could change
+    moments: list[Array]  #: its optimizer state
+    counters: list[Array]  #: of the optimizer
+    sparse: SparseState  #: counters of the sparse state
+    squares: Array  #: [] float32 squared norm of its gradients, of kept weights
+    #: relative name -> [] float32 share of kept weights; empty like ``part.masks``
     density: Mapping[str, Array]
-    weight_norm: Array
+    weight_norm: Array  #: [] float32 of the new weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BranchUpdate:
-    """The update of one branch, as it is traced.
+    """The update of one branch, as it is traced."""
 
-    Attributes:
-        core: what the run is made of.
-        branch: whose names rules go by.
-    """
-
-    core: Core
-    branch: Branch
+    core: Core  #: what the run is made of
+    branch: Branch  #: whose names rules go by
 
     def measure(self, part: BranchArrays, grads: PyTree, denominator: Array) -> Array:
         """Squared norm of the gradients at kept weights."""

@@ -23,51 +23,30 @@ _SWAPPED = [3, 2, 1, 0, 4]
 
 
 class PlaneMasks(NamedTuple):
-    """Boolean planes; axes [.., H, W].
+    """Boolean planes; axes [.., H, W]."""
 
-    ports: [C, 5, H, W] bool, ports W, E, S, N, RAMP each color leaves by
-    inject: [C, H, W] bool, PEs whose router takes the color from the CE
-    reads: [S, C, H, W] bool, colors that slot s reads
-    writes: [S, C, H, W] bool, the color it writes
-    exists: [S, H, W] bool, PEs that have a slot s
-    counts: [S, H, W] int32, its cycles minus 1
-    """
-
-    ports: np.ndarray
-    inject: np.ndarray
-    reads: np.ndarray
-    writes: np.ndarray
-    exists: np.ndarray
-    counts: np.ndarray
+    ports: np.ndarray  #: [C, 5, H, W] bool, ports W, E, S, N, RAMP each color leaves by
+    inject: np.ndarray  #: [C, H, W] bool, PEs whose router takes the color from the CE
+    reads: np.ndarray  #: [S, C, H, W] bool, colors that slot s reads
+    writes: np.ndarray  #: [S, C, H, W] bool, the color it writes
+    exists: np.ndarray  #: [S, H, W] bool, PEs that have a slot s
+    counts: np.ndarray  #: [S, H, W] int32, its cycles minus 1
 
 
 @dataclasses.dataclass(frozen=True)
 class PlaneShape:
-    """The static side; hashable, so that engines compile once per structure.
+    """The static side; hashable, so that engines compile once per structure."""
 
-    Attributes:
-        spec: the machine.
-        height: H.
-        width: W.
-        depths: [C] words of each color's input queue.
-        bits: counter bits.
-        ports: (color, port) pairs in use.
-        reads: (slot, color) pairs in use.
-        writes: (slot, color) pairs in use.
-        merges: colors some router takes from several ports.
-        slots: S.
-    """
-
-    spec: WaferSpec
-    height: int
-    width: int
-    depths: tuple[int, ...]
-    bits: int
-    ports: tuple[tuple[int, int], ...]
-    reads: tuple[tuple[int, int], ...]
-    writes: tuple[tuple[int, int], ...]
-    merges: tuple[int, ...]
-    slots: int
+    spec: WaferSpec  #: the machine
+    height: int  #: H
+    width: int  #: W
+    depths: tuple[int, ...]  #: [C] words of each color's input queue
+    bits: int  #: counter bits
+    ports: tuple[tuple[int, int], ...]  #: (color, port) pairs in use
+    reads: tuple[tuple[int, int], ...]  #: (slot, color) pairs in use
+    writes: tuple[tuple[int, int], ...]  #: (slot, color) pairs in use
+    merges: tuple[int, ...]  #: colors some router takes from several ports
+    slots: int  #: S
 
 
 def _refuse(program: Program) -> None:

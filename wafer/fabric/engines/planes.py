@@ -28,39 +28,24 @@ _CHECK_EVERY = 512
 
 
 class Timing(NamedTuple):
-    """What the plane engines report.
+    """What the plane engines report."""
 
-    cycles: [] int32, as :func:`wafer.fabric.cycles`
-    faulted: [] bool, a same-cycle arrival occurred
-    stuck: [] bool, operations were left that can never run
-    """
-
-    cycles: Array
-    faulted: Array
-    stuck: Array
+    cycles: Array  #: [] int32, as :func:`wafer.fabric.cycles`
+    faulted: Array  #: [] bool, a same-cycle arrival occurred
+    stuck: Array  #: [] bool, operations were left that can never run
 
 
 class PlaneState(NamedTuple):
-    """Words of 32 PEs along y; tuples keep unused planes out of the program.
+    """Words of 32 PEs along y; tuples keep unused planes out of the program."""
 
-    router: per color (at least one word held, two words held)
-    up: per color the T_R stages
-    down: per color the T_R - 1 stages
-    queue: per color, level k: more than k words held
-    at: per slot, PEs in that slot
-    left: per bit, cycles of the current slot left, minus 1
-    fault: PEs where two wavelets of a color arrived at once
-    cycle: [] int32
-    """
-
-    router: tuple[tuple[Array, Array], ...]
-    up: tuple[tuple[Array, ...], ...]
-    down: tuple[tuple[Array, ...], ...]
-    queue: tuple[tuple[Array, ...], ...]
-    at: tuple[Array, ...]
-    left: tuple[Array, ...]
-    fault: Array
-    cycle: Array
+    router: tuple[tuple[Array, Array], ...]  #: per color (at least one word held, two words held)
+    up: tuple[tuple[Array, ...], ...]  #: per color the T_R stages
+    down: tuple[tuple[Array, ...], ...]  #: per color the T_R - 1 stages
+    queue: tuple[tuple[Array, ...], ...]  #: per color, level k: more than k words held
+    at: tuple[Array, ...]  #: per slot, PEs in that slot
+    left: tuple[Array, ...]  #: per bit, cycles of the current slot left, minus 1
+    fault: Array  #: PEs where two wavelets of a color arrived at once
+    cycle: Array  #: [] int32
 
 
 class _Packed(NamedTuple):

@@ -21,17 +21,11 @@ __all__ = ["Emitted", "PeGroup", "emit"]
 
 
 class PeGroup(NamedTuple):
-    """PEs that hold the same.
+    """PEs that hold the same."""
 
-    Attributes:
-        pes: [H, W] bool.
-        places: array -> its address in bytes.
-        size: bytes of memory.
-    """
-
-    pes: np.ndarray
-    places: Mapping[str, int]
-    size: int
+    pes: np.ndarray  #: [H, W] bool
+    places: Mapping[str, int]  #: array -> its address in bytes
+    size: int  #: bytes of memory
 
 
 class Emitted(NamedTuple):

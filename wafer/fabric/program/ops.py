@@ -47,23 +47,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Mem:
-    """``mem1d_dsd``: words ``offset + stride * i`` of an array; two loops with ``inner``.
+    """``mem1d_dsd``: words ``offset + stride * i`` of an array; two loops with ``inner``."""
 
-    Attributes:
-        array: name of the array.
-        offset: first word.
-        stride: words from one element to the next.
-        inner: length of the inner loop; 0 means one loop. With ``inner`` the address of element i
-            is ``offset + stride * (i % inner) + outer * (i // inner)``: two of ``mem4d_dsd``'s
-            loops, or a circular buffer with ``outer=0``.
-        outer: words from one inner loop to the next.
-    """
-
-    array: str
-    offset: int = 0
-    stride: int = 1
+    array: str  #: name of the array
+    offset: int = 0  #: first word
+    stride: int = 1  #: words from one element to the next
+    #: length of the inner loop; 0 means one loop. With ``inner`` the address of element i is
+    #: ``offset + stride * (i % inner) + outer * (i // inner)``: two of ``mem4d_dsd``'s loops, or a
+    #: circular buffer with ``outer=0``
     inner: int = 0
-    outer: int = 0
+    outer: int = 0  #: words from one inner loop to the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +68,11 @@ class FabIn:
 
 @dataclasses.dataclass(frozen=True)
 class FabOut:
-    """``fabout_dsd``: inject into a color; a full ramp suspends the operation.
+    """``fabout_dsd``: inject into a color; a full ramp suspends the operation."""
 
-    Attributes:
-        color: index the layout gave the color.
-        control: send control wavelets.
-        advance_switch: the last wavelet also advances this PE's own switch once it has left.
-    """
-
-    color: int
-    control: bool = False
+    color: int  #: index the layout gave the color
+    control: bool = False  #: send control wavelets
+    #: the last wavelet also advances this PE's own switch once it has left
     advance_switch: bool = False
 
 
@@ -105,37 +93,26 @@ Operand = Mem | FabIn | FabOut | Const | WaveletArg
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One entry of a task's operation list.
+    """One entry of a task's operation list."""
 
-    Attributes:
-        kind: "mov", "add", "sub", "mul", "mac", "max" or "work".
-        dst: memory or fabric output; None for "work".
-        src0: first source.
-        src1: second source.
-        scalar: third source of "mac": ``dst = src0 + src1 * scalar``.
-        n: elements.
-        dtype: element type: "float32", "float16" or "uint32".
-        thread: None runs in the task (synchronous); 0..7 starts that microthread, once it has ended
-            its last operation. Without an operand on the fabric the task does it then, as in CSL.
-        on_done: ``(action, task name)`` pairs carried out when the last element is through.
-        launch: cycles before the first element; None takes the layout's overhead.
-        position: ``(color, position)``: the PE writes that switch position into its router when
-            the last element is through.
-        priority: of its microthread against others and ``Layout.main_thread_priority``: "low",
-            "medium" or "high"; of equals the task goes first, then the lowest id.
-    """
-
-    kind: str
-    dst: Operand | None = None
-    src0: Operand | None = None
-    src1: Operand | None = None
-    scalar: Operand | None = None
-    n: int = 1
-    dtype: str = "float32"
+    kind: str  #: "mov", "add", "sub", "mul", "mac", "max" or "work"
+    dst: Operand | None = None  #: memory or fabric output; None for "work"
+    src0: Operand | None = None  #: first source
+    src1: Operand | None = None  #: second source
+    scalar: Operand | None = None  #: third source of "mac": ``dst = src0 + src1 * scalar``
+    n: int = 1  #: elements
+    dtype: str = "float32"  #: element type: "float32", "float16" or "uint32"
+    #: None runs in the task (synchronous); 0..7 starts that microthread, once it has ended its last
+    #: operation. Without an operand on the fabric the task does it then, as in CSL
     thread: int | None = None
+    #: ``(action, task name)`` pairs carried out when the last element is through
     on_done: tuple[tuple[str, str], ...] = ()
-    launch: int | None = None
+    launch: int | None = None  #: cycles before the first element; None takes the layout's overhead
+    #: ``(color, position)``: the PE writes that switch position into its router when the last
+    #: element is through
     position: tuple[int, int] | None = None
+    #: of its microthread against others and ``Layout.main_thread_priority``: "low", "medium" or
+    #: "high"; of equals the task goes first, then the lowest id
     priority: str = "low"
 
     @property

@@ -14,38 +14,23 @@ __all__ = ["Filter", "Meta", "Program"]
 
 
 class Meta(typing.NamedTuple):
-    """The static side of a program: what compiled engines specialise on.
+    """The static side of a program: what compiled engines specialise on."""
 
-    spec: the machine
-    width: W
-    height: H
-    colors: color ids in the order of the C axis
-    arrays: (name, first word, words, dtype) of each array
-    words: M
-    tasks: (name, kind, color index or control id, high priority) in the order of the T axis
-    main: level of the task's own thread
-    threads: microthreads used
-    filters: whether any color is filtered
-    switched: whether any switch has a second position
-    controls: whether any operation sends control wavelets
-    swaps: whether any pair of colors changes places on a link
-    teardown: whether a task, a route or an operation deals with teardown
-    """
-
-    spec: WaferSpec
-    width: int
-    height: int
-    colors: tuple[int, ...]
-    arrays: tuple[tuple[str, int, int, str], ...]
-    words: int
+    spec: WaferSpec  #: the machine
+    width: int  #: W
+    height: int  #: H
+    colors: tuple[int, ...]  #: color ids in the order of the C axis
+    arrays: tuple[tuple[str, int, int, str], ...]  #: (name, first word, words, dtype) of each array
+    words: int  #: M
+    #: (name, kind, color index or control id, high priority) in the order of the T axis
     tasks: tuple[tuple[str, str, int, bool], ...]
-    main: str
-    threads: int
-    filters: bool
-    switched: bool
-    controls: bool
-    swaps: bool
-    teardown: bool
+    main: str  #: level of the task's own thread
+    threads: int  #: microthreads used
+    filters: bool  #: whether any color is filtered
+    switched: bool  #: whether any switch has a second position
+    controls: bool  #: whether any operation sends control wavelets
+    swaps: bool  #: whether any pair of colors changes places on a link
+    teardown: bool  #: whether a task, a route or an operation deals with teardown
 
     @property
     def partners(self) -> tuple[int, ...]:

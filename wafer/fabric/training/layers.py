@@ -70,35 +70,20 @@ def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerProgram:
-    """What the PEs of one layer have in common.
+    """What the PEs of one layer have in common."""
 
-    Attributes:
-        name: prefix of its arrays.
-        batch: samples of a micro-batch.
-        micro_batches: of an optimizer step.
-        flying: micro-batches taken in before the first gradient comes back.
-        x: stream of the inputs.
-        dy: stream of the output gradients.
-        y: stream of the outputs.
-        dx: stream of the input gradients; None in the first layer.
-        rows: the two colors of the chains along rows.
-        columns: the two colors of the chains along columns.
-        relu: whether the outputs pass a ReLU.
-        momentum: decay of the velocity; 0 keeps none.
-    """
-
-    name: str
-    batch: int
-    micro_batches: int
-    flying: int
-    x: Stream
-    dy: Stream
-    y: Stream
-    dx: Stream | None
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-    relu: bool
-    momentum: float
+    name: str  #: prefix of its arrays
+    batch: int  #: samples of a micro-batch
+    micro_batches: int  #: of an optimizer step
+    flying: int  #: micro-batches taken in before the first gradient comes back
+    x: Stream  #: stream of the inputs
+    dy: Stream  #: stream of the output gradients
+    y: Stream  #: stream of the outputs
+    dx: Stream | None  #: stream of the input gradients; None in the first layer
+    rows: tuple[int, int]  #: the two colors of the chains along rows
+    columns: tuple[int, int]  #: the two colors of the chains along columns
+    relu: bool  #: whether the outputs pass a ReLU
+    momentum: float  #: decay of the velocity; 0 keeps none
 
     @property
     def slots(self) -> int:
@@ -107,21 +92,14 @@ class LayerProgram:
 
 
 class Tile(NamedTuple):
-    """What is one PE's own.
+    """What is one PE's own."""
 
-    place: (x, y)
-    rank: place in its row's chain and in its column's, 0 at the root
-    size: length of both chains
-    inputs: inputs of its column
-    outputs: outputs of its row
-    entries: (input, output) of each kept weight, counted inside the tile
-    """
-
-    place: Spot
-    rank: tuple[int, int]
-    size: tuple[int, int]
-    inputs: int
-    outputs: int
+    place: Spot  #: (x, y)
+    rank: tuple[int, int]  #: place in its row's chain and in its column's, 0 at the root
+    size: tuple[int, int]  #: length of both chains
+    inputs: int  #: inputs of its column
+    outputs: int  #: outputs of its row
+    #: (input, output) of each kept weight, counted inside the tile
     entries: tuple[tuple[int, int], ...]
 
     @property

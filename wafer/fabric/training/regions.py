@@ -41,20 +41,14 @@ __all__ = [
 
 
 class Stream(NamedTuple):
-    """A stream as found, and its color once it is routed.
+    """A stream as found, and its color once it is routed."""
 
-    line: (x, y) of the senders, in the order of their words
-    steps: sides by which it leaves the first sender and every PE until it is in the region
-    target: the region
-    towards: how it enters and spreads, see `wafer.fabric.training.paths.tree`
-    colors: that micro-batches take in turn; none before `Wires.connect`
-    """
-
-    line: tuple[Spot, ...]
+    line: tuple[Spot, ...]  #: (x, y) of the senders, in the order of their words
+    #: sides by which it leaves the first sender and every PE until it is in the region
     steps: tuple[str, ...]
-    target: Region
-    towards: str = ""
-    colors: tuple[int, ...] = ()
+    target: Region  #: the region
+    towards: str = ""  #: how it enters and spreads, see `wafer.fabric.training.paths.tree`
+    colors: tuple[int, ...] = ()  #: that micro-batches take in turn; none before `Wires.connect`
 
     def color(self, m: int) -> int:
         """Color of a micro-batch."""

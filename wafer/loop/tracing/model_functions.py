@@ -18,16 +18,13 @@ __all__ = ["ModelFunctions", "functions_of"]
 
 
 class ModelFunctions(NamedTuple):
-    """A model as two pure functions.
+    """A model as two pure functions."""
 
-    init: (key, *args, **kwargs) -> (params, running state), nested dicts of arrays [...]
-    apply: (params, running state, key, *args, training, **kwargs) -> (output, running state)
-    needs_input: whether ``init`` needs the arguments of a call.
-    """
-
+    #: (key, *args, **kwargs) -> (params, running state), nested dicts of arrays [...]
     init: Callable[..., tuple[PyTree, PyTree]]
+    #: (params, running state, key, *args, training, **kwargs) -> (output, running state)
     apply: Callable[..., tuple[Any, PyTree]]
-    needs_input: bool
+    needs_input: bool  #: whether ``init`` needs the arguments of a call
 
 
 def functions_of(model: Any) -> ModelFunctions:

@@ -34,51 +34,28 @@ class TaskKind:
 
 
 class Operations(NamedTuple):
-    """What each thread's operation has left to do, [C, T]; of operands [C, T, 4].
+    """What each thread's operation has left to do, [C, T]; of operands [C, T, 4]."""
 
-    Attributes:
-        on: whether there is one.
-        rank: the first of those that can step is the one with the highest.
-        pc: of its instruction.
-        op: a DsdOp.
-        length: elements; ENDLESS if a control wavelet ends it.
-        position: elements so far.
-        carry: of ADDC16.
-        wide: elements per step.
-        across: elements of the shortest row of a descriptor of several dimensions.
-        turns: cycles per step.
-        turn: cycles of the running step that are over.
-        clears: source that is set to 0 after it was read.
-        control_ends: whether a control wavelet ends it.
-        heard: action and target of a control wavelet, [C, T, 2].
-        effects: actions and targets at its end, [C, T, 4, 2].
-        kind: Operand.
-        dsr: file << 8 | id; -1.
-        row: of fabrics or shapes.
-        base: address in bytes, or a scalar's value.
-        stride: bytes.
-    """
-
-    on: Array
-    rank: Array
-    pc: Array
-    op: Array
-    length: Array
-    position: Array
-    carry: Array
-    wide: Array
-    across: Array
-    turns: Array
-    turn: Array
-    clears: Array
-    control_ends: Array
-    heard: Array
-    effects: Array
-    kind: Array
-    dsr: Array
-    row: Array
-    base: Array
-    stride: Array
+    on: Array  #: whether there is one
+    rank: Array  #: the first of those that can step is the one with the highest
+    pc: Array  #: of its instruction
+    op: Array  #: a DsdOp
+    length: Array  #: elements; ENDLESS if a control wavelet ends it
+    position: Array  #: elements so far
+    carry: Array  #: of ADDC16
+    wide: Array  #: elements per step
+    across: Array  #: elements of the shortest row of a descriptor of several dimensions
+    turns: Array  #: cycles per step
+    turn: Array  #: cycles of the running step that are over
+    clears: Array  #: source that is set to 0 after it was read
+    control_ends: Array  #: whether a control wavelet ends it
+    heard: Array  #: action and target of a control wavelet, [C, T, 2]
+    effects: Array  #: actions and targets at its end, [C, T, 4, 2]
+    kind: Array  #: Operand
+    dsr: Array  #: file << 8 | id; -1
+    row: Array  #: of fabrics or shapes
+    base: Array  #: address in bytes, or a scalar's value
+    stride: Array  #: bytes
 
 
 class Outputs(NamedTuple):
@@ -132,74 +109,38 @@ class Fault(NamedTuple):
 
 
 class State(NamedTuple):
-    """All PEs, row by row; arrays are [C] where nothing else is said.
+    """All PEs, row by row; arrays are [C] where nothing else is said."""
 
-    Attributes:
-        cycle: scalar.
-        moved: scalar; whether anything happened in the last cycle.
-        memory: [C, M] uint8.
-        registers: [C, R] int64.
-        frames: [C, 64, 2]; where calls return to: instruction, first register.
-        main: a Main.
-        task: TaskKind and id, [C, 2].
-        last_task: that was dispatched.
-        pc: instruction.
-        base: first register of the frame.
-        depth: of calls.
-        paid: whether the visible instruction at pc has been paid for.
-        busy: whether its task's instructions take the cycles until it wakes.
-        debt: cycles charged and not yet waited out.
-        worked: cycles in which the CE works.
-        ended: the cycle behind the last of them.
-        wake: cycle in which the task goes on.
-        active: bits of local tasks.
-        blocked: [C, 5] bits by Gate.
-        commanded: the host's command stream waits.
-        launches: [C, 8, 1 + arguments]; entry and arguments.
-        launched: [C, 2]; of them, the first one and how many.
-        unanswered: scalar; calls that have to return, and streams to be freed.
-        dsr: [C, 3, D, 2]; value, row of dsr_loads.
-        in_slot: [C, 8]; slot of the color that an input queue is bound to, -1.
-        out_slot: [C, 8].
-        stamp: [C, 2]; the counter, and since when it runs (-1: it does not).
-        random: shift register.
-        operations: of the threads.
-        outputs: queues.
-        lanes: colors.
-        links: [C, 5]; wavelets that left by the W, E, S, N and down the ramp.
-        fault: the first PE's.
-    """
-
-    cycle: Array
-    moved: Array
-    memory: Array
-    registers: Array
-    frames: Array
-    main: Array
-    task: Array
-    last_task: Array
-    pc: Array
-    base: Array
-    depth: Array
-    paid: Array
-    busy: Array
-    debt: Array
-    worked: Array
-    ended: Array
-    wake: Array
-    active: Array
-    blocked: Array
-    commanded: Array
-    launches: Array
-    launched: Array
-    unanswered: Array
-    dsr: Array
-    in_slot: Array
-    out_slot: Array
-    stamp: Array
-    random: Array
-    operations: Operations
-    outputs: Outputs
-    lanes: Lanes
-    links: Array
-    fault: Fault
+    cycle: Array  #: scalar
+    moved: Array  #: scalar; whether anything happened in the last cycle
+    memory: Array  #: [C, M] uint8
+    registers: Array  #: [C, R] int64
+    frames: Array  #: [C, 64, 2]; where calls return to: instruction, first register
+    main: Array  #: a Main
+    task: Array  #: TaskKind and id, [C, 2]
+    last_task: Array  #: that was dispatched
+    pc: Array  #: instruction
+    base: Array  #: first register of the frame
+    depth: Array  #: of calls
+    paid: Array  #: whether the visible instruction at pc has been paid for
+    busy: Array  #: whether its task's instructions take the cycles until it wakes
+    debt: Array  #: cycles charged and not yet waited out
+    worked: Array  #: cycles in which the CE works
+    ended: Array  #: the cycle behind the last of them
+    wake: Array  #: cycle in which the task goes on
+    active: Array  #: bits of local tasks
+    blocked: Array  #: [C, 5] bits by Gate
+    commanded: Array  #: the host's command stream waits
+    launches: Array  #: [C, 8, 1 + arguments]; entry and arguments
+    launched: Array  #: [C, 2]; of them, the first one and how many
+    unanswered: Array  #: scalar; calls that have to return, and streams to be freed
+    dsr: Array  #: [C, 3, D, 2]; value, row of dsr_loads
+    in_slot: Array  #: [C, 8]; slot of the color that an input queue is bound to, -1
+    out_slot: Array  #: [C, 8]
+    stamp: Array  #: [C, 2]; the counter, and since when it runs (-1: it does not)
+    random: Array  #: shift register
+    operations: Operations  #: of the threads
+    outputs: Outputs  #: queues
+    lanes: Lanes  #: colors
+    links: Array  #: [C, 5]; wavelets that left by the W, E, S, N and down the ramp
+    fault: Fault  #: the first PE's

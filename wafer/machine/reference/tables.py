@@ -33,64 +33,40 @@ _OPERATIONS |= {DsdOp.FSCALES: "scales", DsdOp.FSCALEH: "scales"}
 
 
 class Tables(NamedTuple):
-    """A program's constants: [P] programs, padded to the longest one.
+    """A program's constants: [P] programs, padded to the longest one."""
 
-    Attributes:
-        program: [C] of each PE; -1 for none.
-        code: [P, N, 5].
-        costs: [P, N] cycles of each instruction.
-        size: [P] bytes of memory.
-        frame: [P] registers.
-        operations, fabrics, shapes, dsr_loads: [P, rows, columns].
-        queues: [P, 16, 2].
-        local_tasks, data_tasks, control_tasks: [P, ids].
-        channels: [P] bits of colors or queues whose words can start a task.
-        high: [P] bits of tasks' ids that begin before others.
-        filters: [F, columns]; filter: [C, S] row of each color, -1.
-        colors: [S] of the slots.
-        slot: [24] of each color; -1.
-        partner: [S] slot of the color that a swap gives; -1.
-        place: [C, 2] column and row.
-        neighbour: [C, 4] to the W, E, S, N; -1.
-        edges: bits of the sides on which the wafer ends.
-        switch_task, fabric_start, output_wait, unbound_depth: scalars.
-        wse3: scalar bool.
-        widths: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one.
-        input_depths, output_depths: [8].
-    """
-
-    program: Array
-    code: Array
-    costs: Array
-    size: Array
-    frame: Array
-    operations: Array
+    program: Array  #: [C] of each PE; -1 for none
+    code: Array  #: [P, N, 5]
+    costs: Array  #: [P, N] cycles of each instruction
+    size: Array  #: [P] bytes of memory
+    frame: Array  #: [P] registers
+    operations: Array  #: operations, fabrics, shapes, dsr_loads: [P, rows, columns]
     fabrics: Array
     shapes: Array
     dsr_loads: Array
-    queues: Array
-    local_tasks: Array
+    queues: Array  #: [P, 16, 2]
+    local_tasks: Array  #: local_tasks, data_tasks, control_tasks: [P, ids]
     data_tasks: Array
     control_tasks: Array
-    channels: Array
-    high: Array
-    filters: Array
+    channels: Array  #: [P] bits of colors or queues whose words can start a task
+    high: Array  #: [P] bits of tasks' ids that begin before others
+    filters: Array  #: [F, columns]; filter: [C, S] row of each color, -1
     filter: Array
-    colors: Array
-    slot: Array
-    partner: Array
-    place: Array
-    neighbour: Array
-    edges: Array
-    switch_task: Array
+    colors: Array  #: [S] of the slots
+    slot: Array  #: [24] of each color; -1
+    partner: Array  #: [S] slot of the color that a swap gives; -1
+    place: Array  #: [C, 2] column and row
+    neighbour: Array  #: [C, 4] to the W, E, S, N; -1
+    edges: Array  #: bits of the sides on which the wafer ends
+    switch_task: Array  #: switch_task, fabric_start, output_wait, unbound_depth: scalars
     fabric_start: Array
     output_wait: Array
     unbound_depth: Array
-    wse3: Array
-    widths: Array
+    wse3: Array  #: scalar bool
+    widths: Array  #: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one
     stride_widths: Array
     banks: Array
-    input_depths: Array
+    input_depths: Array  #: input_depths, output_depths: [8]
     output_depths: Array
 
 

@@ -30,15 +30,10 @@ Key = tuple[Any, ...]
 
 
 class RouteMasks(NamedTuple):
-    """Sides by which colors may enter and leave routers, at any switch position.
+    """Sides by which colors may enter and leave routers, at any switch position."""
 
-    Attributes:
-        enter: [H, W, 24] masks of ports.
-        leave: [H, W, 24] masks of ports.
-    """
-
-    enter: np.ndarray
-    leave: np.ndarray
+    enter: np.ndarray  #: [H, W, 24] masks of ports
+    leave: np.ndarray  #: [H, W, 24] masks of ports
 
 
 def routes_of(image: Image) -> RouteMasks:

@@ -12,21 +12,13 @@ _LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 
 
 class Line(NamedTuple):
-    """What one source line took.
+    """What one source line took."""
 
-    Attributes:
-        file: as the compiler named it.
-        line: from 1 on.
-        cycles: of all PEs together: of instructions, and of the steps of operations.
-        share: of all lines' cycles.
-        text: of the line; '' if the file is not there any more.
-    """
-
-    file: str
-    line: int
-    cycles: int
-    share: float
-    text: str
+    file: str  #: as the compiler named it
+    line: int  #: from 1 on
+    cycles: int  #: of all PEs together: of instructions, and of the steps of operations
+    share: float  #: of all lines' cycles
+    text: str  #: of the line; '' if the file is not there any more
 
 
 @functools.lru_cache(maxsize=64)

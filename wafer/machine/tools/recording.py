@@ -26,61 +26,42 @@ _EVENT = np.dtype(
 
 
 class Recording(NamedTuple):
-    """What is to be recorded of a run.
+    """What is to be recorded of a run."""
 
-    Attributes:
-        begin, end: cycles [begin, end); None: to the run's end.
-        rectangle: (x, y, width, height) of PEs; None: all.
-        events: beginnings and ends of tasks and operations; after so many no more are kept.
-        windows: of cycles in which words over links are counted. They are one cycle long at first
-            and double when a run takes more.
-    """
-
-    begin: int = 0
+    begin: int = 0  #: begin, end: cycles [begin, end); None: to the run's end
     end: int | None = None
-    rectangle: tuple[int, int, int, int] | None = None
+    rectangle: tuple[int, int, int, int] | None = None  #: (x, y, width, height) of PEs; None: all
+    #: beginnings and ends of tasks and operations; after so many no more are kept
     events: int = 2_000_000
+    #: of cycles in which words over links are counted. They are one cycle long at first and double
+    #: when a run takes more
     windows: int = 256
 
 
 class Trace(NamedTuple):
-    """A recorded run: n tasks and operations, by their first cycle.
+    """A recorded run: n tasks and operations, by their first cycle."""
 
-    Attributes:
-        begin, end: [n] int64; cycles [begin, end).
-        x, y: [n] int64; the PE.
-        thread: [n] int64; TASK for a task itself, 0 to 7 for an operation on that microthread, 8
-            for one in its task's own thread.
-        name: [n] int64; index into names: of the task, or of the task that began the operation.
-        names: of tasks.
-        file: [n] int64; index into files.
-        files: of source.
-        line: [n] int64; of the operation, or the task's first.
-        elements: [n] int64; that an operation has done.
-        links: [windows, height, width, 5] uint32; words to the W, E, S, N and down the ramp.
-        every: cycles of a window.
-        cycles: (first, last + 1) that were recorded.
-        rectangle: (x, y, width, height) of the PEs.
-        full: cycle in which the limit of events was reached; None if it was not.
-        texts: (file, line) -> what stands there, where that is no text file.
-    """
-
-    begin: np.ndarray
+    begin: np.ndarray  #: begin, end: [n] int64; cycles [begin, end)
     end: np.ndarray
-    x: np.ndarray
+    x: np.ndarray  #: x, y: [n] int64; the PE
     y: np.ndarray
+    #: [n] int64; TASK for a task itself, 0 to 7 for an operation on that microthread, 8 for one in
+    #: its task's own thread
     thread: np.ndarray
+    #: [n] int64; index into names: of the task, or of the task that began the operation
     name: np.ndarray
-    names: tuple[str, ...]
-    file: np.ndarray
-    files: tuple[str, ...]
-    line: np.ndarray
-    elements: np.ndarray
+    names: tuple[str, ...]  #: of tasks
+    file: np.ndarray  #: [n] int64; index into files
+    files: tuple[str, ...]  #: of source
+    line: np.ndarray  #: [n] int64; of the operation, or the task's first
+    elements: np.ndarray  #: [n] int64; that an operation has done
+    #: [windows, height, width, 5] uint32; words to the W, E, S, N and down the ramp
     links: np.ndarray
-    every: int
-    cycles: tuple[int, int]
-    rectangle: tuple[int, int, int, int]
-    full: int | None
+    every: int  #: cycles of a window
+    cycles: tuple[int, int]  #: (first, last + 1) that were recorded
+    rectangle: tuple[int, int, int, int]  #: (x, y, width, height) of the PEs
+    full: int | None  #: cycle in which the limit of events was reached; None if it was not
+    #: (file, line) -> what stands there, where that is no text file
     texts: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 

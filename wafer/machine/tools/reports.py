@@ -104,32 +104,21 @@ _SUBJECTS = {
 
 
 class Waiting(NamedTuple):
-    """What something on a PE waits for.
+    """What something on a PE waits for."""
 
-    Attributes:
-        x, y: the PE.
-        who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
-        reason: what for.
-        file, line: of the instruction, or of a router's configuration; '' and 0 if there is none.
-            Of a ``Layout``, its operation and 0.
-        code: number of the reason; docs/guides/csl.md lists them by their words.
-        detail: its color, queue, FIFO or task.
-        refused: sides of a router whose neighbors never take the word.
-        full: those whose neighbors, or RAMP whose PE, have no room for it.
-        outside: whether the router lets nothing in from its PE.
-    """
-
-    x: int
+    x: int  #: x, y: the PE
     y: int
-    who: str
-    reason: str
+    who: str  #: 'local task 8', 'microthread 2 of local task 8', 'router', …
+    reason: str  #: what for
+    #: file, line: of the instruction, or of a router's configuration; '' and 0 if there is none. Of
+    #: a ``Layout``, its operation and 0
     file: str
     line: int
-    code: int = 0
-    detail: int = -1
-    refused: tuple[str, ...] = ()
-    full: tuple[str, ...] = ()
-    outside: bool = False
+    code: int = 0  #: number of the reason; docs/guides/csl.md lists them by their words
+    detail: int = -1  #: its color, queue, FIFO or task
+    refused: tuple[str, ...] = ()  #: sides of a router whose neighbors never take the word
+    full: tuple[str, ...] = ()  #: those whose neighbors, or RAMP whose PE, have no room for it
+    outside: bool = False  #: whether the router lets nothing in from its PE
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

@@ -35,17 +35,12 @@ _SHARED = P("csx")
 
 
 class Pipe(NamedTuple):
-    """What does not change from step to step.
+    """What does not change from step to step."""
 
-    plan: stages and branches of the model
-    regions: of the pipeline, in order
-    places: programs of each place
-    copies: of the pipeline; weights live in the first, the others read copies of them
-    """
-
-    plan: SweepPlan
-    regions: tuple[StageRegion, ...]
-    places: Places
+    plan: SweepPlan  #: stages and branches of the model
+    regions: tuple[StageRegion, ...]  #: of the pipeline, in order
+    places: Places  #: programs of each place
+    #: of the pipeline; weights live in the first, the others read copies of them
     copies: Copies = Copies()
 
     def home(self, name: str) -> int:
@@ -81,14 +76,10 @@ class Pipe(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Weights and optimizer state, by branch, each where the branch lives.
+    """Weights and optimizer state, by branch, each where the branch lives."""
 
-    parts: branch -> weights
-    moments: branch -> its own arrays of the optimizer state
-    """
-
-    parts: dict[str, BranchArrays]
-    moments: dict[str, list[Array]]
+    parts: dict[str, BranchArrays]  #: branch -> weights
+    moments: dict[str, list[Array]]  #: branch -> its own arrays of the optimizer state
 
 
 class Flow:

@@ -12,16 +12,11 @@ __all__ = ["Recorder", "Span"]
 
 
 class Span(NamedTuple):
-    """A task that ran.
+    """A task that ran."""
 
-    task: of the timetable
-    begin: ``time.perf_counter()`` seconds
-    end: ``time.perf_counter()`` seconds
-    """
-
-    task: StageTask
-    begin: float
-    end: float
+    task: StageTask  #: of the timetable
+    begin: float  #: ``time.perf_counter()`` seconds
+    end: float  #: ``time.perf_counter()`` seconds
 
 
 class Recorder:

@@ -20,16 +20,11 @@ __all__ = ["Copies", "StageRegion", "meshes", "partition", "regions", "spread"]
 
 
 class StageRegion(NamedTuple):
-    """A stage of the pipeline.
+    """A stage of the pipeline."""
 
-    name: of its first and last stage
-    stages: indices of the model's stages, consecutive
-    place: index of the device (with N systems: of the group of N devices) it lies on
-    """
-
-    name: str
-    stages: tuple[int, ...]
-    place: int
+    name: str  #: of its first and last stage
+    stages: tuple[int, ...]  #: indices of the model's stages, consecutive
+    place: int  #: index of the device (with N systems: of the group of N devices) it lies on
 
 
 def partition(costs: Sequence[float], groups: int) -> tuple[tuple[int, ...], ...]:
@@ -115,16 +110,11 @@ def _name(model: Model, group: tuple[int, ...]) -> str:
 
 
 class Copies(NamedTuple):
-    """Copies of a pipeline, which take the micro-batches in turn.
+    """Copies of a pipeline, which take the micro-batches in turn."""
 
-    number: R
-    groups: of devices that they lie on, copy after copy
-    devices: of a group, with one for each place of a region
-    """
-
-    number: int = 1
-    groups: int = 1
-    devices: int = 1
+    number: int = 1  #: R
+    groups: int = 1  #: of devices that they lie on, copy after copy
+    devices: int = 1  #: of a group, with one for each place of a region
 
     def places(self, micro: int) -> range:
         """Numbers of the devices on which the copy that takes a micro-batch lies."""

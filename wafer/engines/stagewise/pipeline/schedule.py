@@ -51,18 +51,13 @@ PHASES = ("forward", "backward", "update")
 
 
 class StageTask(NamedTuple):
-    """What a stage does at a step.
+    """What a stage does at a step."""
 
-    step: from 0
-    stage: from 0, the input's end
-    phase: 'forward', 'backward' or 'update'
-    micro: micro-batch, from 0; -1 for an update, which belongs to all of them and is done by the
-        first copy
-    """
-
-    step: int
-    stage: int
-    phase: str
+    step: int  #: from 0
+    stage: int  #: from 0, the input's end
+    phase: str  #: 'forward', 'backward' or 'update'
+    #: micro-batch, from 0; -1 for an update, which belongs to all of them and is done by the first
+    #: copy
     micro: int = -1
 
     def copy(self, copies: int) -> int:

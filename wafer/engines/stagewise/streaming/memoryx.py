@@ -78,23 +78,14 @@ class RamStore:
 
 @dataclasses.dataclass
 class _Record:
-    """A record's places in the file.
+    """A record's places in the file."""
 
-    Attributes:
-        places: file offsets; one or two.
-        size: bytes of each.
-        leaves: the arrays.
-        current: index of the committed place.
-        pending: index of the place written since, or None.
-        scratch: not part of any step.
-    """
-
-    places: tuple[int, ...]
-    size: int
-    leaves: dict[str, BlockLeaf]
-    current: int = 0
-    pending: int | None = None
-    scratch: bool = False
+    places: tuple[int, ...]  #: file offsets; one or two
+    size: int  #: bytes of each
+    leaves: dict[str, BlockLeaf]  #: the arrays
+    current: int = 0  #: index of the committed place
+    pending: int | None = None  #: index of the place written since, or None
+    scratch: bool = False  #: not part of any step
 
     @property
     def newest(self) -> int:

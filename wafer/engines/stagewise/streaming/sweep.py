@@ -34,16 +34,12 @@ def _load_part(mover: Mover, branch: Branch) -> BranchArrays:
 
 
 class _Fetched(NamedTuple):
-    """What a stage, or the update of a branch, needs.
+    """What a stage, or the update of a branch, needs."""
 
-    parts: of its branches
-    moments: branch -> optimizer state, of those that are updated at this stage
-    grads: leaves held since the sweep, or None
-    """
-
-    parts: Mapping[str, BranchArrays]
+    parts: Mapping[str, BranchArrays]  #: of its branches
+    #: branch -> optimizer state, of those that are updated at this stage
     moments: Mapping[str, list[Array]]
-    grads: list[Array] | None = None
+    grads: list[Array] | None = None  #: leaves held since the sweep, or None
 
 
 class StreamingSweep:

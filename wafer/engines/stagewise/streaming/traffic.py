@@ -25,18 +25,12 @@ _WRITES_AHEAD = 2  # branches waiting to be written, at most
 
 
 class Event(NamedTuple):
-    """Something that took time during a step.
+    """Something that took time during a step."""
 
-    lane: 'fetch', 'forward', 'backward', 'update' or 'write'
-    name: stage, branch or record
-    begin: ``time.perf_counter()`` seconds
-    end: ``time.perf_counter()`` seconds
-    """
-
-    lane: str
-    name: str
-    begin: float
-    end: float
+    lane: str  #: 'fetch', 'forward', 'backward', 'update' or 'write'
+    name: str  #: stage, branch or record
+    begin: float  #: ``time.perf_counter()`` seconds
+    end: float  #: ``time.perf_counter()`` seconds
 
 
 class Mover:
