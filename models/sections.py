@@ -61,9 +61,8 @@ class Spelling(NamedTuple):
     #: the vendor's first release that has the field's name, where the other is older
     since: tuple[int, int] | None = None
     flag: tuple[Any, ...] = ()  #: values of the field for false and true there; () keeps the value
-    code: str = (
-        ""  #: whose code of the vendor has the other name, where not every model's of a class
-    )
+    #: whose code of the vendor has the other name, where not every model's of a class
+    code: str = ""
 
 
 class Section(BaseModel):

@@ -104,9 +104,8 @@ class Dense(nn.Module):
     def leaves(self, inputs: int) -> tuple[Any, Array | None]:
         """Read or declare the kernel and the bias, None without one."""
         kernel = leaf(self, "kernel", self.init_fn, (inputs, self.features))
-        return kernel, leaf(
-            self, "bias", self.bias_init, (self.features,)
-        ) if self.use_bias else None
+        bias = leaf(self, "bias", self.bias_init, (self.features,)) if self.use_bias else None
+        return kernel, bias
 
     def __call__(self, x: Array) -> Array:
         """Multiply [..., in] by the kernel."""

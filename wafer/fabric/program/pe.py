@@ -90,10 +90,8 @@ class PeCode:
 
     def _bound(self) -> list[tuple[int, str, int]]:
         """(place, kind, key) of the tasks that are bound here."""
-        return [
-            (t, kind, key) for t, (_, kind, key, _) in enumerate(self.meta.tasks)
-            if self.entry[t] >= 0
-        ]  # fmt: skip
+        tasks = enumerate(self.meta.tasks)
+        return [(t, kind, key) for t, (_, kind, key, _) in tasks if self.entry[t] >= 0]
 
     def _ids(self) -> dict[int, int]:
         """Ids of the tasks here, by their place."""
