@@ -186,7 +186,11 @@ def _start(
 
 
 def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
+    from wafer.session.logs import close_log
+
     for number, cfg in enumerate(cfgs, 1):
+        if number > 1:  # its lines are not the run's before it
+            close_log()
         if len(cfgs) > 1:
             _LOG.info("Trainer %d of %d", number, len(cfgs))
         code = run(cfg, began if number == 1 else None, job)
