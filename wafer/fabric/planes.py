@@ -15,7 +15,7 @@ import numpy as np
 
 from vsl.native.library import Library
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.codes import Port
+from wafer.fabric.program.codes import TORN, Port, switch_register
 from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
 from wafer.fabric.program.tables import Program
 from wafer.fabric.simulator import cycles, simulate
@@ -35,17 +35,26 @@ _FAULT, _STUCK = -1, -2  # in place of cycles
 
 
 def _refuse(program: Program) -> None:
-    meta, bound = program.meta, np.asarray(program.entry) >= 0
+    colors, tasks = program.colors.values(), program.tasks
+    ops = [op for ops in program.code for op in ops]
+    begins = sum((task.active & (task.entry >= 0) for task in tasks), np.int32(0))
     reasons = [
-        (meta.switched, "switch positions"),
-        (meta.swaps, "color swap"),
-        (meta.filters, "filters"),
-        (meta.controls, "control wavelets"),
-        (meta.threads > 0, "microthreads"),
-        (any(kind != "local" for _, kind, _, _ in meta.tasks), "data or control tasks"),
-        (any(op.on_done for ops in program.code for op in ops), "task activation"),
-        (np.any(program.blocked), "blocked tasks"),
-        ((program.active & bound).sum(axis=0).max() > 1, "several active tasks on one PE"),
+        (
+            any((color.switch & 0xFFF != switch_register([])).any() for color in colors),
+            "switch positions",
+        ),
+        (
+            any((color.color & TORN).any() for color in colors) or any(op.position for op in ops),
+            "teardown",
+        ),
+        (any(color.swaps.any() for color in colors), "color swap"),
+        (any(color.filters.any() for color in colors), "filters"),
+        (any(isinstance(op.dst, FabOut) and op.dst.control for op in ops), "control wavelets"),
+        (any(op.thread is not None for op in ops), "microthreads"),
+        (any(task.kind != "local" for task in tasks), "data or control tasks"),
+        (any(op.on_done for op in ops), "task activation"),
+        (any(task.blocked.any() for task in tasks), "blocked tasks"),
+        (np.max(begins) > 1, "several active tasks on one PE"),
     ]
     unsupported = [what for bad, what in reasons if bad]
     if unsupported:
@@ -57,11 +66,12 @@ def _refuse(program: Program) -> None:
 
 def _slots(program: Program) -> Iterator[tuple[int, np.ndarray, Op | None, int]]:
     """(position, PEs, operation or None for a launch wait, cycles) of every slot."""
-    entry = np.where(program.active, program.entry, -1).max(axis=0, initial=-1)
+    entries = [np.where(task.active, task.entry, -1) for task in program.tasks]
+    entry = np.max(entries, axis=0, initial=-1)
     for first in np.unique(entry[entry >= 0]):
         position = 0
         for op in program.code[first]:
-            for part, count in ((None, op.launch), (op, steps_of(op, program.meta.spec))):
+            for part, count in ((None, op.launch), (op, steps_of(op, program.spec))):
                 if count:
                     yield position, entry == first, part, count
                     position += 1
@@ -87,11 +97,11 @@ def plane_parts(program: Program) -> tuple[np.ndarray, list[np.ndarray]]:
         FabricError: the program has switches, filters, microthreads or activated tasks.
     """
     _refuse(program)
-    meta, slots = program.meta, [*_slots(program)]
-    grid = (meta.height, meta.width)
+    slots, colors = [*_slots(program)], program.colors
+    grid, places = (program.height, program.width), {number: i for i, number in enumerate(colors)}
     depth = 1 + max((position for position, *_ in slots), default=0)
     bits = max(1, max((count - 1 for *_, count in slots), default=0).bit_length())
-    reads = np.zeros((depth, len(meta.colors), *grid), bool)
+    reads = np.zeros((depth, len(colors), *grid), bool)
     writes, exists = reads.copy(), np.zeros((depth, *grid), bool)
     counts = np.zeros((depth, bits, *grid), bool)
     for position, where, op, count in slots:
@@ -100,23 +110,24 @@ def plane_parts(program: Program) -> tuple[np.ndarray, list[np.ndarray]]:
         for operand in op.operands if op else ():
             if isinstance(operand, FabIn | FabOut):
                 table = writes if isinstance(operand, FabOut) else reads
-                table[position, meta.colors.index(operand.color)] |= where
-    ports = np.stack([program.tx[0] & bit != 0 for bit in Port], axis=1)
+                table[position, places[operand.color]] |= where
+    words = np.array([own.color for own in colors.values()], np.int32).reshape(-1, *grid)
+    ports = np.stack([words & bit != 0 for bit in Port], axis=1)
     tables = [(ports, _pairs(ports)[:, ::-1]), *((t, _pairs(t)) for t in (reads, writes))]
     used = [table[tuple(_pairs(table).T)] for table, _ in tables]
-    inject = program.rx[0] & Port.RAMP != 0
+    inject = words >> 5 & Port.RAMP != 0
     planes = np.concatenate([used[0], inject, *used[1:], exists, counts.reshape(-1, *grid)])
-    blocks = -(-meta.width // _BLOCK)
+    blocks = -(-program.width // _BLOCK)
     padded = np.zeros((*planes.shape[:2], blocks * _BLOCK), bool)
-    padded[..., : meta.width] = planes
+    padded[..., : program.width] = planes
     words = np.packbits(padded, axis=-1, bitorder="little").view("<u8")
-    words = words.reshape(len(planes), meta.height, blocks, 8).transpose(1, 2, 0, 3)
+    words = words.reshape(len(planes), program.height, blocks, 8).transpose(1, 2, 0, 3)
     flat = not ports[:, [PORTS.index("S"), PORTS.index("N")]].any()
     parts = [*np.ascontiguousarray(words)] if flat else [np.ascontiguousarray(words)]
     pairs = [pairs for _, pairs in tables]
-    sizes = [1 if flat else meta.height, blocks, len(meta.colors), meta.spec.ramp_latency]
+    sizes = [1 if flat else program.height, blocks, len(colors), program.spec.ramp_latency]
     sizes += [bits, depth, *map(len, pairs)]
-    header = [*sizes, *program.depth, *np.concatenate(pairs).ravel()]
+    header = [*sizes, *(own.depth for own in colors.values()), *np.concatenate(pairs).ravel()]
     return np.array(header, np.int32), parts
 
 

@@ -85,7 +85,7 @@ def test_allreduce_on_eight_colors():
     np.testing.assert_allclose(
         values, np.broadcast_to(3 * X[:, :4, :2].sum((0, 1)), values.shape), rtol=1e-4
     )
-    assert len(program.meta.colors) == 8
+    assert len(program.colors) == 8
     assert count_cycles(program) == int(fabric.cycles(state))
 
 
