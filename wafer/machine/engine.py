@@ -13,7 +13,7 @@ from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.base import Print, Rectangle, Status, WaferMachine
 from wafer.machine.codes import Op
-from wafer.machine.image import Image
+from wafer.machine.image import Image, Program
 from wafer.machine.library import available, how_to_build, machine_library
 from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
@@ -69,16 +69,13 @@ class Machine(WaferMachine):
 
     @property
     def cycle(self) -> int:
-        """See ``WaferMachine``."""
         return self._library.csl_cycle(self._machine)
 
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
-        """See ``WaferMachine``."""
         return Status(self._library.csl_run(self._machine, most_cycles, self._threads))
 
     @property
     def fault(self) -> str:
-        """See ``WaferMachine``."""
         numbers = np.zeros(6, np.int64)
         self._library.csl_fault(self._machine, numbers.ctypes.data)
         return fault_message(self.image, numbers.tolist()) if numbers[0] else ""
@@ -90,7 +87,6 @@ class Machine(WaferMachine):
         return f"was given {count} arguments, more than it has registers for"
 
     def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
-        """See ``WaferMachine``."""
         super().launch(rectangle, function, words)
         self._calls.append((rectangle, function))
 
@@ -100,7 +96,6 @@ class Machine(WaferMachine):
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
     ) -> None:
-        """See ``WaferMachine``."""
         words = np.ascontiguousarray(words, np.uint32)
         flags = np.ascontiguousarray(controls, np.uint8)
         where = self._port(color, port)
@@ -108,12 +103,10 @@ class Machine(WaferMachine):
             self._refuse_port(color, port)
 
     def open(self, color: int, port: tuple[int, int, str]) -> None:
-        """See ``WaferMachine``."""
         if not self._library.csl_open(*self._port(color, port)):
             self._refuse_port(color, port)
 
     def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        """See ``WaferMachine``."""
         where = self._port(color, port)
         out = np.zeros(self._library.csl_left(*where, None, 0), np.uint32)
         self._library.csl_left(*where, out.ctypes.data, len(out))
@@ -133,32 +126,27 @@ class Machine(WaferMachine):
 
     @property
     def worked(self) -> tuple[np.ndarray, np.ndarray]:
-        """See ``WaferMachine``."""
         numbers = np.zeros((self._height, self._width, 2), np.int64)
         self._library.csl_worked(self._machine, numbers.ctypes.data)
         return numbers[..., 0], numbers[..., 1]
 
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        """See ``WaferMachine``."""
         super().inject(color, x, y, words)
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
         cell = self._cell(x, y)
         self._library.csl_inject(self._machine, cell, color, words.ctypes.data, len(words))
 
     def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        """See ``WaferMachine``."""
         cell = self._cell(x, y)
-        there = self._library.csl_collectable(self._machine, cell, color)
+        there = self.collectable(color, x, y)
         out = np.zeros(there if most is None else min(there, most), np.uint32)
         self._library.csl_collect(self._machine, cell, color, out.ctypes.data, len(out))
         return out
 
     def collectable(self, color: int, x: int, y: int) -> int:
-        """See ``WaferMachine``."""
-        return self._library.csl_collectable(self._machine, self._cell(x, y), color)
+        return self._library.csl_collect(self._machine, self._cell(x, y), color, None, 0)
 
     def waiting(self) -> list[Waiting]:
-        """See ``WaferMachine``."""
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
         count = self._library.csl_waiting(self._machine, rows.ctypes.data, len(rows))
         return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
@@ -169,7 +157,6 @@ class Machine(WaferMachine):
 
     @property
     def prints(self) -> list[Print]:
-        """See ``WaferMachine``."""
         out = []
         cycle, cell, length = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int64()
         refer = ctypes.byref
@@ -182,48 +169,40 @@ class Machine(WaferMachine):
             out.append(Print(cycle.value, x, y, line))
         return out
 
+    def _work(self) -> Iterator[tuple[Program, np.ndarray]]:
+        """Each program, and [instructions, columns of WORK] of it."""
+        for k, program in enumerate(self.image.programs):
+            work = np.zeros((len(program.code), len(WORK)), np.int64)
+            self._library.csl_work(self._machine, k, work.ctypes.data)
+            yield program, work
+
     @property
     def scalar_share(self) -> float:
-        """See ``WaferMachine``."""
         scalar = total = 0
-        for code, cycles in self._cycles_by_instruction():
-            total += int(cycles.sum())
-            scalar += int(cycles[code[:, 0] != Op.OPERATE].sum())
+        for program, work in self._work():
+            total += int(work[:, 0].sum())
+            scalar += int(work[program.code[:, 0] != Op.OPERATE, 0].sum())
         return scalar / total if total else 0.0
-
-    def _cycles_by_instruction(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The code of each program, and the cycles of its instructions."""
-        for k, program in enumerate(self.image.programs):
-            cycles = np.zeros(len(program.code), np.int64)
-            self._library.csl_profile(self._machine, k, cycles.ctypes.data)
-            yield program.code, cycles
 
     @property
     def counts(self) -> Counts:
-        """See ``WaferMachine``."""
         total = Counts(hops=int(self.links[..., :4].sum(dtype=np.int64)))
-        counted = self._cycles_by_instruction()
-        for k, (program, (_, cycles)) in enumerate(zip(self.image.programs, counted, strict=True)):
-            work = np.zeros((len(program.code), len(WORK)), np.int64)
-            self._library.csl_work(self._machine, k, work.ctypes.data)
-            total = total.plus(counts_of(program, self.image.arch, cycles, work))
+        for program, work in self._work():
+            total = total.plus(counts_of(program, self.image.arch, work))
         return total
 
     @property
     def profile(self) -> dict[tuple[str, int], int]:
-        """See ``WaferMachine``."""
         out: dict[tuple[str, int], int] = {}
-        counted = self._cycles_by_instruction()
-        for program, (_, cycles) in zip(self.image.programs, counted, strict=True):
-            for pc in np.flatnonzero(cycles):
+        for program, work in self._work():
+            for pc in np.flatnonzero(work[:, 0]):
                 file, line = program.lines[pc]
                 place = program.files[file], int(line)
-                out[place] = out.get(place, 0) + int(cycles[pc])
+                out[place] = out.get(place, 0) + int(work[pc, 0])
         return out
 
     @property
     def trace(self) -> Trace:
-        """See ``WaferMachine``."""
         if self._recorded is None:
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"
@@ -239,7 +218,6 @@ class Machine(WaferMachine):
 
     @property
     def links(self) -> np.ndarray:
-        """See ``WaferMachine``."""
         count = self._height * self._width * 5
         at = ctypes.cast(self._library.csl_links(self._machine), ctypes.POINTER(ctypes.c_uint32))
         return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()
