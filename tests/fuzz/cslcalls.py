@@ -233,7 +233,7 @@ def _function(machine, rng):
             lambda: library.csl_inject(own, number(), number(), room, most()),
             lambda: library.csl_collect(own, number(), number(), room, most()),
             lambda: library.csl_waiting(own, room, most()),
-            lambda: library.csl_print(own, number(), room, room, room),
+            lambda: library.csl_print(own, number(), room),
             lambda: library.csl_work(own, number(), room),
             lambda: library.csl_run(own, 5, rng.choice([-5, 0, 1, 2**31 - 1])),
             lambda: library.csl_recorded(own, room),

@@ -26,7 +26,7 @@ _FUNCTIONS = {
     "csl_fault": ([_AT, _AT], None),
     "csl_waiting": ([_AT, _AT, _I64], _I64),
     "csl_prints": ([_AT], _I64),
-    "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
+    "csl_print": ([_AT, _I64, _AT], _AT),
     "csl_links": ([_AT], _AT),
     "csl_work": ([_AT, _I32, _AT], None),
     "csl_record": ([_AT, _AT], None),

@@ -319,10 +319,11 @@ int64_t csl_waiting(void* m, Waiting* out, int64_t most) {
 }
 
 int64_t csl_prints(void* m) { return int64_t(of(m).all.prints.size()); }
-const char* csl_print(void* m, int64_t k, int64_t* cycle, int32_t* cell, int64_t* length) {
-  if (k < 0 || k >= csl_prints(m)) return *cycle = *length = *cell = 0, nullptr;
+// The text of a line; its cycle, cell and length.
+const char* csl_print(void* m, int64_t k, int64_t* out) {
+  if (k < 0 || k >= csl_prints(m)) return nullptr;
   const Print& print = of(m).all.prints[size_t(k)];
-  *cycle = print.cycle, *cell = print.cell, *length = int64_t(print.text.size());
+  out[0] = print.cycle, out[1] = print.cell, out[2] = int64_t(print.text.size());
   return print.text.data();
 }
 

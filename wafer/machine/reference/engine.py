@@ -96,7 +96,7 @@ def start(image: Image) -> tuple[Tables, State]:
         **{name: zeros(THREADS) for name in Operations._fields[1:12]},
         control_ends=flags(THREADS),
         heard=zeros(THREADS, 2),
-        effects=zeros(THREADS, 4, 2),
+        effects=zeros(THREADS, 5, 2),
         **{name: zeros(THREADS, 4) for name in ("kind", "row", "base", "stride")},
         dsr=zeros(THREADS, 4) - 1,
     )

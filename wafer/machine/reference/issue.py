@@ -40,8 +40,9 @@ def source_slot(tables: Tables, pe: State, row: Array) -> Array:
 
 
 class _Issue(NamedTuple):
-    """What operands say together."""
+    """An operation that begins, and what its operands say together."""
 
+    one: Operations  # as far as it is known
     asynchronous: Array
     thread: Array
     priority: Array
@@ -49,22 +50,9 @@ class _Issue(NamedTuple):
     fabric: Array
     held: Array  # a descriptor of the fabric in a DSR
     named: Array  # and in the operation
-    control_ends: Array
-    heard: Array  # [2]
+    lengths: Array  # [4] of operands, -1 for none
     problem: Array
     detail: Array
-
-
-class _Operand(NamedTuple):
-    """One operand, or [4] of them; its length is -1 for none."""
-
-    kind: Array
-    dsr: Array
-    row: Array
-    base: Array
-    stride: Array
-    length: Array
-    effect: Array  # [2]
 
 
 def _failed(issue: _Issue, where: Array, kind: Kind, detail: int | Array = 0) -> _Issue:
@@ -73,11 +61,12 @@ def _failed(issue: _Issue, where: Array, kind: Kind, detail: int | Array = 0) ->
 
 
 def _heard(issue: _Issue, row: Any) -> _Issue:
-    said = jnp.stack([row.control_action, row.control_target])
-    return issue._replace(
-        control_ends=issue.control_ends | (row.control_ends != 0),
-        heard=jnp.where(issue.heard[0] == Action.NONE, said, issue.heard),
+    one, said = issue.one, jnp.stack([row.control_action, row.control_target])
+    one = one._replace(
+        control_ends=one.control_ends | (row.control_ends != 0),
+        heard=jnp.where(one.heard[0] == Action.NONE, said, one.heard),
     )
+    return issue._replace(one=one)
 
 
 def _first(old: Array, new: Array) -> Array:
@@ -128,15 +117,8 @@ def _fabric(
 
 
 def _operand(
-    tables: Tables,
-    pe: State,
-    issue: _Issue,
-    *,
-    kind: Array,
-    value: Array,
-    k: int,
-    width: Array,
-) -> tuple[State, _Issue, _Operand]:
+    tables: Tables, pe: State, issue: _Issue, kind: Array, value: Array, *, k: int
+) -> tuple[State, _Issue]:
     by_dsr = kind == Operand.DSR
     number = jnp.where(by_dsr, value, -1)
     loaded, its_kind, held, effect = _loaded(tables, pe, issue, value)
@@ -146,49 +128,44 @@ def _operand(
     issue = _failed(issue, memory & (field(value, 3) >> 15 != 0), Kind.BAD_CODE)
     row = jnp.where(shaped, field(value, 1, signed=True), field(value, 0, signed=True))
     pe, issue = choose(fabric, _fabric(tables, pe, issue, row, writes=k == 0), (pe, issue))
-    issue = issue._replace(
-        held=issue.held | (fabric & by_dsr), named=issue.named | (fabric & ~by_dsr)
-    )
-    shape, length = row_of(tables, pe, "shapes", row), field(value, 1)
+    shape, length, one = row_of(tables, pe, "shapes", row), field(value, 1), issue.one
     lengths = (
         length,
         shape.n0 * shape.n1 * shape.n2 * shape.n3,
         jnp.where(length == 0x7FFF, ENDLESS, length),
     )
-    scalar = kind == Operand.SCALAR
-    operand = _Operand(
-        kind=kind,
-        dsr=number,
-        row=row,
-        base=jnp.where(scalar, value & 0xFFFFFFFF, field(value, 0)),
-        stride=jnp.where(memory, field(value, 2, signed=True) * width, 0),
-        length=jnp.select([memory, shaped, fabric], lengths, -1),
-        effect=jnp.where(by_dsr, effect, 0),
+    base = jnp.where(kind == Operand.SCALAR, value & 0xFFFFFFFF, field(value, 0))
+    stride = field(value, 2, signed=True) * jnp.asarray(WIDTHS)[one.op, k]
+    one = one._replace(
+        kind=one.kind.at[k].set(kind),
+        dsr=one.dsr.at[k].set(number),
+        row=one.row.at[k].set(row),
+        base=one.base.at[k].set(base),
+        stride=one.stride.at[k].set(jnp.where(memory, stride, 0)),
+        effects=one.effects.at[k + 1].set(jnp.where(by_dsr, effect, 0)),
     )
-    return pe, issue, operand
+    return pe, issue._replace(
+        one=one,
+        held=issue.held | (fabric & by_dsr),
+        named=issue.named | (fabric & ~by_dsr),
+        lengths=issue.lengths.at[k].set(jnp.select([memory, shaped, fabric], lengths, -1)),
+    )
 
 
-def _steps(tables: Tables, pe: State, op: Array, o: _Operand) -> tuple[Array, Array, Array]:
-    """Elements per step, cycles per step, elements of a row: rules 3 and 4 of ``costs.py``.
-
-    Args:
-        tables: constants.
-        pe: that begins the operation.
-        op: of the operation.
-        o: [3] destination and sources.
-    """
-    width, shaped = jnp.asarray(WIDTHS)[op, :3], o.kind == Operand.SHAPED
-    in_row = (o.kind == Operand.MEMORY) | shaped
-    single = (o.kind == Operand.SCALAR) | (o.kind == Operand.NONE)
-    shape = row_of(tables, pe, "shapes", o.row)
-    stride = jnp.where(shaped, shape.s3, o.stride // width)
+def _with_steps(tables: Tables, pe: State, one: Operations) -> Operations:
+    """Elements per step, cycles per step, elements of a row: rules 3 and 4 of ``costs.py``."""
+    kind, base, width = one.kind[:3], one.base[:3], jnp.asarray(WIDTHS)[one.op, :3]
+    shaped, shape = kind == Operand.SHAPED, row_of(tables, pe, "shapes", one.row[:3])
+    in_row = (kind == Operand.MEMORY) | shaped
+    single = (kind == Operand.SCALAR) | (kind == Operand.NONE)
+    stride = jnp.where(shaped, shape.s3, one.stride[:3] // width)
     limit = jnp.where((stride == 0) | (stride == 1), ENDLESS, tables.stride_widths[stride & 7])
-    limit = jnp.where(in_row & (o.base % 4 == 0), limit, 1)
-    most = jnp.where(in_row[0], tables.widths[op], 1)
+    limit = jnp.where(in_row & (base % 4 == 0), limit, 1)
+    most = jnp.where(in_row[0], tables.widths[one.op], 1)
     wide = jnp.minimum(most, jnp.where(single, ENDLESS, limit).min())
     (banks, size), step = tables.banks, stride * width
     line = jnp.maximum(banks * size, 1)
-    fills, bank = (wide * width + size - 1) // size, o.base // size
+    fills, bank = (wide * width + size - 1) // size, base // size
 
     def meet(x: int, y: int, lines: int) -> Array:
         period = lines * banks
@@ -199,7 +176,8 @@ def _steps(tables: Tables, pe: State, op: Array, o: _Operand) -> tuple[Array, Ar
     columns = in_row[0] & (step[0] != 0) & (step[0] % line == 0)
     written = jnp.where(columns, 1 + meet(0, 1, 2) + meet(0, 2, 2), 1)
     turns = jnp.where(banks == 0, 1, jnp.maximum(1 + meet(1, 2, 1), written))
-    return wide, turns, jnp.maximum(jnp.where(shaped, shape.n3, ENDLESS).min(), 1)
+    across = jnp.maximum(jnp.where(shaped, shape.n3, ENDLESS).min(), 1)
+    return one._replace(wide=wide, turns=turns, across=across)
 
 
 def _length(lengths: Array) -> Array:
@@ -221,9 +199,15 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         the PE; whether the task goes on at once; whether all elements are done at once.
     """
     _, _, number, first, result = instruction
-    row, pc, operands = row_of(tables, pe, "operations", number), pe.pc, []
-    no, zero = jnp.bool_(False), jnp.int64(0)
+    row, pc, no = row_of(tables, pe, "operations", number), pe.pc, jnp.bool_(False)
+    one = jax.tree.map(lambda part: jnp.zeros_like(part[0]), pe.operations)._replace(
+        pc=pc,
+        op=row.op,
+        control_ends=row.control_ends != 0,
+        heard=jnp.stack([row.control_action, row.control_target]),
+    )
     issue = _Issue(
+        one=one,
         asynchronous=row.asynchronous != 0,
         thread=row.thread,
         priority=row.priority,
@@ -231,20 +215,14 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         fabric=no,
         held=no,
         named=no,
-        control_ends=row.control_ends != 0,
-        heard=jnp.stack([row.control_action, row.control_target]),
-        problem=zero,
-        detail=zero,
+        lengths=jnp.full(4, -1),
+        problem=jnp.int64(0),
+        detail=jnp.int64(0),
     )
     for k, kind in enumerate((row.dest, row.src0, row.src1, row.scalar)):
-        value, width = register(pe, first), jnp.asarray(WIDTHS)[row.op, k]
-        pe, issue, operand = _operand(tables, pe, issue, kind=kind, value=value, k=k, width=width)
+        pe, issue = _operand(tables, pe, issue, kind, register(pe, first), k=k)
         first = first + (kind != Operand.NONE)
-        operands.append(operand)
-    o = jax.tree.map(lambda *parts: jnp.stack(parts), *operands)
-    three = jax.tree.map(lambda part: part[:3], o)
-    wide, turns, across = _steps(tables, pe, row.op, three)
-    length = _length(o.length)
+    one, length = _with_steps(tables, pe, issue.one), _length(issue.lengths)
     apart = issue.asynchronous & issue.fabric
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)
@@ -256,30 +234,16 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
     own = jnp.where(issue.held & ~issue.named, 0, jnp.stack([row.action, row.target]))
     level = jnp.where(issue.priority < 0, _MEDIUM, issue.priority)
     level = jnp.where(apart, level, jnp.maximum(row.priority, _OWN))
-    to_fabric = o.kind[0] == Operand.FABRIC
-    new = Operations(
+    clears = row_of(tables, pe, "fabrics", one.row[0]).clears
+    one = one._replace(
         on=True,
         rank=jnp.asarray(_RANKS)[level],
-        pc=pc,
-        op=row.op,
         length=length,
-        position=0,
-        carry=0,
-        wide=wide,
-        across=across,
-        turns=turns,
         turn=jnp.where(issue.fabric & ~apart, -tables.fabric_start, 0),
-        clears=jnp.where(to_fabric, row_of(tables, pe, "fabrics", o.row[0]).clears, 0),
-        control_ends=issue.control_ends,
-        heard=issue.heard,
-        effects=jnp.concatenate([own[None], three.effect]),
-        kind=o.kind,
-        dsr=o.dsr,
-        row=o.row,
-        base=o.base,
-        stride=o.stride,
+        clears=jnp.where(one.kind[0] == Operand.FABRIC, clears, 0),
+        effects=one.effects.at[0].set(own),
     )
-    operations = (old.at[thread].set(part) for old, part in zip(pe.operations, new, strict=True))
+    operations = (old.at[thread].set(part) for old, part in zip(pe.operations, one, strict=True))
     begun = pe._replace(
         operations=Operations(*operations),
         main=jnp.where(apart, Main.RUNNING, Main.OPERATING),

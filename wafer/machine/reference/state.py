@@ -53,7 +53,7 @@ class Operations(NamedTuple):
     clears: Array  #: source that is set to 0 after it was read
     control_ends: Array  #: whether a control wavelet ends it
     heard: Array  #: action and target of a control wavelet, [C, T, 2]
-    effects: Array  #: actions and targets at its end, [C, T, 4, 2]
+    effects: Array  #: actions and targets at its end, [C, T, 5, 2]
     kind: Array  #: Operand
     dsr: Array  #: file << 8 | id; -1
     row: Array  #: of fabrics or shapes
