@@ -11,7 +11,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.lowering import chain_op, chain_routes, line_routes
+from wafer.fabric.library.routes import chain_op, chain_routes, line_routes
 from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
@@ -34,8 +34,8 @@ def _matvec(layout: Layout, m: int, n: int, products: dict[tuple[int, int], list
     layout.array("y", m)
     down = layout.color()
     line_routes(layout, down, y, 0)
-    rank = np.arange(layout.width)
-    chain = chain_routes(layout, rank, np.full(layout.width, layout.width - 1))
+    chain = [layout.color(), layout.color()]
+    chain_routes(layout, chain, x, layout.width - 1)
     for (row, column), own in products.items():
         share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
         ops = [*([share] if layout.height > 1 else []), *own]

@@ -21,7 +21,7 @@ import dataclasses
 from typing import NamedTuple
 
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.lowering import chain_op
+from wafer.fabric.library.routes import chain_op
 from wafer.fabric.program.ops import (
     Const,
     Mem,
