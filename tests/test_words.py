@@ -36,7 +36,7 @@ UNDOCUMENTED = {
     "wafer.machine": (25, 27),
     "wafer.data": (25, 24),
     "wafer.engines": (36, 17),
-    "wafer.fabric": (43, 26),
+    "wafer.fabric": (38, 16),
     "wafer.hpc": (14, 17),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),

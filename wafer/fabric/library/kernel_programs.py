@@ -19,11 +19,24 @@ from wafer.fabric.program.tables import Program
 from wafer.machine.arch import OPPOSITE, STEPS
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["gemv_program", "seven_point_program", "sparse_matvec_program", "summa_program"]
+__all__ = [
+    "gemv_program",
+    "scaled_sum",
+    "seven_point_program",
+    "sparse_matvec_program",
+    "summa_program",
+]
 
 
-def _fmacs(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
-    """``dst += a * scalar``, a turn of a CSL loop."""
+def scaled_sum(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
+    """``dst += a * scalar`` as a turn of a CSL loop.
+
+    Args:
+        dst: n words.
+        a: likewise.
+        scalar: one.
+        n: how many.
+    """
     return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
 
 
@@ -54,7 +67,7 @@ def gemv_program(height: int, width: int, m: int, n: int, spec: WaferSpec = WSE2
     """
     layout = Layout(width, height, spec, overheads=False)
     layout.array("a", m * n)
-    ops = [_fmacs(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
+    ops = [scaled_sum(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
     return _matvec(layout, m, n, {pe: list(ops) for pe in np.ndindex(height, width)})
 
 
@@ -137,7 +150,7 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
                 name if place[name] == s - 1 else f"{name}{(s - 1) % 2}" for name in "ab"
             )
             ops += [
-                _fmacs(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)
+                scaled_sum(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)
                 for j in range(n)
                 for i in range(k)
             ]

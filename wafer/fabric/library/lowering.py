@@ -147,9 +147,8 @@ def allreduce_program(
     own = mem("x")
     move = lambda dst, src: fmovs(dst, src, words)
     for ops, columns in _two_phase_ops(width, words, group, first, second).items():
-        rest = [c for c in columns if c]
-        if rest:
-            layout.task("main", [*ops, move(own, fabin(back))], np.isin(x, rest), active=True)
+        rest = np.isin(x, columns) & (x > 0)
+        layout.task("main", [*ops, move(own, fabin(back))], rest, active=True)
         if 0 not in columns:
             continue
         for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
@@ -157,10 +156,8 @@ def allreduce_program(
                 spot = (x == 0) & where & ((y == height - 1) == last)
                 sums = chain_op(up, row, last=last, own=own, words=words)
                 tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
-                if spot.any():
-                    layout.task(
-                        "main", [*ops, sums, tell, move(fabout(back), own)], spot, active=True
-                    )
+                every = [*ops, sums, tell, move(fabout(back), own)]
+                layout.task("main", every, spot, active=True)
     return layout.build()
 
 
@@ -188,7 +185,7 @@ def tree_program(
             else:
                 ops = [fmovs(out, mem("x"), words)]
         if overheads and heard:
-            waits = [spec.op_reload + (spec.task_start if i == 0 else 0) for i in range(len(ops))]
+            waits = [spec.op_reload + spec.task_start * (i == 0) for i in range(len(ops))]
             ops = [
                 dataclasses.replace(op, launch=wait) for op, wait in zip(ops, waits, strict=True)
             ]
@@ -207,8 +204,7 @@ def _tree_round(layout: Layout, color: int, reach: int) -> None:
     layout.route(color, "E", "RAMP", hears)
     passes = (x % (2 * reach) > 0) & (x % (2 * reach) < reach)
     passes &= x - x % (2 * reach) + reach < width
-    if passes.any():
-        layout.route(color, "E", "W", passes)
+    layout.route(color, "E", "W", passes)
 
 
 def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
@@ -294,8 +290,7 @@ def shift_program(
             ([send], (x < hops) & (x + hops < width)),
             ([receive], (x >= hops) & (x + hops >= width)),
         ):
-            if (own & where).any():
-                layout.task("main", ops, own & where, active=True)
+            layout.task("main", ops, own & where, active=True)
     return layout.build()
 
 
@@ -335,8 +330,7 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     for column, across in ((left, cx - 1), (right, width - cx - 1)):
         sums = [add(rows, across)] if across else []
         outer = column & ~(top | bottom)
-        if outer.any():
-            layout.task("main", [*sums, send(columns), receive], outer, active=True)
+        layout.task("main", [*sums, send(columns), receive], outer, active=True)
         for row, along in ((top, cy - 1), (bottom, height - cy - 1)):
             ops = [*sums, *([add(columns, along)] if along else [])]
             if column is right:

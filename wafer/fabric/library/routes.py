@@ -29,7 +29,7 @@ def chain_routes(
         rank: [H, W] place of each PE in its chain, counted from the root; between nodes, that of
             the node before it.
         last: [H, W] rank of the last node of the PE's chain.
-        where: PEs that belong to a chain.
+        where: [H, W] PEs that belong to a chain.
         towards: side on which the root lies.
         nodes: [H, W] which of them are nodes; the others pass on.
     """
@@ -71,9 +71,9 @@ def line_routes(
     Args:
         layout: the layout.
         color: the color.
-        along: ``layout.x`` for rows, ``layout.y`` for columns.
+        along: [H, W], ``layout.x`` for rows, ``layout.y`` for columns.
         root: where it starts.
-        where: which rows or columns.
+        where: [H, W] which rows or columns.
         also: ports by which it leaves every PE besides.
     """
     sides, last = ("WE" if along is layout.x else "NS"), int(along.max())
@@ -101,10 +101,10 @@ def march_routes(
     Args:
         layout: the layout.
         color: the color.
-        along: ``layout.x`` for rows, ``layout.y`` for columns.
+        along: [H, W], ``layout.x`` for rows, ``layout.y`` for columns.
         first: where they end.
         last: the farthest one.
-        where: which rows or columns.
+        where: [H, W] which rows or columns.
     """
     if first == last:
         return
