@@ -72,7 +72,7 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
     #: other name of a key -> the field; where both are given, they must agree
     legacy: ClassVar[Mapping[str, Spelling]] = {}

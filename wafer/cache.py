@@ -4,6 +4,7 @@ It is ``wafer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. ``WAFER_CACHE`` names an
 ``off``. Whatever lies there may be removed at any time.
 """
 
+import atexit
 import contextlib
 import hashlib
 import io
@@ -12,6 +13,8 @@ import logging
 import os
 import pathlib
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,11 +22,13 @@ import numpy as np
 
 from models.files import atomic_write
 
-__all__ = ["cache_folder", "cached_arrays", "keep_programs"]
+__all__ = ["cache_folder", "cached_arrays", "keep_programs", "make_ahead"]
 
 _OFF = ("off", "0", "no", "false", "")
 _MOST = 12  # files of a kind; the oldest go
 _MOST_PROGRAMS = 1 << 30  # bytes
+_CALL = "import json, pkgutil, sys; pkgutil.resolve_name(sys.argv[1])(*json.loads(sys.argv[2]))"
+_AHEAD: list[subprocess.Popen[bytes]] = []  # processes that fill the folder
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,16 +41,45 @@ def cache_folder() -> pathlib.Path | None:
     return pathlib.Path(base) / "wafer"
 
 
+def make_ahead(function: str, *arguments: Any) -> None:
+    """Call a function that ends in ``cached_arrays`` in a process of its own, and return at once.
+
+    The next ``cached_arrays`` here waits for it. Whatever goes wrong there is left to the caller
+    here, who makes the arrays then and sees the error.
+
+    Args:
+        function: 'module:name'.
+        arguments: JSON values.
+    """
+    if cache_folder() is None:
+        return
+    # One arena of malloc, which a run asks for, is a lock between the tokenizers' threads.
+    env = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", _CALL, function, json.dumps(arguments)],
+        env=env | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(child.kill)
+    _AHEAD.append(child)
+
+
 def cached_arrays(
     kind: str, depends_on: Any, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Arrays as ``make`` gives them, from the folder when they lie there.
+
+    It first waits for what ``make_ahead`` began.
 
     Args:
         kind: a folder's name.
         depends_on: JSON values; all that the arrays follow from.
         make: called when nothing is kept, or what is kept is damaged.
     """
+    while _AHEAD:
+        _AHEAD.pop().wait()
     folder = cache_folder()
     if folder is None:
         return make()

@@ -17,6 +17,7 @@ from models.layers.block_config import BlockConfig
 from models.layers.feed_forward import Experts, FeedForward
 from models.layers.initializers import InitFn, make_initializer
 from models.layers.positions import sinusoids
+from models.once import jit_once
 from models.paths import Params
 
 __all__ = [
@@ -213,7 +214,7 @@ def add_positions(cfg: BlockConfig, x: Array, positions: Array, init: InitFn) ->
     return x
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("attend", "drop"))
+@functools.partial(jit_once, static_argnums=0, static_argnames=("attend", "drop"))
 def draw(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> dict[str, Any]:
     """Draw a module's parameters.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from models.once import jit_once
 from sparsity.kernels import topk_mask
 from sparsity.selection import kept_count
 from sparsity.views import CompetitionRows
@@ -49,7 +50,7 @@ def init_mask(
     return _named_mask(method, weight, sparsity, key, view)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "view"))  # once per shape, not per weight
+@functools.partial(jit_once, static_argnames=("method", "view"))  # once per shape, not per weight
 def _named_mask(
     method: str, weight: Array, sparsity: Array | float, key: Array, view: CompetitionRows
 ) -> Array:

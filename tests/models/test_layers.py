@@ -147,6 +147,17 @@ def test_unweighted_tokens_do_not_count_even_when_nan():
     assert values["perplexity"] == pytest.approx(2.0)
 
 
+def test_accuracy_counts_the_first_of_the_best():
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.integers(0, 3, (4, 16, 5)), jnp.float32)  # many ties
+    labels = jnp.asarray(rng.integers(0, 5, (4, 16)))
+    aux = token_aux(logits, labels, jnp.ones((4, 16)))
+    best = np.argmax(np.asarray(logits), -1) == np.asarray(labels)
+    assert 0 < best.sum() == float(aux.metrics["accuracy_sum"]) < (logits.max(-1) > 0).sum()
+    lost = token_aux(jnp.full((1, 5), jnp.nan), jnp.asarray([0]), jnp.ones(1))
+    assert float(lost.metrics["accuracy_sum"]) == 0
+
+
 def test_segment_softmax_normalises_each_sequence():
     layout = vsl.layout_from_lengths(jnp.asarray([2, 3]), 6)
     scores = jnp.asarray([0.0, 0.0, 1e4, 1e4, 1e4, 5.0])

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from wafer.cache import cache_folder, cached_arrays
-from wafer.data.readers import pystdlib as reader
+from wafer.cache import cache_folder, cached_arrays, make_ahead
+from wafer.data.readers.pystdlib import pystdlib
+from wafer.data.text import functions
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -98,21 +99,29 @@ def section(root: pathlib.Path, **changes) -> types.SimpleNamespace:
     return types.SimpleNamespace(**keys | {"max_sequence_length": 64, "use_vsl": True} | changes)
 
 
-def test_a_corpus_is_read_again_only_when_a_file_or_a_key_changed(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def root(tmp_path):
+    """A folder of Python sources."""
     root = tmp_path / "sources"
     root.mkdir()
     for number in range(40):
         (root / f"m{number}.py").write_text(f"def f{number}(x):\n    return x + {number}\n")
-    context = types.SimpleNamespace(folder=tmp_path / "run", tokenizer=None)
-    first = reader.pystdlib(section(root), context)
-    reader.load_corpus.cache_clear()
+    return root
 
-    def unread(*args):
-        raise AssertionError("the corpus was read again")
 
+CONTEXT = types.SimpleNamespace(tokenizer=None)
+
+
+def unread(*args):
+    raise AssertionError("the corpus was read again")
+
+
+def test_a_corpus_is_read_again_only_when_a_file_or_a_key_changed(folder, root, monkeypatch):
+    first = pystdlib(section(root), CONTEXT)
+    functions.load_corpus.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "load_corpus", unread)
-        again = reader.pystdlib(section(root), context)
+        patch.setattr(functions, "load_corpus", unread)
+        again = pystdlib(section(root), CONTEXT)
         assert again.summary == first.summary
         assert again.tokenizer == first.tokenizer
         for index in range(len(first.source)):
@@ -120,10 +129,34 @@ def test_a_corpus_is_read_again_only_when_a_file_or_a_key_changed(folder, tmp_pa
                 np.testing.assert_array_equal(again.source[index][name], value)
         for changed in ({"split": "eval"}, {"max_bytes": 20}, {"vocab_size": 280}):
             with pytest.raises(AssertionError, match="read again"):
-                reader.pystdlib(section(root, **changed), context)
+                pystdlib(section(root, **changed), CONTEXT)
     same_size = (root / "m3.py").read_text().replace("f3", "g3")
     (root / "m3.py").write_text(same_size)
-    assert reader.pystdlib(section(root), context).summary != first.summary
+    assert pystdlib(section(root), CONTEXT).summary != first.summary
+
+
+def test_another_process_makes_what_the_reader_then_waits_for(folder, root, monkeypatch):
+    own = pystdlib(section(root), CONTEXT)
+    for file in (folder / "pystdlib").iterdir():
+        file.unlink()
+    monkeypatch.setattr(functions, "load_corpus", unread)
+    sections = [vars(section(root, split=split)) for split in ("train", "eval")]
+    make_ahead("wafer.data.text.functions:keep_tokens", sections)
+    theirs = pystdlib(section(root), CONTEXT)
+    assert (theirs.summary, theirs.tokenizer) == (own.summary, own.tokenizer)
+    for index in range(len(own.source)):
+        np.testing.assert_array_equal(
+            theirs.source[index]["input_ids"], own.source[index]["input_ids"]
+        )
+    assert len([*(folder / "pystdlib").iterdir()]) == 2
+
+
+def test_what_another_process_cannot_make_is_made_here(folder, root, monkeypatch):
+    make_ahead("wafer.data.text.functions:keep_tokens", [{"source_dir": str(root)}])
+    assert pystdlib(section(root), CONTEXT).summary.startswith("Python standard library, train")
+    monkeypatch.setenv("WAFER_CACHE", "off")
+    monkeypatch.setattr(subprocess, "Popen", unread)  # it could leave nothing
+    make_ahead("wafer.data.text.functions:keep_tokens", [vars(section(root))])
 
 
 @pytest.mark.slow

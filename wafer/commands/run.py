@@ -154,6 +154,7 @@ def _main(args: argparse.Namespace) -> int:
     flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
     keep_lines()
     cfgs = load_all(args.params, flags)
+    _make_data_ahead(cfgs[0])
     cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
@@ -186,13 +187,31 @@ def _start(
 
 
 def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
+    from wafer.session.logs import close_log
+
     for number, cfg in enumerate(cfgs, 1):
+        if number > 1:  # its lines are not the run's before it
+            close_log()
         if len(cfgs) > 1:
             _LOG.info("Trainer %d of %d", number, len(cfgs))
         code = run(cfg, began if number == 1 else None, job)
         if code:
             return code
     return 0
+
+
+def _make_data_ahead(cfg: "RunConfig") -> None:
+    """Begin what a new run's readers will ask for, in a process beside imports and compilation."""
+    from wafer.cache import make_ahead
+
+    settings = cfg.runconfig
+    begun = pathlib.Path(settings.model_dir, "tokenizer.json").exists()
+    if settings.validate_only or settings.compile_only or settings.checkpoint_path or begun:
+        return  # no data, or with the tokenizer of its weights
+    parts = (("train", cfg.train_input), ("eval", cfg.eval_input))
+    sections = [s for name, s in parts if name in settings.mode and s is not None and s.ahead]
+    for function in sorted({section.ahead for section in sections}):
+        make_ahead(function, [s.to_dict() for s in sections if s.ahead == function])
 
 
 def _devices(cfg: "RunConfig") -> int:
@@ -425,6 +444,7 @@ def evaluate(
 @contextlib.contextmanager
 def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
     """Build a run for a caller in Python, whose JAX may have started."""
+    _make_data_ahead(experiment.cfg)
     with contextlib.suppress(RuntimeError):  # then its devices are what there is
         _prepare(experiment.cfg)
     with _owned(experiment.cfg), _built(experiment) as job, _logged(job) as folder:

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from models.once import known_options
+
 __all__ = ["Programs", "compiler_options", "shapes_of"]
 
 _LOG = logging.getLogger(__name__)
@@ -80,16 +82,7 @@ def compiler_options() -> dict[str, str | bool]:
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
         "xla_cpu_copy_insertion_use_region_analysis": True,
     }
-    return {name: value for name, value in wanted.items() if _is_known({name: value})}
-
-
-def _is_known(option: dict[str, str | bool]) -> bool:
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=option)
-    except jax.errors.JaxRuntimeError as error:
-        _LOG.debug("XLA's own default: %s", error)
-        return False
-    return True
+    return known_options(wanted)
 
 
 def _compile(name: str, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:

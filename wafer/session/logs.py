@@ -11,7 +11,7 @@ from rich.logging import RichHandler
 
 from models.errors import plain
 
-__all__ = ["CONSOLE", "keep_lines", "log_folder", "setup_logging"]
+__all__ = ["CONSOLE", "close_log", "keep_lines", "log_folder", "setup_logging"]
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 # Lines before run.log is open, at most so many; flushed into it alone
@@ -46,10 +46,24 @@ def keep_lines() -> None:
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _PlainHandler | RichHandler)]:
         root.removeHandler(old)  # of a run before in this process
-    _EARLIER.buffer.clear()
-    root.addHandler(_EARLIER)
+    close_log()
     for package in _PACKAGES:
         logging.getLogger(package).setLevel("INFO")
+
+
+def close_log() -> None:
+    """Close run.log; lines from now on are kept for the next one."""
+    _close_files()
+    _EARLIER.buffer.clear()
+    _EARLIER.setTarget(None)
+    logging.getLogger().addHandler(_EARLIER)
+
+
+def _close_files() -> None:
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
+        root.removeHandler(old)
+        old.close()
 
 
 def setup_logging(level: str) -> None:
@@ -101,10 +115,8 @@ def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.
     _link(parent / "latest", folder.name)
     handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
     handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    _close_files()
     root = logging.getLogger()
-    for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
-        root.removeHandler(old)
-        old.close()
     root.addHandler(handler)
     _EARLIER.setTarget(handler)
     _EARLIER.flush()

@@ -14,10 +14,10 @@ from wafer.data.batching.batches import host_batch, row_lengths, to_batch
 from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES, DocumentSource
-from wafer.data.readers.pystdlib import load_corpus, yardsticks
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.sections.text import PyStdlibDataProcessor
+from wafer.data.text.functions import load_corpus, yardsticks
 from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes, train_bpe
 from wafer.errors import DataError
 

@@ -7,10 +7,10 @@ import pytest
 
 from models.files import read_json as read_object
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.readers.pystdlib import load_corpus
 from wafer.data.readers.text.stories import read_story
 from wafer.data.registry import parse_input
 from wafer.data.text.fasta import letter_codes, read_fasta
+from wafer.data.text.functions import load_corpus
 from wafer.data.text.textfiles import read_json, read_rows
 from wafer.data.text.tokenizer import load_tokenizer, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary

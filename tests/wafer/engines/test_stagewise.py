@@ -12,6 +12,7 @@ import yaml
 from helpers.recipes import RECIPES, shrink
 
 import sparsity
+from sparsity.kernels import SparseWeight, pattern_from_mask
 from wafer.config import OPTIMIZERS, parse_config
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, cut_part, describe
@@ -125,6 +126,33 @@ def test_a_pullback_made_from_kept_products_is_that_of_the_whole_stage():
 def test_products_are_kept_and_weights_never_are():
     _, kept = jax.eval_shape(functools.partial(residuals.run, stage), WEIGHTS, CARRY, 0.7)
     assert [leaf.shape for leaf in jax.tree.leaves(kept)] == [(3, 8)]  # x @ in; the other is unread
+
+
+def sparse_stage(weights, carry, patterns):
+    """A sparse product, a function, and two sparse products at once."""
+    first, *others = (
+        SparseWeight(values=values, pattern=pattern)
+        for values, pattern in zip(weights, patterns, strict=True)
+    )
+    hidden = jnp.tanh(carry["x"] @ first)
+    left, right = others[0].project_all(hidden, others, [None, None])
+    return {"x": jnp.sin(left) * jnp.cos(right)}
+
+
+@pytest.mark.native
+def test_sparse_products_are_kept_as_dense_ones_are():
+    masks = [np.arange(k * n).reshape(k, n) % 3 == 0 for k, n in ((4, 8), (8, 5), (8, 5))]
+    patterns = [pattern_from_mask(mask, int(mask.sum())) for mask in masks]
+    values = [jnp.linspace(-1, 1, int(mask.sum())) for mask in masks]
+    carry = {"x": CARRY["x"]}
+    after, kept = residuals.run(sparse_stage, values, carry, patterns)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(kept) if leaf.size]  # biases are empty
+    assert sorted(shapes) == [(3, 5), (3, 5), (3, 8)]
+    again, back = (
+        residuals.pull_back(sparse_stage, values, carry, patterns, [after["x"]], kept=keep)
+        for keep in (None, kept)
+    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), back, again)
 
 
 def test_a_kept_product_is_not_computed_again():

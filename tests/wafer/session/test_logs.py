@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from wafer.session.logs import keep_lines, log_folder, setup_logging
+from wafer.session.logs import close_log, keep_lines, log_folder, setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,25 @@ def test_lines_before_the_runs_folder_is_known_are_in_its_log(tmp_path, monkeypa
         assert ("defaults" in capsys.readouterr().out) == bool(info)
         root.handlers[-1].close()
     logging.captureWarnings(capture=False)
+
+
+def test_lines_between_two_trainers_are_in_the_log_of_the_second(tmp_path, monkeypatch):
+    root, log = logging.getLogger(), logging.getLogger("wafer.commands.run")
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(log, "level", logging.INFO)
+    for name in ("first", "second"):
+        close_log()
+        log.info("Trainer %s", name)
+        folder = log_folder(tmp_path / name, "train")
+        log.info("end of the %s", name)
+        lines = (folder / "run.log").read_text().splitlines()
+        assert [line.partition(".run ")[2] for line in lines] == [
+            f"Trainer {name}",
+            f"end of the {name}",
+        ]
+    close_log()
+    assert not any(isinstance(handler, logging.FileHandler) for handler in root.handlers)
+    assert "end of the first" in (tmp_path / "first/cerebras_logs/train/latest/run.log").read_text()
 
 
 def test_a_file_system_without_links_stops_no_run(tmp_path, monkeypatch):

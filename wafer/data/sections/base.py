@@ -83,6 +83,9 @@ class InputSection(_Ignored):
     task: ClassVar[str] = "lm"
     #: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none
     reader: ClassVar[str] = ""
+    #: ``"module:function"``, called with [the keys of each section] in a process of its own before
+    #: the reader, whose arrays it puts into the cache's folder; '' for none
+    ahead: ClassVar[str] = ""
     #: whether its files may hold packed rows of a task other than next tokens
     packed_files: ClassVar[bool] = False
     #: keys that are accepted and mean nothing here

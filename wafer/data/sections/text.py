@@ -1,6 +1,6 @@
 """Data processors of text that is tokenized while it is read: fine-tuning, and Python's sources."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -186,6 +186,8 @@ class HuggingFaceDataProcessor(
 
 class PyStdlibDataProcessor(InputSection, reader="wafer.data.readers.pystdlib:pystdlib"):
     """The functions of the Python standard library's sources, with a tokenizer trained on them."""
+
+    ahead: ClassVar[str] = "wafer.data.text.functions:keep_tokens"
 
     vocab_size: Annotated[int, Field(ge=257)] = 2048  #: V, byte-pair vocabulary
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]

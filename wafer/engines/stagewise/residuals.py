@@ -20,6 +20,8 @@ from jaxtyping import PyTree
 __all__ = ["fitting", "pull_back", "run", "split"]
 
 Compute = Callable[[Any, Any, Any], Any]  # (weights, carry, rest) -> the next carry
+# Native and sparse products with weights; a norm, native or not, is computed again
+_PRODUCTS = ("ffi_call", "sparse_multiply", "sparse_products")
 
 
 def split(carry: PyTree) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any]]:
@@ -113,8 +115,8 @@ def _differentiate(
 
 
 def _is_product(primitive: Any, *_: Any, **params: PyTree) -> bool:
-    """Whether an operation is a product with weights: no batch axes, or a native kernel."""
+    """Whether an operation is a product with weights: no batch axes, or one of ``_PRODUCTS``."""
     if primitive.name == "dot_general":
         _, (lhs_batch, rhs_batch) = params["dimension_numbers"]
         return not lhs_batch and not rhs_batch
-    return primitive.name == "ffi_call"
+    return primitive.name in _PRODUCTS
