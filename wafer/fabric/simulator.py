@@ -11,6 +11,7 @@ from wafer.fabric.program.emit import Emitted, emit
 from wafer.fabric.program.tables import Program
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.engine import Machine, available, how_to_build
+from wafer.machine.image import Image
 from wafer.machine.tools.chains import by_cause, routes_of
 from wafer.machine.tools.recording import Recording
 
@@ -88,25 +89,21 @@ def memory_words(program: Program, values: Mapping[str, Array] | None) -> np.nda
     return words
 
 
-def _is_native(implementation: str) -> bool:
+def _machine(image: Image, implementation: str, record: Recording | None) -> WaferMachine:
     if implementation not in {"auto", "jax", "native"}:
         raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
-    if implementation == "native" and not available():
+    if implementation != "jax" and available():
+        return Machine(image, record=record)
+    if implementation == "native":
         raise FabricError(
             "the native machine is not built (_native.so is missing or does not load); ask for"
             f" implementation='jax', or build it: {how_to_build()}"
         )
-    return implementation == "native" or (implementation == "auto" and available())
-
-
-def _machine(emitted: Emitted, implementation: str, record: Recording | None) -> WaferMachine:
-    if _is_native(implementation):
-        return Machine(emitted.image, record=record)
     if record is not None:
         raise FabricError(f"the JAX machine records nothing; the C++ one does: {how_to_build()}")
     from wafer.machine.reference.machine import ReferenceMachine  # compiles the whole machine
 
-    return ReferenceMachine(emitted.image)
+    return ReferenceMachine(image)
 
 
 def _exchange(
@@ -154,7 +151,7 @@ def run(
         What the run has left, and the machine.
     """
     emitted = emit(program)
-    machine = _machine(emitted, implementation, record)
+    machine = _machine(emitted.image, implementation, record)
     _exchange(program, emitted, machine, memory, load=True)
     status = machine.run(max_cycles)
     mem = np.array(memory)

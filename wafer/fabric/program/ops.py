@@ -7,6 +7,7 @@ builtin, one with an operand on the fabric takes one.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 
 from wafer.fabric.program.codes import Command
@@ -189,8 +190,9 @@ def unblock(task: str) -> Op:
 # element type -> what a builtin's name begins and ends with
 _FORMS = {"float32": ("f", "s"), "float16": ("f", "h"), "uint32": ("", "32")}
 TYPES = tuple(_FORMS)
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _MEANINGS = {
-    "mov": "dst[i] = src[i]",
+    "mov": "dst[i] = src0[i]",
     "add": "dst[i] = src0[i] + src1[i]",
     "sub": "dst[i] = src0[i] - src1[i]",
     "mul": "dst[i] = src0[i] * src1[i]",
@@ -199,51 +201,29 @@ _MEANINGS = {
 }
 
 
-def _meaning(kind: str, dtype: str) -> str:
-    return f"{_MEANINGS[kind]} for i < n, in {dtype}."
+def _builtin(kind: str, dtype: str) -> Callable[..., Op]:
+    """Make ``op(dst, src0, …, n=1, *, thread=None)``."""
+    sources = [name for name in ("src0", "src1", "scalar") if name in _MEANINGS[kind]]
+    names = [inspect.Parameter(name, _POSITIONAL) for name in ("dst", *sources)]
+    names.append(inspect.Parameter("n", _POSITIONAL, default=1))
+    names.append(inspect.Parameter("thread", inspect.Parameter.KEYWORD_ONLY, default=None))
+    signature = inspect.Signature(names)
 
+    def op(*args: Operand | int, **kwargs: Operand | int | None) -> Op:
+        return Op(kind, dtype=dtype, **signature.bind(*args, **kwargs).arguments)
 
-def _unary(kind: str, dtype: str) -> Callable[..., Op]:
-    def op(dst: Operand, src: Operand, n: int = 1, *, thread: int | None = None) -> Op:
-        return Op(kind, dst, src, n=n, dtype=dtype, thread=thread)
-
-    op.__doc__ = _meaning(kind, dtype)
+    op.__signature__ = signature
+    op.__doc__ = f"{_MEANINGS[kind]} for i < n, in {dtype}."
     return op
 
 
-def _binary(kind: str, dtype: str) -> Callable[..., Op]:
-    def op(
-        dst: Operand, src0: Operand, src1: Operand, n: int = 1, *, thread: int | None = None
-    ) -> Op:
-        return Op(kind, dst, src0, src1, n=n, dtype=dtype, thread=thread)
-
-    op.__doc__ = _meaning(kind, dtype)
-    return op
-
-
-def _mac(dtype: str) -> Callable[..., Op]:
-    def op(
-        dst: Operand,
-        src0: Operand,
-        src1: Operand,
-        scalar: Operand,
-        n: int = 1,
-        *,
-        thread: int | None = None,
-    ) -> Op:
-        return Op("mac", dst, src0, src1, scalar, n=n, dtype=dtype, thread=thread)
-
-    op.__doc__ = _meaning("mac", dtype)
-    return op
-
-
-mov32 = _unary("mov", "uint32")
-fmovs, fmovh = _unary("mov", "float32"), _unary("mov", "float16")
-fadds, faddh = _binary("add", "float32"), _binary("add", "float16")
-fsubs, fsubh = _binary("sub", "float32"), _binary("sub", "float16")
-fmuls, fmulh = _binary("mul", "float32"), _binary("mul", "float16")
-fmaxs = _binary("max", "float32")
-fmacs, fmach = _mac("float32"), _mac("float16")
+mov32 = _builtin("mov", "uint32")
+fmovs, fmovh = _builtin("mov", "float32"), _builtin("mov", "float16")
+fadds, faddh = _builtin("add", "float32"), _builtin("add", "float16")
+fsubs, fsubh = _builtin("sub", "float32"), _builtin("sub", "float16")
+fmuls, fmulh = _builtin("mul", "float32"), _builtin("mul", "float16")
+fmaxs = _builtin("max", "float32")
+fmacs, fmach = _builtin("mac", "float32"), _builtin("mac", "float16")
 
 
 def builtin_of(op: Op) -> str:
