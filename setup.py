@@ -150,11 +150,7 @@ setup(
             ["sparse_dot.cc", "walk.cc", "topology.cc", "topk.cc", "moves.cc", "decode.cc"],
             per_target=["tile.cc", "columns.cc", "streams.cc"],
         ),
-        NativeLibrary(
-            "wafer.fabric.native",
-            ["planes.cc"],
-            per_target=["words.cc"],
-        ),
+        NativeLibrary("wafer.fabric.native", [], per_target=["planes.cc"]),
         NativeLibrary("wafer.machine.native", ["machine.cc"], per_target=[]),
     ],
     cmdclass={"bdist_wheel": PlatformWheel, "build_ext": BuildNative},

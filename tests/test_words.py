@@ -1,7 +1,7 @@
 """Names and docstrings: one meaning per class name, arguments and shapes written down.
 
-The lists name what was there before the rule. They only shrink: a new entry is a failure, and the
-slow test asks to take out what is mended.
+The lists name what was there before the rule. They only shrink: a new entry is a failure, and so is
+one that is mended and still listed.
 """
 
 import ast
@@ -19,9 +19,8 @@ FILES = sorted(
 # Public class names that more than one module defines.
 SHARED = set(
     """
-    Block DeadlockError Descriptor Document Fabric Fault FaultError Field Function FunctionType
-    Lanes Layout Machine Model Op Optimizer Pair Problem Program Row Source Stream Tables Tile Type
-    Value
+    Block DeadlockError Descriptor Document Fabric FaultError Function FunctionType Layout
+    Machine Model Op Optimizer Pair Problem Program Row Source Stream Tables Tile Value
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array
@@ -33,10 +32,10 @@ UNDOCUMENTED = {
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),
     "wafer.csl": (51, 19),
-    "wafer.machine": (25, 27),
+    "wafer.machine": (24, 18),
     "wafer.data": (25, 24),
     "wafer.engines": (36, 17),
-    "wafer.fabric": (43, 26),
+    "wafer.fabric": (39, 19),
     "wafer.hpc": (14, 17),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),
@@ -107,7 +106,6 @@ def test_no_more_functions_lack(found, column):
         assert len(functions) <= most, f"{room}: at most {most}; {functions}"
 
 
-@pytest.mark.slow
 def test_the_lists_hold_nothing_that_is_mended():
     assert not SHARED - REPEATED.keys()
     for room, counts in UNDOCUMENTED.items():

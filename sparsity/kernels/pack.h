@@ -176,32 +176,31 @@ void Unpack(const float* sums, const float* bias, int64_t first, int tokens, int
   }
 }
 
-// Asks for lines of memory a share at a time, while sums are computed: tokens lie in different
-// pages, and each miss would stall what needs them.
-template <bool kWrite>
+// Asks for the tokens that are packed next a share of a row at a time, while sums are computed: they
+// lie in different pages, and each miss would stall packing.
 class Prefetch {
  public:
-  // Columns [column, column + count) of `tokens` tokens, in `shares` shares.
-  Prefetch(const Matrix& x, int64_t first, int tokens, int64_t column, int64_t count, int64_t shares)
-      : row_bytes_(x.columns * (x.bf16 ? 2 : 4)),
-        span_(count * (x.bf16 ? 2 : 4)),
-        rows_(tokens),
-        share_((span_ + 63) / 64 * tokens / (shares < 1 ? 1 : shares) + 1),
-        at_(static_cast<const char*>(x.data) + first * row_bytes_ + column * (x.bf16 ? 2 : 4)) {}
+  // In `shares` shares, or with fewer shares than tokens the first ones.
+  Prefetch(const Ahead& ahead, int64_t shares)
+      : row_bytes_(ahead.x.columns * (ahead.x.bf16 ? 2 : 4)),
+        rows_(ahead.tokens),
+        at_(static_cast<const char*>(ahead.x.data) + ahead.first * row_bytes_) {
+    const int64_t parts = ahead.tokens > 0 && ahead.tokens < shares ? shares / ahead.tokens : 1;
+    share_ = (row_bytes_ + 64 * parts - 1) / (64 * parts) * 64;
+  }
 
   inline __attribute__((always_inline)) void Next() {
-    for (int64_t i = 0; i < share_ && rows_ > 0; ++i) {
-      __builtin_prefetch(at_ + inside_, kWrite, kWrite ? 3 : 2);
-      inside_ += 64;
-      if (inside_ < span_) continue;
-      inside_ = 0;
-      at_ += row_bytes_;
-      --rows_;
-    }
+    if (rows_ == 0) return;
+    const int64_t end = inside_ + share_ < row_bytes_ ? inside_ + share_ : row_bytes_;
+    for (; inside_ < end; inside_ += 64) __builtin_prefetch(at_ + inside_, 0, 2);
+    if (end < row_bytes_) return;
+    inside_ = 0;
+    at_ += row_bytes_;
+    --rows_;
   }
 
  private:
-  int64_t row_bytes_, span_, rows_, share_, inside_ = 0;
+  int64_t row_bytes_, share_, rows_, inside_ = 0;
   const char* at_;
 };
 

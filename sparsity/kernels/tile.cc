@@ -20,8 +20,9 @@ using wafer::kSlice;
 using wafer::Slice;
 using wafer::Walk;
 
-constexpr int kVectors = 4;  // vectors per row of a tile: one broadcast weight feeds four products
-// Outputs of a slice that are walked together: as many as there are registers for.
+// Vectors per row of a tile, each a product for one broadcast weight, and outputs of a slice that are
+// walked together: as many as there are registers for, 32 with AVX-512 and else 16.
+constexpr int kVectors = kLanes >= 16 ? 4 : 6;
 constexpr int kTogether = kLanes >= 16 ? kSlice : 2;
 
 // Lane l is lane l of a or, where its bit is set, of b, and its partner lane's added.
@@ -177,18 +178,15 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
               int64_t group1, const float* bias, float* sums, const Matrix& y, const Ahead& ahead) {
   constexpr int64_t kBlockFloats = (kBlock + 1) * RowFloats<V, kHalves>();
   const int64_t rows = factors->walk.rows, size = factors->walk.group, slices = size / kSlice;
-  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns,
-                   (group1 - group0) * slices);
+  Prefetch next(ahead, (group1 - group0) * slices);
   for (int64_t group = group0; group < group1; ++group) {
     const int64_t row0 = group * size;
     const int count = static_cast<int>(rows - row0 < size ? rows - row0 : size);
-    Prefetch<true> output(y, first, tokens, row0, count, slices);
     for (int f = 0; f < factor_count; ++f) {
       const Walk& walk = factors[f].walk;
       const float* values = factors[f].values;
       for (int64_t block = 0; block < walk.blocks; ++block) {
         const bool fresh = f == 0 && block == 0;
-        const bool last = f == factor_count - 1 && block == walk.blocks - 1;
         const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
         const float* from = factors[f].tile + block * kBlockFloats;
         for (const Slice* end = slice + slices; slice < end; ++slice) {
@@ -201,7 +199,6 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
             }
           }
           if (fresh) next.Next();
-          if (last) output.Next();
         }
       }
     }
@@ -260,7 +257,7 @@ void Dot(const Walk& walk, const float* x_tile, const float* dy_tile, bool fresh
   constexpr int kRow = RowFloats<V, kHalves>();
   alignas(64) float buffer[(kBuffer + kFoldAtOnce) * kLanes];
   const int64_t slices = walk.group / kSlice;
-  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
+  Prefetch next(ahead, walk.groups * slices);
   for (int64_t group = 0; group < walk.groups; ++group) {
     for (int64_t block = 0; block < walk.blocks; ++block) {
       const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
@@ -326,7 +323,7 @@ void DotPanels(const Walk& walk, const float* x_tile, const float* dy_tile, int 
                bool fresh, float* out, const Ahead& ahead) {
   constexpr int kMany = kLanes >= 16 ? 4 : 2, kWidth = kVectors * kLanes;
   const int64_t slices = walk.group / kSlice;
-  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
+  Prefetch next(ahead, walk.groups * slices);
   for (int64_t group = 0; group < walk.groups; ++group) {
     for (int64_t block = 0; block < walk.blocks; ++block) {
       const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;

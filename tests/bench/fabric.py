@@ -3,21 +3,14 @@
     python tests/bench/fabric.py [--quick] [--peer DIR]
 
 ``--peer`` names a clone of github.com/greg1232/cerebras-py-sim (a public Python wafer simulator);
-without it the row ``vs_peer`` is left out. JAX rows run with XLA's multi-output fusion on the CPU,
-set below before JAX starts. Compile time is apart.
+without it the row ``vs_peer`` is left out.
 """
 
 import builtins
-import os
 import pathlib
 import sys
 import time
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
-    + f" --xla_force_host_platform_device_count={os.cpu_count()}"
-)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
@@ -27,10 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer import fabric
-from wafer.fabric import native
-from wafer.fabric.engines import planar, planes
 from wafer.fabric.library import collectives, lowering, timing
-from wafer.machine.engine import available as machine_is_built
+from wafer.fabric.planes import plane_parts, run_parts
 from wafer.spec import WSE2
 
 FULL = (996, 757)
@@ -59,20 +50,6 @@ def reduce_errors():
     errors["groups"] = float(np.abs(np.array(ours) / list(GROUPS.values()) - 1).max())
     print(f"groups     ours - published {(np.array(ours) - list(GROUPS.values())).tolist()}")
     return errors
-
-
-def native_runner(program):
-    shape, masks = planar.plane_program(program)
-    header, words = (jnp.asarray(a) for a in native.prepare_words(shape, masks))
-    return lambda: native.run_words(header, words)
-
-
-def jax_runner(program):
-    devices = len(jax.devices())
-    shape, packed = planes.prepare(program, devices)
-    if planes.is_flat(shape):  # a core is a device, which runs its share of the rows
-        return lambda: planes.plane_run_rows(shape, packed, devices).cycles
-    return lambda: planes.plane_run(shape, packed).cycles
 
 
 def payload_rows(size, words, repeats):
@@ -154,57 +131,47 @@ def main() -> None:
         "chain": lambda: lowering.chain_program(width, height, WORDS),
         "allreduce_8_colors": lambda: lowering.allreduce_program(width, height, 16, 32),
     }
-    engines = {"jax": (jax_runner, ("broadcast", "chain"))}
-    if options.quick:
-        engines["jax"] = (jax_runner, ("broadcast",))
-    if native.available():
-        engines["native"] = (native_runner, tuple(make))
     for name, build in make.items():
         program = build()
-        for engine, (runner, programs) in engines.items():
-            if name not in programs:
-                continue
-            run = runner(program)
-            cycles = int(np.ravel(run())[0])
-            seconds = harness.interleave({name: run}, repeats)[name]
+        parts = plane_parts(program)
+        cycles = fabric.count_cycles(program)
+        ways = {
+            "plane": lambda p=parts: run_parts(*p)
+        }  # every row; then masks, and rows that differ
+        ways["count_cycles"] = lambda p=program: fabric.count_cycles(p)
+        for way, seconds in harness.interleave(ways, repeats).items():
             rate = cycles * width * height / seconds.median
             best = cycles * width * height / seconds.least
             print(
-                f"{engine:7} {name:20} {cycles:6} cycles  {rate / 1e9:6.2f} G PE-cycles/s"
+                f"{way:12} {name:20} {cycles:6} cycles  {rate / 1e9:6.2f} G PE-cycles/s"
                 f"  (fastest run {best / 1e9:.2f}; cpu {seconds.cpu:.2f} s)",
                 flush=True,
             )
-            rows[f"pe_cycles_per_s_{engine}_{name}"] = rate
-    best = "native" if native.available() else "jax"
-    rows["pe_cycles_per_s"] = rows.get(
-        f"pe_cycles_per_s_{best}_chain", rows["pe_cycles_per_s_jax_broadcast"]
-    )
+            rows[f"pe_cycles_per_s_{way}_{name}"] = rate
+    rows["pe_cycles_per_s"] = rows["pe_cycles_per_s_plane_chain"]
 
-    words = 16
-    if machine_is_built():
-        payload = payload_rows(256, 1024, repeats)
-        rows |= payload | {"pe_cycles_per_s_payload_256": min(payload.values())}
+    payload = payload_rows(256, 1024, repeats)
+    rows |= payload | {"pe_cycles_per_s_payload_256": min(payload.values())}
 
     # The whole run, values by bulk functions and cycles by the plane: same bits, same cycles.
+    words = 16
     cycles = words + WSE2.hop_to_hop * 255
     x = jnp.ones((256, 256, words), jnp.float32)
     clock = collectives.start_clock(256, 256)
     values = jax.jit(lambda x: collectives.reduce(x, clock, algorithm="chain")[0])
-    program = lowering.chain_program(256, 256, words)
-    plane = native_runner(program) if native.available() else jax_runner(program)
-    split = harness.interleave({"split": lambda: (values(x), plane())}, 3)["split"]
+    parts = plane_parts(lowering.chain_program(256, 256, words))
+    split = harness.interleave({"split": lambda: (values(x), run_parts(*parts))}, 3)["split"]
     rows["pe_cycles_per_s_values_and_plane_256"] = cycles * 65536 / split.median
     print(f"whole run, values and plane apart {cycles * 65536 / split.median:.3g} PE-cycles/s")
 
     if options.peer:
         theirs = peer_rate(options.peer, 32, 128)
-        program = lowering.chain_program(16, 128, 32)
-        run = native_runner(program) if native.available() else jax_runner(program)
-        cycles = int(np.ravel(run())[0])
-        ours = cycles * 16 * 128 / harness.interleave({"ours": run}, 30)["ours"].median
+        parts = plane_parts(lowering.chain_program(16, 128, 32))
+        cycles = run_parts(*parts)
+        seconds = harness.interleave({"ours": lambda: run_parts(*parts)}, 30)["ours"]
+        ours = cycles * 16 * 128 / seconds.median
         rows["vs_peer"] = ours / theirs
         print(f"16 x 128 chain of 32 words: ours {ours:.3g}, peer {theirs:.3g} PE-cycles/s")
-    jax.block_until_ready(jnp.zeros(()))
     harness.report(rows)
 
 

@@ -14,11 +14,10 @@ import warnings
 
 import jax
 
-from fuzz import cslcalls, fabriccalls
+from fuzz import cslcalls
 from fuzz.mutations import generator
 
 AREAS = {
-    "planes": fabriccalls.plane_calls,
     "images": cslcalls.image_calls,
     "machine": cslcalls.method_calls,
 }

@@ -1,4 +1,4 @@
-"""Wrong arguments of the planes, the machine and the placer end in one line, never in a signal.
+"""Wrong arguments of the machine end in one line, never in a signal.
 
 The calls run in a child process: what crashes there fails here.
 """
@@ -11,7 +11,7 @@ import sys
 import pytest
 from helpers.paths import ROOT
 
-AREAS = ["planes", "images", "machine"]
+AREAS = ["images", "machine"]
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 

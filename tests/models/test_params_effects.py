@@ -226,9 +226,10 @@ def batch(cfg):
 
 
 def traced(fn, *args):
-    closed = jax.make_jaxpr(fn)(*args)
+    """What a function does as text and constants; the shapes of its results."""
+    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
     text = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))
-    return text, *(np.asarray(const).tobytes() for const in closed.consts)
+    return [text, *(np.asarray(const).tobytes() for const in closed.consts)], shapes
 
 
 # What a run asks a configuration for, besides the model.
@@ -241,15 +242,11 @@ def fingerprint(section):
     try:
         model = models.build(translate({"model": _thawed(section)}).sections["model"])
         cfg, key = model.config, jax.random.key(0)
-        params = jax.eval_shape(model.init, key)
+        parts, params = traced(model.init, key)
     except ValueError:
         return ""
-    parts = [*traced(model.init, key), *(str(getattr(cfg, name, "")) for name in ASKED)]
-    data = batch(cfg)
-    if cfg.tasks:
-        parts += traced(model.loss, params, data, key)
-    else:
-        parts += traced(model.apply, params, data, key)
+    parts += [str(getattr(cfg, name, "")) for name in ASKED]
+    parts += traced(model.loss if cfg.tasks else model.apply, params, batch(cfg), key)[0]
     encoded = [part if isinstance(part, bytes) else part.encode() for part in parts]
     return hashlib.sha256(b"\0".join(encoded)).hexdigest()
 

@@ -9,8 +9,8 @@ several programs, ``trace`` draws a run, ``library`` has the published collectiv
 """
 
 from wafer.fabric import library, trace
-from wafer.fabric.engines.planes import count_cycles
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
+from wafer.fabric.planes import count_cycles
 from wafer.fabric.program import ops
 from wafer.fabric.program.emit import Emitted, emit
 from wafer.fabric.program.layout import Layout

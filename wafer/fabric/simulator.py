@@ -26,7 +26,6 @@ __all__ = [
     "start",
 ]
 
-_VIEWS = {"float32": np.uint32, "uint32": np.uint32, "float16": np.uint16}
 _SHOWN = 8  # of what waits
 
 
@@ -54,6 +53,11 @@ class FabricState(NamedTuple):
     links: np.ndarray
 
 
+def _bits(dtype: str) -> np.dtype:
+    """Type of a word's bits."""
+    return np.dtype(f"u{np.dtype(dtype).itemsize}")
+
+
 def memory_words(program: Program, values: Mapping[str, Array] | None) -> np.ndarray:
     """[M, H, W] uint32: initial memory; arrays without values are 0.
 
@@ -64,23 +68,22 @@ def memory_words(program: Program, values: Mapping[str, Array] | None) -> np.nda
     Raises:
         FabricError: an array that is not declared, or of another shape.
     """
-    meta = program.meta
     values = dict(values or {})
-    known = [name for name, *_ in meta.arrays]
+    known = [array.name for array in program.arrays]
     unknown = [name for name in values if name not in known]
     if unknown:
         raise FabricError(f"no array {unknown[0]!r}; the program declares {known}")
-    words = np.zeros((meta.words, meta.height, meta.width), np.uint32)
-    for name, first, count, dtype in meta.arrays:
+    height, width = program.height, program.width
+    words = np.zeros((program.words, height, width), np.uint32)
+    for name, first, count, dtype, _ in program.arrays:
         value = np.asarray(values.get(name, 0))
         try:
-            full = np.broadcast_to(value, (meta.height, meta.width, count))
+            full = np.broadcast_to(value, (height, width, count))
         except ValueError:
             raise FabricError(
-                f"array {name!r}: got shape {value.shape}, expected [{meta.height},"
-                f" {meta.width}, {count}]"
+                f"array {name!r}: got shape {value.shape}, expected [{height}, {width}, {count}]"
             ) from None
-        bits = full.astype(dtype).view(_VIEWS[dtype])
+        bits = full.astype(dtype).view(_bits(dtype))
         words[first : first + count] = np.moveaxis(bits, -1, 0)
     return words
 
@@ -116,10 +119,10 @@ def _exchange(
         content = None if load else machine.memories(number, group.size)
         if content is None:
             content = np.zeros((int(group.pes.sum()), group.size), np.uint8)
-        for name, first, count, dtype in program.meta.arrays:
+        for name, first, count, dtype, _ in program.arrays:
             if name not in group.places:
                 continue
-            kind = np.dtype(_VIEWS[dtype])
+            kind = _bits(dtype)
             at = group.places[name]
             own = content[:, at : at + count * kind.itemsize].view(kind)
             words = slice(first, first + count)
@@ -234,11 +237,11 @@ def cycles(state: FabricState) -> Any:
 
 def read(program: Program, state: FabricState, name: str) -> np.ndarray:
     """[H, W, n] an array's values in its own type."""
-    for array, first, count, dtype in program.meta.arrays:
+    for array, first, count, dtype, _ in program.arrays:
         if array == name:
             words = np.moveaxis(state.mem[first : first + count], 0, -1)
-            return np.ascontiguousarray(words.astype(_VIEWS[dtype])).view(dtype)
-    raise FabricError(f"no array {name!r}; declared: {[a for a, *_ in program.meta.arrays]}")
+            return np.ascontiguousarray(words.astype(_bits(dtype))).view(dtype)
+    raise FabricError(f"no array {name!r}; declared: {[a.name for a in program.arrays]}")
 
 
 def check_finished(program: Program, state: FabricState) -> None:

@@ -3,15 +3,13 @@
 import abc
 import enum
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.image import Image
 from wafer.machine.library import how_to_build
-from wafer.machine.tools.recording import Trace
 
 __all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
 
@@ -51,6 +49,17 @@ class Print(NamedTuple):
     x: int  #: x, y: the PE
     y: int
     text: str  #: without the end of line
+
+
+def _uncounted(what: str, doc: str) -> Any:
+    """A property that the C++ machine alone has."""
+
+    def refuse(_: object) -> NoReturn:
+        raise CompileError(
+            f"the JAX machine does not count {what}; the C++ machine does: {how_to_build()}"
+        )
+
+    return property(refuse, doc=doc)
 
 
 class WaferMachine(abc.ABC):
@@ -253,31 +262,16 @@ class WaferMachine(abc.ABC):
         """Lines that PEs have written, by cycle."""
         return ()
 
-    def _uncounted(self, what: str) -> NoReturn:
-        raise CompileError(
-            f"the JAX machine does not count {what}; the C++ machine does: {how_to_build()}"
-        )
-
-    @property
-    def scalar_share(self) -> float:
-        """Cycles of scalar instructions as a share of all that PEs have worked; 0 before a run."""
-        self._uncounted("cycles by instruction")
-
-    @property
-    def counts(self) -> Counts:
-        """What all PEs have done so far, for ``wafer.energy``."""
-        self._uncounted("what PEs do")
-
-    @property
-    def profile(self) -> dict[tuple[str, int], int]:
-        """Cycles by file and line: the instructions' own, and one per step of an operation."""
-        self._uncounted("cycles by line")
-
-    @property
-    def trace(self) -> Trace:
-        """What was recorded so far.
-
-        Raises:
-            CompileError: the machine records nothing.
-        """
-        self._uncounted("what happens when")
+    scalar_share = _uncounted(
+        "cycles by instruction",
+        "Cycles of scalar instructions as a share of all that PEs have worked; 0 before a run.",
+    )
+    counts = _uncounted("what PEs do", "What all PEs have done so far, for ``wafer.energy``.")
+    profile = _uncounted(
+        "cycles by line",
+        "Cycles by file and line: the instructions' own, and one per step of an operation.",
+    )
+    trace = _uncounted(
+        "what happens when",
+        "What was recorded so far.\n\nRaises:\n    CompileError: the machine records nothing.",
+    )

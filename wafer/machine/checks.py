@@ -5,7 +5,6 @@ An image comes from the compiler or out of a folder that anyone may have written
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -52,54 +51,31 @@ _TYPES = {
 }
 _TYPED = np.array([_TYPES.get(op, len(Type)) for op in Op])
 
-_ID, _EFFECT, _WORD = (-1, 31), (0, len(Action) - 1 + len(Gate) - 1), (-(1 << 15), (1 << 15) - 1)
-_PRIORITY, _THREAD = (-1, 2), (-1, _QUEUES - 1)
-_KIND = (0, len(Operand) - 1)
-# Lowest and highest value of the columns that name something; the others may hold anything.
-_RANGES: dict[str, dict[str, tuple[int, int]]] = {
-    "operations": {
-        "op": (0, len(DsdOp) - 1),
-        **dict.fromkeys(("dest", "src0", "src1", "scalar"), _KIND),
-        **dict.fromkeys(("action", "control_action"), _EFFECT),
-        **dict.fromkeys(("target", "control_target"), _ID),
-        "thread": _THREAD,
-        "priority": (-1, 6),
-    },
-    "fabrics": {
-        "queue": _THREAD,
-        "color": (-1, COLORS - 1),
-        "priority": _PRIORITY,
-        "clears": (0, 3),
-        "control_action": _EFFECT,
-        "control_target": _ID,
-    },
-    "fifos": {
-        "address": (0, _MOST),
-        "bytes": (2, _MOST),
-        "push_task": (-1, 30),
-        "pop_task": (-1, 30),
-    },
-    "shapes": {
-        **dict.fromkeys(("n0", "n1", "n2", "n3"), (0, 1 << 16)),
-        **dict.fromkeys(("s0", "s1", "s2", "s3"), _WORD),
-    },
-    "dsr_loads": {
-        "file": (0, _FILES - 1),
-        "id": (0, 255),
-        "kind": (Operand.MEMORY, Operand.FIFO),
-        **dict.fromkeys(("action", "control_action"), _EFFECT),
-        **dict.fromkeys(("target", "control_target"), _ID),
-        "thread": _THREAD,
-    },
-    "queues": {"color": (-1, COLORS - 1), "priority": _PRIORITY},
+_EFFECT = (0, len(Action) - 1 + len(Gate) - 1)
+# Lowest and highest value of the columns that name something, in all tables or in one of them; the
+# others may hold anything.
+_RANGES: dict[str, tuple[int, int]] = {
+    "op": (0, len(DsdOp) - 1),
+    **dict.fromkeys(("dest", "src0", "src1", "scalar"), (0, len(Operand) - 1)),
+    **dict.fromkeys(("action", "control_action"), _EFFECT),
+    **dict.fromkeys(("target", "control_target"), (-1, 31)),
+    **dict.fromkeys(("thread", "queue"), (-1, _QUEUES - 1)),
+    **dict.fromkeys(("fabrics.priority", "queues.priority"), (-1, 2)),
+    "operations.priority": (-1, 6),
+    "color": (-1, COLORS - 1),
+    "clears": (0, 3),
+    "address": (0, _MOST),
+    "bytes": (2, _MOST),
+    **dict.fromkeys(("push_task", "pop_task"), (-1, 30)),
+    **dict.fromkeys(("n0", "n1", "n2", "n3"), (0, 1 << 16)),
+    **dict.fromkeys(("s0", "s1", "s2", "s3"), (-(1 << 15), (1 << 15) - 1)),
+    "file": (0, _FILES - 1),
+    "id": (0, 255),
+    "kind": (Operand.MEMORY, Operand.FIFO),
 }
+_TABLES = [name for name in COLUMNS if name != "filters"]
 
-
-class _Problem(NamedTuple):
-    """Something that may be wrong, and what to say of it then."""
-
-    wrong: bool
-    what: str
+_Problem = tuple[bool, str]  # whether something is wrong, and what to say of it then
 
 
 def registers_beyond(program: Program) -> int:
@@ -127,23 +103,21 @@ def check_image(image: Image) -> None:
         "filters": (*lanes, kinds),
     }
     problems = [
-        _Problem(len(grid) != 2 or 0 in grid, "tiles that are no rectangle of PEs"),
-        _Problem(not _holds_numbers(image.tiles), "tiles that are no whole numbers"),
+        (len(grid) != 2 or 0 in grid, "tiles that are no rectangle of PEs"),
+        (not _holds_numbers(image.tiles), "tiles that are no whole numbers"),
         *(
-            _Problem(
+            (
                 getattr(image, name).shape != shape or not _holds_numbers(getattr(image, name)),
                 f"{name} of shape {getattr(image, name).shape}; {shape} integers were expected",
             )
             for name, shape in shapes.items()
         ),
-        _Problem(
+        (
             image.routed.shape != lanes or image.routed.dtype != np.bool_,
             f"routed of shape {image.routed.shape}; {lanes} truth values were expected",
         ),
-        _Problem(
-            _beyond(image.tiles, (-1, len(image.programs) - 1)), "PEs whose program is not there"
-        ),
-        _Problem(
+        (_beyond(image.tiles, (-1, len(image.programs) - 1)), "PEs whose program is not there"),
+        (
             _beyond(np.array([*image.streams], np.int64), (0, COLORS - 1)),
             f"streams on other colors than 0 to {COLORS - 1}",
         ),
@@ -156,9 +130,9 @@ def check_image(image: Image) -> None:
 
 
 def _refuse(name: str, problems: Iterator[_Problem]) -> None:
-    for problem in problems:
-        if problem.wrong:
-            raise CompileError(f"{name}: the compiled code has {problem.what}")
+    for wrong, what in problems:
+        if wrong:
+            raise CompileError(f"{name}: the compiled code has {what}")
 
 
 def _holds_numbers(array: np.ndarray) -> bool:
@@ -174,82 +148,78 @@ def _is_table(array: np.ndarray, columns: int) -> bool:
 
 
 def _arrays(program: Program) -> Iterator[_Problem]:
-    yield _Problem(not _is_table(program.code, 5), "instructions that are not five whole numbers")
+    yield (not _is_table(program.code, 5), "instructions that are not five whole numbers")
     lines = program.lines
     wrong = not _is_table(lines, 2) or len(lines) != len(program.code)
-    yield _Problem(wrong, "other than one line of source for each instruction")
-    yield _Problem(_beyond(lines[:, 0], (0, len(program.files) - 1)), "lines of unknown files")
+    yield (wrong, "other than one line of source for each instruction")
+    yield (_beyond(lines[:, 0], (0, len(program.files) - 1)), "lines of unknown files")
     memory = program.memory
-    yield _Problem(memory.ndim != 1 or memory.dtype != np.uint8, "memory that is not bytes")
-    yield _Problem(program.blocked.shape != (len(Gate),), f"other than {len(Gate)} words of gates")
+    yield (memory.ndim != 1 or memory.dtype != np.uint8, "memory that is not bytes")
+    yield (program.blocked.shape != (len(Gate),), f"other than {len(Gate)} words of gates")
     for name, most in ENTRIES.items():
         values = np.asarray(getattr(program, name))
         wrong = values.ndim != 1 or len(values) > most or not _holds_numbers(values)
-        yield _Problem(
-            wrong, f"{name} of shape {values.shape}; at most {most} whole numbers were expected"
-        )
-    for name in _RANGES:
+        yield (wrong, f"{name} of shape {values.shape}; at most {most} whole numbers were expected")
+    for name in _TABLES:
         table = program.tables.get(name, np.zeros(0))
-        yield _Problem(
+        yield (
             not _is_table(table, len(COLUMNS[name])),
             f"{name} of shape {table.shape}; {len(COLUMNS[name])} columns were expected",
         )
-    yield _Problem(len(program.tables.get("queues", ())) > 2 * _QUEUES, "more than 16 queues")
+    yield (len(program.tables.get("queues", ())) > 2 * _QUEUES, "more than 16 queues")
 
 
 def _tables(program: Program) -> Iterator[_Problem]:
-    for name, columns in _RANGES.items():
-        for column, ends in columns.items():
-            values = program.tables[name][:, COLUMNS[name].index(column)]
-            what = f"{column} of {name} outside of {ends[0]} to {ends[1]}"
-            yield _Problem(_beyond(values, ends), what)
-        for action in set(columns) & {"action", "control_action"}:
-            table, target = program.tables[name], action.replace("action", "target")
-            acts = table[:, COLUMNS[name].index(action)] > Action.NONE
-            targets = table[acts, COLUMNS[name].index(target)]
-            yield _Problem(_beyond(targets, (0, 31)), f"{action} of {name} without a {target}")
+    for name in _TABLES:
+        columns = dict(zip(COLUMNS[name], program.tables[name].T, strict=True))
+        for column, values in columns.items():
+            ends = _RANGES.get(f"{name}.{column}") or _RANGES.get(column)
+            if ends:
+                what = f"{column} of {name} outside of {ends[0]} to {ends[1]}"
+                yield _beyond(values, ends), what
+        for action in columns.keys() & {"action", "control_action"}:
+            target = action.replace("action", "target")
+            acts = columns[action] > Action.NONE
+            yield _beyond(columns[target][acts], (0, 31)), f"{action} of {name} without a {target}"
     fifos = program.tables["fifos"][:, :2].astype(np.int64)
     beyond = _beyond(fifos.sum(axis=1), (0, len(program.memory)))
-    yield _Problem(beyond, "a FIFO outside of the memory")
+    yield (beyond, "a FIFO outside of the memory")
     sizes = np.maximum(program.tables["shapes"][:, :4].astype(np.float64), 1).prod(axis=1)
-    yield _Problem(_beyond(sizes, (0, _MOST)), "a shape of more elements than are counted")
-    yield _Problem(not 0 <= program.frame <= _MOST_REGISTERS, "frames of no or too many registers")
+    yield (_beyond(sizes, (0, _MOST)), "a shape of more elements than are counted")
+    yield (not 0 <= program.frame <= _MOST_REGISTERS, "frames of no or too many registers")
 
 
 def _code(program: Program) -> Iterator[_Problem]:
     code, tables = program.code.astype(np.int64), program.tables
     op, kind, (a, b, c) = code[:, 0], code[:, 1], code[:, 2:].T
-    yield _Problem(_beyond(op, (0, len(Op) - 1)), f"operation codes outside of 0..{len(Op) - 1}")
+    yield (_beyond(op, (0, len(Op) - 1)), f"operation codes outside of 0..{len(Op) - 1}")
     operands = np.where(_NAMED[op], code[:, 2:], 0)
     least = np.array([[-(letter in _NULLABLE.get(o, "")) for letter in "abc"] for o in Op])[op]
-    yield _Problem(_beyond(operands, (-1, _MOST_REGISTERS - 1)), "a register beyond 65535")
-    yield _Problem(bool((operands < least).any()), "a negative register")
-    yield _Problem(bool(((kind < 0) | (kind >= _TYPED[op])).any()), "a type that there is not")
+    yield (_beyond(operands, (-1, _MOST_REGISTERS - 1)), "a register beyond 65535")
+    yield (bool((operands < least).any()), "a negative register")
+    yield (bool(((kind < 0) | (kind >= _TYPED[op])).any()), "a type that there is not")
     jumps = np.isin(op, _JUMPS)
     entries = [np.asarray(getattr(program, name)) for name in ENTRIES]
     starts = [program.start, *program.functions.values()]
     targets = np.concatenate([a[jumps], *entries, np.array(starts, np.int64)])
-    yield _Problem(_beyond(targets, (-_MOST, len(code) - 1)), "a jump behind the end")
-    yield _Problem(_beyond(a[jumps], (0, _MOST)), "a jump before the start")
+    yield (_beyond(targets, (-_MOST, len(code) - 1)), "a jump behind the end")
+    yield (_beyond(a[jumps], (0, _MOST)), "a jump before the start")
     without_end = len(code) and op[-1] not in _LAST
-    yield _Problem(bool(without_end), "no end behind its last instruction")
+    yield (bool(without_end), "no end behind its last instruction")
     for one, table in _ROWS.items():
         beyond = _beyond(a[op == one], (0, len(tables[table]) - 1))
-        yield _Problem(beyond, f"{one.name} of a row that {table} does not have")
+        yield (beyond, f"{one.name} of a row that {table} does not have")
     ids = tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")].astype(np.int64)
     last = int(ids.max(initial=-1))
     read = np.isin(op, (Op.DSR_GET, Op.DSR_BASE))
-    yield _Problem(_beyond(b[read], (0, last)), "a DSR that nothing is loaded into")
+    yield (_beyond(b[read], (0, last)), "a DSR that nothing is loaded into")
     calls = op == Op.INTRINSIC
-    typed = (
-        (op == Op.CAST)
-        | (calls & (kind < Intrinsic.RANDOM16))
-        | (calls & (kind == Intrinsic.PRINT))
-    )
-    yield _Problem(_beyond(c[typed], (0, len(Type) - 1)), "a type that there is not")
+    of_type = (kind < Intrinsic.RANDOM16) | (kind == Intrinsic.PRINT)
+    typed = (op == Op.CAST) | (calls & of_type)
+    yield (_beyond(c[typed], (0, len(Type) - 1)), "a type that there is not")
     waits = op == Op.WAIT
-    yield _Problem(_beyond(a[waits], _THREAD), "a wait for a microthread that there is not")
-    yield _Problem(_beyond(c[waits], (0, _MOST_CYCLES)), "a wait of too many cycles")
+    yield (_beyond(a[waits], _RANGES["thread"]), "a wait for a microthread that there is not")
+    yield (_beyond(c[waits], (0, _MOST_CYCLES)), "a wait of too many cycles")
     fifo = calls & (kind == Intrinsic.FIFO_LENGTH)
-    yield _Problem(_beyond(c[fifo], (0, _MOST)), "a length of a FIFO in no register")
-    yield _Problem(_beyond(c[op == Op.MOVE], (0, _MOST)), "a negative number of bytes")
+    yield (_beyond(c[fifo], (0, _MOST)), "a length of a FIFO in no register")
+    yield (_beyond(c[op == Op.MOVE], (0, _MOST)), "a negative number of bytes")

@@ -28,22 +28,8 @@ __all__ = [
 DEEPEST_CALL = 64  # calls within each other
 
 
-class Type(enum.IntEnum):
-    """Types of scalars; in memory a bool takes 16 bits, a descriptor 64."""
-
-    I8 = 0
-    I16 = 1
-    I32 = 2
-    I64 = 3
-    U8 = 4
-    U16 = 5
-    U32 = 6
-    U64 = 7
-    F16 = 8
-    F32 = 9
-    BOOL = 10
-
-
+# Types of scalars; in memory a bool takes 16 bits, a descriptor 64.
+Type = enum.IntEnum("Type", "I8 I16 I32 I64 U8 U16 U32 U64 F16 F32 BOOL", start=0)
 BYTES = (1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2)  # in memory, by Type
 
 
@@ -109,23 +95,11 @@ class Op(enum.IntEnum):
 
 
 # Instructions with an effect outside of the task: the cycles of those before are paid first.
-VISIBLE = frozenset(
-    {
-        Op.ACTIVATE,
-        Op.BLOCK,
-        Op.UNBLOCK,
-        Op.LOAD_DSR,
-        Op.DSR_BASE,
-        Op.OPERATE,
-        Op.RECEIVE,
-        Op.SEND,
-        Op.CONFIG_GET,
-        Op.CONFIG_SET,
-        Op.INTRINSIC,
-        Op.FAULT,
-        Op.WAIT,
-    }
-)
+_VISIBLE = """
+ACTIVATE BLOCK UNBLOCK LOAD_DSR DSR_BASE OPERATE RECEIVE SEND CONFIG_GET CONFIG_SET INTRINSIC FAULT
+WAIT
+"""
+VISIBLE = frozenset(Op[name] for name in _VISIBLE.split())
 
 
 class Intrinsic(enum.IntEnum):
@@ -204,62 +178,20 @@ class Operand(enum.IntEnum):
     POINTER = 7  # to one element, read and written anew for each
 
 
-class DsdOp(enum.IntEnum):
-    """Operations on descriptors, named as the builtins are, with what each element computes.
-
-    The last letters are the element types: s f32, h f16, hs f16 read and f32 written; mov16 to
-    popcnt have 16 bits, mov32 32. MAC is ``d = src0 + src1 * scalar``, rounded twice.
+# Operations on descriptors, named as the builtins are, with what each element computes. The last
+# letters are the element types: s f32, h f16, hs f16 read and f32 written; mov16 to popcnt have 16
+# bits, mov32 32. MAC is ``d = src0 + src1 * scalar``, rounded twice. ADD32 to MAX32 are a
+# `Layout`'s, of integers without a sign; CSL has none of them.
+DsdOp = enum.IntEnum(
+    "DsdOp",
     """
-
-    FADDS = 0
-    FSUBS = 1
-    FMULS = 2
-    FMAXS = 3
-    FADDH = 4
-    FSUBH = 5
-    FMULH = 6
-    FMAXH = 7
-    FADDHS = 8
-    FMACS = 9
-    FMACH = 10
-    FMACHS = 11
-    FMOVS = 12
-    FMOVH = 13
-    MOV16 = 14
-    MOV32 = 15
-    FNEGS = 16
-    FNEGH = 17
-    FABSS = 18
-    FABSH = 19
-    FS2H = 20
-    FH2S = 21
-    FS2XP16 = 22
-    FH2XP16 = 23
-    XP162FS = 24
-    XP162FH = 25
-    ADD16 = 26
-    ADDC16 = 27
-    SUB16 = 28
-    AND16 = 29
-    OR16 = 30
-    XOR16 = 31
-    SLL16 = 32
-    SLR16 = 33
-    SAR16 = 34
-    CLZ = 35
-    CTZ = 36
-    POPCNT = 37
-    FNORMS = 38
-    FNORMH = 39
-    FSCALES = 40
-    FSCALEH = 41
-    DFILT = 42
-    ADD32 = 43  # so to MAX32: a `Layout`'s, of integers without a sign; CSL has none of them
-    SUB32 = 44
-    MUL32 = 45
-    MAC32 = 46
-    MAX32 = 47
-
+    FADDS FSUBS FMULS FMAXS FADDH FSUBH FMULH FMAXH FADDHS FMACS FMACH FMACHS FMOVS FMOVH MOV16
+    MOV32 FNEGS FNEGH FABSS FABSH FS2H FH2S FS2XP16 FH2XP16 XP162FS XP162FH ADD16 ADDC16 SUB16 AND16
+    OR16 XOR16 SLL16 SLR16 SAR16 CLZ CTZ POPCNT FNORMS FNORMH FSCALES FSCALEH DFILT
+    ADD32 SUB32 MUL32 MAC32 MAX32
+    """,
+    start=0,
+)
 
 # Word addresses of configuration registers, one per color or queue; the layout of the first two
 # is WSE-2's and serves for both machines. Pop modes: 0 never, 1 always, 2 on advance, 3 on advance

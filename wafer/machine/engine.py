@@ -13,7 +13,7 @@ from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.base import Print, Rectangle, Status, WaferMachine
 from wafer.machine.codes import Op
-from wafer.machine.image import Image
+from wafer.machine.image import Image, Program
 from wafer.machine.library import available, how_to_build, machine_library
 from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
@@ -61,106 +61,96 @@ class Machine(WaferMachine):
         self._calls: list[tuple[Rectangle, str]] = []
         self._recorded = None if record is None else settings_of(record, image)
         if self._recorded is not None:
-            self._library.csl_record(self._machine, self._recorded.ctypes.data)
+            self._c("record", self._recorded)
         for number, program in enumerate(image.programs if check_bounds else ()):
             spans = [(s.address, s.address + s.bytes) for s in program.symbols.values()]
             rows = np.array(spans, np.int32).reshape(-1, 2)
-            self._library.csl_check_bounds(self._machine, number, rows.ctypes.data, len(rows))
+            self._c("check_bounds", number, rows, len(rows))
+
+    def _c(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the library; arrays go by their address."""
+        at = (one.ctypes.data if isinstance(one, np.ndarray) else one for one in arguments)
+        return getattr(self._library, f"csl_{name}")(self._machine, *at)
 
     @property
     def cycle(self) -> int:
-        """See ``WaferMachine``."""
-        return self._library.csl_cycle(self._machine)
+        return self._c("cycle")
 
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
-        """See ``WaferMachine``."""
-        return Status(self._library.csl_run(self._machine, most_cycles, self._threads))
+        return Status(self._c("run", most_cycles, self._threads))
 
     @property
     def fault(self) -> str:
-        """See ``WaferMachine``."""
         numbers = np.zeros(6, np.int64)
-        self._library.csl_fault(self._machine, numbers.ctypes.data)
+        self._c("fault", numbers)
         return fault_message(self.image, numbers.tolist()) if numbers[0] else ""
 
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
-        count = len(arguments)
-        if self._library.csl_launch(self._machine, cell, entry, arguments.ctypes.data, count):
+        if self._c("launch", cell, entry, arguments, len(arguments)):
             return ""
-        return f"was given {count} arguments, more than it has registers for"
+        return f"was given {len(arguments)} arguments, more than it has registers for"
 
     def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
-        """See ``WaferMachine``."""
         super().launch(rectangle, function, words)
         self._calls.append((rectangle, function))
 
     def _has_command(self, cell: int) -> bool:
-        return self._library.csl_has_command(self._machine, cell)
+        return self._c("has_command", cell)
 
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
     ) -> None:
-        """See ``WaferMachine``."""
         words = np.ascontiguousarray(words, np.uint32)
         flags = np.ascontiguousarray(controls, np.uint8)
-        where = self._port(color, port)
-        if not self._library.csl_enter(*where, words.ctypes.data, flags.ctypes.data, len(words)):
+        if not self._c("enter", *self._port(color, port), words, flags, len(words)):
             self._refuse_port(color, port)
 
     def open(self, color: int, port: tuple[int, int, str]) -> None:
-        """See ``WaferMachine``."""
-        if not self._library.csl_open(*self._port(color, port)):
+        if not self._c("open", *self._port(color, port)):
             self._refuse_port(color, port)
 
     def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        """See ``WaferMachine``."""
         where = self._port(color, port)
-        out = np.zeros(self._library.csl_left(*where, None, 0), np.uint32)
-        self._library.csl_left(*where, out.ctypes.data, len(out))
+        out = np.zeros(self._c("left", *where, None, 0), np.uint32)
+        self._c("left", *where, out, len(out))
         return out
 
-    def _port(self, color: int, port: tuple[int, int, str]) -> tuple[Any, int, int, int]:
+    def _port(self, color: int, port: tuple[int, int, str]) -> tuple[int, int, int]:
         x, y, side = port
-        return self._machine, self._cell(x, y), color, PORTS.index(side)
+        return self._cell(x, y), color, PORTS.index(side)
 
     def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
-        at = self._machine, cell, address, data.nbytes, data.ctypes.data, int(write)
-        return 0 <= address < 1 << 32 and bool(self._library.csl_copy(*at))
+        copied = 0 <= address < 1 << 32
+        return copied and bool(self._c("copy", cell, address, data.nbytes, data, int(write)))
 
     def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
-        at, count = content.ctypes.data, content.shape[1]
-        self._library.csl_memories(self._machine, program, count, at, int(write))
+        self._c("memories", program, content.shape[1], content, int(write))
 
     @property
     def worked(self) -> tuple[np.ndarray, np.ndarray]:
-        """See ``WaferMachine``."""
         numbers = np.zeros((self._height, self._width, 2), np.int64)
-        self._library.csl_worked(self._machine, numbers.ctypes.data)
+        self._c("worked", numbers)
         return numbers[..., 0], numbers[..., 1]
 
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        """See ``WaferMachine``."""
         super().inject(color, x, y, words)
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
         cell = self._cell(x, y)
-        self._library.csl_inject(self._machine, cell, color, words.ctypes.data, len(words))
+        self._c("inject", cell, color, words, len(words))
 
     def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        """See ``WaferMachine``."""
         cell = self._cell(x, y)
-        there = self._library.csl_collectable(self._machine, cell, color)
+        there = self.collectable(color, x, y)
         out = np.zeros(there if most is None else min(there, most), np.uint32)
-        self._library.csl_collect(self._machine, cell, color, out.ctypes.data, len(out))
+        self._c("collect", cell, color, out, len(out))
         return out
 
     def collectable(self, color: int, x: int, y: int) -> int:
-        """See ``WaferMachine``."""
-        return self._library.csl_collectable(self._machine, self._cell(x, y), color)
+        return self._c("collect", self._cell(x, y), color, None, 0)
 
     def waiting(self) -> list[Waiting]:
-        """See ``WaferMachine``."""
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
-        count = self._library.csl_waiting(self._machine, rows.ctypes.data, len(rows))
+        count = self._c("waiting", rows, len(rows))
         return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
 
     def _called(self, x: int, y: int) -> list[str]:
@@ -169,77 +159,63 @@ class Machine(WaferMachine):
 
     @property
     def prints(self) -> list[Print]:
-        """See ``WaferMachine``."""
-        out = []
-        cycle, cell, length = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int64()
-        refer = ctypes.byref
-        for k in range(self._library.csl_prints(self._machine)):
-            text = self._library.csl_print(
-                self._machine, k, refer(cycle), refer(cell), refer(length)
-            )
-            line = ctypes.string_at(text, length.value).decode("latin-1")
-            y, x = divmod(cell.value, self._width)
-            out.append(Print(cycle.value, x, y, line))
+        out, numbers = list[Print](), np.zeros(3, np.int64)
+        for k in range(self._c("prints")):
+            text = self._c("print", k, numbers)
+            cycle, cell, length = numbers.tolist()
+            y, x = divmod(cell, self._width)
+            out.append(Print(cycle, x, y, ctypes.string_at(text, length).decode("latin-1")))
         return out
+
+    def _work(self) -> Iterator[tuple[Program, np.ndarray]]:
+        """Each program, and [instructions, columns of WORK] of it."""
+        for k, program in enumerate(self.image.programs):
+            work = np.zeros((len(program.code), len(WORK)), np.int64)
+            self._c("work", k, work)
+            yield program, work
 
     @property
     def scalar_share(self) -> float:
-        """See ``WaferMachine``."""
         scalar = total = 0
-        for code, cycles in self._cycles_by_instruction():
-            total += int(cycles.sum())
-            scalar += int(cycles[code[:, 0] != Op.OPERATE].sum())
+        for program, work in self._work():
+            total += int(work[:, 0].sum())
+            scalar += int(work[program.code[:, 0] != Op.OPERATE, 0].sum())
         return scalar / total if total else 0.0
-
-    def _cycles_by_instruction(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The code of each program, and the cycles of its instructions."""
-        for k, program in enumerate(self.image.programs):
-            cycles = np.zeros(len(program.code), np.int64)
-            self._library.csl_profile(self._machine, k, cycles.ctypes.data)
-            yield program.code, cycles
 
     @property
     def counts(self) -> Counts:
-        """See ``WaferMachine``."""
         total = Counts(hops=int(self.links[..., :4].sum(dtype=np.int64)))
-        counted = self._cycles_by_instruction()
-        for k, (program, (_, cycles)) in enumerate(zip(self.image.programs, counted, strict=True)):
-            work = np.zeros((len(program.code), len(WORK)), np.int64)
-            self._library.csl_work(self._machine, k, work.ctypes.data)
-            total = total.plus(counts_of(program, self.image.arch, cycles, work))
+        for program, work in self._work():
+            total = total.plus(counts_of(program, self.image.arch, work))
         return total
 
     @property
     def profile(self) -> dict[tuple[str, int], int]:
-        """See ``WaferMachine``."""
         out: dict[tuple[str, int], int] = {}
-        counted = self._cycles_by_instruction()
-        for program, (_, cycles) in zip(self.image.programs, counted, strict=True):
-            for pc in np.flatnonzero(cycles):
+        for program, work in self._work():
+            for pc in np.flatnonzero(work[:, 0]):
                 file, line = program.lines[pc]
                 place = program.files[file], int(line)
-                out[place] = out.get(place, 0) + int(cycles[pc])
+                out[place] = out.get(place, 0) + int(work[pc, 0])
         return out
 
     @property
     def trace(self) -> Trace:
-        """See ``WaferMachine``."""
         if self._recorded is None:
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"
             )
         numbers = np.zeros(3, np.int64)
-        self._library.csl_recorded(self._machine, numbers.ctypes.data)
+        self._c("recorded", numbers)
         count, every, full = numbers.tolist()
         width, height, windows = self._recorded[[2, 3, 7]].tolist()
         events, links = events_of(count), np.zeros((windows, height, width, 5), np.uint32)
-        self._library.csl_recording(self._machine, events.ctypes.data, links.ctypes.data)
+        self._c("recording", events, links)
         now = {"every": every, "cycle": self.cycle, "full": full}
         return trace_of(self.image, self._recorded, events, links, **now)
 
     @property
     def links(self) -> np.ndarray:
-        """See ``WaferMachine``."""
         count = self._height * self._width * 5
-        at = ctypes.cast(self._library.csl_links(self._machine), ctypes.POINTER(ctypes.c_uint32))
+        at = ctypes.cast(self._c("links"), ctypes.POINTER(ctypes.c_uint32))
         return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()

@@ -78,55 +78,34 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The code of a PE, shared by all PEs with the same file and parameters.
+    """The code of a PE, shared by all PEs with the same file and parameters."""
 
-    Attributes:
-        name: its file, for messages.
-        code: [instructions, 5] int32.
-        lines: [instructions, 2] int32; index into ``files`` and line.
-        files: names of the source files.
-        messages: of faults.
-        memory: uint8; the SRAM at the start, as long as what the program declares.
-        tables: by the names in COLUMNS but 'filters'.
-        local_tasks: [31] int32; first instruction of each, -1 for none.
-        data_tasks: [24] int32; by color (WSE-2) or input queue (WSE-3). r[0] is the wavelet.
-        control_tasks: [64] int32; r[0] is the wavelet.
-        teardown_handlers: [24] int32; by color.
-        empty_handlers: [8] int32; by output queue.
-        start: first instruction of what runs before any task, -1 for none.
-        active: bits of local tasks.
-        high: bits of tasks' ids that begin before others.
-        waits: whether its waits are all that its code costs: loading operands, starting tasks and
-            banks included. A ``Layout``'s, whose overheads were fitted to whole programs.
-        blocked: [5] int32 bits; by Gate.
-        functions: exported name -> first instruction; r[0], r[1], … are the arguments.
-        symbols: name -> global.
-        exports: name -> what the layout exports under it, if that is a variable.
-        frame: most registers that calls need at once.
-        tasks: name of a task -> its first instruction.
-    """
-
-    name: str
-    code: np.ndarray
-    lines: np.ndarray
-    files: tuple[str, ...]
-    messages: tuple[str, ...]
-    memory: np.ndarray
-    tables: dict[str, np.ndarray]
-    local_tasks: np.ndarray
+    name: str  #: its file, for messages
+    code: np.ndarray  #: [instructions, 5] int32
+    lines: np.ndarray  #: [instructions, 2] int32; index into files, and line
+    files: tuple[str, ...]  #: of source
+    messages: tuple[str, ...]  #: of faults
+    memory: np.ndarray  #: uint8; the SRAM at the start, as long as what the program declares
+    tables: dict[str, np.ndarray]  #: by the names in COLUMNS but 'filters'
+    local_tasks: np.ndarray  #: [31] int32; first instruction of each, -1 for none
+    #: [24] int32; by color (WSE-2) or input queue (WSE-3). r[0] is the wavelet, as in the next ones
     data_tasks: np.ndarray
-    control_tasks: np.ndarray
-    teardown_handlers: np.ndarray
-    empty_handlers: np.ndarray
-    start: int
-    active: int
-    blocked: np.ndarray
+    control_tasks: np.ndarray  #: [64] int32
+    teardown_handlers: np.ndarray  #: [24] int32; by color
+    empty_handlers: np.ndarray  #: [8] int32; by output queue
+    start: int  #: first instruction of what runs before any task, -1 for none
+    active: int  #: bits of local tasks
+    blocked: np.ndarray  #: [5] int32 bits; by Gate
+    #: exported name -> first instruction; r[0], r[1], … are the arguments
     functions: dict[str, int]
-    symbols: dict[str, Symbol]
-    exports: dict[str, Symbol]
-    frame: int
+    symbols: dict[str, Symbol]  #: by name
+    exports: dict[str, Symbol]  #: name -> what the layout exports under it, if that is a variable
+    frame: int  #: most registers that calls need at once
+    #: name of a task -> its first instruction
     tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
-    high: int = 0
+    high: int = 0  #: bits of tasks' ids that begin before others
+    #: whether its waits are all that its code costs: loading operands, starting tasks and banks
+    #: included. A ``Layout``'s, whose overheads were fitted to whole programs
     waits: bool = False
 
 

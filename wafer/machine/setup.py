@@ -13,9 +13,25 @@ from wafer.machine.costs import ARCHS, Arch
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["banks_of", "colors_of", "costs_of", "lay_out", "widths_of"]
+__all__ = ["WIDTHS", "banks_of", "colors_of", "costs_of", "filters_of", "lay_out", "widths_of"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
+
+
+def _widths() -> np.ndarray:
+    """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar."""
+    out = np.full((len(DsdOp), 4), 2, np.int32)
+    singles = "FADDS FSUBS FMULS FMAXS FMACS FMOVS MOV32 FNEGS FABSS FNORMS DFILT"
+    singles += " ADD32 SUB32 MUL32 MAC32 MAX32"
+    out[[DsdOp[name] for name in singles.split()]] = 4
+    out[DsdOp.FADDHS], out[DsdOp.FMACHS] = (4, 2, 4, 2), (4, 4, 2, 2)
+    out[[DsdOp.FS2H, DsdOp.FS2XP16]] = 2, 4, 4, 4
+    out[[DsdOp.FH2S, DsdOp.XP162FS]] = 4, 2, 2, 2
+    out[DsdOp.FSCALES] = 4, 4, 2, 2
+    return out
+
+
+WIDTHS = _widths()
 
 
 def _flat(values: object) -> np.ndarray:
@@ -57,17 +73,15 @@ def _program(program: Program, arch: str) -> list[np.ndarray]:
 
 def colors_of(image: Image) -> list[int]:
     """Colors that anything names, ascending, with the partners of those that are swapped."""
-    used = set(image.streams)
-    used |= {int(c) for c in np.flatnonzero(np.asarray(image.routed).any(axis=(0, 1)))}
+    swapped = (np.asarray(image.colors) & 0xC00).any(axis=(0, 1))
+    named = [[*image.streams], np.flatnonzero(np.asarray(image.routed).any(axis=(0, 1)))]
     for program in image.programs:
-        used |= {int(c) for c in program.tables["queues"][:, 0] if c >= 0}
-        used |= {int(c) for c in program.tables["fabrics"][:, 2] if c >= 0}
-        used |= {int(c) for c in np.flatnonzero(np.asarray(program.teardown_handlers) >= 0)}
+        named += [program.tables["queues"][:, 0], program.tables["fabrics"][:, 2]]
+        named.append(np.flatnonzero(np.asarray(program.teardown_handlers) >= 0))
         if image.arch == "wse2":
-            used |= {int(c) for c in np.flatnonzero(np.asarray(program.data_tasks) >= 0)}
-    swapped = np.flatnonzero((np.asarray(image.colors) & 0xC00).any(axis=(0, 1)))
-    used |= {int(c) ^ 1 for c in swapped}
-    return sorted(used)
+            named.append(np.flatnonzero(np.asarray(program.data_tasks) >= 0))
+    named.append(np.flatnonzero(swapped) ^ 1)
+    return sorted({int(color) for colors in named for color in colors if color >= 0})
 
 
 def widths_of(arch: str) -> np.ndarray:
@@ -101,8 +115,27 @@ def _costs(image: Image) -> list[np.ndarray]:
     fixed = [int(image.arch == "wse3"), *starts]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     memory = [*arch.stride_widths, *banks_of(image)]
-    parts = (fixed, widths_of(image.arch), memory, depths, streams)
+    parts = (fixed, WIDTHS, widths_of(image.arch), memory, depths, streams)
     return [_flat(part) for part in parts]
+
+
+def filters_of(image: Image, colors: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the filters that there are, and where; many PEs share one.
+
+    Args:
+        image: compiled.
+        colors: in use.
+
+    Returns:
+        [F, columns] int32; [PEs, colors] the row of each, -1 for none.
+    """
+    on = image.filters[..., colors, 0].reshape(image.tiles.size, len(colors)) != 0
+    cells, slots = np.nonzero(on)
+    rows = image.filters.reshape(len(on), COLORS, -1)[cells, np.array(colors, int)[slots]]
+    kinds, kind = np.unique(rows, axis=0, return_inverse=True)
+    which = np.full(on.shape, -1)
+    which[on] = kind.reshape(-1)
+    return kinds, which
 
 
 def lay_out(image: Image) -> np.ndarray:
@@ -114,20 +147,13 @@ def lay_out(image: Image) -> np.ndarray:
     if image.arch not in ARCHS:
         raise CompileError(f"arch {image.arch!r}; there are {', '.join(ARCHS)}")
     check_image(image)
-    height, width = image.tiles.shape
     colors = colors_of(image)
-    filtered = np.argwhere(np.asarray(image.filters)[..., colors, 0] != 0)
-    rows = np.array([image.filters[y, x, colors[slot]] for y, x, slot in filtered], np.int32)
-    kinds, kind = np.unique(
-        rows.reshape(-1, len(COLUMNS["filters"])), axis=0, return_inverse=True
-    )  # many PEs share one
-    at = [
-        [y * width + x, slot, k] for (y, x, slot), k in zip(filtered, kind.reshape(-1), strict=True)
-    ]
+    kinds, which = filters_of(image, colors)
+    cells, slots = np.nonzero(which >= 0)
     words = lambda table: np.asarray(table)[..., colors].astype(np.uint32) & 0xFFFF
     registers = words(image.colors) | words(image.switches) << 16
     parts = [
-        _flat([height, width, image.edges]),
+        _flat([*image.tiles.shape, image.edges]),
         *_costs(image),
         *_rows(np.array(colors)),
         *_rows(kinds),
@@ -135,6 +161,6 @@ def lay_out(image: Image) -> np.ndarray:
         *(part for program in image.programs for part in _program(program, image.arch)),
         *_rows(image.tiles.reshape(-1)),
         registers.view(np.int32).reshape(-1),
-        *_rows(np.array(at, np.int32).reshape(-1, 3)),
+        *_rows(np.stack([cells, slots, which[cells, slots]], axis=1)),
     ]
     return np.ascontiguousarray(np.concatenate(parts))

@@ -93,6 +93,17 @@ def test_other_instruction_sets_give_the_same_results(target):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "baseline"])
+def test_products_of_other_instruction_sets(target):
+    products = str(pathlib.Path(__file__).with_name("test_kernels.py"))
+    chosen = "autodiff or whole_panels or share_their_inputs"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-k", chosen, products]
+    env = os.environ | {"WAFER_NATIVE": target}
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout
+
+
+@pytest.mark.slow
 def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
     env = os.environ | {"CXX": "/bin/false", "CC": "/bin/false"}
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path)]

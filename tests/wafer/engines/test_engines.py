@@ -27,7 +27,6 @@ HOMONYMS = {
     "wafer/compiler/experiment.py": "fabric",
     "wafer/csl/semantics/compile.py": "fabric",
     "wafer/csl/semantics/builtins/general.py": "fabric",
-    "wafer/fabric/native/__init__.py": "fabric",
 }
 
 

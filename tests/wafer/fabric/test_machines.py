@@ -1,4 +1,4 @@
-"""One program on both machines, C++ and JAX; which of them runs it; the planes' own checks."""
+"""One program on both machines, C++ and JAX; which of them runs it."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -9,8 +9,7 @@ from helpers.fabric_rows import ROW, random_row
 
 from wafer import fabric
 from wafer.errors import CompileError
-from wafer.fabric import native, simulator
-from wafer.fabric.engines import planar
+from wafer.fabric import simulator
 from wafer.fabric.library import lowering
 
 LIMIT = 400
@@ -74,20 +73,3 @@ def test_machines_are_chosen_by_name(monkeypatch):
         fabric.simulate(program, implementation="native")
     with pytest.raises(fabric.FabricError, match="the JAX machine records nothing"):
         fabric.trace.record(program)
-
-
-@pytest.mark.native
-def test_timing_programs_that_lead_out_of_their_arrays():
-    program, _ = fabric_rules.CASES["one_hop"]
-    header, words = native.prepare_words(*planar.plane_program(program))
-    for at, value, message in (
-        (0, 0, "rows is 0; it must lie in 1 to"),
-        (2, 25, "the number of colors is 25; it must lie in 0 to 24"),
-        (len(header) - 1, 9, r"color \(second\) is 9"),
-    ):
-        wrong = header.copy()
-        wrong[at] = value
-        with pytest.raises(Exception, match=f"timing plane: .*{message}"):
-            native.run_words(wrong, words)
-    with pytest.raises(Exception, match=r"the masks: .* elements; the header says"):
-        native.run_words(header, words[1:])

@@ -156,7 +156,7 @@ def test_weights_never_leave_their_rectangle():
     east, west = np.asarray(end.links)[[1, 0], :, first.x + first.width].sum(axis=1)
     assert east == west == words + control
     assert first.x + first.width < second.x  # the column between the two
-    held = {name: words for name, _, words, _ in net.program.meta.arrays}
+    held = {array.name: array.words for array in net.program.arrays}
     assert net.shares[0].turned
     assert held["fc_0/weights"] == 3 * 2 + 2  # 3 inputs of a row, 2 outputs of a column, 2 biases
     assert report.busy.shape == state.shape[1:]
@@ -538,5 +538,5 @@ def test_a_deep_net_shares_colors():
     """Ten layers in a row: a stream takes a second color where one is left."""
     rectangles = [(3 * i, 0, 2, 2) for i in range(10)]
     net, tree, masks = stack((5, *[4] * 9, 3), rectangles, batch=2, micro_batches=2)
-    assert len(net.program.meta.colors) <= WSE2.colors - len(WSE2.memcpy_colors)
+    assert len(net.program.colors) <= WSE2.colors - len(WSE2.memcpy_colors)
     check_steps(net, tree, masks, steps=1)

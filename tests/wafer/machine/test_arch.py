@@ -1,4 +1,4 @@
-"""Figures of the hardware: one table, which both front ends, machine and planes follow."""
+"""Figures of the hardware: one table, which both front ends and the machine follow."""
 
 import pathlib
 import re
@@ -25,8 +25,8 @@ def constants(header):
 
 @pytest.mark.parametrize("known", ARCHITECTURES.values(), ids=ARCHITECTURES)
 def test_headers_have_the_same_figures(known):
-    own, planes = constants("machine/native/program.h"), constants("fabric/native/words.h")
-    assert own["kColors"] == planes["kMaxColors"] == known.colors
+    own = constants("machine/native/program.h")
+    assert own["kColors"] == known.colors
     assert own["kPorts"] == len(PORTS)
     assert own["kQueues"] == len(known.input_depths) == len(known.output_depths)
     assert own["kThreads"] == known.threads

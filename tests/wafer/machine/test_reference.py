@@ -45,8 +45,8 @@ def agree(image, calls="", every=LIMIT):
         status = machine.run(every)
         state = compiled_run()(tables, state, every)
         assert int(state.cycle) == machine.cycle
-        assert int(state.fault.kind) == 0 or machine.fault
-        assert bool(machine.fault) == bool(int(state.fault.kind))
+        faulty = np.asarray(state.fault.kind).any()
+        assert bool(machine.fault) == faulty
         np.testing.assert_array_equal(
             np.asarray(state.links).reshape(height, width, 5), machine.links
         )
@@ -203,7 +203,7 @@ def test_completion_priorities_and_words_that_leave_agree(tmp_path):
 @pytest.mark.native
 def test_a_fault_stops_both(tmp_path):
     state = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
-    assert int(state.fault.kind) == wafer.machine.tools.reports.Fault.DIVISION
+    assert state.fault.kind.max() == wafer.machine.tools.reports.Fault.DIVISION
 
 
 @pytest.mark.parametrize(

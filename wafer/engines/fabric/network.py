@@ -318,10 +318,10 @@ def _bind_loss(
 
 def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
     """[n, H, W] float32 view of an array in all PEs."""
-    for array, base, words, _ in net.program.meta.arrays:
-        if array == name:
-            return memory[base : base + words].view(np.float32)
-    known = [array for array, *_ in net.program.meta.arrays]
+    for array in net.program.arrays:
+        if array.name == name:
+            return memory[array.first : array.first + array.words].view(np.float32)
+    known = [array.name for array in net.program.arrays]
     raise FabricError(f"array {name!r}: unknown; the program declares {known}")
 
 
@@ -360,8 +360,8 @@ def init(
     Raises:
         FabricError: an array of another shape.
     """
-    meta = net.program.meta
-    memory = np.zeros((meta.words, meta.height, meta.width), np.uint32)
+    program = net.program
+    memory = np.zeros((program.words, program.height, program.width), np.uint32)
     given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
     for array, values in given.items():
         _exchange(net, memory, _check_shapes(net, values), array, load=True)

@@ -1,8 +1,13 @@
-"""The numbers in a program's tables, by name."""
+"""Ports, commands and the registers of a router, in numbers."""
 
 import enum
 
-__all__ = ["TORN", "Command", "FilterKind", "Port"]
+from wafer.fabric.errors import RouteError
+
+__all__ = ["TORN", "Command", "Port", "position_code", "switch_register"]
+
+TORN = 1 << 14  # bit of a color register: in teardown
+_NO_POSITION, _POSITIONS = 5, 3  # of a switch, behind its first
 
 
 class Port(enum.IntFlag):
@@ -24,13 +29,30 @@ class Command(enum.IntEnum):
     TEARDOWN = 3
 
 
-class FilterKind(enum.IntEnum):
-    """Rule by which wavelets of a color reach the CE."""
+def position_code(before: int, now: int, place: str) -> int:
+    """Return the code of a switch position: its side's bit, and the port.
 
-    UNFILTERED = 0
-    COUNTER = 1
-    RANGE = 2
+    Args:
+        before: color register at the position before it.
+        now: at it.
+        place: PE and color, for messages.
+
+    Raises:
+        RouteError: a position that changes both sides, or names several ports.
+    """
+    changes = [(before ^ now) >> shift & 31 for shift in (0, 5)]
+    if all(changes):
+        raise RouteError(
+            f"{place}: a switch position changes rx and tx; the switch register has room for one"
+            " side: use two positions"
+        )
+    mask = now >> 5 & 31 if changes[1] else now & 31
+    if mask.bit_count() != 1:
+        raise RouteError(f"{place}: a switch position names {mask.bit_count()} ports; it has one")
+    return mask.bit_length() - 1 | 8 * bool(changes[1])
 
 
-# Switch position of a color in teardown: it is taken from nowhere and leaves nowhere.
-TORN = 255
+def switch_register(codes: list[int], current: int = 0, *, ring: bool = False) -> int:
+    """Return the switch register of its positions' codes behind the first."""
+    filled = codes + [_NO_POSITION] * (_POSITIONS - len(codes))
+    return current << 13 | ring << 12 | sum(code << 4 * k for k, code in enumerate(filled))

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.program.codes import Port
+from wafer.fabric.program.codes import Port, switch_register
 from wafer.fabric.program.pe import PeCode
-from wafer.fabric.program.routers import router_registers
 from wafer.fabric.program.tables import Program
 from wafer.machine.arch import ARCHITECTURES
-from wafer.machine.image import Image
+from wafer.machine.image import COLORS, COLUMNS, Image
 
 __all__ = ["Emitted", "PeGroup", "emit"]
 
@@ -44,28 +43,35 @@ def emit(program: Program) -> Emitted:
 
     Raises:
         FabricError: an operation, a task or a machine that the image has no room for.
-        RouteError: a switch position that changes both sides, or names several ports.
     """
-    meta = program.meta
-    if meta.spec.ramp_latency != ARCHITECTURES[meta.spec.name].ramp_latency:
+    spec, height, width = program.spec, program.height, program.width
+    if spec.ramp_latency != ARCHITECTURES[spec.name].ramp_latency:
         raise FabricError(
-            f"ramp_latency {meta.spec.ramp_latency}: the machine's is"
-            f" {ARCHITECTURES[meta.spec.name].ramp_latency}; count_cycles times other ones"
+            f"ramp_latency {spec.ramp_latency}: the machine's is"
+            f" {ARCHITECTURES[spec.name].ramp_latency}; count_cycles times other ones"
         )
-    color, switch, routed, filters = router_registers(program)
-    keys = _keys(program, color, switch)
-    kinds, tiles = np.unique(keys.reshape(-1, keys.shape[-1]), axis=0, return_inverse=True)
-    tiles = tiles.reshape(meta.height, meta.width).astype(np.int32)
+    shape = (height, width, COLORS)
+    color, routed = np.zeros(shape, np.int32), np.zeros(shape, bool)
+    switch = np.full(shape, switch_register([]), np.int32)
+    filters = np.zeros((*shape, len(COLUMNS["filters"])), np.int32)
+    for number, own in program.colors.items():
+        color[..., number], switch[..., number] = own.color, own.switch
+        routed[..., number] = own.routed
+        filters[:, :, number] = np.array(own.rules, np.int32)[own.filters]
+    enters = {n: own.sides[1] & Port.RAMP != 0 for n, own in program.colors.items()}
+    keys = _keys(program, enters)
+    kinds, tiles = np.unique(keys.reshape(len(keys), -1), axis=1, return_inverse=True)
+    tiles = tiles.reshape(height, width).astype(np.int32)
     programs, groups = [], []
-    for number in range(len(kinds)):
+    for number in range(kinds.shape[1]):
         pes = tiles == number
         y, x = np.argwhere(pes)[0].tolist()
-        own = PeCode(program, x, y, {"color": color[y, x], "switch": switch[y, x]})
+        own = PeCode(program, [n for n, there in enters.items() if there[y, x]], x, y)
         programs.append(own.program(f"PE ({x}, {y})"))
         groups.append(PeGroup(pes, own.places, own.size))
     return Emitted(
         Image(
-            arch=meta.spec.name,
+            arch=spec.name,
             programs=tuple(programs),
             tiles=tiles,
             colors=color,
@@ -80,14 +86,11 @@ def emit(program: Program) -> Emitted:
     )
 
 
-def _keys(program: Program, color: np.ndarray, switch: np.ndarray) -> np.ndarray:
-    """[H, W, n] what decides of a PE's code, memory and queues."""
-    down = np.bitwise_or.reduce(np.asarray(program.tx)) & Port.RAMP
-    planes = [program.entry, program.active, program.blocked, program.held, down]
-    keys = [np.moveaxis(np.asarray(plane, np.int64), 0, -1) for plane in planes]
-    if program.meta.teardown:  # the code writes registers
-        keys += [color, switch]
-        keys += [np.moveaxis(t, (0, 1), (-2, -1)) for t in (program.rx[4:], program.tx[4:])]
-        shape = program.meta.height, program.meta.width, -1
-        keys = [key.reshape(shape) for key in keys]
-    return np.concatenate(keys, axis=-1)
+def _keys(program: Program, enters: dict[int, np.ndarray]) -> np.ndarray:
+    """[n, H, W] what decides of a PE's code, memory and queues."""
+    tasks, colors = program.tasks, program.colors.values()
+    keys = [getattr(task, name) for name in ("entry", "active", "blocked") for task in tasks]
+    keys += [*(array.held for array in program.arrays), *enters.values()]
+    if any(op.position for ops in program.code for op in ops):  # the code writes registers
+        keys += [word for own in colors for word in (own.color, own.switch, *own.reroutes)]
+    return np.array(keys, np.int64).reshape(-1, program.height, program.width)

@@ -1,10 +1,10 @@
 """Writing a program: routes of each color and lists of operations for each class of PE.
 
 A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
-checks it and returns a :class:`Program`, arrays over the grid. ``emit`` makes the image of it that
-the machine runs; the planes time it as it is.
+checks it and returns a :class:`Program`, tables over the grid.
 """
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
-from wafer.fabric.program.check import check_operation, check_program
-from wafer.fabric.program.codes import TORN, FilterKind, Port
-from wafer.fabric.program.ops import FabOut, Mem, Op
-from wafer.fabric.program.tables import Filter, Meta, Program
+from wafer.fabric.program.check import check_program
+from wafer.fabric.program.codes import TORN, Port, position_code, switch_register
+from wafer.fabric.program.ops import TYPES, Mem, Op
+from wafer.fabric.program.tables import BoundTask, DeclaredArray, Filter, Program, RoutedColor
+from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["Layout", "Where"]
-
-_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2}
 
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
@@ -32,17 +31,6 @@ def port_mask(ports: str | Sequence[str]) -> int:
     if unknown:
         raise RouteError(f"unknown port {unknown[0]!r}; a router has {list(Port.__members__)}")
     return sum(Port[p] for p in set(names))
-
-
-@dataclasses.dataclass
-class _Task:
-    name: str
-    kind: str
-    key: int
-    high: bool
-    entry: np.ndarray
-    active: np.ndarray
-    blocked: np.ndarray
 
 
 class Layout:
@@ -83,12 +71,10 @@ class Layout:
         self.overheads, self.reload, self.host_io = overheads, reload, host_io
         self.main_thread_priority = main_thread_priority
         self.y, self.x = np.mgrid[0:height, 0:width]
-        self._queues: dict[int, int] = {}
-        self._routes: dict[int, dict[str, np.ndarray]] = {}
-        self._arrays: dict[str, tuple[int, int, str]] = {}
-        self._held: dict[str, np.ndarray] = {}
+        self._colors: dict[int, RoutedColor] = {}
+        self._arrays: dict[str, DeclaredArray] = {}
         self._bytes = np.zeros((height, width), np.int64)
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, BoundTask] = {}
         self._ops: list[tuple[tuple[Op, ...], np.ndarray]] = []
 
     def region(self, where: Where) -> np.ndarray:
@@ -104,7 +90,7 @@ class Layout:
         ``queue`` is the input queue whose depth bounds what waits at a PE.
         """
         reserved = self.spec.memcpy_colors if self.host_io else ()
-        free = [c for c in range(self.spec.colors) if c not in self._queues and c not in reserved]
+        free = [c for c in range(self.spec.colors) if c not in self._colors and c not in reserved]
         if color is None and not free:
             raise RouteError(
                 f"no color left: {self.spec.name} routes {self.spec.colors},"
@@ -116,20 +102,18 @@ class Layout:
                 f"color {color} is not routable: use 0..{self.spec.colors - 1}"
                 + (f" without {reserved}, which host I/O holds" if reserved else "")
             )
-        self._queues[color] = self.spec.default_queue if queue is None else queue
-        shape = (self.spec.switch_positions, self.height, self.width)
-        self._routes.setdefault(
-            color,
-            {
-                "rx": np.zeros(shape, np.uint8),
-                "tx": np.zeros(shape, np.uint8),
-                "positions": np.zeros(shape[1:], np.uint8),
-                "swap": np.zeros((2, *shape[1:]), bool),
-                "ring": np.zeros(shape[1:], bool),
-                "start": np.zeros(shape[1:], np.uint8),
-                "filter": np.zeros((4, *shape[1:]), np.int32),
-            },
+        depth = self.spec.input_queue_depths[self.spec.default_queue if queue is None else queue]
+        grid = (self.height, self.width)
+        new = RoutedColor(
+            depth=depth,
+            color=np.full(grid, self.spec.per_hop_commands << 12, np.int32),
+            switch=np.full(grid, switch_register([]), np.int32),
+            routed=np.zeros(grid, bool),
+            filters=np.zeros(grid, np.int32),
+            rules=[[0] * len(COLUMNS["filters"])],
+            reroutes=[],
         )
+        self._colors[color] = self._colors.get(color, new)._replace(depth=depth)
         return color
 
     def route(
@@ -169,35 +153,37 @@ class Layout:
             RouteError: too many positions, or one that changes both sides on WSE-2.
         """
         mask = self.region(where)
-        r = self._route_of(color)
+        there = self._color_of(color)
         place = self._place(mask, color)
         if len(switches) + 1 > self.spec.switch_positions or start > len(switches):
             raise RouteError(
                 f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
                 f" holds {self.spec.switch_positions}"
             )
-        now = {"rx": port_mask(rx), "tx": port_mask(tx)}
-        sides = [dict(now)]
+        word, codes = _route(rx, tx), []
+        now = word
         for number, change in enumerate(switches, start=1):
             if len(change) > 1 and not self.spec.switch_both_sides:
                 raise RouteError(
                     f"{place}: switch position {number} changes rx and tx; {self.spec.name} lets"
                     " a position change one of them"
                 )
-            now |= {side: port_mask(ports) for side, ports in change.items()}
-            sides.append(dict(now))
-        sides += [sides[-1]] * (self.spec.switch_positions - len(sides))
-        for side in ("rx", "tx"):
-            r[side][: len(sides), mask] = np.array([s[side] for s in sides], np.uint8)[:, None]
-        for k, (into, out) in enumerate(reroutes, start=self.spec.switch_positions):
-            for side, ports in (("rx", into), ("tx", out)):
-                if len(r[side]) <= k:
-                    r[side] = np.concatenate([r[side], 0 * r[side][:1]])
-                r[side][k, mask] = port_mask(ports)
-        r["positions"][mask], r["ring"][mask] = len(switches) + 1, ring
-        r["start"][mask] = TORN if torn else start
-        r["swap"][:, mask] = np.array([axis in swap for axis in "xy"])[:, None]
-        r["filter"][:, mask] = _encode_filter(filter, place)[:, None]
+            before, sides = now, {"rx": now >> 5, "tx": now & 31}
+            sides |= {side: port_mask(ports) for side, ports in change.items()}
+            now = sides["rx"] << 5 | sides["tx"]
+            codes.append(position_code(before, now, place))
+        word |= ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
+        there.color[mask] = word | self.spec.per_hop_commands << 12
+        there.switch[mask] = switch_register(codes, 0 if torn else start, ring=ring)
+        there.routed[mask] = True
+        there.filters[mask] = 0
+        if filter is not None:
+            there.filters[mask] = len(there.rules)
+            there.rules.append(_filter_row(filter, place))
+        for k, route in enumerate(reroutes):
+            if len(there.reroutes) == k:
+                there.reroutes.append(np.zeros_like(there.color))
+            there.reroutes[k][mask] = _route(*route)
 
     def array(self, name: str, words: int, dtype: str = "float32", where: Where = None) -> str:
         """Declare an array in PE memory; ``where`` only matters to the 48 KB budget.
@@ -205,15 +191,14 @@ class Layout:
         Raises:
             SramError: the arrays of some PE exceed its memory.
         """
-        if name in self._arrays or dtype not in _ITEM_BYTES or words < 1:
+        if name in self._arrays or dtype not in TYPES or words < 1:
             raise FabricError(
                 f"array {name!r} of {words} {dtype}: names must differ, sizes be positive, types"
-                f" one of {list(_ITEM_BYTES)}"
+                f" one of {list(TYPES)}"
             )
-        base = sum(n for _, n, _ in self._arrays.values())
-        self._arrays[name] = (base, words, dtype)
-        self._held[name] = np.array(self.region(where))
-        self._bytes[self._held[name]] += words * _ITEM_BYTES[dtype]
+        base, held = sum(a.words for a in self._arrays.values()), np.array(self.region(where))
+        self._arrays[name] = DeclaredArray(name, base, words, dtype, held)
+        self._bytes[held] += words * np.dtype(dtype).itemsize
         if self._bytes.max() > self.spec.sram_bytes:
             y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
             raise SramError(
@@ -252,11 +237,11 @@ class Layout:
         keys = {"data": color, "control": control, "teardown": teardown, "local": -1}
         kind, key = next((k, v) for k, v in keys.items() if v is not None)
         if kind in {"data", "teardown"}:
-            self._route_of(key)
+            self._color_of(key)
         mask, shape = self.region(where), (self.height, self.width)
         if name not in self._tasks:
             zeros = np.zeros(shape, bool)
-            self._tasks[name] = _Task(
+            self._tasks[name] = BoundTask(
                 name, kind, int(key), high, np.full(shape, -1, np.int32), zeros, zeros.copy()
             )
         task = self._tasks[name]
@@ -286,68 +271,33 @@ class Layout:
         """
         if len(self._tasks) > self.spec.task_ids:
             raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
-        colors = tuple(self._queues)
-        routes = [self._routes[c] for c in colors]
-        shape = (self.height, self.width)
-        rows = list(self._tasks.values())
-        data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
-        every = [op for ops, _ in self._ops for op in ops]
-        sends = [op.dst for op in every if isinstance(op.dst, FabOut)]
-        teardown = _tears_down(every, rows, [r["start"] for r in routes])
+        arrays = [a._replace(held=a.held | self._users(a.name)) for a in self._arrays.values()]
         program = Program(
-            rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
-            tx=_stack(_level([r["tx"] for r in routes]), (4, *shape), 1),
-            positions=_stack([r["positions"] for r in routes], shape, 0),
-            swap=_stack([r["swap"] for r in routes], (2, *shape), 1).astype(bool),
-            ring=_stack([r["ring"] for r in routes], shape, 0).astype(bool),
-            start=_stack([r["start"] for r in routes], shape, 0),
-            depth=np.array(
-                [self.spec.input_queue_depths[self._queues[c]] for c in colors], np.int32
-            ),
-            filters=_stack([r["filter"] for r in routes], (4, *shape), 1).astype(np.int32),
+            spec=self.spec,
+            width=self.width,
+            height=self.height,
+            main=self.main_thread_priority,
+            colors=copy.deepcopy(self._colors),
+            arrays=tuple(arrays),
+            tasks=copy.deepcopy(tuple(self._tasks.values())),
             code=tuple(ops for ops, _ in self._ops),
-            entry=_stack([t.entry for t in rows], shape, 0).astype(np.int32),
-            active=_stack([t.active for t in rows], shape, 0).astype(bool),
-            blocked=_stack([t.blocked for t in rows], shape, 0).astype(bool),
-            held=_stack([self._holders(name) for name in self._arrays], shape, 0).astype(bool),
-            meta=Meta(
-                spec=self.spec,
-                width=self.width,
-                height=self.height,
-                colors=colors,
-                arrays=tuple((k, *v) for k, v in self._arrays.items()),
-                words=max(1, sum(n for _, n, _ in self._arrays.values())),
-                tasks=tuple(
-                    (t.name, t.kind, data_keys[t.key] if t.kind in colored else t.key, t.high)
-                    for t in rows
-                ),
-                main=self.main_thread_priority,
-                threads=1 + max([-1, *(op.thread for op in every if op.thread is not None)]),
-                filters=any(r["filter"].any() for r in routes),
-                switched=teardown or any((r["positions"] > 1).any() for r in routes),
-                controls=any(out.control for out in sends),
-                swaps=any(r["swap"].any() for r in routes),
-                teardown=teardown,
-            ),
         )
-        for op in every:
-            check_operation(op, program.meta)
-        check_program(program, [(op, mask) for ops, mask in self._ops for op in ops])
+        check_program(program, self._ops)
         return program
 
-    def _holders(self, name: str) -> np.ndarray:
-        """[H, W] bool: PEs for which an array is declared, or that use it."""
-        out = self._held[name].copy()
+    def _users(self, name: str) -> np.ndarray:
+        """[H, W] bool: PEs that use an array."""
+        out = np.zeros((self.height, self.width), bool)
         for ops, mask in self._ops:
             operands = (operand for op in ops for operand in op.operands)
             if any(isinstance(o, Mem) and o.array == name for o in operands):
                 out |= mask
         return out
 
-    def _route_of(self, color: int) -> dict[str, np.ndarray]:
-        if color not in self._routes:
+    def _color_of(self, color: int) -> RoutedColor:
+        if color not in self._colors:
             raise RouteError(f"color {color} is not declared; call layout.color({color}) first")
-        return self._routes[color]
+        return self._colors[color]
 
     @staticmethod
     def _place(mask: np.ndarray, color: int) -> str:
@@ -355,33 +305,20 @@ class Layout:
         return f"PE ({where[0][1]}, {where[0][0]}), color {color}" if len(where) else "no PE"
 
 
-def _level(tables: list[np.ndarray]) -> list[np.ndarray]:
-    """Give all route tables as many positions as the longest."""
-    most = max([len(t) for t in tables], default=0)
-    return [np.pad(t, [(0, most - len(t)), (0, 0), (0, 0)]) for t in tables]
+def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:
+    """Ports as a color register has them."""
+    return port_mask(rx) << 5 | port_mask(tx)
 
 
-def _tears_down(ops: list[Op], tasks: list[_Task], starts: list[np.ndarray]) -> bool:
-    """Whether positions may be TORN or written by the PE, or a task waits for teardown."""
-    writes = any(op.position is not None for op in ops)
-    waits = any(task.kind == "teardown" for task in tasks)
-    return writes or waits or any((s == TORN).any() for s in starts)
-
-
-def _stack(rows: list[np.ndarray], shape: tuple[int, ...], axis: int) -> np.ndarray:
-    if rows:
-        return np.stack(rows, axis)
-    return np.zeros((*shape[:axis], 0, *shape[axis:]), np.uint8)
-
-
-def _encode_filter(rule: Filter | None, place: str) -> np.ndarray:
-    if rule is None:
-        return np.zeros(4, np.int32)
+def _filter_row(rule: Filter, place: str) -> list[int]:
+    columns = dict.fromkeys(COLUMNS["filters"], 0) | {"limit2": -1, "start": rule.start}
     if rule.kind == "counter":
-        return np.array([FilterKind.COUNTER, rule.high, rule.limit, rule.start], np.int32)
-    if rule.kind == "range":
-        return np.array([FilterKind.RANGE, rule.low, rule.high, 0], np.int32)
-    raise RouteError(
-        f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text gives"
-        " the rule of CSL's sparse counter)"
-    )
+        columns |= {"kind": 1, "counts_data": 1, "most": rule.high, "limit1": rule.limit}
+    elif rule.kind == "range":
+        columns |= {"kind": 3, "low": rule.low, "high": rule.high}
+    else:
+        raise RouteError(
+            f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text"
+            " gives the rule of CSL's sparse counter)"
+        )
+    return [*columns.values()]

@@ -188,6 +188,7 @@ def unblock(task: str) -> Op:
 
 # element type -> what a builtin's name begins and ends with
 _FORMS = {"float32": ("f", "s"), "float16": ("f", "h"), "uint32": ("", "32")}
+TYPES = tuple(_FORMS)
 _MEANINGS = {
     "mov": "dst[i] = src[i]",
     "add": "dst[i] = src0[i] + src1[i]",
@@ -265,3 +266,25 @@ def steps_of(op: Op, spec: WaferSpec) -> int:
     row = min([o.inner for o in arrays if o.inner], default=op.n)
     steps = lambda n: -(-n // width)
     return op.n // row * steps(row) + steps(op.n % row)
+
+
+def op_text(op: Op) -> str:
+    """Return an operation in CSL's words, "fadds(x, x, fabin(3), n=4)"."""
+    if op.kind == "work":
+        return f"work({op.n})"
+    parts = ", ".join(_operand_text(o) for o in op.operands if o is not None)
+    return f"{builtin_of(op)}({parts}, n={op.n})"
+
+
+def _operand_text(operand: Operand) -> str:
+    match operand:
+        case Mem(array, offset):
+            return f"{array}[{offset}]" if offset else array
+        case FabIn(color):
+            return f"fabin({color})"
+        case FabOut(color):
+            return f"fabout({color})"
+        case Const():
+            return "constant"
+        case WaveletArg():
+            return "wavelet"

@@ -4,13 +4,13 @@ An operation is an OPERATE on descriptors. A WAIT before it stands for what a co
 as fitted (``Layout(overheads=True)``), and for a microthread that still runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program.check import MAIN_LEVELS, THREAD_LEVELS
-from wafer.fabric.program.codes import Port
+from wafer.fabric.program.codes import TORN, switch_register
 from wafer.fabric.program.ops import (
     Const,
     FabIn,
@@ -19,10 +19,9 @@ from wafer.fabric.program.ops import (
     Op as Operation,
     Operand as Source,
     builtin_of,
+    op_text,
 )
-from wafer.fabric.program.routers import color_register, switch_register
-from wafer.fabric.program.tables import Program
-from wafer.fabric.program.text import op_text
+from wafer.fabric.program.tables import BoundTask, Program
 from wafer.machine import image as machine
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import CONFIG, Action, DsdOp, Gate, Op, Operand
@@ -36,9 +35,7 @@ _HANDLERS = 29  # the id of teardown handlers among those of tasks
 _ENDLESS = 0x7FFF  # a length that a descriptor of the fabric does not have
 _MOST, _WORD = 0xFFFF, 0xFFFFFFFF
 _OUTPUTS = (0, 1, 4, 5, 6, 7, 2, 3)  # output queues, the shortest first
-_BITS = {"float32": np.uint32, "uint32": np.uint32, "float16": np.uint16}
 _GATES = {"local": Gate.LOCAL, "data": Gate.DATA}
-_REGISTERS = ("color", "switch")
 _DEFAULTS = dict.fromkeys(("thread", "priority", "index", "queue", "color", "indexed"), -1)
 
 
@@ -62,78 +59,64 @@ class _Tables:
 
 
 class PeCode:
-    """What a kind of PE holds, made from one of its PEs."""
+    """What a kind of PE holds, made from one of its PEs; ``colors`` are those that enter its CE."""
 
-    def __init__(
-        self, program: Program, x: int, y: int, registers: Mapping[str, np.ndarray]
-    ) -> None:
-        self.source, self.meta, self.registers = program, program.meta, registers
-        self.arrays = {name: dtype for name, _, _, dtype in program.meta.arrays}
-        at = lambda table: np.asarray(table)[..., y, x]
-        self.entry, self.rx, self.tx = at(program.entry), at(program.rx), at(program.tx)
-        self.flags = {name: at(getattr(program, name)) for name in ("active", "blocked")}
-        self.places, self.size = self._memory(at(program.held))
+    def __init__(self, program: Program, colors: Sequence[int], x: int, y: int) -> None:
+        self.source, self.pe = program, (y, x)
+        self.arrays = {array.name: array.dtype for array in program.arrays}
+        self.tasks = {task.name: task for task in program.tasks if task.entry[self.pe] >= 0}
+        self.places, self.size = self._memory()
         self.tables, self.ids = _Tables(), self._ids()
-        self.bound = {self.meta.tasks[t][0]: t for t, *_ in self._bound()}
-        self.inputs = self._queues()
+        self.inputs = self._queues(colors)
         self.outputs: dict[int, int] = {}
         self.lines, self.files = list[int](), dict[str, int]()
         self.out = list[tuple[int, ...]]()
 
-    def _memory(self, held: np.ndarray) -> tuple[dict[str, int], int]:
+    def _memory(self) -> tuple[dict[str, int], int]:
         places, end = {}, 0
-        for (name, _, words, dtype), there in zip(self.meta.arrays, held, strict=True):
-            if there:
-                places[name] = end
-                end += -(-words * _bytes(dtype) // 4) * 4
+        for array in self.source.arrays:
+            if array.held[self.pe]:
+                places[array.name] = end
+                end += -(-array.words * np.dtype(array.dtype).itemsize // 4) * 4
         return places, end
 
-    def _bound(self) -> list[tuple[int, str, int]]:
-        """(place, kind, key) of the tasks that are bound here."""
-        tasks = enumerate(self.meta.tasks)
-        return [(t, kind, key) for t, (_, kind, key, _) in tasks if self.entry[t] >= 0]
-
-    def _ids(self) -> dict[int, int]:
-        """Ids of the tasks here, by their place."""
-        bound = self._bound()
-        data = {self.meta.colors[key] for _, kind, key in bound if kind == "data"}
+    def _ids(self) -> dict[str, int]:
+        """Ids of the local tasks here."""
+        data = {task.key for task in self.tasks.values() if task.kind == "data"}
         free = [k for k in range(31) if k != _HANDLERS]
         free.sort(key=lambda k: k in data)
-        local = [t for t, kind, _ in bound if kind == "local"]
+        local = [name for name, task in self.tasks.items() if task.kind == "local"]
         if len(local) > len(free):
             raise FabricError(f"{len(local)} local tasks; a PE has {len(free)} ids for them")
         return dict(zip(local, free, strict=False))
 
-    def _queues(self) -> dict[int, int]:
-        """Color index -> an input queue as deep as the layout's, or the next deeper one."""
-        depths, free = ARCHITECTURES[self.meta.spec.name].input_depths, list(range(8))
+    def _queues(self, colors: Sequence[int]) -> dict[int, int]:
+        """Color -> an input queue as deep as the layout's, or the next deeper one."""
+        depths, free = ARCHITECTURES[self.source.spec.name].input_depths, list(range(8))
         out = {}
-        for index in np.flatnonzero(np.bitwise_or.reduce(self.tx) & Port.RAMP).tolist():
-            wanted = int(self.source.depth[index])
+        for number in colors:
+            wanted = self.source.colors[number].depth
             queue = min(free, key=lambda q, w=wanted: (depths[q] < w, depths[q], -q))
             free.remove(queue)
-            out[index] = queue
-            self.tables.queues[queue, 0] = self.meta.colors[index]
+            out[number] = queue
+            self.tables.queues[queue, 0] = number
         return out
 
     def program(self, name: str) -> machine.Program:
         """Emit the tasks of a PE."""
         entries = {table: np.full(count, -1, np.int32) for table, count in ENTRIES.items()}
         tasks, active, high, blocked = {}, 0, 0, np.zeros(len(Gate), np.int32)
-        wse3 = self.meta.spec.name == "wse3"
-        for t, kind, key in self._bound():
-            first = tasks[self.meta.tasks[t][0]] = len(self.out)
-            number = self.ids.get(t, key)
-            if kind in {"data", "teardown"}:
-                by_queue = wse3 and kind == "data"
-                number = self.inputs[key] if by_queue else self.meta.colors[key]
-            table = "teardown_handlers" if kind == "teardown" else f"{kind}_tasks"
+        for task in self.tasks.values():
+            first, number = len(self.out), self._id(task)
+            tasks[task.name] = first
+            table = "teardown_handlers" if task.kind == "teardown" else f"{task.kind}_tasks"
             entries[table][number] = first
-            high |= self.meta.tasks[t][3] << number if kind in _GATES else 0
-            active |= int(self.flags["active"][t]) << number if kind == "local" else 0
-            if self.flags["blocked"][t]:
-                blocked[self._gate(t)] |= 1 << number
-            self._task(self.source.code[self.entry[t]], keeps=kind in {"data", "control"})
+            high |= task.high << number if task.kind in _GATES else 0
+            active |= int(task.active[self.pe]) << number if task.kind == "local" else 0
+            if task.blocked[self.pe]:
+                blocked[_gate(task)] |= 1 << number
+            code = self.source.code[task.entry[self.pe]]
+            self._task(code, keeps=task.kind in {"data", "control"})
         return machine.Program(
             name=name,
             code=np.array(self.out, np.int32).reshape(-1, 5),
@@ -154,12 +137,6 @@ class PeCode:
             high=high,
             waits=True,
         )
-
-    def _gate(self, task: int) -> Gate:
-        name, kind, *_ = self.meta.tasks[task]
-        if kind not in _GATES:
-            raise FabricError(f"task {name!r}: a {kind} task cannot be blocked; block its color's")
-        return _GATES[kind]
 
     def _task(self, operations: tuple[Operation, ...], *, keeps: bool) -> None:
         """Instructions of a task; ``keeps``: that a wavelet begins."""
@@ -191,7 +168,7 @@ class PeCode:
             return
         if op.n > _MOST:
             raise FabricError(f"{text}: {op.n} elements; a descriptor has at most {_MOST}")
-        settings = {"priority": MAIN_LEVELS[self.meta.main]}
+        settings = {"priority": MAIN_LEVELS[self.source.main]}
         apart = thread >= 0 and any(isinstance(o, FabIn | FabOut) for o in op.operands)
         if apart:
             settings = {"priority": THREAD_LEVELS[op.priority], "asynchronous": 1, "thread": thread}
@@ -208,21 +185,20 @@ class PeCode:
         else:
             self._effects(op, text)
 
-    def _id(self, task: int) -> int:
-        _, kind, key, _ = self.meta.tasks[task]
-        if kind == "data":
-            return self.inputs[key] if self.meta.spec.name == "wse3" else self.meta.colors[key]
-        return self.ids[task]
+    def _id(self, task: BoundTask) -> int:
+        if task.kind == "data" and self.source.spec.name == "wse3":
+            return self.inputs[task.key]
+        return self.ids.get(task.name, task.key)
 
-    def _done(self, op: Operation) -> list[tuple[str, int]]:
+    def _done(self, op: Operation) -> list[tuple[str, BoundTask]]:
         """Actions at the end of an operation, with the tasks here that they have an effect on."""
-        done = [(action, self.bound[name]) for action, name in op.on_done if name in self.bound]
-        return [(action, t) for action, t in done if action != "activate" or t in self.ids]
+        done = [(action, self.tasks[name]) for action, name in op.on_done if name in self.tasks]
+        return [(action, t) for action, t in done if action != "activate" or t.kind == "local"]
 
     def _effects(self, op: Operation, text: str) -> None:
         """What the end of an operation of the task's own thread does."""
         for action, task in self._done(op):
-            gate = 0 if action == "activate" else self._gate(task)
+            gate = 0 if action == "activate" else _gate(task)
             self._constant(text, 0, self._id(task))
             self._add(text, Op[action.upper()], gate, 0)
 
@@ -235,7 +211,7 @@ class PeCode:
                 " that task do the rest"
             )
         for action, task in done:
-            code = Action.ACTIVATE if action == "activate" else Action.UNBLOCK + self._gate(task)
+            code = Action.ACTIVATE if action == "activate" else Action.UNBLOCK + _gate(task)
             return {"action": code, "target": self._id(task)}
         return {}
 
@@ -243,19 +219,17 @@ class PeCode:
         """Write a color's registers anew; it carries traffic again."""
         if op.position is None:
             return
-        color, position = op.position
-        index = self.meta.colors.index(color)
-        words = {name: int(self.registers[name][color]) for name in _REGISTERS}
-        words["color"] &= ~(1 << 14)
-        words["switch"] = words["switch"] & ~(3 << 13) | position << 13
-        if position >= self.meta.spec.switch_positions:
-            kept = words["color"] & ~0x3FF
-            rx, tx = self.rx[position, index], self.tx[position, index]
-            words["color"] = kept | int(color_register(rx, tx))
-            words["switch"] = switch_register([], 0)
-        for name in _REGISTERS:
-            self._constant(text, 0, CONFIG[name] + color)
-            self._constant(text, 1, words[name])
+        number, position = op.position
+        own, later = self.source.colors[number], position - self.source.spec.switch_positions
+        color, switch = int(own.color[self.pe]) & ~TORN, int(own.switch[self.pe])
+        if later < 0:
+            switch = switch & ~(3 << 13) | position << 13
+        else:
+            color = color & ~0x3FF | int(own.reroutes[later][self.pe])
+            switch = switch_register([])
+        for name, word in (("color", color), ("switch", switch)):
+            self._constant(text, 0, CONFIG[name] + number)
+            self._constant(text, 1, word)
             self._add(text, Op.CONFIG_SET, 0, 0, 1)
 
     def _operand(self, op: Operation, operand: Source, text: str, register: int) -> Operand:
@@ -264,8 +238,8 @@ class PeCode:
             case Mem():
                 return self._in_memory(op, operand, text, register)
             case Const(value):
-                bits = np.array(value).astype(op.dtype).view(_BITS[op.dtype])
-                self._constant(text, register, int(bits))
+                bits = np.array(value).astype(op.dtype)
+                self._constant(text, register, int(bits.view(f"u{bits.itemsize}")))
                 return Operand.SCALAR
             case FabIn() | FabOut():
                 return self._on_fabric(op, operand, text, register)
@@ -279,7 +253,7 @@ class PeCode:
         if op.n >= _ENDLESS:
             raise FabricError(f"{text}: {op.n} wavelets; an operation has fewer than {_ENDLESS}")
         color = operand.color
-        queue, sends = self.inputs.get(self.meta.colors.index(color), -1), {}
+        queue, sends = self.inputs.get(color, -1), {}
         if isinstance(operand, FabOut):
             queue = self.outputs.setdefault(color, _OUTPUTS[len(self.outputs) % len(_OUTPUTS)])
             sends = {"sends": 1, "control": operand.control, "advances": operand.advance_switch}
@@ -289,7 +263,7 @@ class PeCode:
 
     def _in_memory(self, op: Operation, operand: Mem, text: str, register: int) -> Operand:
         dtype = self.arrays[operand.array]
-        width, own = _bytes(dtype), _bytes(op.dtype)
+        width, own = np.dtype(dtype).itemsize, np.dtype(op.dtype).itemsize
         if width != own:
             raise FabricError(
                 f"{text}: elements of {8 * own} bits in array {operand.array!r} of {dtype}; declare"
@@ -308,5 +282,9 @@ class PeCode:
         return Operand.SHAPED
 
 
-def _bytes(dtype: str) -> int:
-    return 2 if dtype == "float16" else 4
+def _gate(task: BoundTask) -> Gate:
+    if task.kind not in _GATES:
+        raise FabricError(
+            f"task {task.name!r}: a {task.kind} task cannot be blocked; block its color's"
+        )
+    return _GATES[task.kind]

@@ -1,79 +1,86 @@
-"""A program as tables: routes and code as arrays over the grid, which every engine reads.
+"""A program as tables: what the routers and PEs of the grid, H x W, hold.
 
-Glossary: C colors, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
+The planes time it as it is; of these tables ``emit`` makes the image that the machine runs.
 """
 
 import dataclasses
-import typing
+from typing import NamedTuple
 
-from wafer.fabric.program.arrays import AnyArray as Array
+import numpy as np
+
+from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
-__all__ = ["Filter", "Meta", "Program"]
+__all__ = ["BoundTask", "DeclaredArray", "Filter", "Program", "RoutedColor"]
 
 
-class Meta(typing.NamedTuple):
-    """The static side of a program: what compiled engines specialise on."""
+class RoutedColor(NamedTuple):
+    """A color in all routers, as their registers have it."""
 
-    spec: WaferSpec  #: the machine
-    width: int  #: W
-    height: int  #: H
-    colors: tuple[int, ...]  #: color ids in the order of the C axis
-    arrays: tuple[tuple[str, int, int, str], ...]  #: (name, first word, words, dtype) of each array
-    words: int  #: M
-    #: (name, kind, color index or control id, high priority) in the order of the T axis
-    tasks: tuple[tuple[str, str, int, bool], ...]
-    main: str  #: level of the task's own thread
-    threads: int  #: microthreads used
-    filters: bool  #: whether any color is filtered
-    switched: bool  #: whether any switch has a second position
-    controls: bool  #: whether any operation sends control wavelets
-    swaps: bool  #: whether any pair of colors changes places on a link
-    teardown: bool  #: whether a task, a route or an operation deals with teardown
+    depth: int  #: words of its input queue
+    color: np.ndarray  #: [H, W] int32 color registers
+    switch: np.ndarray  #: [H, W] int32 switch registers
+    routed: np.ndarray  #: [H, W] bool, whether it has a route
+    filters: np.ndarray  #: [H, W] int32, places in ``rules``
+    rules: list[list[int]]  #: rows of the machine's table of filters; the first filters nothing
+    reroutes: list[np.ndarray]  #: [H, W] int32 color registers that a PE itself may write
 
     @property
-    def partners(self) -> tuple[int, ...]:
-        """Index of each color's partner in a swap, the id that differs in the last bit."""
-        known = {c: i for i, c in enumerate(self.colors)}
-        return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
+    def sides(self) -> tuple[np.ndarray, np.ndarray]:
+        """[H, W] masks of ``Port``: where it is taken from and leaves by, in any position."""
+        word = np.bitwise_or.reduce([self.color, *self.reroutes])
+        for k in range(3):
+            code = self.switch >> 4 * k & 15
+            port = np.where(code & 7 < len(Port), 1 << (code & 7), 0)
+            word |= port << np.where(code & 8, 5, 0)
+        return word >> 5 & 31, word & 31
+
+    @property
+    def swaps(self) -> np.ndarray:
+        """[H, W] int: 1 where it leaves by E and W as its partner, plus 2 by N and S."""
+        return self.color >> 10 & 3
+
+
+class DeclaredArray(NamedTuple):
+    """An array of the PEs that have it."""
+
+    name: str  #: its name
+    first: int  #: first word
+    words: int  #: how many
+    dtype: str  #: of its elements
+    held: np.ndarray  #: [H, W] bool, PEs that have it
+
+
+class BoundTask(NamedTuple):
+    """A task of the PEs where it is bound."""
+
+    name: str  #: its name
+    kind: str  #: "local", "data", "control" or "teardown"
+    key: int  #: a color, a control id, or -1
+    high: bool  #: high priority
+    entry: np.ndarray  #: [H, W] int32, its list of operations, -1 where it is not bound
+    active: np.ndarray  #: [H, W] bool, activated at the start
+    blocked: np.ndarray  #: [H, W] bool, blocked at the start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A checked program.
+    """A checked program."""
 
-    Attributes:
-        rx: [K, C, H, W] uint8, ports a color is taken from, a mask of ``Port``.
-        tx: [K, C, H, W] uint8, ports it leaves by.
-        positions: [C, H, W] uint8, switch positions defined; 0 where the color is unused.
-        swap: [2, C, H, W] bool, whether the color leaves by E and W, by N and S as its partner.
-        ring: [C, H, W] bool, whether the switch wraps.
-        start: [C, H, W] uint8, first switch position.
-        depth: [C] int32, words of the input queue.
-        filters: [4, C, H, W] int32, ``FilterKind`` and its three numbers.
-        code: lists of operations, their ``launch`` filled in.
-        entry: [T, H, W] int32, a task's list, -1 where it is not bound.
-        active: [T, H, W] bool, tasks activated at the start.
-        blocked: [T, H, W] bool, tasks blocked at the start.
-        held: [A, H, W] bool, PEs that have an array.
-        meta: static description.
-    """
+    spec: WaferSpec  #: the machine
+    width: int  #: W
+    height: int  #: H
+    main: str  #: level of the task's own thread
+    colors: dict[int, RoutedColor]  #: by id, in the order of declaration
+    arrays: tuple[DeclaredArray, ...]  #: in the order of their words
+    tasks: tuple[BoundTask, ...]  #: in the order of first use
+    code: tuple[tuple[Op, ...], ...]  #: lists of operations, their ``launch`` filled in
 
-    rx: Array
-    tx: Array
-    positions: Array
-    swap: Array
-    ring: Array
-    start: Array
-    depth: Array
-    filters: Array
-    code: tuple[tuple[Op, ...], ...]
-    entry: Array
-    active: Array
-    blocked: Array
-    held: Array
-    meta: Meta
+    @property
+    def words(self) -> int:
+        """Words of all arrays."""
+        return max(1, sum(array.words for array in self.arrays))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

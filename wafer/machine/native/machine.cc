@@ -3,6 +3,9 @@
 
 namespace wafer::csl {
 
+namespace {
+
+// What PEs hold before the first cycle: a stream behind its programs.
 void load(Wafer& w, Reader& in) {
   const auto tiles = in.rows<int32_t>();
   // As many microthreads and queues as anything names: less state stays in the caches.
@@ -64,8 +67,6 @@ void load(Wafer& w, Reader& in) {
   }
 }
 
-namespace {
-
 // A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
 // not take the color from here, those that have no room, and whether the router lets nothing in
 // from the ramp. Instead of pc: the sides from which the refusing router does.
@@ -108,13 +109,9 @@ void explain(const Wafer& w, int cell, int thread, std::vector<Waiting>* out) {
   out->push_back({cell % w.width, cell / w.width, thread, o.task, o.task_id, reason, detail, o.pc});
 }
 
-}  // namespace
-
-void start(Wafer& w) {
-  Worker worker;
-  for (const Program& p : w.programs) worker.work.emplace_back(p.code.size());
-  for (int cell = 0; cell < w.cells(); ++cell) {
-    Core& core = w.cores[cell];
+// What begins by itself.
+void start(Wafer& w, Worker* worker) {
+  for (Core& core : w.cores) {
     if (!core.code) continue;
     const Program& p = program(core);
     std::copy(p.memory.begin(), p.memory.end(), core.memory);
@@ -127,16 +124,24 @@ void start(Wafer& w) {
       if (out >= 0) core.out_slot[queue] = w.slot[out];
     }
     if (p.start >= 0) begin(w, core, Task::kStart, 0, p.start, -1);
-    else if (may_dispatch(core)) dispatch(w, core, -1, &worker);
+    else if (may_dispatch(core)) dispatch(w, core, -1, worker);
   }
 }
 
-std::vector<Waiting> waiting(Wafer& w) {
+}  // namespace
+
+Machine::Machine(Reader in) : w(in), all(w.programs) { load(w, in), start(w, &all); }
+
+std::vector<Waiting> Machine::waiting() {
   std::vector<Waiting> out;
   for (int cell = 0; cell < w.cells(); ++cell) {
     const Core& core = w.cores[cell];
     const auto add = [&](int task, int id, int reason, int detail) {
       out.push_back({cell % w.width, cell / w.width, -1, task, id, reason, detail, -1});
+    };
+    const auto add_task = [&](int reason, int detail) {
+      out.push_back({cell % w.width, cell / w.width, kMainThread, int(core.task), core.task_id, reason,
+                     detail, core.pc});
     };
     if (core.program >= 0) {
       each(core.threads, [&](int thread) { explain(w, cell, thread, &out); });
@@ -148,14 +153,11 @@ std::vector<Waiting> waiting(Wafer& w) {
         Stream s;
         s.row = int16_t(field(descriptor, 0));
         const int slot = sends ? -1 : source_slot(w, core, s);
-        out.push_back({cell % w.width, cell / w.width, kMainThread, int(core.task), core.task_id,
-                       sends ? kForRoom : kForData,
-                       sends ? program(core).fabrics[s.row].queue : slot < 0 ? -1 : w.colors[slot],
-                       core.pc});
+        const int color = slot < 0 ? -1 : w.colors[slot];
+        if (sends) add_task(kForRoom, program(core).fabrics[s.row].queue);
+        else add_task(kForData, color);
       }
-      if (core.main == Main::kWaiting)
-        out.push_back({cell % w.width, cell / w.width, kMainThread, int(core.task), core.task_id,
-                       kForThread, program(core).code[core.pc].a, core.pc});
+      if (core.main == Main::kWaiting) add_task(kForThread, program(core).code[core.pc].a);
       each(core.active & core.blocked[int(Gate::kLocal)],
            [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
       const uint32_t read = being_read(core);
@@ -170,10 +172,22 @@ std::vector<Waiting> waiting(Wafer& w) {
 
 }  // namespace wafer::csl
 
-using wafer::csl::Machine;
+using namespace wafer::csl;
 
 namespace {
 Machine& of(void* m) { return *static_cast<Machine*>(m); }
+
+uint8_t* bytes(const Machine& m, int cell, int64_t address, int64_t count, bool write) {
+  if (!m.runs(cell) || address < 0 || count < 0) return nullptr;
+  const Core& core = m.w.cores[cell];
+  const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
+  return count > end || address > end - count ? nullptr : core.memory + address;
+}
+
+// Whether a color can come or leave by a side of a PE that leads out of the rectangle.
+bool is_outer(const Machine& m, int cell, int slot, int side) {
+  return slot >= 0 && side >= 0 && side < 4 && !(m.w.sides[cell] >> side & 1);
+}
 }  // namespace
 
 // What names no PE, color, program or line has no effect, and gives 0 or none.
@@ -182,135 +196,176 @@ extern "C" {
 // None if the numbers are not those of a machine.
 void* csl_create(const int32_t* setup, int64_t count) {
   try {
-    return new Machine(wafer::csl::Reader(setup, count));
+    return new Machine(Reader(setup, count));
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
-int64_t csl_cycle(void* m) { return of(m).cycle(); }
-
+int64_t csl_cycle(void* m) { return of(m).w.cycle; }
 int32_t csl_run(void* m, int64_t most, int32_t threads) { return of(m).run(most, threads); }
 
-// 0 if the PE has no such instruction, or not as many registers.
+// Calls a function on a PE once what was called before has been answered; 0 if the PE has no such
+// instruction, or not as many registers.
 int32_t csl_launch(void* m, int32_t cell, int32_t entry, const int64_t* words, int32_t count) {
-  return of(m).launch(cell, entry, words, count);
+  if (!of(m).runs(cell) || entry < 0 || count < 0) return 0;
+  Wafer& w = of(m).w;
+  const Program& p = program(w.cores[cell]);
+  if (size_t(entry) >= p.code.size() || count > p.frame + p.slack) return 0;
+  host(w, cell).launches.push_back({entry, {words, words + count}});
+  w.cores[cell].called = true;
+  of(m).unanswered += 2;  // it returns, and it frees the command stream
+  w.visit[cell] = 1;
+  return 1;
 }
 
-int32_t csl_has_command(void* m, int32_t cell) { return of(m).has(cell) && of(m).has_command(cell); }
+int32_t csl_has_command(void* m, int32_t cell) {
+  if (!of(m).has(cell)) return 0;
+  const Core& core = of(m).w.cores[cell];
+  const bool runs = core.main != Main::kIdle && core.task == Task::kFunction;
+  return core.commanded || runs || core.called;
+}
 
 // 0 if some bytes are outside of the memory.
 int32_t csl_copy(void* m, int32_t cell, int64_t address, int64_t count, uint8_t* host, int32_t write) {
-  uint8_t* const own = of(m).bytes(cell, address, count, write);
+  uint8_t* const own = bytes(of(m), cell, address, count, write);
   if (!own) return 0;
   std::memcpy(write ? own : host, write ? host : own, size_t(count));
   return 1;
 }
 
-// The same of all PEs with a program, one after another.
+// The same of the first bytes of all PEs with a program, one after another.
 int32_t csl_memories(void* m, int32_t program, int64_t count, uint8_t* host, int32_t write) {
-  return of(m).memories(program, count, host, write);
-}
-void csl_worked(void* m, int64_t* out) { of(m).worked(out); }
-
-int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
-  const int slot = of(m).slot(cell, color);
-  if (slot < 0 || count < 0) return 0;
-  of(m).inject(cell, slot, words, count);
+  for (const Core& core : of(m).w.cores) {
+    if (core.program != program || !core.code) continue;
+    if (!csl_copy(m, core.cell, 0, count, host, write)) return 0;
+    host += count;
+  }
   return 1;
 }
 
-int64_t csl_collectable(void* m, int32_t cell, int32_t color) {
-  const int slot = of(m).slot(cell, color);
-  return slot < 0 ? 0 : of(m).collectable(cell, slot);
+// Of each PE: cycles in which its CE works, and the cycle behind the last of them.
+void csl_worked(void* m, int64_t* out) {
+  for (const Core& core : of(m).w.cores) *out++ = core.worked, *out++ = core.ended;
 }
 
+int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
+  Wafer& w = of(m).w;
+  const int slot = of(m).slot(cell, color);
+  if (slot < 0 || count < 0) return 0;
+  std::deque<uint32_t>& to = host(w, cell).in[slot];
+  to.insert(to.end(), words, words + count);
+  if (count) w.cores[cell].feeding |= 1u << slot, w.visit[cell] = 1;
+  return 1;
+}
+
+// Takes up to `most` words that a PE has sent to the host; returns how many there were.
 int64_t csl_collect(void* m, int32_t cell, int32_t color, uint32_t* words, int64_t most) {
   const int slot = of(m).slot(cell, color);
-  return slot < 0 ? 0 : of(m).collect(cell, slot, words, std::max<int64_t>(most, 0));
+  if (slot < 0) return 0;
+  std::deque<uint32_t>& from = host(of(m).w, cell).out[slot];
+  const int64_t there = int64_t(from.size()), count = std::clamp<int64_t>(most, 0, there);
+  std::copy_n(from.begin(), count, words);
+  from.erase(from.begin(), from.begin() + count);
+  return there;
 }
 
 // Ports at the rectangle's sides, W E S N from 0 on; whether there can be one.
 int32_t csl_enter(void* m, int32_t cell, int32_t color, int32_t side, const uint32_t* words,
                   const uint8_t* controls, int64_t count) {
+  Wafer& w = of(m).w;
   const int slot = of(m).slot(cell, color);
-  if (!of(m).is_outer(cell, slot, side)) return 0;
-  return of(m).enter_by(cell, slot, side, words, controls, count), 1;
+  if (!is_outer(of(m), cell, slot, side)) return 0;
+  Port& to = port(w, cell, swapped(w, w.at(cell, slot), slot, side), side);
+  for (int64_t k = 0; k < count; ++k)
+    to.in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
+  w.visit[cell] = 1;
+  return 1;
 }
 int32_t csl_open(void* m, int32_t cell, int32_t color, int32_t side) {
   const int slot = of(m).slot(cell, color);
-  if (!of(m).is_outer(cell, slot, side)) return 0;
-  return of(m).open(cell, slot, side), 1;
+  if (!is_outer(of(m), cell, slot, side)) return 0;
+  return port(of(m).w, cell, slot, side).takes = true;
 }
 // Copies up to `most` words; returns how many there are.
 int64_t csl_left(void* m, int32_t cell, int32_t color, int32_t side, uint32_t* words, int64_t most) {
   const int slot = of(m).slot(cell, color);
-  const auto* port = slot < 0 ? nullptr : of(m).opened(cell, slot, side);
+  const Port* port = slot < 0 ? nullptr : find_port(of(m).w, cell, slot, side);
   if (!port) return 0;
   std::copy_n(port->out.begin(), std::clamp<int64_t>(most, 0, int64_t(port->out.size())), words);
   return int64_t(port->out.size());
 }
 
-// Rows of first byte and end.
-void csl_check_bounds(void* m, int32_t program, const int32_t* rows, int64_t count) {
-  std::vector<wafer::csl::Span> variables;
-  for (int64_t k = 0; k < count; ++k) variables.push_back({rows[2 * k], rows[2 * k + 1]});
-  of(m).check_bounds(program, std::move(variables));
+// Rows of first byte and end: operations of a program that read or write beyond one are faults.
+void csl_check_bounds(void* m, int32_t program, const Span* rows, int64_t count) {
+  Wafer& w = of(m).w;
+  if (program < 0 || size_t(program) >= w.programs.size()) return;
+  w.variables.resize(w.programs.size()), w.checks_bounds = true;
+  w.variables[size_t(program)].assign(rows, rows + count);
 }
 
 // kind, cell, task, its id, pc, detail.
 void csl_fault(void* m, int64_t* out) {
-  const auto& f = of(m).fault();
-  const int64_t all[] = {f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
-  std::memcpy(out, all, sizeof all);
+  const Fault& f = of(m).all.fault;
+  const int64_t numbers[] = {f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
+  std::memcpy(out, numbers, sizeof numbers);
 }
 
 // Copies up to `most` rows; returns how many there are.
-int64_t csl_waiting(void* m, wafer::csl::Waiting* out, int64_t most) {
+int64_t csl_waiting(void* m, Waiting* out, int64_t most) {
   const auto rows = of(m).waiting();
   std::copy_n(rows.begin(), std::clamp<int64_t>(most, 0, int64_t(rows.size())), out);
   return int64_t(rows.size());
 }
 
-int64_t csl_prints(void* m) { return int64_t(of(m).prints().size()); }
-const char* csl_print(void* m, int64_t k, int64_t* cycle, int32_t* cell, int64_t* length) {
-  if (k < 0 || k >= csl_prints(m)) return *cycle = *length = *cell = 0, nullptr;
-  const auto& print = of(m).prints()[size_t(k)];
-  *cycle = print.cycle, *cell = print.cell, *length = int64_t(print.text.size());
+int64_t csl_prints(void* m) { return int64_t(of(m).all.prints.size()); }
+// The text of a line; its cycle, cell and length.
+const char* csl_print(void* m, int64_t k, int64_t* out) {
+  if (k < 0 || k >= csl_prints(m)) return nullptr;
+  const Print& print = of(m).all.prints[size_t(k)];
+  out[0] = print.cycle, out[1] = print.cell, out[2] = int64_t(print.text.size());
   return print.text.data();
 }
 
-// One number for each instruction of a program that has run.
-void csl_profile(void* m, int32_t program, int64_t* out) {
-  const auto& profiles = of(m).profiles();
-  if (program < 0 || size_t(program) >= profiles.size()) return;
-  std::copy(profiles[size_t(program)].begin(), profiles[size_t(program)].end(), out);
-}
-
-// Four numbers for each instruction: operations, their elements, words read, words written.
-void csl_work(void* m, int32_t program, wafer::csl::Work* out) {
-  if (program < 0 || size_t(program) >= of(m).profiles().size()) return;
-  const auto work = of(m).work(program);
+// What each instruction of a program has done on all its PEs; operations that still run with what
+// they have done so far.
+void csl_work(void* m, int32_t program, Work* out) {
+  if (program < 0 || size_t(program) >= of(m).all.work.size()) return;
+  const std::vector<Work>& work = of(m).all.work[size_t(program)];
   std::copy(work.begin(), work.end(), out);
+  for (const Core& core : of(m).w.cores) {
+    if (core.program != program) continue;
+    each(core.threads, [&](int thread) {
+      const Operation& o = running(core, thread);
+      add(o, &out[o.pc]);
+    });
+  }
 }
 
-// What is recorded from now on: eight numbers, of Recorder::Settings.
-void csl_record(void* m, const wafer::csl::Recorder::Settings* settings) {
-  of(m).record(*settings);
+// What is recorded from now on, what runs already included: eight numbers.
+void csl_record(void* m, const Recorder::Settings* settings) {
+  Wafer& w = of(m).w;
+  if (!settings->fits(w.rows, w.width)) return;
+  w.recorder = std::make_unique<Recorder>(*settings, w.rows, w.width);
+  w.recorder->advance(w.cycle);
+  for (const Core& core : w.cores) {
+    if (core.main != Main::kIdle) record_task(w, core, w.cycle, false);
+    each(core.threads, [&](int thread) { record_operation(w, core, thread, w.cycle, false); });
+  }
 }
 // How many events, cycles of a window, the cycle in which the events' limit was reached (or -1).
 void csl_recorded(void* m, int64_t* out) {
   out[0] = 0, out[1] = 1, out[2] = -1;
-  if (const auto* recorder = of(m).recorder())
+  if (const Recorder* recorder = of(m).w.recorder.get())
     out[0] = recorder->count(), out[1] = recorder->every(), out[2] = recorder->stopped();
 }
-void csl_recording(void* m, wafer::csl::Event* events, uint32_t* links) {
-  const auto* recorder = of(m).recorder();
+void csl_recording(void* m, Event* events, uint32_t* links) {
+  const Recorder* recorder = of(m).w.recorder.get();
   if (!recorder) return;
   const auto all = recorder->events();
   std::copy(all.begin(), all.end(), events);
   std::copy(recorder->links().begin(), recorder->links().end(), links);
 }
 
-const uint32_t* csl_links(void* m) { return of(m).links(); }
+const uint32_t* csl_links(void* m) { return of(m).w.links.data(); }
 }

@@ -286,7 +286,7 @@ inline bool lacks_fifo(Core& core, int thread) {
   });
   if (best < 0) return false;
   Operation& o = running(core, best);
-  ++worker->profile[core.program][o.pc];
+  ++worker->work[core.program][o.pc].cycles;
   ++core.worked, core.ended = w.cycle + 1;
   if (++o.turn < o.turns) return true;
   o.turn = 0;
@@ -305,7 +305,7 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const int64_t cycles =
       (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
   w.wake[core.cell] = cycle + cycles;
-  worker->profile[core.program][o.pc] += cycles;
+  worker->work[core.program][o.pc].cycles += cycles;
   core.worked += cycles, core.ended = cycle + cycles;
   if (o.plain) walk(w, core, kMainThread, o, o.length, worker);
   else execute(w, core, kMainThread, o, o.length, worker);
@@ -341,14 +341,12 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   o.task = int32_t(core.task), o.task_id = core.task_id;
   o.effects[0] = {int8_t(row.action), int8_t(row.target)};
   o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
-  const Widths widths = widths_of(DsdOp(row.op));
   const int32_t kinds[4] = {row.dest, row.src0, row.src1, row.scalar};
-  const uint8_t width[4] = {widths.dest, widths.src0, widths.src1, widths.scalar};
   Issue issue{row.asynchronous != 0, row.thread, row.priority, -1, 1};
   int from = i.b, lengths[4] = {-1, -1, -1, -1};
   for (int k = 0; k < 4; ++k) {
     Stream& s = stream(o, k);
-    s.width = width[k];
+    s.width = uint8_t(w.costs.bytes[row.op][k]);
     if (Operand(kinds[k]) == Operand::kNone) continue;
     lengths[k] = resolve(w, core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
     if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;

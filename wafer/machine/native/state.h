@@ -235,21 +235,30 @@ struct Fault {
   int64_t detail = 0;
 };
 
-// What the operations of one instruction have done; reads and writes of the memory in 16-bit words.
+// What one instruction has taken and done; reads and writes of the memory in 16-bit words.
 struct Work {
-  int64_t operations, elements, reads, writes;
+  int64_t cycles, operations, elements, reads, writes;
+
+  Work& operator+=(const Work& o) {
+    cycles += o.cycles, operations += o.operations, elements += o.elements;
+    reads += o.reads, writes += o.writes;
+    return *this;
+  }
 };
 
 // What one host thread gathers in its rows.
 struct Worker {
+  explicit Worker(const std::vector<Program>& programs) {
+    for (const Program& p : programs) work.emplace_back(p.code.size());
+  }
+
   Wavelet fresh;  // a word sent in this cycle while all output queues were empty
   Fault fault;
   bool moved = false, swaps = false;
   int own_from = 0, own_to = 0;  // cells that no other thread sends to in a cycle
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
-  std::vector<std::vector<int64_t>> profile;  // cycles by program and instruction
-  std::vector<std::vector<Work>> work;        // of operations, by the same
+  std::vector<std::vector<Work>> work;  // by program and instruction
 
   // The first PE's is reported, so that it does not depend on the threads.
   void note(const Fault& seen) {

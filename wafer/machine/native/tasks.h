@@ -106,12 +106,10 @@ inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
 // cycles of what it has done are over.
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
-  int64_t* const profile = worker->profile[core.program].data();
+  Work* const work = worker->work[core.program].data();
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
-    if (!core.paid) {
-      core.debt += i.cycles, profile[core.pc] += i.cycles;
-    }
+    if (!core.paid) core.debt += i.cycles, work[core.pc].cycles += i.cycles;
     if (visible(core, i)) {
       core.paid = true;
       if (core.debt > 0) return wait_out(w, core, cycle);

@@ -1,21 +1,32 @@
-"""Registers and rows of tables, and what the end of an operation does."""
+"""Parts of a PE's step: rows of tables, registers, faults, the end of an operation.
 
+What has a ``pe`` is of one PE: a :class:`State` without the first axis. :func:`per_pe` makes it one
+of all PEs.
+"""
+
+import functools
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from wafer.machine.codes import Action, Gate, Operand
 from wafer.machine.image import COLUMNS
-from wafer.machine.reference.state import MAIN, THREADS, Main, State
+from wafer.machine.reference.state import MAIN, Fault, Main, State
 from wafer.machine.reference.tables import Tables
+from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = [
     "applied",
+    "choose",
+    "failed",
     "field",
     "finish",
     "gate_set",
     "is_any",
+    "per_pe",
     "register",
     "row_of",
     "runs_operation",
@@ -23,100 +34,113 @@ __all__ = [
 ]
 
 Array = jax.Array
+_AXES = State._make(None if name in {"cycle", "moved"} else 0 for name in State._fields)
 
 
-def row_of(tables: Tables, table: str, row: Array) -> Callable[[str], Array]:
-    """Rows of a table, of each PE's program (the first axis is the PEs'), column by column."""
-    program = jnp.maximum(jnp.asarray(tables.program), 0).reshape(-1, *[1] * (row.ndim - 1))
-    values = jnp.asarray(getattr(tables, table)).at[program, row].get(mode="promise_in_bounds")
-    return lambda name: values[..., COLUMNS[table].index(name)]
+def per_pe(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Map a function of tables, a PE and more of it, which returns the PE and more, over all."""
+
+    def every(tables: Tables, state: State, *more: Any) -> tuple[State, Any]:
+        axes = _AXES, *[0] * len(more)
+        return jax.vmap(functools.partial(function, tables), axes, (_AXES, 0))(state, *more)
+
+    return every
 
 
-def is_any(values: Array, ops: tuple[int, ...]) -> Array:
-    """[C] whether values are among some.
+def choose(which: Array, new: Any, old: Any) -> Any:
+    """``new`` where ``which`` [] says so, else ``old``; what both have alike costs nothing."""
+    return jax.tree.map(lambda n, o: o if n is o else jnp.where(which, n, o), new, old)
+
+
+def row_of(tables: Tables, pe: State, table: str, row: Array) -> Any:
+    """Rows of a table of a PE's program, by column."""
+    values = jnp.moveaxis(getattr(tables, table)[pe.program, row], -1, 0)
+    return SimpleNamespace(**dict(zip(COLUMNS[table], values, strict=True)))
+
+
+def is_any(value: Array, codes: tuple[int, ...]) -> Array:
+    """Whether a ``value`` [] is among some."""
+    return jnp.stack([value == int(code) for code in codes]).any()
+
+
+def runs_operation(pe: State, thread: Array) -> Array:
+    """Whether a ``thread`` [], -1 for none, runs an operation."""
+    return (thread >= 0) & pe.operations.on[thread]
+
+
+def field(descriptor: Array, k: int, *, signed: bool = False) -> Array:
+    """16 bits of a ``descriptor`` []."""
+    bits = descriptor >> 16 * k & 0xFFFF
+    return (bits ^ 0x8000) - 0x8000 if signed else bits
+
+
+def register(pe: State, k: Array) -> Array:
+    """Register ``k`` [] of the present frame."""
+    return pe.registers[pe.base + k]
+
+
+def with_register(pe: State, k: Array, value: int | Array) -> State:
+    """Set register ``k`` [] of the present frame to a ``value`` []."""
+    return pe._replace(registers=pe.registers.at[pe.base + k].set(value))
+
+
+def failed(
+    pe: State, where: Array, kind: int | Array, detail: int | Array, pc: int | Array = -1
+) -> State:
+    """Note a fault of a PE, or of each, unless it has one.
 
     Args:
-        values: [C].
-        ops: those.
+        pe: one PE, or all.
+        where: [] or [C] bool.
+        kind: number of ``reports.Fault``.
+        detail: as its message has it.
+        pc: instruction, -1 for none.
     """
-    return jnp.stack([values == int(op) for op in ops]).any(0)
+    first = where & (pe.fault.kind == Kind.NO_FAULT)
+    return pe._replace(fault=choose(first, Fault(kind, pc, detail), pe.fault))
 
 
-def runs_operation(state: State, thread: Array) -> Array:
-    """[C] whether a microthread (-1: none) runs an operation.
+def finish(tables: Tables, pe: State, thread: Array, by_length: Array) -> State:
+    """End an operation: addresses go back to DSRs, tasks are activated, the task goes on.
 
     Args:
-        state: of all PEs.
-        thread: [C].
+        tables: constants.
+        pe: that runs it.
+        thread: [] of the operation.
+        by_length: [] whether all its elements are done.
     """
-    on = state.operations.on[jnp.arange(len(thread)), jnp.clip(thread, 0, 7)]
-    return (thread >= 0) & on
-
-
-def field(descriptor: Array, k: int) -> Array:
-    """16 bits of a descriptor."""
-    return descriptor >> 16 * k & 0xFFFF
-
-
-def register(state: State, k: Array) -> Array:
-    """[C] registers of the present frames."""
-    at = jnp.clip(state.base + k, 0, state.registers.shape[1] - 1)
-    return state.registers[jnp.arange(len(state.pc)), at]
-
-
-def with_register(state: State, which: Array, k: Array, value: Array) -> State:
-    """Set registers of the present frames where [C] says so."""
-    at = jnp.where(which, state.base + k, state.registers.shape[1])
-    rows = jnp.arange(len(state.pc))
-    return state._replace(registers=state.registers.at[rows, at].set(value, mode="drop"))
-
-
-def finish(tables: Tables, state: State, which: Array, thread: Array, by_length: Array) -> State:
-    """End operations: addresses go back to DSRs, tasks are activated, the main thread goes on."""
-    rows = jnp.arange(len(thread))
-    thread = jnp.maximum(thread, 0)
-    one = jax.tree.map(lambda part: part[rows, thread], state.operations)
-    dsr, depth = state.dsr, state.dsr.shape[2]
+    one = jax.tree.map(lambda part: part[thread], pe.operations)
+    dsr = pe.dsr
     for k in range(4):
-        file, number = one.dsr[:, k] >> 8, one.dsr[:, k] & 0xFF
-        held = dsr[rows, jnp.clip(file, 0, 2), jnp.minimum(number, depth - 1)]
-        saves = row_of(tables, "dsr_loads", jnp.maximum(held[:, 1], 0))("saves_address")
-        saves = which & (one.dsr[:, k] >= 0) & (one.kind[:, k] == Operand.MEMORY) & (saves != 0)
-        address = (held[:, 0] + one.position * one.stride[:, k]) & 0xFFFF
-        value = (held[:, 0] & ~0xFFFF) | address
-        at = jnp.where(saves, file, 3)
-        dsr = dsr.at[rows, at, jnp.minimum(number, depth - 1), 0].set(value, mode="drop")
-    active, blocked = state.active, state.blocked
-    for k in range(4):
-        active, blocked = applied(tables, active, blocked, which, one.effects[:, k])
-    own = which & (thread == MAIN)
-    at = jnp.where(which, thread, THREADS)
-    operations = state.operations
-    state = state._replace(
+        place = one.dsr[k] >> 8, one.dsr[k] & 0xFF
+        held, load = dsr[place]
+        saves = row_of(tables, pe, "dsr_loads", load).saves_address != 0
+        saves &= (one.dsr[k] >= 0) & (one.kind[k] == Operand.MEMORY)
+        value = (held & ~0xFFFF) | (held + one.position * one.stride[k] & 0xFFFF)
+        dsr = dsr.at[(*place, 0)].set(jnp.where(saves, value, held))
+    own = thread == MAIN
+    pe = pe._replace(
         dsr=dsr,
-        active=active,
-        blocked=blocked,
-        operations=operations._replace(on=operations.on.at[rows, at].set(False, mode="drop")),
-        main=jnp.where(own, Main.RUNNING, state.main),
+        operations=pe.operations._replace(on=pe.operations.on.at[thread].set(False)),
+        main=jnp.where(own, Main.RUNNING, pe.main),
     )
-    result = jnp.asarray(tables.code)[tables.program, one.pc, 4]
-    return with_register(state, own & (result >= 0), result, by_length.astype(jnp.int64))
+    for effect in one.effects:
+        pe = applied(tables, pe, *effect)
+    result = tables.code[pe.program, one.pc, 4]
+    return choose(own & (result >= 0), with_register(pe, result, by_length), pe)
 
 
-def applied(
-    tables: Tables, active: Array, blocked: Array, which: Array, effect: Array
-) -> tuple[Array, Array]:
-    """Active tasks and blocked ids after an action and its target, [C, 2]."""
-    action, target = effect[:, 0], jnp.maximum(effect[:, 1], 0)
-    active = jnp.where(which & (action == Action.ACTIVATE), active | 1 << target, active)
+def applied(tables: Tables, pe: State, action: Array, target: Array) -> State:
+    """Do an ``action`` [] with the id of a task, queue or thread: ``target`` []."""
+    bit = 1 << jnp.maximum(target, 0)
     gate = gate_set(tables, action - Action.UNBLOCK)
-    frees = which & (action >= Action.UNBLOCK)
-    at = jnp.where(frees, gate, len(Gate))
-    rows = jnp.arange(len(action))
-    old = blocked[rows, jnp.clip(gate, 0, len(Gate) - 1)]
-    return active, blocked.at[rows, at].set(old & ~(1 << target), mode="drop")
+    unblocked = pe.blocked.at[gate].set(pe.blocked[gate] & ~bit)
+    return pe._replace(
+        active=jnp.where(action == Action.ACTIVATE, pe.active | bit, pe.active),
+        blocked=jnp.where(action >= Action.UNBLOCK, unblocked, pe.blocked),
+    )
 
 
 def gate_set(tables: Tables, gate: Array) -> Array:
-    """WSE-2's colors are its data tasks."""
-    return jnp.where(~jnp.asarray(tables.wse3) & (gate == Gate.COLOR), Gate.DATA, gate)
+    """WSE-2's colors are its data tasks: the set of a ``gate`` []."""
+    return jnp.where(~tables.wse3 & (gate == Gate.COLOR), Gate.DATA, gate)

@@ -7,260 +7,225 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import Gate, Operand
-from wafer.machine.reference.effects import applied, finish, row_of
-from wafer.machine.reference.faults import noted
-from wafer.machine.reference.issue import WIDTHS, source_slot
+from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
+from wafer.machine.reference.issue import source_slot
 from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import element
-from wafer.machine.reference.state import MAIN, THREADS, Operations, State
+from wafer.machine.reference.state import MAIN, PAD, THREADS, Main, Operations, State
 from wafer.machine.reference.tables import Tables
+from wafer.machine.setup import WIDTHS
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["being_read", "execute", "load_bytes", "step_operations", "store_bytes"]
+__all__ = ["being_read", "load_bytes", "step_operations", "store_bytes"]
 
 Array = jax.Array
-_PAD = 64  # bytes behind a program's memory that read as zero
 
 
-def load_bytes(memory: Array, address: Array, count: Array, most: int) -> Array:
-    """[C] up to 8 bytes of each PE, little end first."""
-    rows, out = jnp.arange(len(memory)), jnp.zeros(len(memory), jnp.int64)
-    for k in range(most):
-        at = jnp.clip(address + k, 0, memory.shape[1] - 1)
-        out = out | jnp.where(k < count, memory[rows, at].astype(jnp.int64) << 8 * k, 0)
-    return out
+def load_bytes(memory: Array, address: Array, count: Array) -> Array:
+    """Up to 8 bytes of a ``memory`` [M] from ``address`` [], ``count`` [], little end first."""
+    at = jnp.arange(8)
+    values = jnp.where(at < count, memory[address + at], 0).astype(jnp.int64)
+    return (values << 8 * at).sum()
 
 
 def store_bytes(
-    memory: Array, which: Array, address: Array, count: Array, *, value: Array, most: int
+    memory: Array, which: Array, address: Array, count: Array, value: int | Array
 ) -> Array:
-    """Write bytes of PEs where [C] says so."""
-    rows = jnp.arange(len(memory))
-    for k in range(most):
-        at = jnp.where(which & (k < count), address + k, memory.shape[1])
-        memory = memory.at[rows, at].set((value >> 8 * k & 0xFF).astype(jnp.uint8), mode="drop")
-    return memory
+    """A memory in which bytes are written.
 
-
-def _slots(tables: Tables, state: State) -> Array:
-    """[C, T, 2] slots that the sources of operations read; -1 for none."""
-    o = state.operations
-    out = []
-    for k in (1, 2):
-        fabric = o.on & (o.kind[..., k] == Operand.FABRIC)
-        slot = source_slot(tables, state, jnp.where(fabric, o.row[..., k], 0))
-        out.append(jnp.where(fabric, slot, -1))
-    return jnp.stack(out, -1)
-
-
-def being_read(tables: Tables, state: State) -> Array:
-    """[C, S] slots that operations read."""
-    slots = _slots(tables, state).reshape(len(state.pc), -1, 1)
-    return (slots == jnp.arange(state.lanes.color.shape[1])).any(1)
-
-
-def _ready(tables: Tables, state: State) -> Array:
-    """[C, T] operations that can step."""
-    o, lanes = state.operations, state.lanes
-    rows = jnp.arange(len(state.pc))[:, None]
-    slots = _slots(tables, state)
-    out = o.on
-    for k in range(2):
-        slot = slots[..., k]
-        reads = o.kind[..., k + 1] == Operand.FABRIC
-        there = (slot >= 0) & (lanes.size[rows, jnp.maximum(slot, 0)] > 0)
-        out &= ~reads | there
-    sends = o.kind[..., 0] == Operand.FABRIC
-    queue = row_of(tables, "fabrics", jnp.where(sends, o.row[..., 0], 0))("queue")
-    queue = jnp.maximum(queue, 0)
-    full = state.outputs.size[rows, queue] >= jnp.asarray(tables.output_depths)[queue]
-    blocked = state.blocked[:, int(Gate.THREAD), None] >> jnp.arange(THREADS) & 1
-    blocked = (blocked != 0) & (jnp.arange(THREADS) != MAIN)
-    return out & ~(sends & full) & ~blocked
-
-
-def step_operations(
-    tables: Tables, state: State, which: Array
-) -> tuple[State, Array, Array, Array]:
-    """The first in rank of the operations that can step, on PEs [C] where one may.
-
-    Returns:
-        the state; [C] whether there was one; its thread; whether its elements are due now.
+    Args:
+        memory: [M] uint8.
+        which: [] whether.
+        address: [] of the first one.
+        count: [] at most 8.
+        value: [] they are its lowest.
     """
-    o = state.operations
-    rank = jnp.where(_ready(tables, state) & (which & ~state.busy)[:, None], o.rank, -1)
-    thread = jnp.argmax(rank, 1)
-    rows = jnp.arange(len(thread))
-    stepped = rank[rows, thread] >= 0
-    turn = o.turn[rows, thread] + 1
-    due = stepped & (turn >= o.turns[rows, thread])
-    at = jnp.where(stepped, thread, THREADS)
-    turns = o.turn.at[rows, at].set(jnp.where(due, 0, turn), mode="drop")
-    return state._replace(operations=o._replace(turn=turns)), stepped, thread, due
+    at = jnp.arange(8)
+    places = jnp.where(which & (at < count), address + at, memory.size)
+    return memory.at[places].set((value >> 8 * at & 0xFF).astype(jnp.uint8), mode="drop")
 
 
-def _address(tables: Tables, one: Operations, operand: int, k: Array) -> Array:
-    width = jnp.asarray(WIDTHS)[one.op, operand]
-    base, rest = one.base[:, operand], k
-    offset = jnp.zeros_like(base)
-    shaped = one.kind[:, operand] == Operand.SHAPED
-    get = row_of(tables, "shapes", jnp.where(shaped, one.row[:, operand], 0))
-    for d in (3, 2, 1, 0):
-        extent, step = jnp.maximum(get(f"n{d}"), 1), get(f"s{d}")
-        offset = offset + rest % extent * step * width
-        rest = rest // extent
-    plain = k * one.stride[:, operand]
-    return (base + jnp.where(shaped, offset, plain)) & 0xFFFF
+def _slots(tables: Tables, pe: State) -> Array:
+    """[T, 2] slots that the sources of operations read; -1 for none."""
+    o = pe.operations
+    fabric = o.on[:, None] & (o.kind[:, 1:3] == Operand.FABRIC)
+    slots = source_slot(tables, pe, jnp.where(fabric, o.row[:, 1:3], 0))
+    return jnp.where(fabric, slots, -1)
 
 
-def _in_memory(one: Operations, operand: int) -> Array:
-    kind = one.kind[:, operand]
-    return (kind == Operand.MEMORY) | (kind == Operand.SHAPED) | (kind == Operand.POINTER)
+def being_read(tables: Tables, pe: State) -> Array:
+    """[S] slots that operations read."""
+    return (_slots(tables, pe).reshape(-1, 1) == jnp.arange(len(pe.lanes.color))).any(0)
+
+
+def _ready(tables: Tables, pe: State) -> Array:
+    """[T] operations that can step."""
+    o, slots, threads = pe.operations, _slots(tables, pe), jnp.arange(THREADS)
+    reads = o.kind[:, 1:3] == Operand.FABRIC
+    lacks = reads & ((slots < 0) | (pe.lanes.size[slots] == 0))
+    sends = o.kind[:, 0] == Operand.FABRIC
+    queue = row_of(tables, pe, "fabrics", jnp.where(sends, o.row[:, 0], 0)).queue
+    full = pe.outputs.size[queue] >= tables.output_depths[queue]
+    blocked = (threads != MAIN) & (pe.blocked[Gate.THREAD] >> threads & 1 != 0)
+    return o.on & ~lacks.any(1) & ~(sends & full) & ~blocked
 
 
 class _Progress(NamedTuple):
-    """Elements so far, [C]: those at work, which is next, what was read, written or wrong."""
+    """Elements so far: whether there is a next one, which, the carry, the last result."""
 
     going: Array
     k: Array
-    memory: Array
     carry: Array
-    fails: Array
-    where: Array
     result: Array
+    fails: Array
 
 
-def _source(
-    tables: Tables, one: Operations, so_far: _Progress, operand: int, word: Array
-) -> tuple[_Progress, Array]:
-    """The bits of a source's element."""
-    width = jnp.asarray(WIDTHS)[one.op, operand]
-    address, reads = _address(tables, one, operand, so_far.k), _in_memory(one, operand)
-    size = jnp.asarray(tables.size)[tables.program]
-    bad = so_far.going & reads & (address + width > size + _PAD) & ~so_far.fails
-    fails = so_far.fails | bad
-    kept = load_bytes(so_far.memory, address, width, most=4)
-    value = jnp.where(reads, kept, one.base[:, operand])
-    kind = one.kind[:, operand]
-    value = jnp.where(kind == Operand.FABRIC, word, value)
-    value = jnp.where(kind == Operand.NONE, 0, value)
-    clears = so_far.going & ~fails & reads & (one.clears >> (operand - 1) & 1 != 0)
-    memory = store_bytes(so_far.memory, clears, address, width, value=jnp.zeros_like(width), most=4)
-    so_far = so_far._replace(
-        memory=memory, fails=fails, where=jnp.where(bad, address, so_far.where)
-    )
-    return so_far, value & jnp.where(width == 2, 0xFFFF, 0xFFFFFFFF)
+class _Step(NamedTuple):
+    """Of the operation that steps."""
+
+    one: Operations
+    thread: Array
+    alone: Array  # nothing on its PE competes with it
+    goes: Array  # elements are due, and no control wavelet has come
+    heard: Array  # one has
+    words: Array  # [3] of the sources
+    end: Array  # elements then
 
 
-def _elements(
-    tables: Tables, one: Operations, words: Array, first: _Progress, end: Array
-) -> _Progress:
-    """Elements one after another, up to the end."""
-    width = jnp.asarray(WIDTHS)[one.op, 0]
-    size = jnp.asarray(tables.size)[tables.program]
-    stores = _in_memory(one, 0)
-
-    def following(so_far: _Progress) -> _Progress:
-        values = []
-        for operand in (1, 2, 3):
-            so_far, value = _source(tables, one, so_far, operand, words[:, operand - 1])
-            values.append(value)
-        result, carry = element(one.op, *values, carry=so_far.carry)
-        address = _address(tables, one, 0, so_far.k)
-        good = so_far.going & ~so_far.fails
-        bad = good & stores & (address + width > size)
-        good &= ~bad
-        k = jnp.where(good, so_far.k + 1, so_far.k)
-        return _Progress(
-            going=good & (k < end),
-            k=k,
-            memory=store_bytes(so_far.memory, good & stores, address, width, value=result, most=4),
-            carry=jnp.where(good | bad, carry, so_far.carry),
-            fails=so_far.fails | bad,
-            where=jnp.where(bad, address, so_far.where),
-            result=jnp.where(good, result, so_far.result),
-        )
-
-    return lax.while_loop(lambda so_far: so_far.going.any(), following, first)
-
-
-def execute(
-    tables: Tables, state: State, which: Array, thread: Array, most: Array
-) -> tuple[State, Array]:
-    """Up to so many elements of an operation.
+def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
+    """Choose the operation that is first in rank; take the words that it reads.
 
     Args:
         tables: constants.
-        state: with operations.
-        which: [C] PEs.
-        thread: [C] whose operation.
-        most: [C] elements.
+        pe: with operations.
+        alone: [] whether the task's own operation does all its elements now.
 
     Returns:
-        the state, and [C, S] words that were taken from the CE's queues.
+        the PE; its step, whether there is one, and [S] whether a word was taken.
     """
-    rows = jnp.arange(len(thread))
-    one = jax.tree.map(lambda part: part[rows, thread], state.operations)
-    slots = _slots(tables, state)[rows, thread]
-    heads, controls = front(state.lanes)
-    every = jnp.arange(state.lanes.color.shape[1])
+    o, every = pe.operations, jnp.arange(len(pe.lanes.color))
+    rank = jnp.where(_ready(tables, pe) & ~(pe.busy | alone), o.rank, -1)
+    thread, stepped = jnp.where(alone, MAIN, jnp.argmax(rank)), rank.max() >= 0
+    one = jax.tree.map(lambda part: part[thread], o)
+    due = stepped & (one.turn + 1 >= one.turns)
+    turn = o.turn.at[thread].set(jnp.where(due, 0, one.turn + 1))
+    steps = lambda count: (count + one.wide - 1) // one.wide
+    rows, rest = one.length // one.across, one.length % one.across
+    cycles = jnp.where(alone, (rows * steps(one.across) + steps(rest)) * one.turns, stepped)
+    till = pe.cycle + cycles
+    pe = pe._replace(
+        operations=o._replace(turn=jnp.where(stepped, turn, o.turn)),
+        wake=jnp.where(alone, till, pe.wake),
+        worked=pe.worked + cycles,
+        ended=jnp.where(cycles > 0, till, pe.ended),
+    )
+    most = jnp.minimum(one.wide, one.across - one.position % one.across)
+    end = jnp.minimum(one.length, one.position + jnp.where(alone, one.length, most))
     # A control wavelet at the head: the lowest color's first.
-    reads = slots >= 0
-    control = reads & controls[rows[:, None], jnp.maximum(slots, 0)]
-    heard = which & control.any(1)
-    lowest = jnp.where(control, slots, len(every)).min(1)
-    active, blocked = applied(tables, state.active, state.blocked, heard, one.heard)
-    state = state._replace(active=active, blocked=blocked)
-    taken = heard[:, None] & (every == lowest[:, None])
-    # Elements.
-    goes = which & ~heard
-    words = jnp.where(reads, heads[rows[:, None], jnp.maximum(slots, 0)], 0)
-    words = jnp.pad(words, ((0, 0), (0, 1)))
-    end = jnp.minimum(one.length, one.position + most)
-    none, no = jnp.zeros_like(most), jnp.zeros_like(which)
-    going = goes & (one.position < end)
-    first = _Progress(going, one.position, state.memory, one.carry, no, none, none)
-    _, position, memory, bits, fails, where, result = _elements(tables, one, words, first, end)
-    fault = noted(state.fault, fails, int(Kind.OUTSIDE_MEMORY), one.pc, where)
-    sends = goes & ~fails & (one.kind[:, 0] == Operand.FABRIC)
-    state = _send(tables, state, sends, one, position=position, value=result)
-    for k in range(2):
-        taken = taken | (goes & reads[:, k])[:, None] & (every == slots[:, k, None])
-    at = jnp.where(goes, thread, THREADS)
-    o = state.operations
-    operations = o._replace(
-        position=o.position.at[rows, at].set(position, mode="drop"),
-        carry=o.carry.at[rows, at].set(bits, mode="drop"),
-    )
-    state = state._replace(
-        memory=memory, fault=fault, operations=operations, lanes=pop(state.lanes, taken)
-    )
-    ended = goes & ~fails & (position == one.length)
-    cut = heard & one.control_ends
-    return finish(tables, state, ended | cut, thread, ended), taken
+    slots, (heads, controls) = _slots(tables, pe)[thread], front(pe.lanes)
+    control = (slots >= 0) & controls[slots]
+    heard = (alone | due) & control.any()
+    goes = (alone | due) & ~heard
+    lowest = jnp.where(control, slots, len(every)).min()
+    taken = jnp.where(heard, every == lowest, goes & (every == slots[:, None]).any(0))
+    words = jnp.append(jnp.where(slots >= 0, heads[slots], 0), 0)
+    pe = choose(heard, applied(tables, pe, *one.heard), pe)
+    step = _Step(one, thread, alone, goes, heard, words, end)
+    return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped, taken)
 
 
-def _send(
-    tables: Tables, state: State, which: Array, one: Operations, *, position: Array, value: Array
-) -> State:
+def _address(tables: Tables, pe: State, one: Operations, operand: int, k: Array) -> Array:
+    rest, offset = k, 0
+    shape = row_of(tables, pe, "shapes", one.row[operand])
+    for d in (3, 2, 1, 0):
+        extent = jnp.maximum(getattr(shape, f"n{d}"), 1)
+        offset = offset + rest % extent * getattr(shape, f"s{d}")
+        rest = rest // extent
+    offset = offset * jnp.asarray(WIDTHS)[one.op, operand]
+    shaped = one.kind[operand] == Operand.SHAPED
+    return (one.base[operand] + jnp.where(shaped, offset, k * one.stride[operand])) & 0xFFFF
+
+
+def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progress]:
+    """One element: sources are read, and set to 0 where that is asked; the result is written."""
+    one, good, values = step.one, so_far.going, []
+    size, widths = tables.size[pe.program], jnp.asarray(WIDTHS)[one.op]
+    kinds = (Operand.MEMORY, Operand.SHAPED, Operand.POINTER)
+    held = jnp.stack([one.kind == kind for kind in kinds]).any(0)
+    for k in (1, 2, 3):
+        address, width = _address(tables, pe, one, k, so_far.k), widths[k]
+        bad = good & held[k] & (address + width > size + PAD)
+        pe, good = failed(pe, bad, int(Kind.OUTSIDE_MEMORY), address, one.pc), good & ~bad
+        value = jnp.where(held[k], load_bytes(pe.memory, address, width), one.base[k])
+        value = jnp.where(one.kind[k] == Operand.FABRIC, step.words[k - 1], value)
+        value = jnp.where(one.kind[k] == Operand.NONE, 0, value)
+        values.append(value & jnp.where(width == 2, 0xFFFF, 0xFFFFFFFF))
+        clears = good & held[k] & (one.clears >> (k - 1) & 1 != 0)
+        pe = pe._replace(memory=store_bytes(pe.memory, clears, address, width, 0))
+    result, carry = element(one.op, *values, carry=so_far.carry)
+    address = _address(tables, pe, one, 0, so_far.k)
+    bad = good & held[0] & (address + widths[0] > size)
+    pe, good = failed(pe, bad, int(Kind.OUTSIDE_MEMORY), address, one.pc), good & ~bad
+    memory = store_bytes(pe.memory, good & held[0], address, widths[0], result)
+    more = so_far._replace(k=so_far.k + 1, carry=carry, result=result)
+    fails, so_far = so_far.fails | (so_far.going & ~good), choose(good, more, so_far)
+    going = good & (so_far.k < step.end)
+    return pe._replace(memory=memory), so_far._replace(going=going, fails=fails)
+
+
+def _sent(tables: Tables, pe: State, one: Operations, done: _Progress) -> State:
     """Put a wavelet into an output queue."""
-    row = jnp.where(which, one.row[:, 0], 0)
-    get = row_of(tables, "fabrics", row)
-    queue = jnp.maximum(get("queue"), 0)
-    last = (get("advances") != 0) & (position == one.length)
-    flag = 1 | 2 * (get("control") != 0) | 4 * last
-    color = get("color")
-    slot = jnp.where(color >= 0, jnp.asarray(tables.slot)[color], -1)
-    out, rows = state.outputs, jnp.arange(len(position))
-    place = (out.head[rows, queue] + out.size[rows, queue]) % 8
-    at = jnp.where(which, queue, 8)
-    put = lambda old, new: old.at[rows, at, place].set(new, mode="drop")
-    return state._replace(
+    row, out = row_of(tables, pe, "fabrics", one.row[0]), pe.outputs
+    last = (row.advances != 0) & (done.k == one.length)
+    slot = jnp.where(row.color >= 0, tables.slot[row.color], -1)
+    place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
+    return pe._replace(
         outputs=out._replace(
-            word=put(out.word, value),
-            slot=put(out.slot, slot),
-            flag=put(out.flag, flag),
-            since=put(out.since, state.cycle),
-            size=out.size.at[rows, at].add(1, mode="drop"),
+            word=out.word.at[place].set(done.result),
+            slot=out.slot.at[place].set(slot),
+            flag=out.flag.at[place].set(1 | 2 * (row.control != 0) | 4 * last),
+            since=out.since.at[place].set(pe.cycle),
+            size=out.size.at[row.queue].add(1),
         )
     )
+
+
+def _end(tables: Tables, pe: State, step: _Step, done: _Progress) -> tuple[State, None]:
+    """What a step leaves behind: a word that is sent, or the operation's end."""
+    one, o, before = step.one, pe.operations, pe.main
+    went = o._replace(
+        position=o.position.at[step.thread].set(done.k),
+        carry=o.carry.at[step.thread].set(done.carry),
+    )
+    good = step.goes & ~done.fails
+    pe = pe._replace(operations=choose(step.goes, went, o))
+    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(tables, pe, one, done), pe)
+    ended = good & (done.k == one.length)
+    over = ended | (step.heard & one.control_ends)
+    pe = choose(over, finish(tables, pe, step.thread, ended), pe)
+    goes_on = ~step.alone & (before == Main.OPERATING) & (pe.main == Main.RUNNING)
+    return pe._replace(wake=jnp.where(goes_on, pe.cycle + 1, pe.wake)), None
+
+
+def step_operations(
+    tables: Tables, state: State, alone: Array
+) -> tuple[State, tuple[Array, Array]]:
+    """One step of one operation on each PE; all of one that began alone.
+
+    Args:
+        tables: constants.
+        state: of all PEs.
+        alone: [C] PEs with an operation of which all elements are due now.
+
+    Returns:
+        the state; [C] whether an operation stepped, and [C, S] words that were taken.
+    """
+    state, (step, stepped, taken) = per_pe(_begin)(tables, state, alone)
+    k, no = step.one.position, jnp.zeros_like(alone)
+    first = _Progress(step.goes & (k < step.end), k, step.one.carry, jnp.zeros_like(k), no)
+    state, done = lax.while_loop(
+        lambda so_far: so_far[1].going.any(),
+        lambda so_far: per_pe(_element)(tables, so_far[0], step, so_far[1]),
+        (state, first),
+    )
+    return per_pe(_end)(tables, state, step, done)[0], (stepped, taken)

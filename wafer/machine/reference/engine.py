@@ -9,15 +9,15 @@ from wafer.errors import CompileError
 from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
 from wafer.machine.image import COLUMNS, Image
-from wafer.machine.reference.elements import execute, step_operations
+from wafer.machine.reference.effects import choose, per_pe
+from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
 from wafer.machine.reference.state import (
-    MAIN,
     NEVER,
+    PAD,
     THREADS,
     Fault,
     Lanes,
-    Main,
     Operations,
     Outputs,
     State,
@@ -30,25 +30,19 @@ __all__ = ["launch", "load", "run", "start", "step", "store"]
 
 Array = jax.Array
 _LAUNCHES, _ARGUMENTS = 8, 8
-_PAD = 64
 
 
 def _bound(image: Image, tables: Tables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[C, 8] slots of input and output queues, and [C, S] depths of the CE's queues."""
-    cells, slots = len(tables.program), len(tables.colors)
-    ways = np.full((2, cells, 8), -1)
-    depth = np.zeros((cells, slots), np.int64)
-    if image.arch == "wse2":
-        depth[tables.program >= 0] = tables.unbound_depth
-    for cell, program in enumerate(np.asarray(tables.program)):
-        if program < 0:
-            continue
-        colors = np.asarray(tables.queues)[program, :, 0].reshape(2, 8)
-        ways[:, cell] = np.where(colors >= 0, np.asarray(tables.slot)[colors], -1)
-        for queue, slot in enumerate(ways[0, cell]):
-            if slot >= 0:
-                depth[cell, slot] = np.asarray(tables.input_depths)[queue]
-    return ways[0], ways[1], depth
+    runs = tables.program >= 0
+    colors = tables.queues[tables.program, :, 0].reshape(-1, 2, 8)
+    ways = np.where((colors >= 0) & runs[:, None, None], tables.slot[colors], -1)
+    unbound = tables.unbound_depth * (image.arch == "wse2") * runs
+    depth = np.repeat(unbound[:, None], len(tables.colors), 1)
+    for queue in range(8):
+        cells = np.flatnonzero(ways[:, 0, queue] >= 0)
+        depth[cells, ways[cells, 0, queue]] = tables.input_depths[queue]
+    return ways[:, 0], ways[:, 1], depth
 
 
 def start(image: Image) -> tuple[Tables, State]:
@@ -63,26 +57,22 @@ def start(image: Image) -> tuple[Tables, State]:
     tables = tables_of(image)
     cells, slots = len(tables.program), len(tables.colors)
     programs = image.programs
-    of = lambda values: np.array([values[p] if p >= 0 else 0 for p in tables.program], np.int64)
-    size = rounded_up(max(len(p.memory) for p in programs) + _PAD + 8, 1024)
-    memory = np.zeros((cells, size), np.uint8)
-    for cell, program in enumerate(np.asarray(tables.program)):
-        if program >= 0:
-            memory[cell, : len(programs[program].memory)] = programs[program].memory
+    of = lambda values, none: np.array([*values, none])[tables.program]  # -1: the last
+    size = rounded_up(max(len(p.memory) for p in programs) + PAD + 8, 1024)
+    memories = [np.pad(p.memory, (0, size - len(p.memory))) for p in programs]
     registers = rounded_up(max(p.frame + registers_beyond(p) for p in programs), 64)
     blocked = np.array([np.asarray(p.blocked, np.int64) & 0xFFFFFFFF for p in programs])
     if image.arch == "wse2":
         blocked[:, Gate.DATA] |= blocked[:, Gate.COLOR]
-    loads = [p.tables["dsr_loads"] for p in programs]
-    dsrs = rounded_up(max(max((int(row[1]) + 1 for row in table), default=1) for table in loads), 8)
+    ids = [p.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")] for p in programs]
+    dsrs = rounded_up(max(int(rows.max(initial=0)) + 1 for rows in ids), 8)
     in_slot, out_slot, depth = _bound(image, tables)
     zeros = lambda *shape: np.zeros((cells, *shape), np.int64)
-    minus = lambda *shape: np.full((cells, *shape), -1, np.int64)
     flags = lambda *shape: np.zeros((cells, *shape), bool)
-    switches = np.asarray(image.switches).reshape(cells, -1)[:, tables.colors].astype(np.int64)
-    position = np.repeat((switches >> 13 & 3)[..., None], 2, -1)
-    color = np.asarray(image.colors).reshape(cells, -1)[:, tables.colors].astype(np.int64)
-    rules = np.asarray(tables.filters)[np.maximum(tables.filter, 0)].astype(np.int64)
+    of_slots = lambda array: np.asarray(array).reshape(cells, -1)[:, tables.colors].astype(np.int64)
+    switches, color = of_slots(image.switches), of_slots(image.colors)
+    both = lambda values: np.repeat(values[..., None], 2, -1)  # what enters, and what leaves
+    rules = tables.filters[np.maximum(tables.filter, 0)].astype(np.int64)
     of_filter = lambda column: rules[..., COLUMNS["filters"].index(column)]
     lanes = Lanes(
         *(zeros(slots, 2) for _ in range(4)),
@@ -94,108 +84,82 @@ def start(image: Image) -> tuple[Tables, State]:
         depth=depth,
         color=color,
         switches=switches,
-        position=position,
-        torn=np.repeat((color >> 14 & 1)[..., None] != 0, 2, -1),
-        filtered=np.asarray(tables.filter) >= 0,
+        position=both(switches >> 13 & 3),
+        torn=both(color >> 14 & 1 != 0),
+        filtered=tables.filter >= 0,
         counter=of_filter("start"),
         limit=of_filter("limit1"),
         second=flags(slots),
     )
+    operations = Operations(
+        on=flags(THREADS),
+        **{name: zeros(THREADS) for name in Operations._fields[1:12]},
+        control_ends=flags(THREADS),
+        heard=zeros(THREADS, 2),
+        effects=zeros(THREADS, 5, 2),
+        **{name: zeros(THREADS, 4) for name in ("kind", "row", "base", "stride")},
+        dsr=zeros(THREADS, 4) - 1,
+    )
+    plain = ["main", "pc", "base", "depth", "debt", "worked", "ended", "unanswered"]
     state = State(
         cycle=jnp.int64(-1),
         moved=jnp.bool_(False),
-        memory=memory,
+        program=tables.program,
+        place=tables.place,
+        memory=of(memories, np.zeros(size, np.uint8)),
         registers=zeros(registers),
         frames=zeros(64, 2),
-        main=zeros(),
+        **{name: zeros() for name in plain},
+        **{name: flags() for name in ("paid", "busy", "commanded")},
         task=zeros(2),
         last_task=zeros() + 31,
-        pc=zeros(),
-        base=zeros(),
-        depth=zeros(),
-        paid=flags(),
-        busy=flags(),
-        debt=zeros(),
-        worked=zeros(),
-        ended=zeros(),
         wake=zeros() + NEVER,
-        active=of([int(p.active) & 0xFFFFFFFF for p in programs]),
-        blocked=np.stack([blocked[p] * (p >= 0) for p in tables.program]),
-        commanded=flags(),
+        active=of([int(p.active) & 0xFFFFFFFF for p in programs], 0),
+        blocked=of(blocked, np.zeros(len(Gate), np.int64)),
         launches=zeros(_LAUNCHES, 1 + _ARGUMENTS),
         launched=zeros(2),
-        unanswered=jnp.int64(0),
-        dsr=minus(3, dsrs, 2) + np.array([1, 0]),
+        dsr=zeros(3, dsrs, 2) + np.array([0, -1]),
         in_slot=in_slot,
         out_slot=out_slot,
         stamp=zeros(2) - np.array([0, 1]),
         random=zeros() + 0xDEADBEEF,
-        operations=Operations(
-            on=flags(THREADS),
-            **{name: zeros(THREADS) for name in Operations._fields[1:12]},
-            control_ends=flags(THREADS),
-            heard=zeros(THREADS, 2),
-            effects=zeros(THREADS, 4, 2),
-            kind=zeros(THREADS, 4),
-            dsr=minus(THREADS, 4),
-            row=zeros(THREADS, 4),
-            base=zeros(THREADS, 4),
-            stride=zeros(THREADS, 4),
-        ),
+        operations=operations,
         outputs=Outputs(*(zeros(8, 8) for _ in range(4)), head=zeros(8), size=zeros(8)),
         lanes=lanes,
         links=zeros(5),
-        fault=Fault(*(jnp.int64(0) for _ in range(4))),
+        fault=Fault(*(zeros() for _ in range(3))),
     )
-    first = of([p.start for p in programs])
-    begins = (first >= 0) & (np.asarray(tables.program) >= 0)
-    return tables, _started(tables, jax.tree.map(jnp.asarray, state), begins, first)
+    first = of([p.start for p in programs], -1)
+    return tables, _started(tables, jax.tree.map(jnp.asarray, state), first)
 
 
 @jax.jit
-def _started(tables: Tables, state: State, begins: Array, first: Array) -> State:
+def _started(tables: Tables, state: State, first: Array) -> State:
     """What runs before any task, and the tasks that are active."""
-    kind, none = jnp.full_like(first, TaskKind.START), jnp.zeros_like(first)
-    state = begin(tables, state, begins, (kind, none), first)
-    state, _ = dispatch(tables, state)
-    return state._replace(cycle=jnp.int64(0))
+
+    def started(tables: Tables, pe: State, first: Array) -> tuple[State, Array]:
+        begun = begin(tables, pe, TaskKind.START, jnp.int64(0), first)
+        return dispatch(tables, choose(first >= 0, begun, pe))
+
+    return per_pe(started)(tables, state, first)[0]._replace(cycle=jnp.int64(0))
 
 
 def step(tables: Tables, state: State) -> State:
     """One cycle of all PEs, in the phases of ``step`` in native/machine.h."""
+    tables = jax.tree.map(jnp.asarray, tables)
     # 1. Depart: the words that leave routers, as the last cycle left them.
     state, leaves = depart(tables, state)
     # 2. Run tasks: the instructions that fall into this cycle.
-    state, ran, alone = run_tasks(tables, state)
+    state, (ran, alone) = run_tasks(tables, state)
     # 3. Step operations: one step of one operation on each PE.
-    waits = (state.main == Main.OPERATING) & ~alone
-    state, stepped, thread, due = step_operations(tables, state, ~alone)
-    thread = jnp.where(alone, MAIN, thread)
-    of = lambda part: part[jnp.arange(len(thread)), thread]
-    o = state.operations
-    length, position, wide, across = map(of, (o.length, o.position, o.wide, o.across))
-    steps = lambda count: (count + wide - 1) // wide
-    cycles = (length // across * steps(across) + steps(length % across)) * of(o.turns)
-    spent = jnp.where(alone, cycles, stepped)
-    state = state._replace(
-        wake=jnp.where(alone, state.cycle + cycles, state.wake),
-        worked=state.worked + spent,
-        ended=jnp.where(spent > 0, state.cycle + spent, state.ended),
-    )
-    before = state.outputs.size.sum(1)
-    most = jnp.where(alone, length, jnp.minimum(wide, across - position % across))
-    state, popped = execute(tables, state, alone | due, thread, most)
-    sent = state.outputs.size.sum(1) > before
-    goes_on = waits & (state.main == Main.RUNNING)
-    state = state._replace(wake=jnp.where(goes_on, state.cycle + 1, state.wake))
+    state, (stepped, popped) = step_operations(tables, state, alone)
     # 4. Drain: a word of an output queue goes to the ramp.
-    state, drained, slot, word, flag = drain(tables, state)
+    state, (drained, entering) = per_pe(drain)(tables, state)
     # 5. Move: words arrive in routers, go up and down ramps, and enter input queues.
-    state, routed = move(tables, state, leaves, (slot, word, flag), popped)
+    state, routed = move(tables, state, leaves, entering, popped)
     # 6. Dispatch: idle PEs start a task.
-    state, begun = dispatch(tables, state)
-    moved = ran | stepped | sent | drained | begun | routed
-    return state._replace(moved=moved.any())
+    state, begun = per_pe(dispatch)(tables, state)
+    return state._replace(moved=(ran | stepped | drained | begun | routed).any())
 
 
 def _closed(state: State, called: Array, limit: Array) -> tuple[State, Array]:
@@ -204,8 +168,8 @@ def _closed(state: State, called: Array, limit: Array) -> tuple[State, Array]:
     following = jnp.where(state.moved, state.cycle + 1, later)
     quiet = following == NEVER
     cycle = jnp.where(quiet, state.cycle + 1, jnp.minimum(following, limit))
-    faulted = state.fault.kind != 0
-    answered = called & (state.unanswered == 0)
+    faulted = (state.fault.kind != 0).any()
+    answered = called & (state.unanswered == 0).all()
     state = state._replace(cycle=jnp.where(faulted, state.cycle, cycle))
     return state, ~(quiet | faulted | answered | (cycle >= limit))
 
@@ -218,12 +182,12 @@ def run(tables: Tables, state: State, most_cycles: int | Array = 1_000_000) -> S
         state: from which to go on.
         most_cycles: limit.
     """
-    limit, called = state.cycle + most_cycles, state.unanswered > 0
+    limit, called = state.cycle + most_cycles, (state.unanswered > 0).any()
 
     def body(carry: tuple[State, Array]) -> tuple[State, Array]:
         return _closed(step(tables, carry[0]), called, limit)
 
-    goes = (state.fault.kind == 0) & (jnp.asarray(most_cycles) > 0)
+    goes = (state.fault.kind == 0).all() & (jnp.asarray(most_cycles) > 0)
     return lax.while_loop(lambda carry: carry[1], body, (state, goes))[0]
 
 
@@ -252,7 +216,7 @@ def launch(image: Image, state: State, function: str, words: tuple[int, ...] = (
     return state._replace(
         launches=state.launches.at[rows, at].set(call, mode="drop"),
         launched=state.launched.at[:, 1].add(there),
-        unanswered=state.unanswered + 2 * int((entry >= 0).sum()),
+        unanswered=state.unanswered + 2 * there,
     )
 
 

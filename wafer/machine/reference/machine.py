@@ -13,12 +13,10 @@ from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
 from wafer.machine.library import how_to_build
 from wafer.machine.reference.engine import run, start
-from wafer.machine.reference.state import NEVER, Main, State, TaskKind
+from wafer.machine.reference.state import NEVER, PAD, Main, State, TaskKind
 from wafer.machine.tools.reports import fault_message
 
 __all__ = ["ReferenceMachine"]
-
-_PAD = 64  # bytes behind the memory that read as zero
 
 
 @functools.cache
@@ -61,33 +59,32 @@ class ReferenceMachine(WaferMachine):
 
     @property
     def cycle(self) -> int:
-        """See ``WaferMachine``."""
         return int(self._state.cycle)
 
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
-        """See ``WaferMachine``."""
-        called = int(self._state.unanswered) > 0
+        called = self._state.unanswered.any()
         end = self.cycle + most_cycles
         with self._context():
             arrays = jax.tree.map(jnp.asarray, self._state)
             self._state = _on_host(_compiled()(self._tables, arrays, most_cycles))
         state = self._state
-        if int(state.fault.kind):
+        if state.fault.kind.any():
             return Status.FAULT
         wakes = (state.wake >= state.cycle) & (state.wake < NEVER)
         if most_cycles > 0 and not bool(state.moved) and not wakes.any():
             return Status.QUIET
-        if called and not int(state.unanswered):
+        if called and not state.unanswered.any():
             return Status.READY
         assert self.cycle >= end
         return Status.LIMIT
 
     @property
     def fault(self) -> str:
-        """See ``WaferMachine``."""
-        kind, cell, pc, detail = (int(part) for part in self._state.fault)
-        if not kind:
+        faulty = np.flatnonzero(self._state.fault.kind)
+        if not len(faulty):
             return ""
+        cell = faulty[0]
+        kind, pc, detail = (part[cell] for part in self._state.fault)
         task, number = self._state.task[cell].tolist()
         return fault_message(self.image, (kind, cell, task, number, pc, detail))
 
@@ -103,7 +100,7 @@ class ReferenceMachine(WaferMachine):
         call = state.launches[cell, (first + count) % room[1]]
         call[0], call[1 : 1 + len(arguments)] = entry, arguments.astype(np.int64)
         state.launched[cell, 1] += 1
-        state.unanswered[...] += 2  # it returns, and it frees the command stream
+        state.unanswered[cell] += 2  # it returns, and it frees the command stream
         return ""
 
     def _has_command(self, cell: int) -> bool:
@@ -113,7 +110,7 @@ class ReferenceMachine(WaferMachine):
 
     def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
         tile, content = self.image.tiles.flat[cell], data.reshape(-1).view(np.uint8)
-        size = len(self.image.programs[tile].memory) + _PAD * (not write) if tile >= 0 else 0
+        size = len(self.image.programs[tile].memory) + PAD * (not write) if tile >= 0 else 0
         if not 0 <= address <= address + len(content) <= size:
             return False
         there = self._state.memory[cell, address : address + len(content)]
@@ -131,17 +128,14 @@ class ReferenceMachine(WaferMachine):
 
     @property
     def links(self) -> np.ndarray:
-        """See ``WaferMachine``."""
         return self._state.links.reshape(self._height, self._width, -1).astype(np.uint32)
 
     @property
     def worked(self) -> tuple[np.ndarray, np.ndarray]:
-        """See ``WaferMachine``."""
         shape = self._height, self._width
         return self._state.worked.reshape(shape), self._state.ended.reshape(shape)
 
     def waiting(self) -> list[str]:
-        """See ``WaferMachine``: operations of threads, and calls, with file and line."""
         state, out = self._state, list[str]()
         for cell, tile in enumerate(self.image.tiles.reshape(-1)):
             if tile < 0:

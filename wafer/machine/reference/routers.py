@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from wafer.machine.image import COLUMNS
-from wafer.machine.reference.faults import noted
+from wafer.machine.reference.effects import failed
 from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
@@ -73,12 +73,12 @@ def _forwarded(lanes: Lanes, word: Array, flag: Array) -> Array:
 def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
     """The slot as which a router with this color register takes what comes in by a side."""
     swaps = _SWAPS[side]
-    return jnp.where(color & swaps == swaps, jnp.asarray(tables.partner)[slot], slot)
+    return jnp.where(color & swaps == swaps, tables.partner[slot], slot)
 
 
 def _rule(tables: Tables) -> Callable[[str], Array]:
     """[C, S] columns of the filters."""
-    rows = jnp.asarray(tables.filters)[jnp.maximum(jnp.asarray(tables.filter), 0)]
+    rows = tables.filters[jnp.maximum(tables.filter, 0)]
     return lambda name: rows[..., COLUMNS["filters"].index(name)]
 
 
@@ -116,10 +116,10 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     cells, slots = lanes.color.shape
     rx, tx = _ports(lanes, 0), _ports(lanes, 1)
     full = lanes.flag[..., 1] != 0
-    neighbour = jnp.asarray(tables.neighbour)
+    neighbour = tables.neighbour
     sides = sum((neighbour[:, d] >= 0).astype(jnp.int64) << d for d in range(4))
     passes, counts = _filtered(tables, lanes)
-    used, links, fault = jnp.zeros(cells, jnp.int64), state.links, state.fault
+    used, links = jnp.zeros(cells, jnp.int64), state.links
     went, needs = [], []
     for slot in range(slots):
         flag, head = lanes.flag[:, slot, 0], lanes.word[:, slot, 0]
@@ -128,8 +128,7 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
         stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
         can = (flag != 0) & (need & used == 0) & ~stuck
         off = can & (need & 15 & ~sides & tables.edges != 0)
-        lost = jnp.asarray(tables.colors)[slot]
-        fault = noted(fault, off, int(Kind.OFF_WAFER), jnp.int64(-1), lost)
+        state = failed(state, off, int(Kind.OFF_WAFER), tables.colors[slot])
         can &= ~off
         for side in range(4):
             there = neighbour[:, side]
@@ -144,17 +143,17 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     head, flag = lanes.word[..., 0], lanes.flag[..., 0]
     leaves = Departures(go, ports, _forwarded(lanes, head, flag), flag & ~_ADVANCE)
     lanes = _counted(tables, lanes, go & counts & (tx & _RAMP != 0))
-    return state._replace(links=links, fault=fault, lanes=lanes), leaves
+    return state._replace(links=links, lanes=lanes), leaves
 
 
 def front(lanes: Lanes) -> tuple[Array, Array]:
-    """[C, S] the word at the head of the CE's queue, and whether it is a control wavelet."""
-    take = lambda queue: jnp.take_along_axis(queue, lanes.head[..., None], 2)[..., 0]
+    """The words at the heads of the CE's queues, [S] or [C, S], and which are control wavelets."""
+    take = lambda queue: jnp.take_along_axis(queue, lanes.head[..., None], -1)[..., 0]
     return take(lanes.queue), take(lanes.control)
 
 
 def pop(lanes: Lanes, which: Array) -> Lanes:
-    """Take heads of the CE's queues away, [C, S] bool."""
+    """Take heads of the CE's queues away: ``which`` [S] or [C, S]."""
     return lanes._replace(
         head=jnp.where(which, (lanes.head + 1) % 8, lanes.head), size=lanes.size - which
     )
@@ -164,44 +163,38 @@ def _enters(lanes: Lanes) -> Array:
     return (lanes.flag[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
 
 
-def drain(tables: Tables, state: State) -> tuple[State, Array, Array, Array, Array]:
+def drain(tables: Tables, pe: State) -> tuple[State, tuple[Array, Array]]:
     """The word that goes onto the ramp, of the lowest output queue that can.
 
     Returns:
-        the state, and [C] whether it or time moved, slot (-1: none), word and flag.
+        the PE; whether it or time moved, and [3] slot (-1: none), word and flag.
     """
-    out, lanes, rows = state.outputs, state.lanes, jnp.arange(len(state.pc))
-    heads = [jnp.take_along_axis(part, out.head[..., None], 2)[..., 0] for part in out[:4]]
-    slot = jnp.where(heads[1] < 0, state.out_slot, heads[1])  # [C, 8]
-    color = lanes.color[rows[:, None], jnp.maximum(slot, 0)]
-    slot = jnp.where(slot < 0, slot, _swapped(tables, color, slot, 4))
-    young = (out.size > 0) & (state.cycle - heads[3] < tables.output_wait)
+    out, lanes = pe.outputs, pe.lanes
+    word, slot, flag, since = (part[jnp.arange(8), out.head] for part in out[:4])
+    slot = jnp.where(slot < 0, pe.out_slot, slot)
+    slot = jnp.where(slot < 0, slot, _swapped(tables, lanes.color[slot], slot, 4))
+    young = (out.size > 0) & (pe.cycle - since < tables.output_wait)
     waits = (out.size > 0) & ~young
     stuck = (lanes.up_flag != 0).all(-1) & ~_enters(lanes)
-    leaves = waits & (slot >= 0) & ~stuck[rows[:, None], jnp.maximum(slot, 0)]
-    queue = jnp.where(leaves.any(1), jnp.argmax(leaves, 1), 8)
-    tried = jnp.arange(8) <= queue[:, None]
-    lost = (waits & (slot < 0) & tried).any(1)
-    where = jnp.argmax(waits & (slot < 0), 1)
-    fault = noted(state.fault, lost, int(Kind.NO_COLOR), jnp.int64(-1), where)
-    taken = jnp.arange(8) == queue[:, None]
-    of = lambda part, none: jnp.where(taken.any(1), (part * taken).sum(1), none)
-    outputs = out._replace(
-        head=jnp.where(taken, (out.head + 1) % 8, out.head), size=out.size - taken
-    )
-    state = state._replace(outputs=outputs, fault=fault)
-    drained = taken.any(1) | young.any(1)
-    return state, drained, of(slot, -1), of(heads[0], 0), of(heads[2], 0)
+    leaves = waits & (slot >= 0) & ~stuck[slot]
+    queue = jnp.where(leaves.any(), jnp.argmax(leaves), 8)
+    lost = waits & (slot < 0)
+    pe = failed(pe, (lost & (jnp.arange(8) <= queue)).any(), int(Kind.NO_COLOR), jnp.argmax(lost))
+    taken = jnp.arange(8) == queue
+    head = jnp.where(taken, (out.head + 1) % 8, out.head)
+    gone = jnp.where(leaves.any(), jnp.stack([slot, word, flag])[:, queue], jnp.array([-1, 0, 0]))
+    pe = pe._replace(outputs=out._replace(head=head, size=out.size - taken))
+    return pe, (leaves.any() | young.any(), gone)
 
 
 def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array, Array]:
     """[C, S] words from the neighbours, their flags, and how many came."""
     cells, slots = lanes.color.shape
     every = jnp.arange(slots)
-    partner = jnp.asarray(tables.partner)
+    partner = tables.partner
     word = flag = count = jnp.zeros((cells, slots), jnp.int64)
     for side in range(4):
-        there = jnp.asarray(tables.neighbour)[:, side, None]
+        there = tables.neighbour[:, side, None]
         back = side ^ 1
         for its in (every, partner):
             at = jnp.maximum(its, 0)[None]
@@ -226,7 +219,7 @@ def move(
     tables: Tables,
     state: State,
     leaves: Departures,
-    entering: tuple[Array, Array, Array],
+    entering: Array,
     popped: Array,
 ) -> tuple[State, Array]:
     """The second half of a cycle for routers and ramps.
@@ -235,7 +228,7 @@ def move(
         tables: constants.
         state: in which the CE has taken its words.
         leaves: of ``depart``.
-        entering: [C] slot, word and flag of what goes onto the ramp.
+        entering: [C, 3] slot, word and flag of what goes onto the ramp.
         popped: [C, S] words that the CE took in this cycle; their places are free from the next on.
 
     Returns:
@@ -250,8 +243,8 @@ def move(
     got = jnp.where(count > 0, word, lanes.up_word[..., 1])
     got_flag = jnp.where(own, rising, 0) | flag
     clash = (count + own > 1).any(1)
-    lost = jnp.asarray(tables.colors)[jnp.argmax(count + own > 1, 1)]
-    fault = noted(state.fault, clash, int(Kind.SAME_CYCLE_ARRIVAL), jnp.int64(-1), lost)
+    lost = tables.colors[jnp.argmax(count + own > 1, 1)]
+    state = failed(state, clash, int(Kind.SAME_CYCLE_ARRIVAL), lost)
     go = leaves.go
     # The router's two words.
     first = jnp.where(go, lanes.flag[..., 1], head_flag)
@@ -275,7 +268,7 @@ def move(
     shifts = (rising == 0) & (lanes.up_flag[..., 0] != 0)
     rising = jnp.where(shifts, lanes.up_flag[..., 0], rising)
     entered = jnp.where(shifts, 0, lanes.up_flag[..., 0])
-    slot, new, new_flag = (part[:, None] for part in entering)
+    slot, new, new_flag = jnp.moveaxis(entering, 1, 0)[..., None]
     here = slot == jnp.arange(slots)
     up_word = jnp.stack(
         [
@@ -301,4 +294,4 @@ def move(
         position=position,
         torn=torn,
     )
-    return state._replace(lanes=lanes, fault=fault), moved
+    return state._replace(lanes=lanes), moved

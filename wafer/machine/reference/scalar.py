@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from wafer.machine.codes import DsdOp, Intrinsic, Op, Type
+from wafer.machine.codes import BYTES, DsdOp, Intrinsic, Op, Type
 
-__all__ = ["BYTES", "arithmetic", "cast", "compare", "element", "function", "negated", "wrapped"]
+__all__ = ["arithmetic", "cast", "chosen", "compare", "element", "function", "negated", "wrapped"]
 
-BYTES = np.array([1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2])
-_WIDTHS = np.array([8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 1])
-_ROOM = np.array([8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 16])  # bits, a bool's included
+_ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
+_WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
 
 Array = jax.Array
 
@@ -66,7 +65,8 @@ def _float_out(kind: Array, value: Array) -> Array:
     return jnp.where(kind == Type.F16, _half_bits(value), _single_bits(value))
 
 
-def _chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
+def chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
+    """The value of an ``op`` [...] by its code, or that ``otherwise`` [...] gives."""
     out = otherwise
     for code, value in values.items():
         out = jnp.where(op == int(code), value, out)
@@ -96,16 +96,14 @@ def _shifted(op: Array, kind: Array, x: Array, by: Array) -> Array:
 def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
     """``x op y`` for ADD to SHR; a divisor of 0 is seen to before."""
     a, b = _float_in(kind, x), _float_in(kind, y)
-    floats = _chosen(
-        op, {Op.ADD: a + b, Op.SUB: a - b, Op.MUL: a * b, Op.DIV: a / b}, lax.rem(a, b)
-    )
-    integers = _chosen(
+    floats = chosen(op, {Op.ADD: a + b, Op.SUB: a - b, Op.MUL: a * b, Op.DIV: a / b}, lax.rem(a, b))
+    integers = chosen(
         op,
         {Op.ADD: x + y, Op.SUB: x - y, Op.MUL: x * y}
         | dict.fromkeys((Op.DIV, Op.REM), _divided(op, kind, x, y)),
         _shifted(op, kind, x, y),
     )
-    bits = _chosen(op, {Op.AND: x & y, Op.OR: x | y, Op.XOR: x ^ y}, wrapped(kind, integers))
+    bits = chosen(op, {Op.AND: x & y, Op.OR: x | y, Op.XOR: x ^ y}, wrapped(kind, integers))
     return jnp.where(_float(kind) & (op <= Op.REM), _float_out(kind, floats), bits)
 
 
@@ -114,7 +112,7 @@ def compare(op: Array, kind: Array, x: Array, y: Array) -> Array:
 
     def ordered(a: Array, b: Array) -> Array:
         results = {Op.EQ: a == b, Op.NE: a != b, Op.LT: a < b, Op.LE: a <= b, Op.GT: a > b}
-        return _chosen(op, results, a >= b)
+        return chosen(op, results, a >= b)
 
     floats = ordered(_float_in(kind, x), _float_in(kind, y))
     integers = jnp.where(_signed(kind), ordered(x, y), ordered(_unsigned(x), _unsigned(y)))
@@ -163,7 +161,7 @@ def function(which: Array, kind: Array, x: Array) -> Array:
     """SQRT, FLOOR and CEIL, which are exact everywhere."""
     value = _float_in(kind, x)
     results = {Intrinsic.SQRT: jnp.sqrt(value), Intrinsic.FLOOR: jnp.floor(value)}
-    return _float_out(kind, _chosen(which, results, jnp.ceil(value)))
+    return _float_out(kind, chosen(which, results, jnp.ceil(value)))
 
 
 # Elements
@@ -219,4 +217,4 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
         DsdOp.ADD32: word(a + b), DsdOp.SUB32: word(a - b), DsdOp.MUL32: word(a * b),
         DsdOp.MAC32: word(a + b * s), DsdOp.MAX32: jnp.maximum(a, b),
     }  # fmt: skip
-    return _chosen(op, results, a), jnp.where(op == DsdOp.ADDC16, total >> 16, carry)
+    return chosen(op, results, a), jnp.where(op == DsdOp.ADDC16, total >> 16, carry)

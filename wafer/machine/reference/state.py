@@ -6,6 +6,8 @@ __all__ = [
     "ENDLESS",
     "MAIN",
     "NEVER",
+    "PAD",
+    "THREADS",
     "Fault",
     "Lanes",
     "Main",
@@ -19,6 +21,7 @@ Array = Any  # of NumPy while it is made, of JAX from the first step on
 MAIN, THREADS = 8, 9  # the task's own thread; all of them
 ENDLESS = 2**32 - 1  # length of an operation that a control wavelet ends
 NEVER = 2**62
+PAD = 64  # bytes behind a program's memory that read as zero
 
 
 class Main:
@@ -50,7 +53,7 @@ class Operations(NamedTuple):
     clears: Array  #: source that is set to 0 after it was read
     control_ends: Array  #: whether a control wavelet ends it
     heard: Array  #: action and target of a control wavelet, [C, T, 2]
-    effects: Array  #: actions and targets at its end, [C, T, 4, 2]
+    effects: Array  #: actions and targets at its end, [C, T, 5, 2]
     kind: Array  #: Operand
     dsr: Array  #: file << 8 | id; -1
     row: Array  #: of fabrics or shapes
@@ -100,10 +103,9 @@ class Lanes(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What ended the run: a number of ``reports.Fault``, 0 for nothing; PE, instruction, detail."""
+    """What ended the run, [C]: a number of ``reports.Fault``, 0: none; instruction, detail."""
 
     kind: Array
-    cell: Array
     pc: Array
     detail: Array
 
@@ -113,6 +115,8 @@ class State(NamedTuple):
 
     cycle: Array  #: scalar
     moved: Array  #: scalar; whether anything happened in the last cycle
+    program: Array  #: -1 for none
+    place: Array  #: [C, 2]; column and row
     memory: Array  #: [C, M] uint8
     registers: Array  #: [C, R] int64
     frames: Array  #: [C, 64, 2]; where calls return to: instruction, first register
@@ -133,7 +137,7 @@ class State(NamedTuple):
     commanded: Array  #: the host's command stream waits
     launches: Array  #: [C, 8, 1 + arguments]; entry and arguments
     launched: Array  #: [C, 2]; of them, the first one and how many
-    unanswered: Array  #: scalar; calls that have to return, and streams to be freed
+    unanswered: Array  #: calls that have to return, and streams to be freed
     dsr: Array  #: [C, 3, D, 2]; value, row of dsr_loads
     in_slot: Array  #: [C, 8]; slot of the color that an input queue is bound to, -1
     out_slot: Array  #: [C, 8]
@@ -143,4 +147,4 @@ class State(NamedTuple):
     outputs: Outputs  #: queues
     lanes: Lanes  #: colors
     links: Array  #: [C, 5]; wavelets that left by the W, E, S, N and down the ramp
-    fault: Fault  #: the first PE's
+    fault: Fault  #: the first one of each; that of the first PE counts

@@ -1,15 +1,16 @@
 """What does not change while a program runs, as arrays; what is not run here is refused."""
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.errors import CompileError
-from wafer.machine.arch import ARCHITECTURES
+from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
 from wafer.machine.codes import DsdOp, Intrinsic, Op
-from wafer.machine.image import COLUMNS, Image, Program
-from wafer.machine.setup import banks_of, colors_of, costs_of, widths_of
+from wafer.machine.image import COLUMNS, ENTRIES, Image, Program
+from wafer.machine.setup import banks_of, colors_of, costs_of, filters_of, widths_of
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -21,6 +22,7 @@ _LEFT_OUT = {
     Op.CONFIG_GET: "reads a configuration register",
     Op.CONFIG_SET: "writes a configuration register",
 }
+_COSTS = ("switch_task", "fabric_start", "output_wait")
 _INDICES = (("fabrics", "indexed"), ("operations", "index"))
 _PURE = (Intrinsic.SQRT, Intrinsic.FLOOR, Intrinsic.CEIL)
 _INTRINSICS = {
@@ -119,16 +121,6 @@ def _channels(program: Program) -> int:
     return sum(1 << k for k, pc in enumerate(program.data_tasks) if pc >= 0)
 
 
-def _neighbours(height: int, width: int) -> np.ndarray:
-    y, x = np.mgrid[:height, :width]
-    sides = [(x - 1, y), (x + 1, y), (x, y + 1), (x, y - 1)]
-    inside = [(u >= 0) & (u < width) & (v >= 0) & (v < height) for u, v in sides]
-    return np.stack(
-        [np.where(ok, v * width + u, -1).ravel() for ok, (u, v) in zip(inside, sides, strict=True)],
-        axis=1,
-    )
-
-
 def tables_of(image: Image) -> Tables:
     """The constants of an image.
 
@@ -143,13 +135,14 @@ def tables_of(image: Image) -> Tables:
     unused = [color for color in range(arch.colors) if color not in colors]
     colors = sorted(colors + unused[: rounded_up(len(colors), 2) - len(colors)])
     height, width = image.tiles.shape
-    y, x = np.mgrid[:height, :width]
+    y, x = np.divmod(np.arange(height * width), width)
+    neighbour = []
+    for dx, dy in (STEPS[side] for side in PORTS[:4]):
+        inside = (x + dx >= 0) & (x + dx < width) & (y + dy >= 0) & (y + dy < height)
+        neighbour.append(np.where(inside, (y + dy) * width + x + dx, -1))
     slot = np.full(arch.colors, -1)
     slot[colors] = np.arange(len(colors))
-    partner = [slot[color ^ 1] for color in colors]
-    rules = np.asarray(image.filters)[..., colors, :].reshape(height * width, len(colors), -1)
-    kinds, kind = np.unique(rules.reshape(-1, rules.shape[-1]), axis=0, return_inverse=True)
-    table = lambda name: _padded([p.tables[name] for p in programs])
+    kinds, which = filters_of(image, colors)
 
     def each(of: Callable[[Program], Any], shape: tuple[int, ...] = (), none: int = 0) -> Array:
         """[programs, …] values, filled up."""
@@ -164,27 +157,26 @@ def tables_of(image: Image) -> Tables:
         costs=_padded([instruction_cycles(p, costs) for p in programs], 256),
         size=each(lambda p: len(p.memory)),
         frame=each(lambda p: p.frame),
-        operations=table("operations"),
-        fabrics=table("fabrics"),
-        shapes=table("shapes"),
-        dsr_loads=table("dsr_loads"),
+        **{
+            name: _padded([p.tables[name] for p in programs])
+            for name in ("operations", "fabrics", "shapes", "dsr_loads")
+        },
         queues=each(lambda p: p.tables["queues"], (16, 2), -1),
-        local_tasks=each(lambda p: p.local_tasks, (arch.local_tasks,), -1),
-        data_tasks=each(lambda p: p.data_tasks, (arch.colors,), -1),
-        control_tasks=each(lambda p: p.control_tasks, (arch.control_tasks,), -1),
+        **{
+            name: each(operator.attrgetter(name), (ENTRIES[name],), -1)
+            for name in ("local_tasks", "data_tasks", "control_tasks")
+        },
         channels=each(_channels),
         high=each(lambda p: p.high),
         filters=np.pad(kinds, ((0, rounded_up(len(kinds), 4) - len(kinds)), (0, 0))),
-        filter=np.where(rules[..., 0] != 0, kind.reshape(rules.shape[:2]), -1),
+        filter=which,
         colors=np.array(colors),
         slot=slot,
-        partner=np.array(partner),
-        place=np.stack([x.ravel(), y.ravel()], axis=1),
-        neighbour=_neighbours(height, width),
+        partner=slot[np.array(colors) ^ 1],
+        place=np.stack([x, y], axis=1),
+        neighbour=np.stack(neighbour, axis=1),
         edges=np.int64(image.edges),
-        switch_task=np.int64(costs.switch_task),
-        fabric_start=np.int64(costs.fabric_start),
-        output_wait=np.int64(costs.output_wait),
+        **{name: np.int64(getattr(costs, name)) for name in _COSTS},
         unbound_depth=np.int64(arch.unbound_depth),
         wse3=np.bool_(image.arch == "wse3"),
         widths=widths_of(image.arch),

@@ -10,7 +10,8 @@ from wafer.machine.timing import instruction_cycles
 
 __all__ = ["WORK", "counts_of"]
 
-WORK = ("operations", "elements", "reads", "writes")  # columns of what operations have done
+# Columns of what instructions have taken and done; operations and the rest of OPERATE alone.
+WORK = ("cycles", "operations", "elements", "reads", "writes")
 
 # What an element of an operation is; moves and changes of sign are nothing.
 _ELEMENTS = {
@@ -26,27 +27,27 @@ _BITS = {Type.F16: "16", Type.F32: "32"}
 _BYTES = np.array(BYTES)
 
 
-def counts_of(program: Program, arch: str, cycles: np.ndarray, work: np.ndarray) -> Counts:
+def counts_of(program: Program, arch: str, work: np.ndarray) -> Counts:
     """What all PEs of a program have done, without what routers did.
 
     Args:
         program: their code.
         arch: 'wse2' or 'wse3'.
-        cycles: [instructions] int64, as the machine's profile has them.
-        work: [instructions, 4] int64, columns of ``WORK``.
+        work: [instructions, 5] int64, columns of ``WORK``.
     """
     operates = program.code[:, 0] == Op.OPERATE
+    cycles, operations, done, reads, writes = work.T
     scalar = np.where(operates, 0, cycles)
     costs = instruction_cycles(program, ARCHS[arch])
-    issued = np.where(operates, costs, 0) * work[:, 0]
+    issued = np.where(operates, costs, 0) * operations
     out = dict.fromkeys(Counts._fields, 0)
     out["instructions"] = int(scalar.sum() + issued.sum())
-    out["reads"], out["writes"] = int(work[:, 2].sum()), int(work[:, 3].sum())
+    out["reads"], out["writes"] = int(reads.sum()), int(writes.sum())
     _add_scalars(out, program, scalar, scalar // np.maximum(1, costs))
     if operates.any():
         elements = np.zeros(len(DsdOp), np.int64)
         rows = program.tables["operations"][program.code[operates, 2], 0]
-        np.add.at(elements, rows, work[operates, 1])
+        np.add.at(elements, rows, done[operates])
         for name, members in _ELEMENTS.items():
             out[name] += int(elements[[DsdOp[op] for op in members.split()]].sum())
     return Counts(**out)

@@ -32,28 +32,16 @@ RAMP = SIDES.index("RAMP")
 _MAIN = 8  # the number of the task's own thread
 
 
-class Fault(enum.IntEnum):
-    """As ``FaultKind`` in native/state.h."""
-
-    NO_FAULT = 0
-    SAME_CYCLE_ARRIVAL = 1
-    OFF_WAFER = 2
-    THREAD_IN_USE = 3
-    OUTSIDE_MEMORY = 4
-    UNBOUND_CONTROL = 5
-    MESSAGE = 6
-    DIVISION = 7
-    TOO_DEEP = 8
-    NO_COLOR = 9
-    NO_CONFIG = 10
-    DSR_NOT_LOADED = 11
-    NO_THREAD = 12
-    BAD_CODE = 13
-    WRONG_OPERAND = 14
-    OVERRUN = 15
-    OVERREAD = 16
-
-
+# As ``FaultKind`` in native/state.h.
+Fault = enum.IntEnum(
+    "Fault",
+    """
+    NO_FAULT SAME_CYCLE_ARRIVAL OFF_WAFER THREAD_IN_USE OUTSIDE_MEMORY UNBOUND_CONTROL MESSAGE
+    DIVISION TOO_DEEP NO_COLOR NO_CONFIG DSR_NOT_LOADED NO_THREAD BAD_CODE WRONG_OPERAND OVERRUN
+    OVERREAD
+    """,
+    start=0,
+)
 _FAULTS = {
     Fault.SAME_CYCLE_ARRIVAL: "two wavelets of color {detail} arrived in one cycle{sides}; let"
     " only one neighbour or the ramp send at a time (a switch or another color)",
@@ -138,39 +126,25 @@ def _place(program: Program | None, pc: int) -> tuple[str, int]:
     return program.files[file], int(line)
 
 
-def _task(program: Program | None, task: int, number: int) -> str:
-    if task == _TASKS.index("function") and program is not None:
-        names = [name for name, entry in program.functions.items() if entry == number]
-        return f"function {names[0] if names else '?'}"
-    if task == _TASKS.index("start"):
-        return "what runs before the first task"
-    return f"{_TASKS[task]} {number}"
-
-
-def task_label(program: Program, task: int, number: int) -> str:
+def task_label(program: Program | None, task: int, number: int) -> str:
     """Return a task by the name that the source gives it, and what it is.
 
     Args:
-        program: that runs.
+        program: that runs; None: not known.
         task: kind of task.
         number: of the task in its kind.
     """
-    what = _task(program, task, number)
-    if task >= len(_TABLES):
+    if _TASKS[task] == "start":
+        return "what runs before the first task"
+    called, what = _TASKS[task] == "function", f"{_TASKS[task]} {number}"
+    if program is None:
         return what
-    entry = getattr(program, _TABLES[task])[number]
-    names = [name for name, pc in program.tasks.items() if pc == entry]
-    return f"{names[0]} ({what})" if names else what
-
-
-def _label(program: Program | None, task: int, number: int) -> str:
-    return task_label(program, task, number) if program else _task(program, task, number)
-
-
-def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
-    """The sides by which a color may enter a router, as the program begins."""
-    word = int(image.colors[y, x, color]) >> len(SIDES)
-    return [side for bit, side in enumerate(SIDES) if word >> bit & 1]
+    entry = number if called else getattr(program, _TABLES[task])[number]
+    named = program.functions if called else program.tasks
+    name = next((name for name, pc in named.items() if pc == entry), "")
+    if called:
+        return f"function {name or '?'}"
+    return f"{name} ({what})" if name else what
 
 
 def fault_message(image: Image, numbers: Sequence[int]) -> str:
@@ -185,7 +159,8 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     program = _program(image, x, y)
     file, line = _place(program, pc)
     messages = program.messages if program else ()
-    sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
+    arrives = kind == Fault.SAME_CYCLE_ARRIVAL
+    sides = side_names(int(image.colors[y, x, detail]) >> len(SIDES)) if arrives else ()
     text = _FAULTS[Fault(kind)].format(
         sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
@@ -196,7 +171,7 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
         variable=_overrun(program, detail) if kind >= Fault.OVERRUN else "",
         message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
     )
-    who = f", {_label(program, task, number)}" if pc >= 0 else ""
+    who = f", {task_label(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
 
 
@@ -227,7 +202,7 @@ def waiting_for(
     if reason == _FOR_COMMAND and program is not None:
         function = called(x, y)[-1 - detail]  # that many have not begun
         pc = program.functions[function]
-    who = _SUBJECTS.get(reason) or _label(program, task, number)
+    who = _SUBJECTS.get(reason) or task_label(program, task, number)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
@@ -297,29 +272,22 @@ def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     return f"which takes it from {names}{f' ({place})' if place else ''}"
 
 
-def _router_reason(
-    image: Image, row: Sequence[int], refused: Sequence[str], full: Sequence[str]
-) -> str:
-    x, y, *_, color, rx = row
-    if refused:
-        other = neighbor(x, y, refused[0])
-        back = SIDES[SIDES.index(refused[0]) ^ 1]
-        where = f"PE {other} to the {refused[0]}"
-        return f"{where} to take color {color} from its {back}, {_taking(image, *other, color, rx)}"
-    if full and full[0] != "RAMP":
-        return f"PE {neighbor(x, y, full[0])} to the {full[0]} to have room for color {color}"
-    return f"the PE's queue to have room for color {color}"
-
-
 def _held(image: Image, row: Sequence[int]) -> Waiting:
     """What a word in a router, or on the ramp to it, waits for: `held` in native/machine.cc."""
     x, y, refused, full, outside, _, color, rx = row
     sides, busy = side_names(refused), side_names(full)
     if outside:
         text = f"the router to let in color {color} from RAMP, {_taking(image, x, y, color, rx)}"
+    elif sides:
+        other, back = neighbor(x, y, sides[0]), SIDES[SIDES.index(sides[0]) ^ 1]
+        text = (
+            f"PE {other} to the {sides[0]} to take color {color} from its {back},"
+            f" {_taking(image, *other, color, rx)}"
+        )
     else:
-        text = _router_reason(image, row, sides, busy)
+        there = busy and busy[0] != "RAMP"
+        whose = f"PE {neighbor(x, y, busy[0])} to the {busy[0]}" if there else "the PE's queue"
+        text = f"{whose} to have room for color {color}"
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
-    who = _SUBJECTS[IN_ROUTER]
-    place = (file, int(line or 0))
-    return Waiting(x, y, who, text, *place, IN_ROUTER, color, sides, busy, bool(outside))
+    where = text, file, int(line or 0), IN_ROUTER, color
+    return Waiting(x, y, _SUBJECTS[IN_ROUTER], *where, sides, busy, bool(outside))

@@ -113,7 +113,7 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
     labels = [f"PE ({x}, {y})" for y, x in pes.tolist()]
     axes.set(xlabel="cycle", xlim=trace.cycles, yticks=range(len(pes)), yticklabels=labels)
     axes.set_title("tasks (blue), operations they wait for (orange), microthreads (green)")
-    axes.invert_yaxis()
+    axes.set_ylim(len(pes) - 0.5, -0.5)
     if path:
         fig.savefig(path)
     return fig

@@ -1,1 +1,0 @@
-"""Engines that run a PE program: cycle by cycle, by lanes, by planes, native."""
