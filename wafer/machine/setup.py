@@ -9,16 +9,16 @@ from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.checks import check_image, registers_beyond
 from wafer.machine.codes import DsdOp
-from wafer.machine.costs import ARCHS, Arch
+from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["WIDTHS", "banks_of", "colors_of", "costs_of", "filters_of", "lay_out", "widths_of"]
+__all__ = ["colors_of", "costs_of", "filters_of", "lay_out"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
 
-def _widths() -> np.ndarray:
+def _element_bytes() -> np.ndarray:
     """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar."""
     out = np.full((len(DsdOp), 4), 2, np.int32)
     singles = "FADDS FSUBS FMULS FMAXS FMACS FMOVS MOV32 FNEGS FABSS FNORMS DFILT"
@@ -29,9 +29,6 @@ def _widths() -> np.ndarray:
     out[[DsdOp.FH2S, DsdOp.XP162FS]] = 4, 2, 2, 2
     out[DsdOp.FSCALES] = 4, 4, 2, 2
     return out
-
-
-WIDTHS = _widths()
 
 
 def _flat(values: object) -> np.ndarray:
@@ -84,39 +81,28 @@ def colors_of(image: Image) -> list[int]:
     return sorted({int(color) for colors in named for color in colors if color >= 0})
 
 
-def widths_of(arch: str) -> np.ndarray:
-    """[DsdOps] int32: most elements of each operation per step."""
-    return np.array([ARCHITECTURES[arch].width(op.name.lower()) for op in DsdOp], np.int32)
-
-
-def _waits(image: Image) -> bool:
-    """Whether an image's waits are all that its code costs."""
-    return any(program.waits for program in image.programs)
-
-
-def costs_of(image: Image) -> Arch:
-    """What an image's tasks and operations cost besides their instructions."""
-    costs = ARCHS[image.arch]
-    return costs._replace(switch_task=0, fabric_start=0) if _waits(image) else costs
-
-
-def banks_of(image: Image) -> tuple[int, int]:
-    """Banks of the memory that operands meet at, and the bytes of one."""
-    arch = ARCHITECTURES[image.arch]
-    return 0 if _waits(image) else arch.banks, arch.bank_bytes
-
-
-def _costs(image: Image) -> list[np.ndarray]:
-    arch, costs = ARCHITECTURES[image.arch], costs_of(image)
+def costs_of(image: Image) -> dict[str, np.ndarray]:
+    """Return what the architecture fixes and what things cost: `Costs` of native/program.h."""
+    arch, costs = ARCHITECTURES[image.arch], ARCHS[image.arch]
+    waits = any(program.waits for program in image.programs)  # are all that its code costs
     streams = [0] * COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    starts = costs.switch_task, costs.fabric_start, costs.output_wait
-    fixed = [int(image.arch == "wse3"), *starts]
-    depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
-    memory = [*arch.stride_widths, *banks_of(image)]
-    parts = (fixed, WIDTHS, widths_of(image.arch), memory, depths, streams)
-    return [_flat(part) for part in parts]
+    values = {
+        "wse3": image.arch == "wse3",
+        "switch_task": 0 if waits else costs.switch_task,
+        "fabric_start": 0 if waits else costs.fabric_start,
+        "output_wait": costs.output_wait,
+        "bytes": _element_bytes(),
+        "widths": [arch.width(op.name.lower()) for op in DsdOp],
+        "stride_widths": arch.stride_widths,
+        "banks": (0 if waits else arch.banks, arch.bank_bytes),
+        "input_depths": arch.input_depths,
+        "output_depths": arch.output_depths,
+        "unbound_depth": arch.unbound_depth,
+        "streams": streams,
+    }
+    return {name: np.asarray(value, np.int32) for name, value in values.items()}
 
 
 def filters_of(image: Image, colors: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -154,7 +140,7 @@ def lay_out(image: Image) -> np.ndarray:
     registers = words(image.colors) | words(image.switches) << 16
     parts = [
         _flat([*image.tiles.shape, image.edges]),
-        *_costs(image),
+        *map(_flat, costs_of(image).values()),
         *_rows(np.array(colors)),
         *_rows(kinds),
         _flat(len(image.programs)),

@@ -11,7 +11,6 @@ from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem, steps_of
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.codes import DsdOp
-from wafer.machine.setup import widths_of
 from wafer.spec import SPECS
 
 ROOM = pathlib.Path(wafer.__file__).parent
@@ -37,7 +36,7 @@ def test_headers_have_the_same_figures(known):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_operation_is_as_wide_in_a_layout_as_in_csl(arch):
     """The same builtin over rows of memory takes as many elements per cycle in both."""
-    widths, spec = dict(zip(DsdOp, widths_of(arch).tolist(), strict=True)), SPECS[arch]
+    widths, spec = {op: ARCHITECTURES[arch].width(op.name.lower()) for op in DsdOp}, SPECS[arch]
     for kind in ("mov", "add", "sub", "mul", "mac", "max"):
         for dtype, suffix in (("float32", "S"), ("float16", "H")):
             op = Op(kind, mem("a"), mem("a"), mem("a"), Const(1.0), n=64, dtype=dtype)

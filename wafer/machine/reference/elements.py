@@ -13,7 +13,6 @@ from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, PAD, THREADS, Main, Operations, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.setup import WIDTHS
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["being_read", "load_bytes", "step_operations", "store_bytes"]
@@ -141,7 +140,7 @@ def _address(tables: Tables, pe: State, one: Operations, operand: int, k: Array)
         extent = jnp.maximum(getattr(shape, f"n{d}"), 1)
         offset = offset + rest % extent * getattr(shape, f"s{d}")
         rest = rest // extent
-    offset = offset * jnp.asarray(WIDTHS)[one.op, operand]
+    offset = offset * tables.bytes[one.op, operand]
     shaped = one.kind[operand] == Operand.SHAPED
     return (one.base[operand] + jnp.where(shaped, offset, k * one.stride[operand])) & 0xFFFF
 
@@ -149,7 +148,7 @@ def _address(tables: Tables, pe: State, one: Operations, operand: int, k: Array)
 def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progress]:
     """One element: sources are read, and set to 0 where that is asked; the result is written."""
     one, good, values = step.one, so_far.going, []
-    size, widths = tables.size[pe.program], jnp.asarray(WIDTHS)[one.op]
+    size, widths = tables.size[pe.program], tables.bytes[one.op]
     kinds = (Operand.MEMORY, Operand.SHAPED, Operand.POINTER)
     held = jnp.stack([one.kind == kind for kind in kinds]).any(0)
     for k in (1, 2, 3):

@@ -18,7 +18,6 @@ from wafer.machine.reference.effects import (
 )
 from wafer.machine.reference.state import ENDLESS, MAIN, Main, Operations, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.setup import WIDTHS
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["operate", "source_slot"]
@@ -135,7 +134,7 @@ def _operand(
         jnp.where(length == 0x7FFF, ENDLESS, length),
     )
     base = jnp.where(kind == Operand.SCALAR, value & 0xFFFFFFFF, field(value, 0))
-    stride = field(value, 2, signed=True) * jnp.asarray(WIDTHS)[one.op, k]
+    stride = field(value, 2, signed=True) * tables.bytes[one.op, k]
     one = one._replace(
         kind=one.kind.at[k].set(kind),
         dsr=one.dsr.at[k].set(number),
@@ -154,7 +153,7 @@ def _operand(
 
 def _with_steps(tables: Tables, pe: State, one: Operations) -> Operations:
     """Elements per step, cycles per step, elements of a row: rules 3 and 4 of ``costs.py``."""
-    kind, base, width = one.kind[:3], one.base[:3], jnp.asarray(WIDTHS)[one.op, :3]
+    kind, base, width = one.kind[:3], one.base[:3], tables.bytes[one.op, :3]
     shaped, shape = kind == Operand.SHAPED, row_of(tables, pe, "shapes", one.row[:3])
     in_row = (kind == Operand.MEMORY) | shaped
     single = (kind == Operand.SCALAR) | (kind == Operand.NONE)

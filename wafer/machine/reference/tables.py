@@ -9,8 +9,9 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
 from wafer.machine.codes import DsdOp, Intrinsic, Op
+from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLUMNS, ENTRIES, Image, Program
-from wafer.machine.setup import banks_of, colors_of, costs_of, filters_of, widths_of
+from wafer.machine.setup import colors_of, costs_of, filters_of
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -22,7 +23,6 @@ _LEFT_OUT = {
     Op.CONFIG_GET: "reads a configuration register",
     Op.CONFIG_SET: "writes a configuration register",
 }
-_COSTS = ("switch_task", "fabric_start", "output_wait")
 _INDICES = (("fabrics", "indexed"), ("operations", "index"))
 _PURE = (Intrinsic.SQRT, Intrinsic.FLOOR, Intrinsic.CEIL)
 _INTRINSICS = {
@@ -60,15 +60,17 @@ class Tables(NamedTuple):
     place: Array  #: [C, 2] column and row
     neighbour: Array  #: [C, 4] to the W, E, S, N; -1
     edges: Array  #: bits of the sides on which the wafer ends
-    switch_task: Array  #: switch_task, fabric_start, output_wait, unbound_depth: scalars
+    #: switch_task to output_depths: of `costs_of`; bytes: [DsdOps, 4]; widths: [DsdOps]
+    switch_task: Array
     fabric_start: Array
     output_wait: Array
     unbound_depth: Array
     wse3: Array  #: scalar bool
-    widths: Array  #: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one
+    bytes: Array
+    widths: Array
     stride_widths: Array
-    banks: Array
-    input_depths: Array  #: input_depths, output_depths: [8]
+    banks: Array  #: [2], how many and bytes of one
+    input_depths: Array
     output_depths: Array
 
 
@@ -130,7 +132,7 @@ def tables_of(image: Image) -> Tables:
     """
     _refuse(image)
     programs, arch = image.programs, ARCHITECTURES[image.arch]
-    costs = costs_of(image)
+    costs = {k: v.astype(np.int64) for k, v in costs_of(image).items() if k in Tables._fields}
     colors = colors_of(image)
     unused = [color for color in range(arch.colors) if color not in colors]
     colors = sorted(colors + unused[: rounded_up(len(colors), 2) - len(colors)])
@@ -154,7 +156,7 @@ def tables_of(image: Image) -> Tables:
     return Tables(
         program=image.tiles.reshape(-1).astype(np.int64),
         code=_padded([p.code for p in programs], 256),
-        costs=_padded([instruction_cycles(p, costs) for p in programs], 256),
+        costs=_padded([instruction_cycles(p, ARCHS[image.arch]) for p in programs], 256),
         size=each(lambda p: len(p.memory)),
         frame=each(lambda p: p.frame),
         **{
@@ -176,12 +178,5 @@ def tables_of(image: Image) -> Tables:
         place=np.stack([x, y], axis=1),
         neighbour=np.stack(neighbour, axis=1),
         edges=np.int64(image.edges),
-        **{name: np.int64(getattr(costs, name)) for name in _COSTS},
-        unbound_depth=np.int64(arch.unbound_depth),
-        wse3=np.bool_(image.arch == "wse3"),
-        widths=widths_of(image.arch),
-        stride_widths=np.array(arch.stride_widths),
-        banks=np.array(banks_of(image)),
-        input_depths=np.array(arch.input_depths),
-        output_depths=np.array(arch.output_depths),
+        **costs | {"wse3": np.bool_(image.arch == "wse3")},
     )
