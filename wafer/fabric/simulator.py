@@ -11,7 +11,7 @@ from wafer.fabric.program.emit import Emitted, emit
 from wafer.fabric.program.tables import Program
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.engine import Machine, available, how_to_build
-from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.recording import Recording, Trace
 
 __all__ = [
@@ -149,7 +149,7 @@ def _run(
     _exchange(program, emitted, machine, mem, load=False)
     waiting: Sequence[object] = ()
     if status is not Status.FAULT:
-        waiting = by_cause(routes_of(emitted.image), machine.waiting())
+        waiting = by_cause(emitted.image, machine.waiting())
     state = FabricState(
         cycle=machine.cycle,
         progress=status is Status.LIMIT,
