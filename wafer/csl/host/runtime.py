@@ -16,7 +16,7 @@ from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
-from wafer.machine.choice import machine_for
+from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
 from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.lines import Line, profile_of
