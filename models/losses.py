@@ -45,7 +45,8 @@ def _is_best(logits: Array, labels: Array) -> Array:
     """Return ``logits.argmax(-1) == labels``, by vectors: XLA's CPU argmax takes 4 ns a number."""
     own = _label_score(logits, labels)
     token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    return jnp.all((logits < own) | ((logits == own) & (token >= labels[..., None])), axis=-1)
+    first = (logits < own) | ((logits == own) & (token >= labels[..., None]))
+    return (labels >= 0) & jnp.all(first, axis=-1)
 
 
 def divergence(

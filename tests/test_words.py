@@ -35,7 +35,7 @@ UNDOCUMENTED = {
     "wafer.machine": (24, 18),
     "wafer.data": (25, 24),
     "wafer.engines": (36, 17),
-    "wafer.fabric": (39, 19),
+    "wafer.fabric": (38, 16),
     "wafer.hpc": (14, 17),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),

@@ -176,31 +176,33 @@ void Unpack(const float* sums, const float* bias, int64_t first, int tokens, int
   }
 }
 
-// Asks for the tokens that are packed next a share of a row at a time, while sums are computed: they
-// lie in different pages, and each miss would stall packing.
+// Asks for lines of memory a share at a time, while sums are computed: tokens lie in different
+// pages, and each miss would stall what needs them.
 class Prefetch {
  public:
-  // In `shares` shares, or with fewer shares than tokens the first ones.
-  Prefetch(const Ahead& ahead, int64_t shares)
-      : row_bytes_(ahead.x.columns * (ahead.x.bf16 ? 2 : 4)),
-        rows_(ahead.tokens),
-        at_(static_cast<const char*>(ahead.x.data) + ahead.first * row_bytes_) {
-    const int64_t parts = ahead.tokens > 0 && ahead.tokens < shares ? shares / ahead.tokens : 1;
-    share_ = (row_bytes_ + 64 * parts - 1) / (64 * parts) * 64;
+  // Columns [column, column + count) of `tokens` tokens, in `shares` shares of a row or, with fewer
+  // shares than tokens, of the first ones.
+  Prefetch(const Matrix& x, int64_t first, int tokens, int64_t column, int64_t count, int64_t shares)
+      : row_bytes_(x.columns * (x.bf16 ? 2 : 4)),
+        span_(count * (x.bf16 ? 2 : 4)),
+        rows_(tokens),
+        at_(static_cast<const char*>(x.data) + first * row_bytes_ + column * (x.bf16 ? 2 : 4)) {
+    const int64_t parts = tokens > 0 && tokens < shares ? shares / tokens : 1;
+    share_ = (span_ + 64 * parts - 1) / (64 * parts) * 64;
   }
 
   inline __attribute__((always_inline)) void Next() {
     if (rows_ == 0) return;
-    const int64_t end = inside_ + share_ < row_bytes_ ? inside_ + share_ : row_bytes_;
+    const int64_t end = inside_ + share_ < span_ ? inside_ + share_ : span_;
     for (; inside_ < end; inside_ += 64) __builtin_prefetch(at_ + inside_, 0, 2);
-    if (end < row_bytes_) return;
+    if (end < span_) return;
     inside_ = 0;
     at_ += row_bytes_;
     --rows_;
   }
 
  private:
-  int64_t row_bytes_, share_, rows_, inside_ = 0;
+  int64_t row_bytes_, span_, share_, rows_, inside_ = 0;
   const char* at_;
 };
 

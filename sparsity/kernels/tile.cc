@@ -178,15 +178,18 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
               int64_t group1, const float* bias, float* sums, const Matrix& y, const Ahead& ahead) {
   constexpr int64_t kBlockFloats = (kBlock + 1) * RowFloats<V, kHalves>();
   const int64_t rows = factors->walk.rows, size = factors->walk.group, slices = size / kSlice;
-  Prefetch next(ahead, (group1 - group0) * slices);
+  Prefetch next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns,
+                (group1 - group0) * slices);
   for (int64_t group = group0; group < group1; ++group) {
     const int64_t row0 = group * size;
     const int count = static_cast<int>(rows - row0 < size ? rows - row0 : size);
+    Prefetch output(y, first, tokens, row0, count, slices);
     for (int f = 0; f < factor_count; ++f) {
       const Walk& walk = factors[f].walk;
       const float* values = factors[f].values;
       for (int64_t block = 0; block < walk.blocks; ++block) {
         const bool fresh = f == 0 && block == 0;
+        const bool last = f == factor_count - 1 && block == walk.blocks - 1;
         const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
         const float* from = factors[f].tile + block * kBlockFloats;
         for (const Slice* end = slice + slices; slice < end; ++slice) {
@@ -199,6 +202,7 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
             }
           }
           if (fresh) next.Next();
+          if (last) output.Next();
         }
       }
     }
@@ -257,7 +261,7 @@ void Dot(const Walk& walk, const float* x_tile, const float* dy_tile, bool fresh
   constexpr int kRow = RowFloats<V, kHalves>();
   alignas(64) float buffer[(kBuffer + kFoldAtOnce) * kLanes];
   const int64_t slices = walk.group / kSlice;
-  Prefetch next(ahead, walk.groups * slices);
+  Prefetch next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
   for (int64_t group = 0; group < walk.groups; ++group) {
     for (int64_t block = 0; block < walk.blocks; ++block) {
       const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
@@ -323,7 +327,7 @@ void DotPanels(const Walk& walk, const float* x_tile, const float* dy_tile, int 
                bool fresh, float* out, const Ahead& ahead) {
   constexpr int kMany = kLanes >= 16 ? 4 : 2, kWidth = kVectors * kLanes;
   const int64_t slices = walk.group / kSlice;
-  Prefetch next(ahead, walk.groups * slices);
+  Prefetch next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
   for (int64_t group = 0; group < walk.groups; ++group) {
     for (int64_t block = 0; block < walk.blocks; ++block) {
       const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;

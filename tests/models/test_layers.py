@@ -150,7 +150,7 @@ def test_unweighted_tokens_do_not_count_even_when_nan():
 def test_accuracy_counts_the_first_of_the_best():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.integers(0, 3, (4, 16, 5)), jnp.float32)  # many ties
-    labels = jnp.asarray(rng.integers(0, 5, (4, 16)))
+    labels = jnp.asarray(rng.integers(-1, 6, (4, 16)))  # two are none of them
     aux = token_aux(logits, labels, jnp.ones((4, 16)))
     best = np.argmax(np.asarray(logits), -1) == np.asarray(labels)
     assert 0 < best.sum() == float(aux.metrics["accuracy_sum"]) < (logits.max(-1) > 0).sum()

@@ -135,8 +135,8 @@ def run_parts(header: np.ndarray, parts: Iterable[np.ndarray]) -> int:
     """Cycles until the last part of a timing program is done.
 
     Args:
-        header: of :func:`plane_parts`.
-        parts: likewise.
+        header: [n], of :func:`plane_parts`.
+        parts: [.., 8] each, likewise.
 
     Raises:
         FaultError: a same-cycle arrival.

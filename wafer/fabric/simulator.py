@@ -12,7 +12,7 @@ from wafer.fabric.program.tables import Program
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.engine import Machine, available, how_to_build
 from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.recording import Recording, Trace
+from wafer.machine.tools.recording import Recording
 
 __all__ = [
     "FabricState",
@@ -20,7 +20,7 @@ __all__ = [
     "cycles",
     "memory_words",
     "read",
-    "recorded",
+    "run",
     "run_many",
     "simulate",
     "start",
@@ -134,13 +134,25 @@ def _exchange(
             machine.memories(number, group.size, content)
 
 
-def _run(
+def run(
     program: Program,
     memory: np.ndarray,
     max_cycles: int,
-    implementation: str,
+    implementation: str = "auto",
     record: Recording | None = None,
 ) -> tuple[FabricState, WaferMachine]:
+    """Run a program, without a check of how it ends.
+
+    Args:
+        program: the program.
+        memory: [M, H, W] uint32.
+        max_cycles: limit.
+        implementation: see :func:`start`.
+        record: what the machine keeps, in its ``trace``; the C++ one can.
+
+    Returns:
+        What the run has left, and the machine.
+    """
     emitted = emit(program)
     machine = _machine(emitted, implementation, record)
     _exchange(program, emitted, machine, memory, load=True)
@@ -174,7 +186,7 @@ def start(
         max_cycles: limit.
         implementation: "native" (C++), "jax", or "auto": native where built.
     """
-    state, _ = _run(program, memory, max_cycles, implementation)
+    state, _ = run(program, memory, max_cycles, implementation)
     check_finished(program, state)
     return state
 
@@ -211,23 +223,7 @@ def run_many(
         implementation: see :func:`start`.
     """
     pairs = zip(programs, values, strict=True)
-    return [_run(p, memory_words(p, v), max_cycles, implementation)[0] for p, v in pairs]
-
-
-def recorded(
-    program: Program, values: Mapping[str, Array] | None, recording: Recording, max_cycles: int
-) -> tuple[FabricState, Trace]:
-    """Run the C++ machine, and what it recorded.
-
-    Args:
-        program: as built.
-        values: see :func:`simulate`.
-        recording: what is kept.
-        max_cycles: limit.
-    """
-    memory = memory_words(program, values)
-    state, machine = _run(program, memory, max_cycles, "auto", recording)
-    return state, machine.trace
+    return [run(p, memory_words(p, v), max_cycles, implementation)[0] for p, v in pairs]
 
 
 def cycles(state: FabricState) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from wafer.energy import Counts
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
-from wafer.fabric.simulator import FabricState, recorded
+from wafer.fabric.simulator import FabricState, memory_words, run
 from wafer.machine.tools import trace as drawing
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
@@ -54,9 +54,10 @@ def record(
     Raises:
         FabricError: the C++ machine is not built.
     """
-    state, trace = recorded(program, values, Recording(**options), cycles)
-    texts = {(file, 0): text for file, text in enumerate(trace.files)}
-    return state, trace._replace(texts=texts)
+    memory = memory_words(program, values)
+    state, machine = run(program, memory, cycles, record=Recording(**options))
+    texts = {(file, 0): text for file, text in enumerate(machine.trace.files)}
+    return state, machine.trace._replace(texts=texts)
 
 
 def utilisation(state: FabricState) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from wafer.compiler.dense_kernel import DenseCost, dense_cost
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
-from wafer.fabric.training.regions import Stream, Wires, find_stream, share, way_links
+from wafer.fabric.training.regions import Stream, Wires, find_stream, way_links
 from wafer.spec import Region, WaferSpec
 
 __all__ = [
@@ -286,7 +286,7 @@ def _turns(line: Sequence[Spot], words: int) -> dict[Spot, Filter | None]:
     """Micro-batches dealt to the PEs of a line in turn."""
     if len(line) == 1:
         return {}
-    return {p: share(k * words, words, len(line) * words) for k, p in enumerate(line)}
+    return {p: Filter.share(k * words, words, len(line) * words) for k, p in enumerate(line)}
 
 
 def _slices(
@@ -298,7 +298,7 @@ def _slices(
     filters: dict[Spot, Filter | None] = {}
     for place in pes_of(region) if len(slices) > 1 else ():
         own = slices[shares.ranks(region, place)[0 if inputs else 1]]
-        filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
+        filters[place] = Filter.share(int(own[0]) * batch, len(own) * batch, words)
     return filters
 
 

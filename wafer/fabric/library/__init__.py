@@ -13,6 +13,7 @@ from wafer.fabric.library import (
     kernel_programs,
     lookup,
     lowering,
+    routes,
     solver,
     sparse,
     stencil,
@@ -23,6 +24,7 @@ from wafer.fabric.library.dense import *
 from wafer.fabric.library.kernel_programs import *
 from wafer.fabric.library.lookup import *
 from wafer.fabric.library.lowering import *
+from wafer.fabric.library.routes import *
 from wafer.fabric.library.solver import *
 from wafer.fabric.library.sparse import *
 from wafer.fabric.library.stencil import *
@@ -33,6 +35,7 @@ __all__ += dense.__all__
 __all__ += kernel_programs.__all__
 __all__ += lookup.__all__
 __all__ += lowering.__all__
+__all__ += routes.__all__
 __all__ += solver.__all__
 __all__ += sparse.__all__
 __all__ += stencil.__all__

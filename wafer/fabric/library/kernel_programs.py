@@ -11,7 +11,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.lowering import chain_op, chain_routes, line_routes
+from wafer.fabric.library.routes import chain_op, chain_routes, line_routes
 from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
@@ -19,11 +19,24 @@ from wafer.fabric.program.tables import Program
 from wafer.machine.arch import OPPOSITE, STEPS
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["gemv_program", "seven_point_program", "sparse_matvec_program", "summa_program"]
+__all__ = [
+    "gemv_program",
+    "scaled_sum",
+    "seven_point_program",
+    "sparse_matvec_program",
+    "summa_program",
+]
 
 
-def _fmacs(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
-    """``dst += a * scalar``, a turn of a CSL loop."""
+def scaled_sum(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
+    """``dst += a * scalar`` as a turn of a CSL loop.
+
+    Args:
+        dst: n words.
+        a: likewise.
+        scalar: one.
+        n: how many.
+    """
     return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
 
 
@@ -34,8 +47,8 @@ def _matvec(layout: Layout, m: int, n: int, products: dict[tuple[int, int], list
     layout.array("y", m)
     down = layout.color()
     line_routes(layout, down, y, 0)
-    rank = np.arange(layout.width)
-    chain = chain_routes(layout, rank, np.full(layout.width, layout.width - 1))
+    chain = [layout.color(), layout.color()]
+    chain_routes(layout, chain, x, layout.width - 1)
     for (row, column), own in products.items():
         share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
         ops = [*([share] if layout.height > 1 else []), *own]
@@ -54,7 +67,7 @@ def gemv_program(height: int, width: int, m: int, n: int, spec: WaferSpec = WSE2
     """
     layout = Layout(width, height, spec, overheads=False)
     layout.array("a", m * n)
-    ops = [_fmacs(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
+    ops = [scaled_sum(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
     return _matvec(layout, m, n, {pe: list(ops) for pe in np.ndindex(height, width)})
 
 
@@ -137,7 +150,7 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
                 name if place[name] == s - 1 else f"{name}{(s - 1) % 2}" for name in "ab"
             )
             ops += [
-                _fmacs(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)
+                scaled_sum(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)
                 for j in range(n)
                 for i in range(k)
             ]

@@ -8,23 +8,20 @@ paper of Rocki et al., SC'20.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
+from wafer.fabric.library.routes import chain_op, chain_routes, line_routes, march_routes
 from wafer.fabric.program.layout import Layout
-from wafer.fabric.program.ops import Op, Operand, fabin, fabout, fadds, fmovs, mem
+from wafer.fabric.program.ops import Op, fabin, fabout, fadds, fmovs, mem
 from wafer.fabric.program.tables import Filter, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
     "allreduce_program",
     "broadcast_program",
-    "chain_op",
     "chain_program",
-    "chain_routes",
     "gather_program",
-    "line_routes",
     "quadrant_allreduce_program",
     "scatter_program",
     "shift_program",
@@ -52,67 +49,6 @@ def _bind(layout: Layout, classes: dict[tuple[Op, ...], list[int]]) -> None:
     """Bind one task per class of columns that share an operation list."""
     for ops, columns in classes.items():
         layout.task("main", ops, np.isin(layout.x, columns), active=True)
-
-
-def chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int = 1) -> list[int]:
-    """Route chains of nodes ``reach`` columns apart, westwards, over two alternating colors.
-
-    Args:
-        layout: the layout.
-        rank: [W] place of each column in its chain, counted from the root; between nodes, that of
-            the node west of it.
-        last: [W] rank of the last node of the column's chain.
-        reach: columns from node to node.
-    """
-    x, colors = layout.x, [layout.color(), layout.color()]
-    node = (x - layout.x.min()) % reach == 0 if reach > 1 else np.ones_like(x, bool)
-    rank, last = rank[x], last[x]
-    for parity, color in enumerate(colors):
-        layout.route(color, "RAMP", "W", node & (rank > 0) & (rank % 2 == parity))
-        behind = (rank < last) & ((rank + 1) % 2 == parity)
-        layout.route(color, "E", "RAMP", node & behind)
-        if reach > 1:
-            layout.route(color, "E", "W", ~node & behind)
-    return colors
-
-
-def chain_op(colors: Sequence[int], rank: int, *, last: bool, own: Operand, words: int) -> Op:
-    """Pass a chain's sum on from a node, or keep it at the root.
-
-    Args:
-        colors: of :func:`chain_routes`.
-        rank: place in the chain.
-        last: whether nothing arrives here.
-        own: the node's words.
-        words: how many.
-    """
-    dst = fabout(colors[rank % 2]) if rank else own
-    if last:
-        return fmovs(dst, own, words)
-    return fadds(dst, own, fabin(colors[1 - rank % 2]), words)
-
-
-def line_routes(
-    layout: Layout, color: int, along: np.ndarray, root: int, where: np.ndarray | bool = True
-) -> None:
-    """Multicast a color both ways from position ``root`` of every row or column.
-
-    Args:
-        layout: the layout.
-        color: the color.
-        along: ``layout.x`` for rows, ``layout.y`` for columns.
-        root: where it starts.
-        where: which rows or columns.
-    """
-    low, high = ("W", "E") if along is layout.x else ("N", "S")
-    last = int(along.max())
-    layout.route(color, "RAMP", _both_ways(root, last + 1, low, high), where & (along == root))
-    for side, came, beyond, end in (
-        (low, high, along < root, 0),
-        (high, low, along > root, last),
-    ):
-        layout.route(color, came, ("RAMP", side), where & beyond & (along != end))
-        layout.route(color, came, "RAMP", where & beyond & (along == end))
 
 
 def broadcast_program(
@@ -157,13 +93,14 @@ def two_phase_program(
 
 def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]:
     """Colors of the chains inside groups, and of the chain of their first columns."""
-    width, columns = layout.width, np.arange(layout.width)
-    ends = np.minimum(columns - columns % group + group, width) - 1
-    first = chain_routes(layout, columns % group, ends % group)
-    if group >= width:
-        return first, []
-    top = np.full(width, (width - 1) // group)
-    return first, chain_routes(layout, columns // group, top, group)
+    x, width = layout.x, layout.width
+    first, second = [layout.color(), layout.color()], list[int]()
+    chain_routes(layout, first, x % group, (np.minimum(x - x % group + group, width) - 1) % group)
+    if group < width:
+        second = [layout.color(), layout.color()]
+        nodes = x % group == 0
+        chain_routes(layout, second, x // group, (width - 1) // group, nodes=nodes)
+    return first, second
 
 
 def _two_phase_ops(
@@ -203,18 +140,15 @@ def allreduce_program(
     x, y = layout.x, layout.y
     first, second = _two_phase_routes(layout, group)
     up, down, back = [layout.color(), layout.color()], layout.color(), layout.color()
-    for parity, color in enumerate(up):
-        layout.route(color, "RAMP", "N", (x == 0) & (y > 0) & (y % 2 == parity))
-        layout.route(color, "S", "RAMP", (x == 0) & (y < height - 1) & (y % 2 != parity))
+    chain_routes(layout, up, y, height - 1, x == 0, towards="N")
     line_routes(layout, down, y, 0, x == 0)
     line_routes(layout, back, x, 0)
 
     own = mem("x")
     move = lambda dst, src: fmovs(dst, src, words)
     for ops, columns in _two_phase_ops(width, words, group, first, second).items():
-        rest = [c for c in columns if c]
-        if rest:
-            layout.task("main", [*ops, move(own, fabin(back))], np.isin(x, rest), active=True)
+        rest = np.isin(x, columns) & (x > 0)
+        layout.task("main", [*ops, move(own, fabin(back))], rest, active=True)
         if 0 not in columns:
             continue
         for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
@@ -222,10 +156,8 @@ def allreduce_program(
                 spot = (x == 0) & where & ((y == height - 1) == last)
                 sums = chain_op(up, row, last=last, own=own, words=words)
                 tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
-                if spot.any():
-                    layout.task(
-                        "main", [*ops, sums, tell, move(fabout(back), own)], spot, active=True
-                    )
+                every = [*ops, sums, tell, move(fabout(back), own)]
+                layout.task("main", every, spot, active=True)
     return layout.build()
 
 
@@ -253,7 +185,7 @@ def tree_program(
             else:
                 ops = [fmovs(out, mem("x"), words)]
         if overheads and heard:
-            waits = [spec.op_reload + (spec.task_start if i == 0 else 0) for i in range(len(ops))]
+            waits = [spec.op_reload + spec.task_start * (i == 0) for i in range(len(ops))]
             ops = [
                 dataclasses.replace(op, launch=wait) for op, wait in zip(ops, waits, strict=True)
             ]
@@ -272,8 +204,7 @@ def _tree_round(layout: Layout, color: int, reach: int) -> None:
     layout.route(color, "E", "RAMP", hears)
     passes = (x % (2 * reach) > 0) & (x % (2 * reach) < reach)
     passes &= x - x % (2 * reach) + reach < width
-    if passes.any():
-        layout.route(color, "E", "W", passes)
+    layout.route(color, "E", "W", passes)
 
 
 def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
@@ -283,9 +214,7 @@ def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
     """
     layout = _layout(width, height, 1, spec)
     color, x = layout.color(), layout.x
-    layout.route(color, "E", "RAMP", x == 0)
-    layout.route(color, ("RAMP", "E"), "W", (x > 0) & (x < width - 1))
-    layout.route(color, "RAMP", "W", x == width - 1)
+    march_routes(layout, color, x, 0, width - 1)
     total = fadds(mem("x", 0, 0), mem("x", 0, 0), fabin(color), width - 1)
     layout.task("main", [total], x == 0, active=True)
     layout.task("main", [fmovs(fabout(color), mem("x"))], x > 0, active=True)
@@ -303,12 +232,7 @@ def scatter_program(width: int, height: int, words: int, spec: WaferSpec = WSE2)
     layout.route(color, "RAMP", "E", x == 0)
     total = (width - 1) * words
     for column in range(1, width):
-        keep = Filter(
-            kind="counter",
-            high=words - 1,
-            limit=total - 1,
-            start=(total - (column - 1) * words) % total,
-        )
+        keep = Filter.share((column - 1) * words, words, total)
         ports = ("RAMP", "E") if column < width - 1 else ("RAMP",)
         layout.route(color, "W", ports, x == column, filter=keep)
     send = [
@@ -366,8 +290,7 @@ def shift_program(
             ([send], (x < hops) & (x + hops < width)),
             ([receive], (x >= hops) & (x + hops >= width)),
         ):
-            if (own & where).any():
-                layout.task("main", ops, own & where, active=True)
+            layout.task("main", ops, own & where, active=True)
     return layout.build()
 
 
@@ -382,15 +305,21 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     cx, cy = width // 2, height // 2
     left, right, top, bottom = x == cx - 1, x == cx, y == cy - 1, y == cy
     rows, columns = layout.color(), layout.color()
-    _march(layout, rows, (x, cx - 1, width), "W", "E")
-    _march(layout, columns, (y, cy - 1, height), "N", "S", where=left | right)
+    for color, along, centre, size, where in (
+        (rows, x, cx, width, True),
+        (columns, y, cy, height, left | right),
+    ):
+        march_routes(layout, color, along, centre - 1, 0, where=where)
+        march_routes(layout, color, along, centre, size - 1, where=where)
     join_x, join_y, back = layout.color(), layout.color(), layout.color()
     centre = (left | right) & (top | bottom)
     layout.route(join_x, "RAMP", "W", centre & right)
     layout.route(join_x, "E", "RAMP", centre & left)
     layout.route(join_y, "RAMP", "N", left & bottom)
     layout.route(join_y, "S", "RAMP", left & top)
-    _multicast_tree(layout, back, cx - 1, cy - 1)
+    line_routes(layout, back, x, cx - 1)
+    across = ["W"] * (cx > 1) + ["E"]
+    line_routes(layout, back, y, cy - 1, left, also=across)
 
     here = mem("x", 0, 0)
     add = lambda color, n: fadds(here, here, fabin(color), n)
@@ -401,8 +330,7 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     for column, across in ((left, cx - 1), (right, width - cx - 1)):
         sums = [add(rows, across)] if across else []
         outer = column & ~(top | bottom)
-        if outer.any():
-            layout.task("main", [*sums, send(columns), receive], outer, active=True)
+        layout.task("main", [*sums, send(columns), receive], outer, active=True)
         for row, along in ((top, cy - 1), (bottom, height - cy - 1)):
             ops = [*sums, *([add(columns, along)] if along else [])]
             if column is right:
@@ -413,44 +341,3 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
                 ops += [add(join_x, 1), add(join_y, 1), send(back)]
             layout.task("main", ops, column & row, active=True)
     return layout.build()
-
-
-def _march(
-    layout: Layout,
-    color: int,
-    line: tuple[np.ndarray, int, int],
-    low: str,
-    high: str,
-    *,
-    where: np.ndarray | bool = True,
-) -> None:
-    """Send single words from both ends of a line to its two centre positions."""
-    at, centre, size = line
-    for beyond, first, last, away, towards in (
-        (at < centre, centre, 0, low, high),
-        (at > centre + 1, centre + 1, size - 1, high, low),
-    ):
-        if first == last:
-            continue
-        layout.route(color, away, "RAMP", (at == first) & where)
-        layout.route(color, ("RAMP", away), towards, beyond & (at != last) & where)
-        layout.route(color, "RAMP", towards, beyond & (at == last) & where)
-
-
-def _both_ways(at: int, size: int, low: str, high: str) -> list[str]:
-    return ([low] if at > 0 else []) + ([high] if at < size - 1 else [])
-
-
-def _multicast_tree(layout: Layout, color: int, root_x: int, root_y: int) -> None:
-    """Route a color from the root along its column and from there along every row."""
-    y, spine = layout.y, layout.x == root_x
-    line_routes(layout, color, layout.x, root_x)
-    across = _both_ways(root_x, layout.width, "W", "E")
-    down = _both_ways(root_y, layout.height, "N", "S")
-    layout.route(color, "RAMP", across + down, spine & (y == root_y))
-    for side, came, beyond, last in (
-        ("N", "S", y < root_y, 0),
-        ("S", "N", y > root_y, layout.height - 1),
-    ):
-        layout.route(color, came, ("RAMP", *across, side), spine & beyond & (y != last))
-        layout.route(color, came, ("RAMP", *across), spine & beyond & (y == last))

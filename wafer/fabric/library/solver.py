@@ -1,7 +1,5 @@
 """BiCGStab on a 7-point operator: the solver of Rocki et al., SC'20, z in PE memory."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -38,15 +36,6 @@ def seven_point(
     return local(combine, clock, coefficients, x, cycles=7 * (x.shape[2] + spec.op_launch))
 
 
-class _Krylov(NamedTuple):
-    """x, residual r, direction p: [H, W, Z]; rho: [] inner product of r with the shadow."""
-
-    x: Array
-    r: Array
-    p: Array
-    rho: Array
-
-
 def bicgstab(
     coefficients: Array, b: Array, iterations: int, clock: Array, *, spec: WaferSpec = WSE2
 ) -> tuple[Array, Array, Array]:
@@ -72,8 +61,8 @@ def bicgstab(
         total, clock = all_reduce(part, clock, axes="xy", spec=spec)
         return total[0, 0, 0], clock
 
-    def iterate(carry: tuple[_Krylov, Array], _: None) -> tuple[tuple[_Krylov, Array], None]:
-        (x, r, p, rho), clock = carry
+    def iterate(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
+        x, r, p, rho, clock = carry  # residual r, direction p, rho: product of r with the shadow
         ap, clock = seven_point(coefficients, p, clock, spec=spec)
         shadow_ap, clock = dot(b, ap, clock)
         alpha = rho / shadow_ap
@@ -87,13 +76,12 @@ def bicgstab(
         new_rho, clock = dot(b, r, clock + 3 * cells)
         beta = new_rho / rho * alpha / omega
         p = r + beta * (p - omega * ap)
-        return (_Krylov(x, r, p, new_rho), (clock + 2 * cells).astype(jnp.int32)), None
+        return (x, r, p, new_rho, (clock + 2 * cells).astype(jnp.int32)), None
 
     rho, clock = dot(b, b, clock)
-    start = _Krylov(jnp.zeros_like(b), b, b, rho)
-    carry = (start, jnp.asarray(clock, jnp.int32))
-    (end, clock), _ = jax.lax.scan(iterate, carry, None, length=iterations)
-    return end.x, (end.r * end.r).sum(), clock
+    carry = (jnp.zeros_like(b), b, b, rho, jnp.asarray(clock, jnp.int32))
+    (x, r, _, _, clock), _ = jax.lax.scan(iterate, carry, None, length=iterations)
+    return x, (r * r).sum(), clock
 
 
 def bicgstab_cycles(

@@ -30,7 +30,6 @@ __all__ = [
     "default_group",
     "gather_time",
     "local_time",
-    "reduce_cycles",
     "scatter_time",
     "shift_time",
     "tree_time",
@@ -176,32 +175,19 @@ def choose(mask: Array, new: Array, old: Array) -> Array:
     return (np if numpy else jnp).where(mask, new, old)
 
 
-def reduce_cycles(
-    algorithm: str, width: int, words: int, group: int = 0, spec: WaferSpec = WSE2
-) -> int:
-    """Cycles at the root for equal clocks, without overheads."""
-    if width == 1:
-        return 0
-    clock = np.zeros((1, width), np.int32)
-    match algorithm:
-        case "chain":
-            return words + spec.hop_to_hop * (width - 1)
-        case "two_phase":
-            return int(two_phase_time(clock, words, group or default_group(width), spec)[0, 0])
-        case "tree":
-            return int(tree_time(clock, words, spec)[0, 0])
-        case _:
-            raise ValueError(f"reduce algorithm {algorithm!r}; there are chain, two_phase, tree")
-
-
 def default_group(width: int) -> int:
     """The group size that balances both phases: about the square root."""
     return max(2, round(width**0.5))
 
 
 def best_algorithm(width: int, words: int, spec: WaferSpec = WSE2) -> str:
-    """The cheapest of chain, two-phase and tree by closed form."""
+    """The cheapest of chain, two-phase and tree by closed form, for equal clocks."""
     if width <= 2:
         return "chain"
-    costs = {a: reduce_cycles(a, width, words, 0, spec) for a in ("chain", "two_phase", "tree")}
-    return min(costs, key=lambda name: costs[name])
+    clock = np.zeros((1, width), np.int32)
+    times = {
+        "chain": chain_time(clock, words, spec),
+        "two_phase": two_phase_time(clock, words, default_group(width), spec),
+        "tree": tree_time(clock, words, spec),
+    }
+    return min(times, key=lambda name: times[name][0, 0])

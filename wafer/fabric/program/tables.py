@@ -101,3 +101,9 @@ class Filter:
     high: int = 0
     limit: int = 65535
     start: int = 0
+
+    @classmethod
+    def share(cls, first: int, words: int, period: int) -> "Filter":
+        """Keep words ``first .. first + words - 1`` of every ``period``."""
+        start = (period - first) % period
+        return cls(kind="counter", high=words - 1, limit=period - 1, start=start)

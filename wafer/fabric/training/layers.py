@@ -20,8 +20,8 @@ ahead of the computation, and leave in others.
 import dataclasses
 from typing import NamedTuple
 
-from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.lowering import chain_op
+from wafer.fabric.library.kernel_programs import scaled_sum
+from wafer.fabric.library.routes import chain_op
 from wafer.fabric.program.ops import (
     Const,
     Mem,
@@ -151,10 +151,6 @@ def _wait(thread: int) -> Op:
     return work(1, thread=thread)
 
 
-def _products(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
-    return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
-
-
 class _PE:
     """Operations of one PE of a layer."""
 
@@ -220,7 +216,7 @@ class _PE:
         else:
             self.clear(self.at("y", y), self.out)
         self.ops += [
-            _products(
+            scaled_sum(
                 self.at("y", y + o * b),
                 self.at("x", x + i * b),
                 self.at("weights", e, 0),
@@ -237,7 +233,7 @@ class _PE:
         b, dy, x = self.k.batch, self.dy(m), self.x(m)
         self.receive(self.k.dy, m + len(self.k.dy.colors))
         self.ops += [
-            _products(
+            scaled_sum(
                 self.at("gradients", e, 0),
                 self.at("x", x + i * b),
                 self.at("dy", dy + o * b),
@@ -255,7 +251,7 @@ class _PE:
         b, dy, dx = self.k.batch, self.dy(m), m % 2 * self.into
         self.clear(self.at("dx", dx), self.into)
         self.ops += [
-            _products(
+            scaled_sum(
                 self.at("dx", dx + i * b), self.at("dy", dy + o * b), self.at("weights", e, 0), b
             )
             for e, (i, o) in enumerate(self.tile.entries)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import RouteError
+from wafer.fabric.library.routes import chain_routes
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
 from wafer.fabric.program.tables import Filter
@@ -34,7 +35,6 @@ __all__ = [
     "chains",
     "find_stream",
     "reset_switches",
-    "share",
     "spot",
     "way_links",
 ]
@@ -74,12 +74,6 @@ def reset_switches(stream: Stream, m: int, thread: int | None = None) -> Op:
     """What the last of several senders sends when its words are on their way."""
     out = fabout(stream.color(m), control=True)
     return mov32(out, control_wavelet("SWITCH_ADV"), 1, thread=thread)
-
-
-def share(first: int, words: int, period: int) -> Filter:
-    """Keep words ``first .. first + words - 1`` of every ``period``."""
-    start = (period - first) % period
-    return Filter(kind="counter", high=words - 1, limit=period - 1, start=start)
 
 
 def find_stream(
@@ -204,11 +198,9 @@ def chains(layout: Layout, region: Region, colors: Sequence[int], axis: str) -> 
         colors: two, that alternate from PE to PE: rank r sends on ``colors[r % 2]``.
         axis: direction of the chains.
     """
-    towards, behind = ("W", "E") if axis == "x" else ("N", "S")
     x, y = layout.x - region.x, layout.y - region.y
     inside = (x >= 0) & (x < region.width) & (y >= 0) & (y < region.height)
-    rank, size = (x, region.width) if axis == "x" else (y, region.height)
-    for parity, color in enumerate(colors):
-        own = rank % 2 == parity
-        layout.route(color, "RAMP", towards, inside & own & (rank > 0))
-        layout.route(color, behind, "RAMP", inside & ~own & (rank < size - 1))
+    if axis == "x":
+        chain_routes(layout, colors, x, region.width - 1, inside)
+    else:
+        chain_routes(layout, colors, y, region.height - 1, inside, towards="N")

@@ -1,0 +1,116 @@
+"""Routes that programs are made of: chains, multicasts, words that march in step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wafer.fabric.program.layout import Layout
+from wafer.fabric.program.ops import Op, Operand, fabin, fabout, fadds, fmovs
+from wafer.machine.arch import OPPOSITE
+
+__all__ = ["chain_op", "chain_routes", "line_routes", "march_routes"]
+
+
+def chain_routes(
+    layout: Layout,
+    colors: Sequence[int],
+    rank: np.ndarray,
+    last: np.ndarray | int,
+    where: np.ndarray | bool = True,
+    *,
+    towards: str = "W",
+    nodes: np.ndarray | bool = True,
+) -> None:
+    """Route chains over two alternating colors: rank r sends on ``colors[r % 2]``.
+
+    Args:
+        layout: the layout.
+        colors: both.
+        rank: [H, W] place of each PE in its chain, counted from the root; between nodes, that of
+            the node before it.
+        last: [H, W] rank of the last node of the PE's chain.
+        where: [H, W] PEs that belong to a chain.
+        towards: side on which the root lies.
+        nodes: [H, W] which of them are nodes; the others pass on.
+    """
+    behind = OPPOSITE[towards]
+    for parity, color in enumerate(colors):
+        layout.route(color, "RAMP", towards, where & nodes & (rank > 0) & (rank % 2 == parity))
+        more = where & (rank < last) & (rank % 2 != parity)
+        layout.route(color, behind, "RAMP", nodes & more)
+        layout.route(color, behind, towards, np.logical_not(nodes) & more)
+
+
+def chain_op(colors: Sequence[int], rank: int, *, last: bool, own: Operand, words: int) -> Op:
+    """Pass a chain's sum on from a node, or keep it at the root.
+
+    Args:
+        colors: of :func:`chain_routes`.
+        rank: place in the chain.
+        last: whether nothing arrives here.
+        own: the node's words.
+        words: how many.
+    """
+    dst = fabout(colors[rank % 2]) if rank else own
+    if last:
+        return fmovs(dst, own, words)
+    return fadds(dst, own, fabin(colors[1 - rank % 2]), words)
+
+
+def line_routes(
+    layout: Layout,
+    color: int,
+    along: np.ndarray,
+    root: int,
+    where: np.ndarray | bool = True,
+    *,
+    also: Sequence[str] = (),
+) -> None:
+    """Multicast a color both ways from position ``root`` of every row or column.
+
+    Args:
+        layout: the layout.
+        color: the color.
+        along: [H, W], ``layout.x`` for rows, ``layout.y`` for columns.
+        root: where it starts.
+        where: [H, W] which rows or columns.
+        also: ports by which it leaves every PE besides.
+    """
+    sides, last = ("WE" if along is layout.x else "NS"), int(along.max())
+    ends = dict(zip(sides, (0, last), strict=True))
+    there = [side for side, end in ends.items() if root != end]
+    layout.route(color, "RAMP", (*there, *also), where & (along == root))
+    for side in there:
+        came, end = OPPOSITE[side], ends[side]
+        beyond = where & ((along < root) if end == 0 else (along > root))
+        layout.route(color, came, ("RAMP", *also, side), beyond & (along != end))
+        layout.route(color, came, ("RAMP", *also), beyond & (along == end))
+
+
+def march_routes(
+    layout: Layout,
+    color: int,
+    along: np.ndarray,
+    first: int,
+    last: int,
+    *,
+    where: np.ndarray | bool = True,
+) -> None:
+    """Send single words of a line, one from each PE, from position ``last`` on to ``first``.
+
+    Args:
+        layout: the layout.
+        color: the color.
+        along: [H, W], ``layout.x`` for rows, ``layout.y`` for columns.
+        first: where they end.
+        last: the farthest one.
+        where: [H, W] which rows or columns.
+    """
+    if first == last:
+        return
+    low, high = ("W", "E") if along is layout.x else ("N", "S")
+    away, towards = (high, low) if last > first else (low, high)
+    between = (along > min(first, last)) & (along < max(first, last))
+    layout.route(color, away, "RAMP", where & (along == first))
+    layout.route(color, ("RAMP", away), towards, where & between)
+    layout.route(color, "RAMP", towards, where & (along == last))
