@@ -12,7 +12,10 @@ import yaml
 from helpers.runs import config
 
 from wafer.cache import cache_folder, cached_arrays, make_ahead
+from wafer.commands.run import _make_data_ahead
+from wafer.config import load_all
 from wafer.data.readers.pystdlib import pystdlib
+from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text import functions
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -157,6 +160,23 @@ def test_what_another_process_cannot_make_is_made_here(folder, root, monkeypatch
     monkeypatch.setenv("WAFER_CACHE", "off")
     monkeypatch.setattr(subprocess, "Popen", unread)  # it could leave nothing
     make_ahead("wafer.data.text.functions:keep_tokens", [vars(section(root))])
+
+
+def test_a_new_run_begins_its_data_with_all_that_the_reader_reads(folder, tmp_path, monkeypatch):
+    begun, file = [], ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
+    monkeypatch.setattr("wafer.cache.make_ahead", lambda *call: begun.append(call))
+    flags = {"model_dir": str(tmp_path), "mode": "train_and_eval"}
+    (cfg,) = load_all(file, flags, meanwhile=_make_data_ahead)
+    ((function, sections),) = begun
+    assert function == "wafer.data.text.functions:keep_tokens"
+    assert [PyStdlibDataProcessor(**keys) for keys in sections] == [cfg.train_input, cfg.eval_input]
+    assert all(keys.keys() == PyStdlibDataProcessor.model_fields.keys() for keys in sections)
+    load_all(file, flags | {"mode": "eval"}, meanwhile=_make_data_ahead)
+    assert [keys["split"] for keys in begun.pop()[1]] == ["eval"]
+    load_all(file, flags | {"validate_only": True}, meanwhile=_make_data_ahead)
+    (tmp_path / "tokenizer.json").write_text("{}")  # of a run that goes on
+    load_all(file, flags, meanwhile=_make_data_ahead)
+    assert len(begun) == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from wafer.fabric.program.tables import Program
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.engine import Machine, available, how_to_build
 from wafer.machine.image import Image
-from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.recording import Recording
 
 __all__ = [
@@ -158,7 +158,7 @@ def run(
     _exchange(program, emitted, machine, mem, load=False)
     waiting: Sequence[object] = ()
     if status is not Status.FAULT:
-        waiting = by_cause(routes_of(emitted.image), machine.waiting())
+        waiting = by_cause(emitted.image, machine.waiting())
     state = FabricState(
         cycle=machine.cycle,
         progress=status is Status.LIMIT,

@@ -96,33 +96,7 @@ def check_image(image: Image) -> None:
     Raises:
         CompileError: an array of another shape or type, or a number that leads out of a table.
     """
-    grid, kinds = image.tiles.shape, len(COLUMNS["filters"])
-    lanes = (*grid, COLORS)
-    shapes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("colors", "switches"), lanes),
-        "filters": (*lanes, kinds),
-    }
-    problems = [
-        (len(grid) != 2 or 0 in grid, "tiles that are no rectangle of PEs"),
-        (not _holds_numbers(image.tiles), "tiles that are no whole numbers"),
-        *(
-            (
-                getattr(image, name).shape != shape or not _holds_numbers(getattr(image, name)),
-                f"{name} of shape {getattr(image, name).shape}; {shape} integers were expected",
-            )
-            for name, shape in shapes.items()
-        ),
-        (
-            image.routed.shape != lanes or image.routed.dtype != np.bool_,
-            f"routed of shape {image.routed.shape}; {lanes} truth values were expected",
-        ),
-        (_beyond(image.tiles, (-1, len(image.programs) - 1)), "PEs whose program is not there"),
-        (
-            _beyond(np.array([*image.streams], np.int64), (0, COLORS - 1)),
-            f"streams on other colors than 0 to {COLORS - 1}",
-        ),
-    ]
-    _refuse("the image", iter(problems))
+    _refuse("the image", _planes(image))
     for program in image.programs:
         _refuse(program.name, _arrays(program))  # what the next ones read is there then
         _refuse(program.name, _tables(program))
@@ -145,6 +119,24 @@ def _beyond(values: np.ndarray, ends: tuple[int, int]) -> bool:
 
 def _is_table(array: np.ndarray, columns: int) -> bool:
     return array.ndim == 2 and array.shape[1] == columns and _holds_numbers(array)
+
+
+def _planes(image: Image) -> Iterator[_Problem]:
+    grid, routed = image.tiles.shape, image.routed
+    lanes = (*grid, COLORS)
+    yield len(grid) != 2 or 0 in grid, "tiles that are no rectangle of PEs"
+    yield not _holds_numbers(image.tiles), "tiles that are no whole numbers"
+    filters = (*lanes, len(COLUMNS["filters"]))
+    for name, shape in (("colors", lanes), ("switches", lanes), ("filters", filters)):
+        array = getattr(image, name)
+        wrong = array.shape != shape or not _holds_numbers(array)
+        yield wrong, f"{name} of shape {array.shape}; {shape} integers were expected"
+    wrong = routed.shape != lanes or routed.dtype != np.bool_
+    yield wrong, f"routed of shape {routed.shape}; {lanes} truth values were expected"
+    beyond = _beyond(image.tiles, (-1, len(image.programs) - 1))
+    yield beyond, "PEs whose program is not there"
+    streams = np.array([*image.streams], np.int64)
+    yield _beyond(streams, (0, COLORS - 1)), f"streams on other colors than 0 to {COLORS - 1}"
 
 
 def _arrays(program: Program) -> Iterator[_Problem]:

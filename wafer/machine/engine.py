@@ -1,4 +1,4 @@
-"""Runs a compiled image cycle by cycle: a thin layer over the C++ machine."""
+"""Runs a compiled image cycle by cycle: a thin layer over the C++ machine, or the JAX one."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ from wafer.machine.tools.counting import WORK, counts_of
 from wafer.machine.tools.recording import Recording, Trace, events_of, settings_of, trace_of
 from wafer.machine.tools.reports import Waiting, fault_message, waiting_for
 
-__all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build"]
+__all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 
 _MOST_REPORTED = 10_000
 
@@ -219,3 +219,28 @@ class Machine(WaferMachine):
         count = self._height * self._width * 5
         at = ctypes.cast(self._c("links"), ctypes.POINTER(ctypes.c_uint32))
         return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()
+
+
+def machine_for(
+    image: Image, record: Recording | None = None, *, check_bounds: bool = False
+) -> WaferMachine:
+    """Load an image into the fastest machine of this install.
+
+    Args:
+        image: compiled.
+        record: what ``trace`` is to hold; None: nothing.
+        check_bounds: whether an operation that reads or writes beyond a variable is a fault.
+
+    Raises:
+        CompileError: code that cannot be run, or that the JAX machine does not run or record.
+    """
+    if available():
+        return Machine(image, record=record, check_bounds=check_bounds)
+    if record is not None or check_bounds:
+        raise CompileError(
+            "the JAX machine records nothing and checks no bounds; the C++ machine does:"
+            f" {how_to_build()}"
+        )
+    from wafer.machine.reference.machine import ReferenceMachine  # takes JAX along
+
+    return ReferenceMachine(image)

@@ -13,13 +13,13 @@ from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["colors_of", "costs_of", "filters_of", "lay_out"]
+__all__ = ["colors_of", "costs_of", "element_bytes", "filters_of", "lay_out"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
 
-def _element_bytes() -> np.ndarray:
-    """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar."""
+def element_bytes() -> np.ndarray:
+    """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar: `widths_of` in C++."""
     out = np.full((len(DsdOp), 4), 2, np.int32)
     singles = "FADDS FSUBS FMULS FMAXS FMACS FMOVS MOV32 FNEGS FABSS FNORMS DFILT"
     singles += " ADD32 SUB32 MUL32 MAC32 MAX32"
@@ -93,7 +93,6 @@ def costs_of(image: Image) -> dict[str, np.ndarray]:
         "switch_task": 0 if waits else costs.switch_task,
         "fabric_start": 0 if waits else costs.fabric_start,
         "output_wait": costs.output_wait,
-        "bytes": _element_bytes(),
         "widths": [arch.width(op.name.lower()) for op in DsdOp],
         "stride_widths": arch.stride_widths,
         "banks": (0 if waits else arch.banks, arch.bank_bytes),

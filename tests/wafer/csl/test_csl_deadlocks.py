@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wafer.csl
-from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.reports import IN_ROUTER, Waiting
 
 LAYOUT = """
@@ -124,15 +124,15 @@ def test_chains_by_hand():
     )  # fmt: skip
     data = Waiting(1, 0, "task", "data", "", 0, 1, 4)
     blocked = Waiting(0, 0, "task", "being unblocked", "", 0, 6, 9)
-    assert by_cause(routes_of(image), [data, blocked]) == [blocked, data]
+    assert by_cause(image, [data, blocked]) == [blocked, data]
     router = Waiting(0, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("EAST",))
     unread = Waiting(1, 0, "queue", "a task", "", 0, 7, 4)
     last = Waiting(1, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("RAMP",))
-    assert by_cause(routes_of(image), [router, last, unread]) == [unread, router, last]
+    assert by_cause(image, [router, last, unread]) == [unread, router, last]
     room = Waiting(0, 0, "task", "room", "", 0, 2, 3)
     never = router._replace(full=(), refused=("EAST",))
-    assert by_cause(routes_of(image), [blocked, room, never]) == [never, blocked, room]
-    assert by_cause(routes_of(image), ["b", "a"]) == ["b", "a"]  # of the JAX machine
+    assert by_cause(image, [blocked, room, never]) == [never, blocked, room]
+    assert by_cause(image, ["b", "a"]) == ["b", "a"]  # of the JAX machine
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])

@@ -9,7 +9,7 @@ from helpers.csl_program import compiled
 import wafer.csl
 from vsl.native.library import how_to_build
 from wafer.errors import CompileError
-from wafer.machine import choice
+from wafer.machine import engine
 from wafer.machine.reference.machine import ReferenceMachine
 
 LAYOUT = """
@@ -36,7 +36,7 @@ comptime { @export_symbol(pointer, "y"); @export_symbol(scale); }
 
 @pytest.fixture
 def unbuilt(monkeypatch):
-    monkeypatch.setattr(choice, "available", lambda: False)
+    monkeypatch.setattr(engine, "available", lambda: False)
 
 
 def program(folder):
@@ -65,7 +65,7 @@ def test_a_host_gets_the_same_from_both_machines(tmp_path, monkeypatch):
     image = program(tmp_path)
     built, expected = scaled(image)
     assert expected.tolist() == [1.5 * k for k in range(8)]
-    monkeypatch.setattr(choice, "available", lambda: False)
+    monkeypatch.setattr(engine, "available", lambda: False)
     runtime, out = scaled(image)
     assert isinstance(runtime.machine, ReferenceMachine)
     assert out.tolist() == expected.tolist()
@@ -76,7 +76,7 @@ def test_a_host_gets_the_same_from_both_machines(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_calls_and_copies_of_the_jax_machine_are_checked(tmp_path, unbuilt):
-    machine = choice.machine_for(program(tmp_path))
+    machine = engine.machine_for(program(tmp_path))
     one, both = wafer.csl.Rectangle(0, 0, 1, 1), wafer.csl.Rectangle(0, 0, 2, 1)
     size = len(machine.image.programs[0].memory)
     assert machine.read(0, 0, size - 4, 8).tolist() == [
@@ -109,10 +109,10 @@ def test_what_only_the_built_machine_does_is_refused_with_the_remedy(tmp_path, u
     """
     image = compiled(tmp_path, text, kind="i16")
     with pytest.raises(CompileError, match="has FIFOs; the JAX reference runs none") as refused:
-        choice.machine_for(image)
+        engine.machine_for(image)
     assert how_to_build() in str(refused.value)
     with pytest.raises(CompileError, match="records nothing") as refused:
-        choice.machine_for(image, wafer.csl.Recording())
+        engine.machine_for(image, wafer.csl.Recording())
     assert how_to_build() in str(refused.value)
 
 

@@ -16,9 +16,9 @@ from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
-from wafer.machine.choice import machine_for
+from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
-from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.lines import Line, profile_of
 from wafer.machine.tools.recording import Recording, Trace
 
@@ -465,7 +465,7 @@ class Runtime:
         elif self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = by_cause(routes_of(self.image), self.machine.waiting())
+        waiting = by_cause(self.image, self.machine.waiting())
         shown = [str(each) for each in waiting]
         if len(lines) + len(shown) > _SHOWN:
             more = len(lines) + len(shown) - _SHOWN

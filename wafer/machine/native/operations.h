@@ -341,12 +341,14 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   o.task = int32_t(core.task), o.task_id = core.task_id;
   o.effects[0] = {int8_t(row.action), int8_t(row.target)};
   o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
+  const Widths widths = widths_of(DsdOp(row.op));
+  const uint8_t width[4] = {widths.dest, widths.src0, widths.src1, widths.scalar};
   const int32_t kinds[4] = {row.dest, row.src0, row.src1, row.scalar};
   Issue issue{row.asynchronous != 0, row.thread, row.priority, -1, 1};
   int from = i.b, lengths[4] = {-1, -1, -1, -1};
   for (int k = 0; k < 4; ++k) {
     Stream& s = stream(o, k);
-    s.width = uint8_t(w.costs.bytes[row.op][k]);
+    s.width = width[k];
     if (Operand(kinds[k]) == Operand::kNone) continue;
     lengths[k] = resolve(w, core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
     if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;

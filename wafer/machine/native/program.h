@@ -90,7 +90,6 @@ struct Program {
 struct Costs {
   int32_t wse3, switch_task, fabric_start;
   int32_t output_wait;           // that a word stays in an output queue at least
-  int32_t bytes[kDsdOps][4];     // of an element of dest, src0, src1, scalar
   int32_t width[kDsdOps];        // most elements of an operation per step
   int32_t stride_width[8];       // most by the stride of an operand, mod 8; 0 and 1 limit nothing
   int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them; 0: none meet

@@ -11,7 +11,7 @@ from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
 from wafer.machine.codes import DsdOp, Intrinsic, Op
 from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLUMNS, ENTRIES, Image, Program
-from wafer.machine.setup import colors_of, costs_of, filters_of
+from wafer.machine.setup import colors_of, costs_of, element_bytes, filters_of
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -178,5 +178,6 @@ def tables_of(image: Image) -> Tables:
         place=np.stack([x, y], axis=1),
         neighbour=np.stack(neighbour, axis=1),
         edges=np.int64(image.edges),
+        bytes=element_bytes().astype(np.int64),
         **costs | {"wse3": np.bool_(image.arch == "wse3")},
     )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import BYTES, DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
+from wafer.machine.reference import scalar
 from wafer.machine.reference.effects import (
     choose,
     failed,
@@ -20,15 +21,6 @@ from wafer.machine.reference.effects import (
 from wafer.machine.reference.elements import being_read, load_bytes, store_bytes
 from wafer.machine.reference.issue import operate
 from wafer.machine.reference.routers import front, pop
-from wafer.machine.reference.scalar import (
-    arithmetic,
-    cast,
-    chosen,
-    compare,
-    function,
-    negated,
-    wrapped,
-)
 from wafer.machine.reference.state import PAD, Main, State, TaskKind
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
@@ -48,17 +40,17 @@ def _result(pe: State, i: Array) -> tuple[Array, Array]:
     values = {
         Op.CONST: c << 32 | b & 0xFFFFFFFF,
         Op.COPY: x,
-        Op.NEG: negated(kind, x),
-        Op.INVERT: wrapped(kind, ~x),
+        Op.NEG: scalar.negated(kind, x),
+        Op.INVERT: scalar.wrapped(kind, ~x),
         Op.NOT: x == 0,
-        Op.CAST: cast(kind, jnp.clip(c, 0, Type.BOOL), x),
+        Op.CAST: scalar.cast(kind, jnp.clip(c, 0, Type.BOOL), x),
         Op.DSD_SET: (x & ~(jnp.int64(0xFFFF) << shift)) | (y & 0xFFFF) << shift,
         Op.DSD_GET: jnp.where(kind == 2, field(x, 2, signed=True), x >> shift & 0xFFFF),
         Op.DSR_GET: pe.dsr[kind, b, 0],
         Op.ELEMENT: (field(x, 0) + y * field(x, 2, signed=True) * width) & 0xFFFF,
     }
-    two = jnp.where(op <= Op.SHR, arithmetic(op, kind, x, y), compare(op, kind, x, y))
-    return chosen(op, values, two), (op <= Op.CAST) | is_any(op, tuple(values))
+    two = jnp.where(op <= Op.SHR, scalar.arithmetic(op, kind, x, y), scalar.compare(op, kind, x, y))
+    return scalar.chosen(op, values, two), (op <= Op.CAST) | is_any(op, tuple(values))
 
 
 def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
@@ -74,7 +66,7 @@ def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
     moved = pe.memory[jnp.maximum(there - to + source, 0)]
     moved = jnp.where((there >= to) & (there < to + c), moved, pe.memory)
     stored = store_bytes(pe.memory, stores, address, width, register(pe, b))
-    loaded = wrapped(kind, load_bytes(pe.memory, address, width))
+    loaded = scalar.wrapped(kind, load_bytes(pe.memory, address, width))
     done = choose(op == Op.LOAD, with_register(pe, a, loaded), pe)
     done = done._replace(memory=jnp.where(moves, moved, stored))
     outside = is_any(op, (Op.LOAD, Op.STORE, Op.MOVE)) & (beyond | far)
@@ -128,13 +120,13 @@ def _intrinsic(tables: Tables, pe: State, i: Array) -> State:
         Intrinsic.TIMESTAMP: now & 0xFFFFFFFFFFFF,
         Intrinsic.COORDINATE: jnp.where(value != 0, pe.place[1], pe.place[0]),
     }
-    out = chosen(kind, results, function(kind, jnp.clip(c, 0, Type.BOOL), value))
+    out = scalar.chosen(kind, results, scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value))
     silent = is_any(kind, (Intrinsic.SEED, Intrinsic.TIMER, Intrinsic.NEXT_COMMAND))
     next_command = kind == Intrinsic.NEXT_COMMAND
     frees = next_command & pe.commanded
     numbers = {Intrinsic.SEED: value & 0xFFFFFFFF, Intrinsic.RANDOM16: random}
     return choose(~silent & (a >= 0), with_register(pe, a, out), pe)._replace(
-        random=chosen(kind, numbers, pe.random),
+        random=scalar.chosen(kind, numbers, pe.random),
         stamp=jnp.where(kind == Intrinsic.TIMER, timer, pe.stamp),
         commanded=pe.commanded & ~next_command,
         unanswered=pe.unanswered - frees,

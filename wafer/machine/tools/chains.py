@@ -6,9 +6,7 @@ first: a word that no router will ever take, then what waits for nothing that wa
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from wafer.machine.image import Image
 from wafer.machine.tools.reports import (
@@ -20,33 +18,21 @@ from wafer.machine.tools.reports import (
     UNREAD,
     Waiting,
     neighbor,
+    side_names,
     sides_of,
 )
 
-__all__ = ["RouteMasks", "by_cause", "routes_of"]
+__all__ = ["by_cause"]
 
 _LONGEST = 1000  # routers that are searched for the senders of a color
 Key = tuple[Any, ...]
 
 
-class RouteMasks(NamedTuple):
-    """Sides by which colors may enter and leave routers, at any switch position."""
-
-    enter: np.ndarray  #: [H, W, 24] masks of ports
-    leave: np.ndarray  #: [H, W, 24] masks of ports
-
-
-def routes_of(image: Image) -> RouteMasks:
-    """Return the routes with which an image begins."""
-    every = slice(None), slice(None), slice(None)
-    return RouteMasks(*(sides_of(image, *every, enter=enter) for enter in (True, False)))
-
-
-def by_cause(routes: RouteMasks, reported: Sequence[object]) -> list[object]:
+def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
     """What waits, the likely causes first.
 
     Args:
-        routes: of the program that ran.
+        image: that ran.
         reported: of the machine, in the order of the PEs; the text of the JAX machine keeps it.
     """
     waiting = [each for each in reported if isinstance(each, Waiting)]
@@ -61,7 +47,7 @@ def by_cause(routes: RouteMasks, reported: Sequence[object]) -> list[object]:
         number, each = numbered
         if each.refused or each.outside:
             return 0
-        return 2 if any(holders[key] - {number} for key in _targets(routes, each)) else 1
+        return 2 if any(holders[key] - {number} for key in _targets(image, each)) else 1
 
     return [each for _, each in sorted(enumerate(waiting), key=rank)]
 
@@ -78,7 +64,7 @@ def _keys(each: Waiting) -> Iterator[Key]:
         yield ("pe", x, y)
 
 
-def _targets(routes: RouteMasks, each: Waiting) -> Iterator[Key]:
+def _targets(image: Image, each: Waiting) -> Iterator[Key]:
     """What it waits for."""
     x, y = each.x, each.y
     if each.code == IN_ROUTER:
@@ -90,26 +76,25 @@ def _targets(routes: RouteMasks, each: Waiting) -> Iterator[Key]:
     elif each.code == FOR_ROOM:
         yield ("routers", x, y)
     elif each.code == FOR_DATA and each.detail >= 0:
-        for cell in _upstream(routes, x, y, each.detail):
+        for cell in _upstream(image, x, y, each.detail):
             yield ("router", *cell, each.detail)
             yield ("pe", *cell)
     else:
         yield ("pe", x, y)
 
 
-def _upstream(routes: RouteMasks, x: int, y: int, color: int) -> list[tuple[int, int]]:
+def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
     """The routers by which words of a color come to a PE, as they are configured."""
-    height, width = routes.enter.shape[:2]
+    height, width = image.tiles.shape
     seen, waiting = {(x, y)}, [(x, y)]
     while waiting and len(seen) < _LONGEST:
         cell = waiting.pop()
-        sides = routes.enter[cell[1], cell[0], color]
-        for bit, side in enumerate(SIDES[:RAMP]):
+        for side in side_names(sides_of(image, *cell, color, enter=True) & (1 << RAMP) - 1):
             other = neighbor(*cell, side)
             inside = 0 <= other[0] < width and 0 <= other[1] < height
-            if not (sides >> bit & 1 and inside) or other in seen:
-                continue
-            if routes.leave[other[1], other[0], color] >> (bit ^ 1) & 1:
+            back = SIDES.index(side) ^ 1
+            new = inside and other not in seen
+            if new and sides_of(image, *other, color, enter=False) >> back & 1:
                 seen.add(other)
                 waiting.append(other)
     return sorted(seen - {(x, y)})

@@ -2,9 +2,7 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from wafer.machine.arch import STEPS
 from wafer.machine.codes import DEEPEST_CALL
@@ -225,27 +223,25 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     return x + dx, y + dy
 
 
-def sides_of(
-    image: Image, x: int | slice, y: int | slice, color: int | slice, *, enter: bool
-) -> Any:
+def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
     """Return the sides by which a color may enter or leave a router, at any switch position.
 
     Args:
         image: compiled.
-        x: column of the PE, or a slice of them.
-        y: row of the PE, or a slice.
-        color: of the words, or a slice.
+        x: column of the PE.
+        y: row of the PE.
+        color: of the words.
         enter: whether they enter.
 
     Returns:
-        Bits W E S N RAMP; [rows, columns, colors] of slices.
+        Bits W E S N RAMP.
     """
-    words, switches = (np.asarray(table)[y, x, color] for table in (image.colors, image.switches))
-    masks = words >> 5 & 31 if enter else words & 31
+    word, switches = (int(table[y, x, color]) for table in (image.colors, image.switches))
+    mask = word >> 5 & 31 if enter else word & 31
     for code in (switches >> shift & 15 for shift in (0, 4, 8)):
-        named = (code & 7 <= RAMP) & ((code & 8 != 0) == enter)
-        masks = masks | np.where(named, 1 << (code & 7), 0)
-    return masks
+        if code & 7 <= RAMP and bool(code & 8) == enter:
+            mask |= 1 << (code & 7)
+    return mask
 
 
 def side_names(mask: int) -> tuple[str, ...]:

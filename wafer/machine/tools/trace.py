@@ -53,34 +53,21 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
         trace: recorded.
         path: file to write too.
     """
-    events, columns = list[dict[str, Any]](), max(1, trace.rectangle[0] + trace.rectangle[2])
+    events, width = list[dict[str, Any]](), max(1, trace.rectangle[0] + trace.rectangle[2])
     threads = np.stack([trace.y, trace.x, trace.thread], axis=1)
     for y, x, thread in np.unique(threads, axis=0).tolist():
-        where = {"ph": "M", "pid": y * columns + x, "tid": _place(thread)}
+        where = {"ph": "M", "pid": y * width + x, "tid": _place(thread)}
         events.append(where | {"name": "process_name", "args": {"name": f"PE ({x}, {y})"}})
         events.append(where | {"name": "thread_name", "args": {"name": _thread(thread)}})
-    rows = zip(
-        *(getattr(trace, name).tolist() for name in ("begin", "end", "x", "y", "thread", "name")),
-        *(getattr(trace, name).tolist() for name in ("file", "line", "elements")),
-        strict=True,
-    )
+    columns = ["begin", "end", "x", "y", "thread", "name", "file", "line", "elements"]
+    rows = zip(*(getattr(trace, column).tolist() for column in columns), strict=True)
     for begin, end, x, y, thread, name, file, line, elements in rows:
-        args = {"file": trace.files[file], "line": line}
-        label = trace.names[name]
+        args, label = {"file": trace.files[file], "line": line}, trace.names[name]
         if thread != TASK:
             args |= {"elements": elements, "of": label}
             label = trace.texts.get((file, line), f"line {line}")
-        events.append(
-            {
-                "name": label,
-                "ph": "X",
-                "ts": begin,
-                "dur": end - begin,
-                "pid": y * columns + x,
-                "tid": _place(thread),
-                "args": args,
-            }
-        )
+        event = {"name": label, "ph": "X", "ts": begin, "dur": end - begin}
+        events.append(event | {"pid": y * width + x, "tid": _place(thread), "args": args})
     return write_events(events, path)
 
 
