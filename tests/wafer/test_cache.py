@@ -13,7 +13,7 @@ from helpers.runs import config
 
 from wafer.cache import cache_folder, cached_arrays, make_ahead
 from wafer.commands.run import _make_data_ahead
-from wafer.config import load_all
+from wafer.config import load
 from wafer.data.readers.pystdlib import pystdlib
 from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text import functions
@@ -166,16 +166,17 @@ def test_a_new_run_begins_its_data_with_all_that_the_reader_reads(folder, tmp_pa
     begun, file = [], ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
     monkeypatch.setattr("wafer.cache.make_ahead", lambda *call: begun.append(call))
     flags = {"model_dir": str(tmp_path), "mode": "train_and_eval"}
-    (cfg,) = load_all(file, flags, meanwhile=_make_data_ahead)
+    cfg = load(file, flags)
+    _make_data_ahead(cfg)
     ((function, sections),) = begun
     assert function == "wafer.data.text.functions:keep_tokens"
     assert [PyStdlibDataProcessor(**keys) for keys in sections] == [cfg.train_input, cfg.eval_input]
     assert all(keys.keys() == PyStdlibDataProcessor.model_fields.keys() for keys in sections)
-    load_all(file, flags | {"mode": "eval"}, meanwhile=_make_data_ahead)
+    _make_data_ahead(load(file, flags | {"mode": "eval"}))
     assert [keys["split"] for keys in begun.pop()[1]] == ["eval"]
-    load_all(file, flags | {"validate_only": True}, meanwhile=_make_data_ahead)
+    _make_data_ahead(load(file, flags | {"validate_only": True}))
     (tmp_path / "tokenizer.json").write_text("{}")  # of a run that goes on
-    load_all(file, flags, meanwhile=_make_data_ahead)
+    _make_data_ahead(cfg)
     assert len(begun) == 1
 
 

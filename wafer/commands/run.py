@@ -7,7 +7,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ def _main(args: argparse.Namespace) -> int:
     flags = {name: getattr(args, name) for name in (*_FLAGS, *_IGNORED)}
     flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
     keep_lines()
-    cfgs = load_all(args.params, flags, meanwhile=_make_data_ahead)
+    cfgs = load_all(args.params, flags)
+    _make_data_ahead(cfgs[0])
     cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
@@ -199,19 +200,20 @@ def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
     return 0
 
 
-def _make_data_ahead(sections: Mapping[str, Any]) -> None:
+def _make_data_ahead(cfg: "RunConfig") -> None:
     """Begin what a new run's readers will ask for, in a process beside imports and compilation."""
     from wafer.cache import make_ahead
 
-    settings = sections["runconfig"]
+    settings = cfg.runconfig
     begun = pathlib.Path(settings.model_dir, "tokenizer.json").exists()
     if settings.validate_only or settings.compile_only or settings.checkpoint_path or begun:
         return  # no data, or with the tokenizer of its weights
-    parts = [sections.get(f"{part}_input") for part in ("train", "eval") if part in settings.mode]
-    read = [part for part in parts if part is not None and part.ahead]
+    parts = (("train", cfg.train_input), ("eval", cfg.eval_input))
+    read = [part for name, part in parts if name in settings.mode and part and part.ahead]
     for function in sorted({part.ahead for part in read}):
-        keys = [part.model_dump(mode="json") for part in read if part.ahead == function]
-        make_ahead(function, keys)
+        make_ahead(
+            function, [part.model_dump(mode="json") for part in read if part.ahead == function]
+        )
 
 
 def _devices(cfg: "RunConfig") -> int:
@@ -444,7 +446,7 @@ def evaluate(
 @contextlib.contextmanager
 def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
     """Build a run for a caller in Python, whose JAX may have started."""
-    _make_data_ahead(dict(experiment.cfg))
+    _make_data_ahead(experiment.cfg)
     with contextlib.suppress(RuntimeError):  # then its devices are what there is
         _prepare(experiment.cfg)
     with _owned(experiment.cfg), _built(experiment) as job, _logged(job) as folder:

@@ -25,7 +25,6 @@ from wafer.yamlfile import Lines, read_yaml
 
 __all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config"]
 
-Meanwhile = Callable[[Mapping[str, Any]], None]  # name -> checked section
 _Keys = tuple[str | int, ...]  # path of a section or key
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
@@ -91,19 +90,8 @@ def load(
     return _parse_file(path, raw, lines, overrides)
 
 
-def load_all(
-    path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    meanwhile: Meanwhile | None = None,
-) -> list[RunConfig]:
+def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> list[RunConfig]:
     """Read and check a params YAML whose ``trainer`` may be a list; see ``load``.
-
-    Args:
-        path: the file.
-        overrides: see ``load``.
-        meanwhile: called with the sections of the first trainer that take no jax to check, before
-            the others are checked; not where one of them is wrong.
 
     Returns:
         A configuration for each trainer, in the order in which they run.
@@ -113,7 +101,7 @@ def load_all(
     """
     raw, lines = read_yaml(path)
     if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
-        return [_parse_file(path, raw, lines, overrides, meanwhile)]
+        return [_parse_file(path, raw, lines, overrides)]
     trainers = trainers_of(raw["trainer"])
     if not trainers:
         raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
@@ -121,8 +109,7 @@ def load_all(
     for number, trainer in enumerate(trainers, 1):
         where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
         own = _lines_of(lines, number - 1)
-        first = meanwhile if number == 1 else None
-        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides, first))
+        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides))
     return out
 
 
@@ -137,15 +124,11 @@ def _lines_of(lines: Lines, index: int) -> Lines:
 
 
 def _parse_file(
-    where: str | Path,
-    raw: Any,
-    lines: Lines,
-    overrides: Mapping[str, Any] | None,
-    meanwhile: Meanwhile | None = None,
+    where: str | Path, raw: Any, lines: Lines, overrides: Mapping[str, Any] | None
 ) -> RunConfig:
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
-        return parse_config(raw, flags, defaults=_cluster_defaults(), meanwhile=meanwhile)
+        return parse_config(raw, flags, defaults=_cluster_defaults())
     except ConfigError as err:
         problems = [_with_origin(p, lines, flags) for p in err.problems]
         raise ConfigError(problems, str(where)) from None
@@ -156,9 +139,8 @@ def parse_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     defaults: Mapping[str, Any] | None = None,
-    meanwhile: Meanwhile | None = None,
 ) -> RunConfig:
-    """Check a configuration given as a mapping; see ``load`` and ``load_all``.
+    """Check a configuration given as a mapping; see ``load``.
 
     Raises:
         ConfigError: everything that is wrong with it.
@@ -186,8 +168,6 @@ def parse_config(
         "distillation": lambda value: parse(Distillation, value),
     }
     for name, read in readers.items():
-        if name == "model" and meanwhile is not None and not problems:
-            meanwhile(parsed)
         if raw.get(name) is None:
             continue
         try:
