@@ -36,7 +36,7 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not trace_state_clean() or not _quick_options():
             return plain(*args, **kwargs)
-        results = jax.tree.leaves(jax.eval_shape(plain, *args, **kwargs))
+        results = jax.tree.leaves(quick().eval_shape(*args, **kwargs))  # traced once for both
         is_large = sum(math.prod(leaf.shape) for leaf in results) > _LARGE
         return (plain if is_large else quick())(*args, **kwargs)
 

@@ -192,8 +192,8 @@ class PeCode:
 
     def _done(self, op: Operation) -> list[tuple[str, BoundTask]]:
         """Actions at the end of an operation, with the tasks here that they have an effect on."""
-        done = [(action, self.tasks[name]) for action, name in op.on_done if name in self.tasks]
-        return [(action, t) for action, t in done if action != "activate" or t.kind == "local"]
+        effects = [(action, self.tasks[name]) for action, name in op.on_done if name in self.tasks]
+        return [(action, t) for action, t in effects if action != "activate" or t.kind == "local"]
 
     def _effects(self, op: Operation, text: str) -> None:
         """What the end of an operation of the task's own thread does."""

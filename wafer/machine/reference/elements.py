@@ -172,15 +172,15 @@ def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple
     return pe._replace(memory=memory), so_far._replace(going=going, fails=fails)
 
 
-def _sent(tables: Tables, pe: State, one: Operations, done: _Progress) -> State:
+def _sent(tables: Tables, pe: State, one: Operations, progress: _Progress) -> State:
     """Put a wavelet into an output queue."""
     row, out = row_of(tables, pe, "fabrics", one.row[0]), pe.outputs
-    last = (row.advances != 0) & (done.k == one.length)
+    last = (row.advances != 0) & (progress.k == one.length)
     slot = jnp.where(row.color >= 0, tables.slot[row.color], -1)
     place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
     return pe._replace(
         outputs=out._replace(
-            word=out.word.at[place].set(done.result),
+            word=out.word.at[place].set(progress.result),
             slot=out.slot.at[place].set(slot),
             flag=out.flag.at[place].set(1 | 2 * (row.control != 0) | 4 * last),
             since=out.since.at[place].set(pe.cycle),
@@ -189,17 +189,17 @@ def _sent(tables: Tables, pe: State, one: Operations, done: _Progress) -> State:
     )
 
 
-def _end(tables: Tables, pe: State, step: _Step, done: _Progress) -> tuple[State, None]:
+def _end(tables: Tables, pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
     """What a step leaves behind: a word that is sent, or the operation's end."""
     one, o, before = step.one, pe.operations, pe.main
     went = o._replace(
-        position=o.position.at[step.thread].set(done.k),
-        carry=o.carry.at[step.thread].set(done.carry),
+        position=o.position.at[step.thread].set(progress.k),
+        carry=o.carry.at[step.thread].set(progress.carry),
     )
-    good = step.goes & ~done.fails
+    good = step.goes & ~progress.fails
     pe = pe._replace(operations=choose(step.goes, went, o))
-    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(tables, pe, one, done), pe)
-    ended = good & (done.k == one.length)
+    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(tables, pe, one, progress), pe)
+    ended = good & (progress.k == one.length)
     over = ended | (step.heard & one.control_ends)
     pe = choose(over, finish(tables, pe, step.thread, ended), pe)
     goes_on = ~step.alone & (before == Main.OPERATING) & (pe.main == Main.RUNNING)
@@ -222,9 +222,9 @@ def step_operations(
     state, (step, stepped, taken) = per_pe(_begin)(tables, state, alone)
     k, no = step.one.position, jnp.zeros_like(alone)
     first = _Progress(step.goes & (k < step.end), k, step.one.carry, jnp.zeros_like(k), no)
-    state, done = lax.while_loop(
+    state, progress = lax.while_loop(
         lambda so_far: so_far[1].going.any(),
         lambda so_far: per_pe(_element)(tables, so_far[0], step, so_far[1]),
         (state, first),
     )
-    return per_pe(_end)(tables, state, step, done)[0], (stepped, taken)
+    return per_pe(_end)(tables, state, step, progress)[0], (stepped, taken)

@@ -67,24 +67,24 @@ def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
     moved = jnp.where((there >= to) & (there < to + c), moved, pe.memory)
     stored = store_bytes(pe.memory, stores, address, width, register(pe, b))
     loaded = scalar.wrapped(kind, load_bytes(pe.memory, address, width))
-    done = choose(op == Op.LOAD, with_register(pe, a, loaded), pe)
-    done = done._replace(memory=jnp.where(moves, moved, stored))
+    after = choose(op == Op.LOAD, with_register(pe, a, loaded), pe)
+    after = after._replace(memory=jnp.where(moves, moved, stored))
     outside = is_any(op, (Op.LOAD, Op.STORE, Op.MOVE)) & (beyond | far)
-    return done, outside, jnp.where(moves, jnp.where(beyond, to, source), address)
+    return after, outside, jnp.where(moves, jnp.where(beyond, to, source), address)
 
 
 def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
     """An instruction that only its task sees; whether the task goes on."""
     op, kind, a, b, c = i
     result, computes = _result(pe, i)
-    done, outside, where = _access(tables, pe, i)
-    done = choose(computes, with_register(done, a, result), done)
+    after, outside, where = _access(tables, pe, i)
+    after = choose(computes, with_register(after, a, result), after)
     by_zero = is_any(op, (Op.DIV, Op.REM)) & ~is_any(kind, (Type.F16, Type.F32))
     by_zero &= register(pe, c) == 0
     truth = register(pe, b) != 0
     jumps = (op == Op.JUMP) | ((op == Op.JUMP_IF) & truth) | ((op == Op.JUMP_UNLESS) & ~truth)
-    done = done._replace(pc=jnp.where(jumps, a, pe.pc + 1))
-    called = done._replace(
+    after = after._replace(pc=jnp.where(jumps, a, pe.pc + 1))
+    called = after._replace(
         frames=pe.frames.at[pe.depth].set(jnp.stack([pe.pc + 1, pe.base])),
         pc=jnp.where(op == Op.CALL, a, register(pe, a)),
         base=pe.base + b,
@@ -92,8 +92,8 @@ def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
     )
     calls, back = is_any(op, (Op.CALL, Op.CALL_AT)), pe.frames[pe.depth - 1]
     deep = (pe.depth == DEEPEST_CALL) | (called.base > tables.frame[pe.program])
-    returned = done._replace(pc=back[0], base=back[1], depth=pe.depth - 1)
-    done = choose(op == Op.RETURN, returned, choose(calls, called, done))
+    returned = after._replace(pc=back[0], base=back[1], depth=pe.depth - 1)
+    after = choose(op == Op.RETURN, returned, choose(calls, called, after))
     wrong, fails = pe._replace(main=Main.IDLE), jnp.bool_(False)
     for bad, fault, detail in (
         (outside, Kind.OUTSIDE_MEMORY, where),
@@ -101,7 +101,7 @@ def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
         (calls & deep, Kind.TOO_DEEP, 0),
     ):
         wrong, fails = failed(wrong, bad, int(fault), detail, pe.pc), fails | bad
-    return choose(fails, wrong, done), ~fails
+    return choose(fails, wrong, after), ~fails
 
 
 def _intrinsic(tables: Tables, pe: State, i: Array) -> State:
@@ -156,17 +156,17 @@ def _act(tables: Tables, pe: State, i: Array) -> tuple[State, tuple[Array, Array
         Op.FAULT: fails._replace(main=Main.IDLE),
         Op.RETURN: pe._replace(main=Main.IDLE, unanswered=pe.unanswered - called),
     }
-    done = pe._replace(
+    after = pe._replace(
         main=jnp.where(waits, Main.WAITING, pe.main),
         wake=jnp.where(waits, pe.cycle + c, pe.wake),
     )
-    for code, after in changed.items():
-        done = choose(op == int(code), after, done)
+    for code, one in changed.items():
+        after = choose(op == int(code), one, after)
     plain = ~is_any(op, (Op.OPERATE, Op.RETURN, Op.FAULT)) & ~waits
-    done = done._replace(pc=jnp.where(plain, pe.pc + 1, pe.pc))
+    after = after._replace(pc=jnp.where(plain, pe.pc + 1, pe.pc))
     begun, (goes, alone) = operate(tables, pe, i)
     operates = op == Op.OPERATE
-    return choose(operates, begun, done), (plain | (operates & goes), operates & alone)
+    return choose(operates, begun, after), (plain | (operates & goes), operates & alone)
 
 
 def _instruction(
@@ -180,15 +180,15 @@ def _instruction(
     due = due._replace(paid=waits)
     computed, goes_on = _compute(tables, due, i)
     acted, (at_once, by_itself) = _act(tables, due, i)
-    done = choose(waits, due, choose(visible, acted, computed))
+    after = choose(waits, due, choose(visible, acted, computed))
     goes_on = ~waits & jnp.where(visible, at_once, goes_on)
     tired = goes_on & (left <= 1)
-    debt = jnp.where(tired & (done.debt == 0), 1, done.debt)
+    debt = jnp.where(tired & (after.debt == 0), 1, after.debt)
     wake, worked = pe.cycle + debt, pe.worked + debt
-    slept = done._replace(wake=wake, ended=wake, worked=worked, busy=True, debt=0)
-    done = choose(waits | tired, slept, done)
+    slept = after._replace(wake=wake, ended=wake, worked=worked, busy=True, debt=0)
+    after = choose(waits | tired, slept, after)
     alone = alone | (going & visible & ~waits & by_itself)
-    return choose(going, done, pe), (going & goes_on & ~tired, alone, left - going)
+    return choose(going, after, pe), (going & goes_on & ~tired, alone, left - going)
 
 
 def _resumed(tables: Tables, pe: State) -> tuple[State, Array]:
