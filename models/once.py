@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from jax._src.core import trace_state_clean  # it has no public name
+import jax.numpy as jnp
 
 __all__ = ["jit_once", "known_options"]
 
@@ -34,13 +34,19 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not trace_state_clean() or not _quick_options():
+        if not _quick_options() or _is_traced(args, kwargs):
             return plain(*args, **kwargs)
         results = jax.tree.leaves(quick().eval_shape(*args, **kwargs))  # traced once for both
         is_large = sum(math.prod(leaf.shape) for leaf in results) > _LARGE
         return (plain if is_large else quick())(*args, **kwargs)
 
     return call
+
+
+def _is_traced(*values: Any) -> bool:
+    """Whether a transformation is under way: of the values, or of the program around them."""
+    leaves = jax.tree.leaves((values, jnp.asarray(0)))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 @functools.cache

@@ -34,6 +34,7 @@ def test_it_works_under_other_transformations(fast):
     want = np.stack([fast(key, (4,)) for key in keys])
     np.testing.assert_array_equal(jax.vmap(lambda key: fast(key, (4,)))(keys), want)
     np.testing.assert_array_equal(jax.jit(lambda key: fast(key, (4,)))(keys[1]), want[1])
+    np.testing.assert_array_equal(jax.jit(lambda: fast(keys[1], (4,)))(), want[1])
     assert jax.eval_shape(lambda key: fast(key, (4,)), KEY).shape == (4,)
 
 
