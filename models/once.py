@@ -1,4 +1,4 @@
-"""Programs that run once or twice: what compiling them takes counts, not what running them does."""
+"""What is done once: programs of which compiling counts, and values that a program keeps."""
 
 import functools
 import logging
@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-__all__ = ["jit_once", "known_options"]
+__all__ = ["computed_once", "jit_once", "known_options"]
 
 _LOG = logging.getLogger(__name__)
 _LEVEL = "xla_backend_optimization_level"
@@ -74,3 +75,25 @@ def _are_known(options: Mapping[str, Any]) -> bool:
         _LOG.debug("XLA's own default: %s", error)
         return False
     return True
+
+
+def computed_once(fun: Callable[[Array], Any], x: Array) -> Any:
+    """Return ``fun(x)``, which XLA does not compute again for each operation that reads it.
+
+    On a CPU it does so for what is short to write, such as cosines; ``optimization_barrier`` does
+    not hinder it. The result of a branch is kept, and equal branches are one. On a GPU, where the
+    host would have to choose the branch, it is ``fun(x)``.
+
+    Args:
+        fun: its results are floats.
+        x: one array; where its first number is NaN, so are all results.
+    """
+    if jax.default_backend() != "cpu":
+        return fun(x)
+    shapes = jax.eval_shape(fun, x)
+
+    def otherwise(x: Array) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full(leaf.shape, x.reshape(-1)[0], leaf.dtype), shapes)
+
+    first = x.reshape(-1)[0].astype(jnp.float32)
+    return jax.lax.cond(jnp.isnan(first), otherwise, fun, x)
