@@ -200,12 +200,7 @@ def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
 
 
 def _make_data_ahead(settings: "RunSection", inputs: "Mapping[str, InputSection]") -> None:
-    """Begin what a new run's readers will ask for, in a process beside imports and compilation.
-
-    Args:
-        settings: ``runconfig``.
-        inputs: ``train_input`` and ``eval_input``, as far as the file has them.
-    """
+    """Begin what a new run's readers will ask for, in a process beside imports and compilation."""
     from wafer.cache import make_ahead
 
     begun = pathlib.Path(settings.model_dir, "tokenizer.json").exists()
