@@ -15,8 +15,12 @@ __all__ = ["computed_once", "jit_once", "known_options"]
 
 _LOG = logging.getLogger(__name__)
 _LEVEL = "xla_backend_optimization_level"
-# LLVM's first level, and no MLIR for each fusion: half the time, the same bits.
-_QUICK: Mapping[str, Any] = {_LEVEL: 1, "xla_cpu_use_fusion_emitters": False}
+# LLVM's first level, no MLIR for each fusion, one module: half the time, the same bits.
+_QUICK: Mapping[str, Any] = {
+    _LEVEL: 1,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 _LARGE = 1 << 22  # numbers of a result that are worth all passes
 
 
