@@ -138,7 +138,7 @@ struct Gradient {
   std::vector<Phase> before;  // what orders the values
 };
 
-// What one thread owns: tiles [begin, end).
+// What one thread owns: tokens [begin, end).
 bool GradientTiles(const Gradient& task, int64_t begin, int64_t end, float* own) {
   const TileKernels& kernels = Kernels();
   const bool panels = std::any_of(task.parts.begin(), task.parts.end(),
@@ -159,9 +159,8 @@ bool GradientTiles(const Gradient& task, int64_t begin, int64_t end, float* own)
     at += TileFloats(part.dy.columns);
     if (part.d_bias != nullptr) std::fill_n(own + part.totals, part.dy.columns, 0.0f);
   }
-  for (int64_t tile = begin; tile < end; ++tile) {
-    const int64_t first = tile * kernels.width;
-    const Ahead x = TileAt(task.x, first, task.tokens);
+  for (int64_t first = begin; first < end; first += kernels.width) {
+    const Ahead x = TileAt(task.x, first, end);
     for (size_t i = 0; i < factors.size(); ++i) {
       const Part& part = task.parts[i];
       kernels.pack(part.dy, first, x.tokens, form, const_cast<float*>(factors[i].tile),
@@ -172,15 +171,14 @@ bool GradientTiles(const Gradient& task, int64_t begin, int64_t end, float* own)
                        first, x.tokens, 0, factors[0].walk.groups, nullptr, scratch.floats(),
                        *task.dx, x);
     }
-    const int64_t next = tile + 1 < end ? first + kernels.width : task.tokens;
     for (size_t i = 0; i < factors.size(); ++i) {
       const Part& part = task.parts[i];
       const Form x_form = part.w->panels ? Form::kPanels : form;
       if (i == 0 || part.w->panels != task.parts[i - 1].w->panels) {
         kernels.pack(task.x, first, x.tokens, x_form, x_tile, nullptr);
       }
-      kernels.dot(part.w->walk, x_tile, factors[i].tile, x_form, x.tokens, tile == begin,
-                  own + part.slots, TileAt(part.dy, next, task.tokens));
+      kernels.dot(part.w->walk, x_tile, factors[i].tile, x_form, x.tokens, first == begin,
+                  own + part.slots, TileAt(part.dy, first + kernels.width, end));
     }
   }
   return true;
@@ -208,10 +206,12 @@ bool GradientAll(ffi::ThreadPool& pool, Gradient task) {
   const float* sums = partial.floats();
   std::atomic<bool> ok{true};
   std::vector<Phase> phases = task.before;
+  const auto start = [&](int64_t share) {  // every share's last tile may be a narrow one
+    return share == shares ? task.tokens : task.tokens * share / shares / kernels.lanes * kernels.lanes;
+  };
   phases.push_back({shares, [&](int64_t share) {
-                      const int64_t begin = tiles * share / shares, end = tiles * (share + 1) / shares;
                       float* own = partial.floats() + share * stride;
-                      if (!GradientTiles(task, begin, end, own)) ok = false;
+                      if (!GradientTiles(task, start(share), start(share + 1), own)) ok = false;
                     }});
   for (const Part& part : task.parts) {
     float* dvalues = part.dvalues;

@@ -146,20 +146,20 @@ WAFER_INLINE void LoadTokens(const float* row, Floats (&out)[V]) {
 }
 
 // Adds the slots of outputs [c0, c0 + kTogether) of a slice to their sums.
-template <int V, bool kHalves, bool kSame>
-WAFER_INLINE void AddSlice(const Slice& slice, int c0, const float* values, const uint8_t* offsets,
-                           const float* block, bool fresh, float* sums) {
+template <int V, bool kHalves, bool kSame, bool kFresh>
+WAFER_INLINE void AddOutputs(const Slice& slice, int c0, const float* values, const uint8_t* offsets,
+                             const float* block, float* sums) {
   constexpr int kStride = V * kLanes, kRow = RowFloats<V, kHalves>();
   float* to[kTogether];
   Floats sum[kTogether][V];
   for (int c = 0; c < kTogether; ++c) {
     to[c] = sums + (slice.rows[c0 + c] & kRowBits) * kStride;
-    for (int v = 0; v < V; ++v) sum[c][v] = fresh ? Floats{} : Load(to[c] + v * kLanes);
+    for (int v = 0; v < V; ++v) sum[c][v] = kFresh ? Floats{} : Load(to[c] + v * kLanes);
   }
-  values += slice.slots + c0;
-  offsets += slice.slots + c0;
-  const int length = slice.counts[0];
-  for (int j = 0; j < length; ++j, values += kSlice, offsets += kSlice) {
+  values += c0;
+  offsets += c0;
+  const uint8_t* const end = offsets + kSlice * slice.counts[0];
+  for (; offsets < end; values += kSlice, offsets += kSlice) {
     Floats x[V];
     if (kSame) LoadTokens<V, kHalves>(block + size_t{offsets[0]} * kRow, x);
     for (int c = 0; c < kTogether; ++c) {
@@ -170,6 +170,33 @@ WAFER_INLINE void AddSlice(const Slice& slice, int c0, const float* values, cons
   }
   for (int c = 0; c < kTogether; ++c) {
     for (int v = 0; v < V; ++v) Store(to[c] + v * kLanes, sum[c][v]);
+  }
+}
+
+template <int V, bool kHalves, bool kFresh>
+__attribute__((noinline)) void AddAlike(const Slice& slice, const float* values, const uint8_t* offsets,
+                                        const float* block, float* sums) {
+  for (int c = 0; c < kSlice; c += kTogether) {
+    AddOutputs<V, kHalves, true, kFresh>(slice, c, values, offsets, block, sums);
+  }
+}
+
+// Adds the slices of a segment; the first one of a group makes the sums.
+template <int V, bool kHalves, bool kFresh>
+__attribute__((noinline)) void AddSegment(const Slice* slice, const Slice* end, const float* values, const uint8_t* offsets,
+                const float* block, float* sums, Prefetch* prefetch) {
+  for (; slice < end; ++slice) {
+    if (!kFresh && slice->counts[0] == 0) break;  // the others of the segment have none, too
+    const float* from = values + slice->slots;
+    const uint8_t* at = offsets + slice->slots;
+    if (__builtin_expect(slice->rows[0] & kAlike, 0)) {
+      AddAlike<V, kHalves, kFresh>(*slice, from, at, block, sums);
+    } else {
+      for (int c = 0; c < kSlice; c += kTogether) {
+        AddOutputs<V, kHalves, false, kFresh>(*slice, c, from, at, block, sums);
+      }
+    }
+    if (prefetch != nullptr) prefetch->Next();
   }
 }
 
@@ -186,23 +213,14 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
     Prefetch output(y, first, tokens, row0, count, slices);
     for (int f = 0; f < factor_count; ++f) {
       const Walk& walk = factors[f].walk;
-      const float* values = factors[f].values;
       for (int64_t block = 0; block < walk.blocks; ++block) {
-        const bool fresh = f == 0 && block == 0;
         const bool last = f == factor_count - 1 && block == walk.blocks - 1;
         const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
         const float* from = factors[f].tile + block * kBlockFloats;
-        for (const Slice* end = slice + slices; slice < end; ++slice) {
-          if (!fresh && slice->counts[0] == 0) break;  // the others of the segment have none, too
-          for (int c = 0; c < kSlice; c += kTogether) {
-            if (slice->rows[0] & kAlike) {
-              AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, fresh, sums);
-            } else {
-              AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, fresh, sums);
-            }
-          }
-          if (fresh) next.Next();
-          if (last) output.Next();
+        if (f == 0 && block == 0) {
+          AddSegment<V, kHalves, true>(slice, slice + slices, factors[f].values, walk.offsets, from, sums, &next);
+        } else {
+          AddSegment<V, kHalves, false>(slice, slice + slices, factors[f].values, walk.offsets, from, sums, last ? &output : nullptr);
         }
       }
     }
