@@ -12,7 +12,7 @@ from wafer.fabric import library, trace
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
 from wafer.fabric.planes import count_cycles
 from wafer.fabric.program import ops
-from wafer.fabric.program.emit import Emitted, emit
+from wafer.fabric.program.emit import emit
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import *  # noqa: F403 -- all operations and descriptors
 from wafer.fabric.program.tables import Filter, Program
@@ -23,7 +23,6 @@ __all__ = [
     "WSE2",
     "WSE3",
     "DeadlockError",
-    "Emitted",
     "FabricError",
     "FabricState",
     "FaultError",

@@ -12,7 +12,7 @@ import numpy as np
 from wafer.energy import Counts
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
-from wafer.fabric.simulator import FabricState, memory_words, run
+from wafer.fabric.simulator import FabricState, run
 from wafer.machine.tools import trace as drawing
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
@@ -52,10 +52,9 @@ def record(
         The state then, and the recording.
 
     Raises:
-        FabricError: the C++ machine is not built.
+        CompileError: the C++ machine is not built.
     """
-    memory = memory_words(program, values)
-    state, machine = run(program, memory, cycles, record=Recording(**options))
+    state, machine = run(program, values, cycles, record=Recording(**options))
     texts = {(file, 0): text for file, text in enumerate(machine.trace.files)}
     return state, machine.trace._replace(texts=texts)
 

@@ -4,29 +4,14 @@ import enum
 
 from wafer.fabric.errors import RouteError
 
-__all__ = ["TORN", "Command", "Port", "position_code", "switch_register"]
+__all__ = ["NO_SWITCH", "TORN", "Command", "Port", "position_code", "switch_register"]
 
 TORN = 1 << 14  # bit of a color register: in teardown
-_NO_POSITION, _POSITIONS = 5, 3  # of a switch, behind its first
-
-
-class Port(enum.IntFlag):
-    """Ports of a router, as a mask, in the order of ``arch.PORTS``."""
-
-    W = 1
-    E = 2
-    S = 4
-    N = 8
-    RAMP = 16
-
-
-class Command(enum.IntEnum):
-    """What a control wavelet tells the switches that it passes."""
-
-    NOP = 0
-    SWITCH_ADV = 1
-    SWITCH_RST = 2
-    TEARDOWN = 3
+NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used
+# Ports of a router as a mask, in the order of ``arch.PORTS``; what a control wavelet tells the
+# switches that it passes.
+Port = enum.IntFlag("Port", "W E S N RAMP")
+Command = enum.IntEnum("Command", "NOP SWITCH_ADV SWITCH_RST TEARDOWN", start=0)
 
 
 def position_code(before: int, now: int, place: str) -> int:
@@ -54,5 +39,5 @@ def position_code(before: int, now: int, place: str) -> int:
 
 def switch_register(codes: list[int], current: int = 0, *, ring: bool = False) -> int:
     """Return the switch register of its positions' codes behind the first."""
-    filled = codes + [_NO_POSITION] * (_POSITIONS - len(codes))
-    return current << 13 | ring << 12 | sum(code << 4 * k for k, code in enumerate(filled))
+    word = NO_SWITCH >> 4 * len(codes) << 4 * len(codes)
+    return current << 13 | ring << 12 | word | sum(code << 4 * k for k, code in enumerate(codes))

@@ -1,41 +1,24 @@
 """A program as the image that PEs hold, which ``wafer.machine`` runs as it runs those of CSL.
 
-PEs with the same tasks, arrays and queues share a program.
+PEs with the same tasks, arrays and queues share a program, whose symbols are its arrays.
 """
 
 import functools
-from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.program.codes import Port, switch_register
+from wafer.fabric.program.codes import NO_SWITCH, Port
 from wafer.fabric.program.pe import PeCode
 from wafer.fabric.program.tables import Program
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import COLORS, COLUMNS, Image
 
-__all__ = ["Emitted", "PeGroup", "emit"]
-
-
-class PeGroup(NamedTuple):
-    """PEs that hold the same."""
-
-    pes: np.ndarray  #: [H, W] bool
-    places: Mapping[str, int]  #: array -> its address in bytes
-    size: int  #: bytes of memory
-
-
-class Emitted(NamedTuple):
-    """An image; ``groups`` are its programs' PEs and their arrays, in order."""
-
-    image: Image
-    groups: tuple[PeGroup, ...]
+__all__ = ["emit"]
 
 
 @functools.lru_cache(maxsize=8)
-def emit(program: Program) -> Emitted:
+def emit(program: Program) -> Image:
     """Make the image of a program.
 
     Args:
@@ -52,7 +35,7 @@ def emit(program: Program) -> Emitted:
         )
     shape = (height, width, COLORS)
     color, routed = np.zeros(shape, np.int32), np.zeros(shape, bool)
-    switch = np.full(shape, switch_register([]), np.int32)
+    switch = np.full(shape, NO_SWITCH, np.int32)
     filters = np.zeros((*shape, len(COLUMNS["filters"])), np.int32)
     for number, own in program.colors.items():
         color[..., number], switch[..., number] = own.color, own.switch
@@ -60,29 +43,22 @@ def emit(program: Program) -> Emitted:
         filters[:, :, number] = np.array(own.rules, np.int32)[own.filters]
     enters = {n: own.sides[1] & Port.RAMP != 0 for n, own in program.colors.items()}
     keys = _keys(program, enters)
-    kinds, tiles = np.unique(keys.reshape(len(keys), -1), axis=1, return_inverse=True)
-    tiles = tiles.reshape(height, width).astype(np.int32)
-    programs, groups = [], []
-    for number in range(kinds.shape[1]):
-        pes = tiles == number
-        y, x = np.argwhere(pes)[0].tolist()
-        own = PeCode(program, [n for n, there in enters.items() if there[y, x]], x, y)
-        programs.append(own.program(f"PE ({x}, {y})"))
-        groups.append(PeGroup(pes, own.places, own.size))
-    return Emitted(
-        Image(
-            arch=spec.name,
-            programs=tuple(programs),
-            tiles=tiles,
-            colors=color,
-            switches=switch,
-            routed=routed,
-            filters=filters,
-            exports=(),
-            streams={},
-            params={},
-        ),
-        tuple(groups),
+    _, first, tiles = np.unique(
+        keys.reshape(len(keys), -1), axis=1, return_index=True, return_inverse=True
+    )
+    places = [divmod(int(place), width) for place in first]
+    codes = [PeCode(program, [n for n, there in enters.items() if there[pe]], pe) for pe in places]
+    return Image(
+        arch=spec.name,
+        programs=tuple(code.program() for code in codes),
+        tiles=tiles.reshape(height, width).astype(np.int32),
+        colors=color,
+        switches=switch,
+        routed=routed,
+        filters=filters,
+        exports=(),
+        streams={},
+        params={},
     )
 
 

@@ -6,15 +6,14 @@ checks it and returns a :class:`Program`, tables over the grid.
 
 import copy
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.program.check import check_program
-from wafer.fabric.program.codes import TORN, Port, position_code, switch_register
-from wafer.fabric.program.ops import TYPES, Mem, Op
+from wafer.fabric.program.codes import NO_SWITCH, TORN, Port, position_code, switch_register
+from wafer.fabric.program.ops import TYPES, Op
 from wafer.fabric.program.tables import BoundTask, DeclaredArray, Filter, Program, RoutedColor
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
@@ -43,7 +42,6 @@ class Layout:
         overheads: charge the software's costs, fitted to published runs (task start, operation
             launch); without them every operation starts in the cycle after the one before it,
             which closed forms of wires and PEs are for.
-        reload: charge ``op_reload`` in place of ``op_launch``.
         host_io: keep memcpy's colors for it.
         main_thread_priority: of the running task against microthreads (``Op.priority``), a level
             of ``<tile_config>``: "medium_low", "medium", "medium_high" or "high".
@@ -56,7 +54,6 @@ class Layout:
         spec: WaferSpec = WSE2,
         *,
         overheads: bool = True,
-        reload: bool = False,
         host_io: bool = False,
         main_thread_priority: str = "high",
     ) -> None:
@@ -68,7 +65,7 @@ class Layout:
                 f"rectangle {width}x{height} PEs; {spec.name} offers {limit[0]}x{limit[1]}"
             )
         self.width, self.height, self.spec = width, height, spec
-        self.overheads, self.reload, self.host_io = overheads, reload, host_io
+        self.overheads, self.host_io = overheads, host_io
         self.main_thread_priority = main_thread_priority
         self.y, self.x = np.mgrid[0:height, 0:width]
         self._colors: dict[int, RoutedColor] = {}
@@ -107,7 +104,7 @@ class Layout:
         new = RoutedColor(
             depth=depth,
             color=np.full(grid, self.spec.per_hop_commands << 12, np.int32),
-            switch=np.full(grid, switch_register([]), np.int32),
+            switch=np.full(grid, NO_SWITCH, np.int32),
             routed=np.zeros(grid, bool),
             filters=np.zeros(grid, np.int32),
             rules=[[0] * len(COLUMNS["filters"])],
@@ -196,8 +193,8 @@ class Layout:
                 f"array {name!r} of {words} {dtype}: names must differ, sizes be positive, types"
                 f" one of {list(TYPES)}"
             )
-        base, held = sum(a.words for a in self._arrays.values()), np.array(self.region(where))
-        self._arrays[name] = DeclaredArray(name, base, words, dtype, held)
+        held = np.array(self.region(where))
+        self._arrays[name] = DeclaredArray(name, words, dtype, held)
         self._bytes[held] += words * np.dtype(dtype).itemsize
         if self._bytes.max() > self.spec.sram_bytes:
             y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
@@ -252,11 +249,10 @@ class Layout:
             raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
         task.entry[mask] = len(self._ops)
         task.active[mask], task.blocked[mask] = active, blocked
-        overhead = self.spec.op_reload if self.reload else self.spec.op_launch
-        waits = [self.spec.task_start, *[overhead] * (len(ops) - 1)] if self.overheads else [0]
+        waits = [self.spec.task_start, *[self.spec.op_launch] * (len(ops) - 1)]
         filled = [
-            op if op.launch is not None else dataclasses.replace(op, launch=wait)
-            for op, wait in zip(ops, itertools.cycle(waits), strict=False)
+            op if op.launch is not None else dataclasses.replace(op, launch=wait * self.overheads)
+            for op, wait in zip(ops, waits, strict=True)
         ]
         self._ops.append((tuple(filled), mask))
         return name
@@ -271,28 +267,18 @@ class Layout:
         """
         if len(self._tasks) > self.spec.task_ids:
             raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
-        arrays = [a._replace(held=a.held | self._users(a.name)) for a in self._arrays.values()]
         program = Program(
             spec=self.spec,
             width=self.width,
             height=self.height,
             main=self.main_thread_priority,
             colors=copy.deepcopy(self._colors),
-            arrays=tuple(arrays),
+            arrays=tuple(self._arrays.values()),
             tasks=copy.deepcopy(tuple(self._tasks.values())),
             code=tuple(ops for ops, _ in self._ops),
         )
         check_program(program, self._ops)
         return program
-
-    def _users(self, name: str) -> np.ndarray:
-        """[H, W] bool: PEs that use an array."""
-        out = np.zeros((self.height, self.width), bool)
-        for ops, mask in self._ops:
-            operands = (operand for op in ops for operand in op.operands)
-            if any(isinstance(o, Mem) and o.array == name for o in operands):
-                out |= mask
-        return out
 
     def _color_of(self, color: int) -> RoutedColor:
         if color not in self._colors:

@@ -10,7 +10,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program.check import MAIN_LEVELS, THREAD_LEVELS
-from wafer.fabric.program.codes import TORN, switch_register
+from wafer.fabric.program.codes import NO_SWITCH, TORN
 from wafer.fabric.program.ops import (
     Const,
     FabIn,
@@ -59,26 +59,41 @@ class _Tables:
 
 
 class PeCode:
-    """What a kind of PE holds, made from one of its PEs; ``colors`` are those that enter its CE."""
+    """What a kind of PE holds, made from one of its PEs.
 
-    def __init__(self, program: Program, colors: Sequence[int], x: int, y: int) -> None:
-        self.source, self.pe = program, (y, x)
-        self.arrays = {array.name: array.dtype for array in program.arrays}
-        self.tasks = {task.name: task for task in program.tasks if task.entry[self.pe] >= 0}
-        self.places, self.size = self._memory()
+    Args:
+        program: the program.
+        colors: those that enter the PE's CE.
+        pe: its row and column.
+    """
+
+    def __init__(self, program: Program, colors: Sequence[int], pe: tuple[int, int]) -> None:
+        self.source, self.pe = program, pe
+        self.tasks = {task.name: task for task in program.tasks if task.entry[pe] >= 0}
+        self.symbols, self.size = self._memory()
         self.tables, self.ids = _Tables(), self._ids()
         self.inputs = self._queues(colors)
         self.outputs: dict[int, int] = {}
         self.lines, self.files = list[int](), dict[str, int]()
         self.out = list[tuple[int, ...]]()
 
-    def _memory(self) -> tuple[dict[str, int], int]:
-        places, end = {}, 0
-        for array in self.source.arrays:
-            if array.held[self.pe]:
-                places[array.name] = end
-                end += -(-array.words * np.dtype(array.dtype).itemsize // 4) * 4
-        return places, end
+    def _memory(self) -> tuple[dict[str, machine.Symbol], int]:
+        """Arrays that the PE declares or uses, in whole words, and the bytes of all."""
+        operands = (
+            o for task in self.tasks.values() for op in self._code(task) for o in op.operands
+        )
+        used = {o.array for o in operands if isinstance(o, Mem)}
+        symbols, end = {}, 0
+        for name, words, dtype, held in self.source.arrays:
+            if held[self.pe] or name in used:
+                kind = np.dtype(dtype)
+                text = f"[{words}]{kind.kind}{8 * kind.itemsize}"
+                symbols[name] = machine.Symbol(end, words * kind.itemsize, text)
+                end += -(-words * kind.itemsize // 4) * 4
+        return symbols, end
+
+    def _code(self, task: BoundTask) -> tuple[Operation, ...]:
+        return self.source.code[task.entry[self.pe]]
 
     def _ids(self) -> dict[str, int]:
         """Ids of the local tasks here."""
@@ -102,8 +117,8 @@ class PeCode:
             self.tables.queues[queue, 0] = number
         return out
 
-    def program(self, name: str) -> machine.Program:
-        """Emit the tasks of a PE."""
+    def program(self) -> machine.Program:
+        """Emit the tasks of the PE."""
         entries = {table: np.full(count, -1, np.int32) for table, count in ENTRIES.items()}
         tasks, active, high, blocked = {}, 0, 0, np.zeros(len(Gate), np.int32)
         for task in self.tasks.values():
@@ -115,10 +130,9 @@ class PeCode:
             active |= int(task.active[self.pe]) << number if task.kind == "local" else 0
             if task.blocked[self.pe]:
                 blocked[_gate(task)] |= 1 << number
-            code = self.source.code[task.entry[self.pe]]
-            self._task(code, keeps=task.kind in {"data", "control"})
+            self._task(self._code(task), keeps=task.kind in {"data", "control"})
         return machine.Program(
-            name=name,
+            name=f"PE ({self.pe[1]}, {self.pe[0]})",
             code=np.array(self.out, np.int32).reshape(-1, 5),
             lines=np.array([(line, 0) for line in self.lines], np.int32).reshape(-1, 2),
             files=tuple(self.files),
@@ -130,7 +144,7 @@ class PeCode:
             active=active,
             blocked=blocked,
             functions={},
-            symbols={},
+            symbols=self.symbols,
             exports={},
             frame=_FRAME,
             tasks=tasks,
@@ -226,7 +240,7 @@ class PeCode:
             switch = switch & ~(3 << 13) | position << 13
         else:
             color = color & ~0x3FF | int(own.reroutes[later][self.pe])
-            switch = switch_register([])
+            switch = NO_SWITCH
         for name, word in (("color", color), ("switch", switch)):
             self._constant(text, 0, CONFIG[name] + number)
             self._constant(text, 1, word)
@@ -262,14 +276,13 @@ class PeCode:
         return Operand.FABRIC
 
     def _in_memory(self, op: Operation, operand: Mem, text: str, register: int) -> Operand:
-        dtype = self.arrays[operand.array]
-        width, own = np.dtype(dtype).itemsize, np.dtype(op.dtype).itemsize
-        if width != own:
+        symbol, width = self.symbols[operand.array], np.dtype(op.dtype).itemsize
+        if not symbol.type.endswith(str(8 * width)):
             raise FabricError(
-                f"{text}: elements of {8 * own} bits in array {operand.array!r} of {dtype}; declare"
-                " it so"
+                f"{text}: elements of {8 * width} bits in array {operand.array!r} of {symbol.type};"
+                " declare it so"
             )
-        address, inner = self.places[operand.array] + width * operand.offset, operand.inner
+        address, inner = symbol.address + width * operand.offset, operand.inner
         if not 0 < inner < op.n:
             descriptor = address | op.n << 16 | (operand.stride & _MOST) << 32
             self._constant(text, register, descriptor)

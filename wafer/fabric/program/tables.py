@@ -43,13 +43,12 @@ class RoutedColor(NamedTuple):
 
 
 class DeclaredArray(NamedTuple):
-    """An array of the PEs that have it."""
+    """An array of the PEs that declare it, and of those whose operations use it."""
 
     name: str  #: its name
-    first: int  #: first word
-    words: int  #: how many
+    words: int  #: how many elements
     dtype: str  #: of its elements
-    held: np.ndarray  #: [H, W] bool, PEs that have it
+    held: np.ndarray  #: [H, W] bool, PEs that declare it
 
 
 class BoundTask(NamedTuple):
@@ -73,14 +72,9 @@ class Program:
     height: int  #: H
     main: str  #: level of the task's own thread
     colors: dict[int, RoutedColor]  #: by id, in the order of declaration
-    arrays: tuple[DeclaredArray, ...]  #: in the order of their words
+    arrays: tuple[DeclaredArray, ...]  #: in the order of declaration
     tasks: tuple[BoundTask, ...]  #: in the order of first use
     code: tuple[tuple[Op, ...], ...]  #: lists of operations, their ``launch`` filled in
-
-    @property
-    def words(self) -> int:
-        """Words of all arrays."""
-        return max(1, sum(array.words for array in self.arrays))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
