@@ -15,9 +15,8 @@ import numpy as np
 
 from vsl.native.library import Library
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.codes import NO_SWITCH, TORN, Port
 from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
-from wafer.fabric.program.tables import Program
+from wafer.fabric.program.tables import NO_SWITCH, TORN, Port, Program
 from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
 

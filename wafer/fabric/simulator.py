@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.emit import emit
 from wafer.fabric.program.tables import Program
 from wafer.machine import engine
@@ -53,7 +53,9 @@ class FabricState(NamedTuple):
     links: np.ndarray
 
 
-def initial_arrays(program: Program, values: Mapping[str, Array] | None) -> dict[str, np.ndarray]:
+def initial_arrays(
+    program: Program, values: Mapping[str, ArrayLike] | None
+) -> dict[str, np.ndarray]:
     """Return every array before a run, [H, W, n]; those without values are 0.
 
     Args:
@@ -117,7 +119,7 @@ def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: boo
 
 def run(
     program: Program,
-    values: Mapping[str, Array] | None,
+    values: Mapping[str, ArrayLike] | None,
     max_cycles: int,
     implementation: str = "auto",
     record: Recording | None = None,
@@ -157,7 +159,7 @@ def run(
 
 def simulate(
     program: Program,
-    values: Mapping[str, Array] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
     max_cycles: int = 1_000_000,
     implementation: str = "auto",
 ) -> FabricState:
@@ -177,7 +179,7 @@ def simulate(
 
 def run_many(
     programs: Sequence[Program],
-    values: Sequence[Mapping[str, Array] | None],
+    values: Sequence[Mapping[str, ArrayLike] | None],
     max_cycles: int = 10_000,
     implementation: str = "auto",
 ) -> list[FabricState]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.energy import Counts
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
 from wafer.fabric.simulator import FabricState, run
 from wafer.machine.tools import trace as drawing
@@ -36,7 +36,7 @@ _LINKS = ("west", "east", "south", "north", "ramp")
 
 def record(
     program: Program,
-    values: Mapping[str, Array] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
     cycles: int = 1_000_000,
     **options: Any,
 ) -> tuple[FabricState, Trace]:

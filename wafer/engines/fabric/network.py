@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
 from wafer.engines.fabric.floor import (
@@ -25,7 +26,6 @@ from wafer.engines.fabric.floor import (
     shares_of,
 )
 from wafer.fabric.errors import FabricError, SramError
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.tables import Program
 from wafer.fabric.simulator import cycles, initial_arrays, simulate
@@ -37,8 +37,7 @@ from wafer.fabric.training.layers import (
     loss_pe_ops,
     tile_ops,
 )
-from wafer.fabric.training.paths import Spot, pes_of
-from wafer.fabric.training.regions import Stream, Wires, chains, spot
+from wafer.fabric.training.regions import Spot, Stream, Wires, chains, pes_of, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
@@ -389,8 +388,8 @@ def read(net: Net, memory: Memory, array: str) -> dict[str, Any]:
 def step(
     net: Net,
     memory: Memory,
-    x: Array,
-    y: Array,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
     learning_rate: float,
     implementation: str = "auto",
@@ -417,7 +416,7 @@ def step(
         )
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
-    values: dict[str, Array] = {n: np.zeros_like(memory[n]) for n in ("input", "labels")}
+    values: dict[str, Any] = {n: np.zeros_like(memory[n]) for n in ("input", "labels")}
     values |= {f"{layer.name}/rate": -learning_rate for layer in net.layers}
     _deal(net, values, "input", x)
     _deal(net, values, "labels", np.eye(classes)[y])

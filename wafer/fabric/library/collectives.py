@@ -18,7 +18,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library import timing
-from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.library.timing import Array
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 What :mod:`wafer.fabric.library` computes in bulk with a cycle formula, runs here cycle by cycle;
 the tests hold one against the other. Every ``@fmacs`` in a CSL loop is charged the 44 cycles of
-overhead that :mod:`wafer.fabric.library.dense` charges.
+overhead that :mod:`wafer.fabric.library.kernels` charges.
 """
 
 import itertools
@@ -11,9 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.library.kernels import CYCLES_PER_ENTRY, FMACS_LOOP
 from wafer.fabric.library.routes import bind, chain_op, chain_routes, line_routes
-from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
 from wafer.fabric.program.tables import Program

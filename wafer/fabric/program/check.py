@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
-from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import TYPES, FabIn, FabOut, Mem, Op
-from wafer.fabric.program.tables import Program
+from wafer.fabric.program.tables import Port, Program
 from wafer.machine.arch import OPPOSITE, STEPS
 
 __all__ = ["MAIN_LEVELS", "THREAD_LEVELS", "check_program"]

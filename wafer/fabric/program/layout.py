@@ -12,9 +12,17 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.program.check import check_program
-from wafer.fabric.program.codes import NO_SWITCH, TORN, Port, position_code, switch_register
 from wafer.fabric.program.ops import TYPES, Op
-from wafer.fabric.program.tables import BoundTask, DeclaredArray, Filter, Program, RoutedColor
+from wafer.fabric.program.tables import (
+    NO_SWITCH,
+    TORN,
+    BoundTask,
+    DeclaredArray,
+    Filter,
+    Port,
+    Program,
+    RoutedColor,
+)
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
 
@@ -135,8 +143,8 @@ class Layout:
             rx: ports taken from, in position 0.
             tx: ports left by, in position 0.
             where: region of PEs.
-            switches: positions 1..3, each ``{"rx": ...}`` and/or ``{"tx": ...}``; a side not
-                named keeps the value of the position before.
+            switches: positions 1..3, each ``{"rx": port}`` or ``{"tx": port}``; the other side
+                keeps the value of the position before.
             ring: wrap past the last position; otherwise the switch stays there.
             start: ``current_switch_pos``.
             filter: which wavelets reach the CE.
@@ -147,7 +155,7 @@ class Layout:
                 the first is position 4.
 
         Raises:
-            RouteError: too many positions, or one that changes both sides on WSE-2.
+            RouteError: too many positions, or one that changes both sides.
         """
         mask = self.region(where)
         there = self._color_of(color)
@@ -157,21 +165,13 @@ class Layout:
                 f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
                 f" holds {self.spec.switch_positions}"
             )
-        word, codes = _route(rx, tx), []
-        now = word
-        for number, change in enumerate(switches, start=1):
-            if len(change) > 1 and not self.spec.switch_both_sides:
-                raise RouteError(
-                    f"{place}: switch position {number} changes rx and tx; {self.spec.name} lets"
-                    " a position change one of them"
-                )
-            before, sides = now, {"rx": now >> 5, "tx": now & 31}
-            sides |= {side: port_mask(ports) for side, ports in change.items()}
-            now = sides["rx"] << 5 | sides["tx"]
-            codes.append(position_code(before, now, place))
+        word, switch = _route(rx, tx), (0 if torn else start) << 13 | ring << 12 | NO_SWITCH
+        for k, change in enumerate(switches):
+            code = _position(change, f"{place}: switch position {k + 1}")
+            switch = switch & ~(15 << 4 * k) | code << 4 * k
         word |= ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
         there.color[mask] = word | self.spec.per_hop_commands << 12
-        there.switch[mask] = switch_register(codes, 0 if torn else start, ring=ring)
+        there.switch[mask] = switch
         there.routed[mask] = True
         there.filters[mask] = 0
         if filter is not None:
@@ -294,6 +294,20 @@ class Layout:
 def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:
     """Ports as a color register has them."""
     return port_mask(rx) << 5 | port_mask(tx)
+
+
+def _position(change: Mapping[str, str | Sequence[str]], place: str) -> int:
+    """A switch position as the register has it: the side that changes, and its port."""
+    if change.keys() not in ({"rx"}, {"tx"}):
+        raise RouteError(
+            f"{place} changes {' and '.join(sorted(change)) or 'nothing'}; the switch register has"
+            " room for one side, rx or tx: use two positions"
+        )
+    (side, ports) = next(iter(change.items()))
+    mask = port_mask(ports)
+    if mask.bit_count() != 1:
+        raise RouteError(f"{place} names {mask.bit_count()} ports; it has one")
+    return (side == "rx") << 3 | mask.bit_length() - 1
 
 
 def _filter_row(rule: Filter, place: str) -> list[int]:

@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 
-from wafer.fabric.program.codes import Command
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WaferSpec
 
@@ -127,6 +126,7 @@ class Op:
 
 
 mem, fabin, fabout = Mem, FabIn, FabOut
+_COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")  # to a switch, in order of their codes
 
 
 def control_wavelet(
@@ -148,10 +148,10 @@ def control_wavelet(
     if not 0 <= task < 64 or not 0 <= data < 65536:
         raise ValueError(f"control_wavelet: task={task} must be 0..63 and data={data} 0..65535")
     commands = (command, *slots)
-    unknown = [c for c in commands if c not in Command.__members__]
-    if unknown or len(commands) > 8:
-        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(Command.__members__)}")
-    field = sum((Command[c] | (0 if to_ce else 4)) << (3 * k) for k, c in enumerate(commands))
+    if {*commands} - {*_COMMANDS} or len(commands) > 8:
+        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(_COMMANDS)}")
+    codes = [_COMMANDS.index(command) | (0 if to_ce else 4) for command in commands]
+    field = sum(code << 3 * k for k, code in enumerate(codes))
     low = (field >> 8) & 0xFFFF
     return Const(((field & 0xFF) << 22) | (task << 16) | (data | low))
 

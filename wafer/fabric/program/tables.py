@@ -4,15 +4,28 @@ The planes time it as it is; of these tables ``emit`` makes the image that the m
 """
 
 import dataclasses
+import enum
 from typing import NamedTuple
 
 import numpy as np
 
-from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
-__all__ = ["BoundTask", "DeclaredArray", "Filter", "Program", "RoutedColor"]
+__all__ = [
+    "NO_SWITCH",
+    "TORN",
+    "BoundTask",
+    "DeclaredArray",
+    "Filter",
+    "Port",
+    "Program",
+    "RoutedColor",
+]
+
+Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
+TORN = 1 << 14  # bit of a color register: in teardown
+NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used
 
 
 class RoutedColor(NamedTuple):
