@@ -111,7 +111,7 @@ class Layout:
         grid = (self.height, self.width)
         new = RoutedColor(
             depth=depth,
-            color=np.full(grid, self.spec.per_hop_commands << 12, np.int32),
+            color=np.zeros(grid, np.int32),
             switch=np.full(grid, NO_SWITCH, np.int32),
             routed=np.zeros(grid, bool),
             filters=np.zeros(grid, np.int32),
@@ -169,8 +169,7 @@ class Layout:
         for k, change in enumerate(switches):
             code = _position(change, f"{place}: switch position {k + 1}")
             switch = switch & ~(15 << 4 * k) | code << 4 * k
-        word |= ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
-        there.color[mask] = word | self.spec.per_hop_commands << 12
+        there.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
         there.switch[mask] = switch
         there.routed[mask] = True
         there.filters[mask] = 0

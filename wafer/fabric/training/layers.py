@@ -18,6 +18,7 @@ ahead of the computation, and leave in others.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 from wafer.fabric.library.kernel_programs import scaled_sum
@@ -199,6 +200,12 @@ class _PE:
             self.ops.append(chain_op(colors, rank, last=last, own=words, words=n))
         return rank == 0
 
+    def products(self, operands: Callable[[int, int, int], tuple[Mem, Mem, Mem]]) -> None:
+        """Of each kept weight, of its place and the first words of its input and output."""
+        b = self.k.batch
+        for e, (i, o) in enumerate(self.tile.entries):
+            self.ops.append(scaled_sum(*operands(e, i * b, o * b), b))
+
     def send(self, stream: Stream, m: int, op: Op) -> None:
         if op.thread is None or not stream.resets(self.tile.place):
             self.ops.append(op)
@@ -215,15 +222,9 @@ class _PE:
             self.ops.append(fmovs(self.at("y", y), bias, self.out))
         else:
             self.clear(self.at("y", y), self.out)
-        self.ops += [
-            scaled_sum(
-                self.at("y", y + o * b),
-                self.at("x", x + i * b),
-                self.at("weights", e, 0),
-                b,
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("y", y + o), self.at("x", x + i), self.at("weights", e, 0))
+        )
         if self.chain(0, self.at("y", y), self.out):
             out, own = k.y.out(self.tile.place, m), self.at("y", y)
             relu = fmaxs(out, own, Const(0.0), self.out, thread=_Y)
@@ -232,15 +233,9 @@ class _PE:
     def backward(self, m: int) -> None:
         b, dy, x = self.k.batch, self.dy(m), self.x(m)
         self.receive(self.k.dy, m + len(self.k.dy.colors))
-        self.ops += [
-            scaled_sum(
-                self.at("gradients", e, 0),
-                self.at("x", x + i * b),
-                self.at("dy", dy + o * b),
-                b,
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("gradients", e, 0), self.at("x", x + i), self.at("dy", dy + o))
+        )
         if self.tile.biased:
             sums = self.at("gradients", len(self.tile.entries), 0, inner=b, outer=1)
             self.ops.append(fadds(sums, sums, self.at("dy", dy), self.out))
@@ -248,14 +243,11 @@ class _PE:
             self.input_gradient(m, self.k.dx)
 
     def input_gradient(self, m: int, stream: Stream) -> None:
-        b, dy, dx = self.k.batch, self.dy(m), m % 2 * self.into
+        dy, dx = self.dy(m), m % 2 * self.into
         self.clear(self.at("dx", dx), self.into)
-        self.ops += [
-            scaled_sum(
-                self.at("dx", dx + i * b), self.at("dy", dy + o * b), self.at("weights", e, 0), b
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("dx", dx + i), self.at("dy", dy + o), self.at("weights", e, 0))
+        )
         own, sign, n = self.at("dx", dx), self.at("sign"), self.into
         if self.chain(1, own, n):
             # x is 0 or positive: -min(1, x 2^127) is 0 or -1, the last product turns it round
