@@ -14,6 +14,7 @@ already.
 
 import collections
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -86,24 +87,17 @@ def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tup
         start: where the stream enters, in the lane if there is one.
         came: the side from which it does.
     """
-    trunk = lane(region, towards) if towards else [p for p in pes_of(region) if p[0] == start[0]]
-    inside = {*trunk, *pes_of(region)}
-    spread = {}
-    for x, y in inside:
-        if (x, y) in trunk and towards == "S":
-            source = "E" if x < start[0] else "W"
-            onward = "S" + "W" * (x <= start[0]) + "E" * (x >= start[0])
-        elif (x, y) in trunk:
-            source = "S" if y < start[1] else "N"
-            onward = "E" + "W" * (not towards) + "N" * (y <= start[1]) + "S" * (y >= start[1])
-        elif towards:
-            source, onward = OPPOSITE[towards], towards
-        else:
-            source, onward = ("E", "W") if x < start[0] else ("W", "E")
-        source = came if (x, y) == start else source
-        ends = trunk if towards and (x, y) in trunk else inside
-        within = lambda s, at=(x, y), ends=ends: moved(at, s) in (inside if s in "ES" else ends)
-        spread[x, y] = source, [s for s in onward if within(s)]
+    along, across = {"E": ("NS", "E"), "S": ("WE", "S"), "": ("NS", "WE")}[towards]
+    inside = {*pes_of(region)}
+    trunk = lane(region, towards) if towards else [p for p in inside if p[0] == start[0]]
+    spread, reached = {start: (came, list[str]())}, [start]
+    for at in reached:  # grows
+        for to in along + across:
+            there = moved(at, to)
+            if there in (trunk if to in along else inside) and there not in spread:
+                spread[at][1].append(to)
+                spread[there] = OPPOSITE[to], []
+                reached.append(there)
     return spread
 
 
@@ -136,19 +130,13 @@ class Links:
 
     def path(self, start: Spot, goal: set[Spot], walls: set[Spot], words: int) -> list[str] | None:
         """Sides by which the cheapest path leaves each PE from ``start`` until it is at a goal."""
-        came: dict[Spot, tuple[Spot, str]] = {}
-        best = {start: 0}
-        queue = [(0, start)]
+        best, queue = {start: 0}, [(0, start, "")]
         while queue:
-            cost, at = heapq.heappop(queue)
+            cost, at, steps = heapq.heappop(queue)
             if cost > best[at]:
                 continue
             if at in goal:
-                steps = []
-                while at != start:
-                    at, to = came[at]
-                    steps.append(to)
-                return steps[::-1]
+                return [*steps]
             for to in STEPS:
                 there = moved(at, to)
                 inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
@@ -156,8 +144,8 @@ class Links:
                     continue
                 total = cost + self._cost((at, to), words)
                 if total < best.get(there, total + 1):
-                    best[there], came[there] = total, (at, to)
-                    heapq.heappush(queue, (total, there))
+                    best[there] = total
+                    heapq.heappush(queue, (total, there, steps + to))
         return None
 
 
@@ -170,6 +158,11 @@ class Stream(NamedTuple):
     target: Region  #: the region
     towards: str = ""  #: how it enters and spreads, see `tree`
     colors: tuple[int, ...] = ()  #: that micro-batches take in turn; none before `Wires.connect`
+
+    @property
+    def way(self) -> list[Spot]:
+        """PEs from the first sender to the one where it spreads."""
+        return [*itertools.accumulate(self.steps, moved, initial=self.line[0])]
 
     def color(self, m: int) -> int:
         """Color of a micro-batch."""
@@ -239,13 +232,11 @@ def find_stream(
 
 def way_links(stream: Stream) -> list[Link]:
     """Links of a stream's way to its region, and of the lane by which it spreads there."""
-    at, links = stream.line[0], []
-    for step in stream.steps:
-        links.append((at, step))
-        at = moved(at, step)
+    way = stream.way
+    links = [*zip(way, stream.steps, strict=False)]
     if not stream.towards:
         return links
-    spread = tree(stream.target, stream.towards, at, "")
+    spread = tree(stream.target, stream.towards, way[-1], "")
     lanes = lane(stream.target, stream.towards)
     return links + [(place, to) for place in lanes for to in spread[place][1]]
 
@@ -276,19 +267,14 @@ class Wires:
         Raises:
             RouteError: no color is left.
         """
-        path = [stream.line[0]]
-        for step in stream.steps:
-            path.append(moved(path[-1], step))
         lanes = lane(stream.target, stream.towards) if stream.towards else []
-        used = {*stream.line, *path, *lanes, *pes_of(stream.target)}
+        used = {*stream.line, *stream.way, *lanes, *pes_of(stream.target)}
         color = self._color(used, queue)
-        self._route(stream, color, path, filters)
+        self._route(stream, color, filters)
         return stream._replace(colors=(*stream.colors, color))
 
-    def _route(
-        self, stream: Stream, color: int, path: list[Spot], filters: dict[Spot, Filter | None]
-    ) -> None:
-        layout, line = self.layout, stream.line
+    def _route(self, stream: Stream, color: int, filters: dict[Spot, Filter | None]) -> None:
+        layout, line, path = self.layout, stream.line, stream.way
         for rank, place in enumerate(line):
             behind = None if rank + 1 == len(line) else side(place, line[rank + 1])
             ahead = stream.steps[0] if rank == 0 else side(place, line[rank - 1])
