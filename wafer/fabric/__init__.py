@@ -4,8 +4,8 @@ A :class:`Layout` collects colors, routes, arrays and tasks, whose operations ar
 descriptors; ``layout.build()`` checks it. :func:`simulate` runs the program on ``wafer.machine``,
 wavelet by wavelet, and gives the final :class:`FabricState`: :func:`read` an array,
 :func:`cycles` count the run; faults and deadlocks are raised with PE, color and cycle.
-:func:`count_cycles` times a data-oblivious program without its values, :func:`run_many` runs
-several programs, ``trace`` draws a run, ``library`` has the published collectives and kernels.
+:func:`count_cycles` times a data-oblivious program without its values, :func:`run` runs one that
+may not end, ``trace`` draws a run, ``library`` has the published collectives and kernels.
 """
 
 from wafer.fabric import library, trace
@@ -16,7 +16,7 @@ from wafer.fabric.program.emit import emit
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import *  # noqa: F403 -- all operations and descriptors
 from wafer.fabric.program.tables import Filter, Program
-from wafer.fabric.simulator import FabricState, check_finished, cycles, read, run_many, simulate
+from wafer.fabric.simulator import FabricState, check_finished, cycles, read, run, simulate
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "emit",
     "library",
     "read",
-    "run_many",
+    "run",
     "simulate",
     "trace",
 ]

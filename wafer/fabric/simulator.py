@@ -13,7 +13,7 @@ from wafer.machine import engine
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
 from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.recording import Recording
+from wafer.machine.tools.recording import Recording, Trace
 
 __all__ = [
     "FabricState",
@@ -22,7 +22,6 @@ __all__ = [
     "initial_arrays",
     "read",
     "run",
-    "run_many",
     "simulate",
 ]
 
@@ -41,6 +40,7 @@ class FabricState(NamedTuple):
         busy: [H, W] cycles in which CEs worked.
         end: [H, W] the cycle behind the last of them.
         links: [5, H, W] words sent W, E, S, N and to the CE.
+        trace: what was recorded; None: nothing.
     """
 
     cycle: int
@@ -51,6 +51,7 @@ class FabricState(NamedTuple):
     busy: np.ndarray
     end: np.ndarray
     links: np.ndarray
+    trace: Trace | None
 
 
 def initial_arrays(
@@ -119,22 +120,20 @@ def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: boo
 
 def run(
     program: Program,
-    values: Mapping[str, ArrayLike] | None,
-    max_cycles: int,
+    values: Mapping[str, ArrayLike] | None = None,
+    max_cycles: int = 1_000_000,
     implementation: str = "auto",
     record: Recording | None = None,
-) -> tuple[FabricState, WaferMachine]:
+) -> FabricState:
     """Run a program, without a check of how it ends.
 
     Args:
         program: the program.
-        values: see :func:`simulate`.
+        values: array name -> [H, W, n] or [n] initial values, for instance the ``arrays`` that
+            its last run left; others are 0.
         max_cycles: limit.
-        implementation: see :func:`simulate`.
-        record: what the machine keeps, in its ``trace``; the C++ one can.
-
-    Returns:
-        What the run has left, and the machine.
+        implementation: "native" (C++), "jax", or "auto": native where built.
+        record: what to keep in ``trace``; the C++ machine can.
     """
     arrays = initial_arrays(program, values)
     machine = _machine(emit(program), implementation, record)
@@ -144,7 +143,7 @@ def run(
     waiting: Sequence[object] = ()
     if status is not Status.FAULT:
         waiting = by_cause(machine.image, machine.waiting())
-    state = FabricState(
+    return FabricState(
         cycle=machine.cycle,
         progress=status is Status.LIMIT,
         fault=f"cycle {machine.cycle}, {machine.fault}" if machine.fault else "",
@@ -153,8 +152,8 @@ def run(
         busy=machine.worked[0],
         end=machine.worked[1],
         links=np.moveaxis(machine.links, -1, 0),
+        trace=None if record is None else machine.trace,
     )
-    return state, machine
 
 
 def simulate(
@@ -167,32 +166,13 @@ def simulate(
 
     Args:
         program: the program.
-        values: array name -> [H, W, n] or [n] initial values, for instance the ``arrays`` that
-            its last run left; others are 0.
+        values: as of :func:`run`.
         max_cycles: limit.
-        implementation: "native" (C++), "jax", or "auto": native where built.
+        implementation: as of :func:`run`.
     """
-    state, _ = run(program, values, max_cycles, implementation)
-    check_finished(program, state)
+    state = run(program, values, max_cycles, implementation)
+    check_finished(state)
     return state
-
-
-def run_many(
-    programs: Sequence[Program],
-    values: Sequence[Mapping[str, ArrayLike] | None],
-    max_cycles: int = 10_000,
-    implementation: str = "auto",
-) -> list[FabricState]:
-    """Run several programs one by one, without a check of how each ends.
-
-    Args:
-        programs: of any grids, colors, tasks and arrays.
-        values: initial arrays of each program.
-        max_cycles: limit for every one of them.
-        implementation: see :func:`simulate`.
-    """
-    pairs = zip(programs, values, strict=True)
-    return [run(p, v, max_cycles, implementation)[0] for p, v in pairs]
 
 
 def cycles(state: FabricState) -> Any:
@@ -202,24 +182,18 @@ def cycles(state: FabricState) -> Any:
 
 def read(program: Program, state: FabricState, name: str) -> np.ndarray:
     """[H, W, n] an array's values in its own type."""
-    del program
     if name not in state.arrays:
-        raise FabricError(f"no array {name!r}; declared: {[*state.arrays]}")
+        raise FabricError(f"no array {name!r}; declared: {[a.name for a in program.arrays]}")
     return state.arrays[name]
 
 
-def check_finished(program: Program, state: FabricState) -> None:
+def check_finished(state: FabricState) -> None:
     """Raise unless the run ended with every task done and every wavelet consumed.
-
-    Args:
-        program: that ran.
-        state: that it left.
 
     Raises:
         FaultError: naming PE, color and cycle.
         DeadlockError: naming what waits and for what, likely causes first.
     """
-    del program
     if state.fault:
         raise FaultError(state.fault)
     if state.waiting:

@@ -54,9 +54,10 @@ def record(
     Raises:
         CompileError: the C++ machine is not built.
     """
-    state, machine = run(program, values, cycles, record=Recording(**options))
-    texts = {(file, 0): text for file, text in enumerate(machine.trace.files)}
-    return state, machine.trace._replace(texts=texts)
+    state = run(program, values, cycles, record=Recording(**options))
+    assert state.trace is not None
+    texts = {(file, 0): text for file, text in enumerate(state.trace.files)}
+    return state, state.trace._replace(texts=texts)
 
 
 def utilisation(state: FabricState) -> dict[str, np.ndarray]:

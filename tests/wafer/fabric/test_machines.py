@@ -20,8 +20,7 @@ BOTH = [name for name in fabric_rules.CASES if name != "teardown"]
 def agree(program, values, limit=LIMIT):
     """Both machines leave the same; the final state."""
     ends = [
-        fabric.run_many([program], [values], limit, implementation)[0]
-        for implementation in ("native", "jax")
+        fabric.run(program, values, limit, implementation) for implementation in ("native", "jax")
     ]
     jax.tree.map(np.testing.assert_array_equal, ends[0].arrays, ends[1].arrays)
     for name in ("cycle", "progress", "busy", "end", "links"):
@@ -63,7 +62,7 @@ def test_both_machines_run_collectives_alike(name):
 def test_the_jax_machine_says_what_it_does_not_run():
     program, values = fabric_rules.CASES["teardown"]
     with pytest.raises(CompileError, match="which the JAX reference does not"):
-        fabric.run_many([program], [values], implementation="jax")
+        fabric.run(program, values, implementation="jax")
 
 
 def test_machines_are_chosen_by_name(monkeypatch):
