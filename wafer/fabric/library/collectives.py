@@ -65,7 +65,8 @@ def on(mask: Array, new: tuple[Array, Array], old: tuple[Array, Array]) -> tuple
         old: the same before it.
     """
     wide = mask.reshape(mask.shape + (1,) * (new[0].ndim - 2))
-    return jnp.where(wide, new[0], old[0]), timing.choose(mask, new[1], old[1])
+    static = all(isinstance(a, np.ndarray) for a in (mask, new[1], old[1]))
+    return jnp.where(wide, new[0], old[0]), (np if static else jnp).where(mask, new[1], old[1])
 
 
 def shift(

@@ -27,7 +27,6 @@ __all__ = [
     "best_algorithm",
     "broadcast_time",
     "chain_time",
-    "choose",
     "default_group",
     "gather_time",
     "local_time",
@@ -56,12 +55,6 @@ def _cummax(x: Array) -> Array:
 def _latency(spec: WaferSpec) -> int:
     """Cycles from issue to use, beyond one per hop."""
     return 2 * spec.ramp_latency + 1
-
-
-def _root_first(root: Array, others: Array) -> Array:
-    """[H, W] from the first column's [H] and everyone's [H, W]."""
-    xp = _xp(others)
-    return xp.concatenate([root[:, None], others[:, 1:]], axis=1).astype(xp.int32)
 
 
 def broadcast_time(clock: Array, words: int, root: int = 0, spec: WaferSpec = WSE2) -> Array:
@@ -123,14 +116,6 @@ def tree_time(clock: Array, words: int, spec: WaferSpec = WSE2, *, launch: int =
     return xp.where(heard, end, clock + words).astype(xp.int32)
 
 
-def _stream_end(clock: Array, words: int, spec: WaferSpec) -> Array:
-    """[H] end at column 0 of a stream of everyone else's words, nearest first."""
-    xp, width = _xp(clock), clock.shape[1]
-    arrival = clock[:, 1:] + np.arange(1, width) + _latency(spec)
-    rest = words * (width - 1 - np.arange(width - 1))
-    return xp.maximum((arrival + rest).max(axis=1), clock[:, 0] + words * (width - 1))
-
-
 def _copy(words: int, spec: WaferSpec) -> int:
     """Cycles of a move in memory."""
     return -(-words // ARCHITECTURES[spec.name].width("fmovs"))
@@ -138,17 +123,22 @@ def _copy(words: int, spec: WaferSpec) -> int:
 
 def scatter_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
     """Chunk k of a stream of ``P - 1`` chunks stops at column k; the root keeps its own last."""
-    xp, width = _xp(clock), clock.shape[1]
-    column = np.arange(width)
+    xp, column = _xp(clock), np.arange(clock.shape[1])
+    root = clock[:, :1] + (len(column) - 1) * words + _copy(words, spec)
     first = clock[:, :1] + column + _latency(spec) + (column - 1) * words
-    return _root_first(
-        clock[:, 0] + (width - 1) * words + _copy(words, spec), xp.maximum(first, clock) + words
-    )
+    others = xp.maximum(first, clock) + words
+    return xp.where(column == 0, root, others).astype(xp.int32)
 
 
 def gather_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
-    """``(P - 1) words`` in one stream at the root, then its own chunk."""
-    return _root_first(_stream_end(clock, words, spec) + _copy(words, spec), clock + words)
+    """``(P - 1) words`` in one stream at the root, nearest first, then its own chunk."""
+    xp, width = _xp(clock), clock.shape[1]
+    column = np.arange(width)
+    # In the stream each column's words are followed by those from behind it.
+    ends = clock + column + _latency(spec) + (width - column) * words
+    ends = xp.where(column == 0, clock + (width - 1) * words, ends)
+    root = ends.max(axis=1)[:, None] + _copy(words, spec)
+    return xp.where(column == 0, root, clock + words).astype(xp.int32)
 
 
 def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> Array:
@@ -172,12 +162,6 @@ def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> A
 def local_time(clock: Array, cycles: int | Array) -> Array:
     """Work that touches no fabric."""
     return (clock + cycles).astype(_xp(clock).int32)
-
-
-def choose(mask: Array, new: Array, old: Array) -> Array:
-    """The new clock inside a region, the old one elsewhere; NumPy where all three are."""
-    numpy = all(isinstance(a, np.ndarray) for a in (mask, new, old))
-    return (np if numpy else jnp).where(mask, new, old)
 
 
 def default_group(width: int) -> int:
