@@ -35,7 +35,7 @@ __all__ = [
 
 
 def start_clock(height: int, width: int) -> np.ndarray:
-    """[H, W] int32 zeros: every PE free at cycle 0 (NumPy: clocks stay constants under jit)."""
+    """[H, W] int32 zeros: every PE free at cycle 0."""
     return np.zeros((height, width), np.int32)
 
 
@@ -65,8 +65,7 @@ def on(mask: Array, new: tuple[Array, Array], old: tuple[Array, Array]) -> tuple
         old: the same before it.
     """
     wide = mask.reshape(mask.shape + (1,) * (new[0].ndim - 2))
-    static = all(isinstance(a, np.ndarray) for a in (mask, new[1], old[1]))
-    return jnp.where(wide, new[0], old[0]), (np if static else jnp).where(mask, new[1], old[1])
+    return jnp.where(wide, new[0], old[0]), jnp.where(mask, new[1], old[1])
 
 
 def shift(

@@ -1,7 +1,7 @@
 """What can be known to be wrong with a program before it runs, named by PE and color."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -64,12 +64,8 @@ def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
         )
 
 
-def check_program(program: Program, lists: Sequence[tuple[Sequence[Op], np.ndarray]]) -> None:
+def check_program(program: Program) -> None:
     """Raise for the first operation, route or descriptor that cannot work.
-
-    Args:
-        program: as built.
-        lists: every list of operations with the [H, W] region it is bound to.
 
     Raises:
         RouteError: see :meth:`wafer.fabric.Layout.build`.
@@ -77,14 +73,14 @@ def check_program(program: Program, lists: Sequence[tuple[Sequence[Op], np.ndarr
     """
     tasks = [task.name for task in program.tasks]
     words = {array.name: array.words for array in program.arrays}
-    for ops, _ in lists:
+    for ops in program.code:
         for op in ops:
             _check_operation(op, program, tasks)
             for operand in op.operands:
                 if isinstance(operand, Mem):
                     _check_words(op, operand, words)
     sides = {number: color.sides for number, color in program.colors.items()}
-    for bad, text in itertools.chain(_routes(program, sides), _descriptors(program, lists, sides)):
+    for bad, text in itertools.chain(_routes(program, sides), _descriptors(program, sides)):
         if bad.any():
             y, x = np.argwhere(bad)[0]
             raise RouteError(f"PE ({x}, {y}){text}")
@@ -122,15 +118,14 @@ def _routes(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
         yield (rx == 0) & (tx != 0), f"{here}leaves the router but never enters"
 
 
-def _descriptors(
-    program: Program, lists: Sequence[tuple[Sequence[Op], np.ndarray]], sides: Mapping[int, Sides]
-) -> Iterator[_Problem]:
+def _descriptors(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
     """What operations and data tasks need of the routers, and CEs of their queues."""
     enters: dict[type, dict[int, np.ndarray]] = {
         FabIn: {n: tx & Port.RAMP != 0 for n, (_, tx) in sides.items()},
         FabOut: {n: rx & Port.RAMP != 0 for n, (rx, _) in sides.items()},
     }
-    for ops, mask in lists:
+    for number, ops in enumerate(program.code):
+        mask = np.any([task.entry == number for task in program.tasks], axis=0)
         for op, operand in ((own, o) for own in ops for o in own.operands):
             if isinstance(operand, FabIn | FabOut):
                 yield (

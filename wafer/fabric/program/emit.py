@@ -130,8 +130,8 @@ class _PeCode:
         self.tables, self.ids = _Tables(), self._ids()
         self.inputs = self._queues(colors)
         self.outputs: dict[int, int] = {}
-        self.lines, self.files = list[int](), dict[str, int]()
-        self.out = list[tuple[int, ...]]()
+        self.text, self.texts = "", dict[str, int]()  # of the operation at hand, and of all
+        self.rows = list[tuple[int, ...]]()  # the operation's number, and an instruction
 
     def _memory(self) -> tuple[dict[str, machine.Symbol], int]:
         """Arrays that the PE declares or uses, in whole words, and the bytes of all."""
@@ -178,7 +178,7 @@ class _PeCode:
         entries = {table: np.full(count, -1, np.int32) for table, count in ENTRIES.items()}
         tasks, active, high, blocked = {}, 0, 0, np.zeros(len(Gate), np.int32)
         for task in self.tasks.values():
-            first, number = len(self.out), self._id(task)
+            first, number = len(self.rows), self._id(task)
             tasks[task.name] = first
             table = "teardown_handlers" if task.kind == "teardown" else f"{task.kind}_tasks"
             entries[table][number] = first
@@ -187,11 +187,12 @@ class _PeCode:
             if task.blocked[self.pe]:
                 blocked[_gate(task)] |= 1 << number
             self._task(self._code(task), keeps=task.kind in {"data", "control"})
+        rows = np.array(self.rows, np.int32).reshape(-1, 6)
         return machine.Program(
             name=f"PE ({self.pe[1]}, {self.pe[0]})",
-            code=np.array(self.out, np.int32).reshape(-1, 5),
-            lines=np.array([(line, 0) for line in self.lines], np.int32).reshape(-1, 2),
-            files=tuple(self.files),
+            code=rows[:, 1:],
+            lines=np.pad(rows[:, :1], ((0, 0), (0, 1))),
+            files=tuple(self.texts),
             messages=(),
             memory=np.zeros(self.size, np.uint8),
             tables=self.tables.arrays(),
@@ -210,50 +211,50 @@ class _PeCode:
 
     def _task(self, operations: tuple[Operation, ...], *, keeps: bool) -> None:
         """Instructions of a task; ``keeps``: that a wavelet begins."""
-        text = ""
         for op in operations:
-            text = op_text(op)
+            self.text = op_text(op)
             if keeps:
-                self._add(text, Op.COPY, 0, _WAVELET, 0)
-            self._operation(op, text)
+                self._add(Op.COPY, 0, _WAVELET)
+            self._operation(op)
             keeps = False
-        self._add(text, Op.RETURN)
+        self._add(Op.RETURN)
 
-    def _add(self, text: str, op: Op, kind: int = 0, *columns: int) -> None:
-        self.lines.append(self.files.setdefault(text, len(self.files)))
-        self.out.append((op, kind, *columns, *[0] * (3 - len(columns))))
+    def _add(self, op: Op, kind: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
+        number = self.texts.setdefault(self.text, len(self.texts))
+        self.rows.append((number, op, kind, a, b, c))
 
-    def _constant(self, text: str, register: int, value: int) -> None:
+    def _constant(self, register: int, value: int) -> None:
         low, high = ((word ^ 1 << 31) - (1 << 31) for word in (value & _WORD, value >> 32 & _WORD))
-        self._add(text, Op.CONST, 0, register, low, high)
+        self._add(Op.CONST, 0, register, low, high)
 
-    def _operation(self, op: Operation, text: str) -> None:
+    def _operation(self, op: Operation) -> None:
         thread, launch = -1 if op.thread is None else op.thread, op.launch or 0
         if thread >= 0 or launch:
-            self._add(text, Op.WAIT, 0, thread, 0, launch)
+            self._add(Op.WAIT, 0, thread, 0, launch)
         if op.kind == "work":
-            self._add(text, Op.WAIT, 1, -1, 0, op.n)
-            self._write_routes(op, text)
-            self._effects(op, text)
+            self._add(Op.WAIT, 1, -1, 0, op.n)
+            if op.position is not None:
+                self._write_routes(*op.position)
+            self._effects(op)
             return
         if op.n > _MOST:
-            raise FabricError(f"{text}: {op.n} elements; a descriptor has at most {_MOST}")
+            raise FabricError(f"{self.text}: {op.n} elements; a descriptor has at most {_MOST}")
         settings = {"priority": MAIN_LEVELS[self.source.main]}
         apart = thread >= 0 and any(isinstance(o, FabIn | FabOut) for o in op.operands)
         if apart:
             settings = {"priority": THREAD_LEVELS[op.priority], "asynchronous": 1, "thread": thread}
-            settings |= self._end(op, text)
+            settings |= self._end(op)
         register = 0
         for operand, name in zip(op.operands, _NAMES, strict=True):
             if operand is not None:
-                settings[name] = self._operand(op, operand, text, register)
+                settings[name] = self._operand(op, operand, register)
                 register += 1
         row = self.tables.row("operations", op=DsdOp[builtin_of(op).upper()], **settings)
-        self._add(text, Op.OPERATE, 0, row, 0, -1)
+        self._add(Op.OPERATE, 0, row, 0, -1)
         if apart:
-            self._add(text, Op.WAIT, 1, -1, 0, 1)  # a step of the CE starts it
+            self._add(Op.WAIT, 1, -1, 0, 1)  # a step of the CE starts it
         else:
-            self._effects(op, text)
+            self._effects(op)
 
     def _id(self, task: BoundTask) -> int:
         if task.kind == "data" and self.source.spec.name == "wse3":
@@ -265,31 +266,28 @@ class _PeCode:
         effects = [(action, self.tasks[name]) for action, name in op.on_done if name in self.tasks]
         return [(action, t) for action, t in effects if action != "activate" or t.kind == "local"]
 
-    def _effects(self, op: Operation, text: str) -> None:
+    def _effects(self, op: Operation) -> None:
         """What the end of an operation of the task's own thread does."""
         for action, task in self._done(op):
             gate = 0 if action == "activate" else _gate(task)
-            self._constant(text, 0, self._id(task))
-            self._add(text, Op[action.upper()], gate, 0)
+            self._constant(0, self._id(task))
+            self._add(Op[action.upper()], gate, 0)
 
-    def _end(self, op: Operation, text: str) -> dict[str, int]:
+    def _end(self, op: Operation) -> dict[str, int]:
         """What the end of a microthread's operation does."""
         done = self._done(op)
         if len(done) > 1 or "block" in dict(done):
             raise FabricError(
-                f"{text}: the end of a microthread's operation activates or unblocks one task; let"
-                " that task do the rest"
+                f"{self.text}: the end of a microthread's operation activates or unblocks one task;"
+                " let that task do the rest"
             )
         for action, task in done:
             code = Action.ACTIVATE if action == "activate" else Action.UNBLOCK + _gate(task)
             return {"action": code, "target": self._id(task)}
         return {}
 
-    def _write_routes(self, op: Operation, text: str) -> None:
+    def _write_routes(self, number: int, position: int) -> None:
         """Write a color's registers anew; it carries traffic again."""
-        if op.position is None:
-            return
-        number, position = op.position
         own, later = self.source.colors[number], position - self.source.spec.switch_positions
         color, switch = int(own.color[self.pe]) & ~TORN, int(own.switch[self.pe])
         if later < 0:
@@ -298,56 +296,56 @@ class _PeCode:
             color = color & ~0x3FF | int(own.reroutes[later][self.pe])
             switch = NO_SWITCH
         for name, word in (("color", color), ("switch", switch)):
-            self._constant(text, 0, CONFIG[name] + number)
-            self._constant(text, 1, word)
-            self._add(text, Op.CONFIG_SET, 0, 0, 1)
+            self._constant(0, CONFIG[name] + number)
+            self._constant(1, word)
+            self._add(Op.CONFIG_SET, 0, 0, 1)
 
-    def _operand(self, op: Operation, operand: Source, text: str, register: int) -> Operand:
+    def _operand(self, op: Operation, operand: Source, register: int) -> Operand:
         """Put an operand into a register; its kind."""
         match operand:
             case Mem():
-                return self._in_memory(op, operand, text, register)
+                return self._in_memory(op, operand, register)
             case Const(value):
                 bits = np.array(value).astype(op.dtype)
-                self._constant(text, register, int(bits.view(f"u{bits.itemsize}")))
+                self._constant(register, int(bits.view(f"u{bits.itemsize}")))
                 return Operand.SCALAR
             case FabIn() | FabOut():
-                return self._on_fabric(op, operand, text, register)
+                return self._on_fabric(op, operand, register)
             case _:
-                self._add(text, Op.COPY, 0, register, _WAVELET)
+                self._add(Op.COPY, 0, register, _WAVELET)
                 return Operand.SCALAR
 
-    def _on_fabric(
-        self, op: Operation, operand: FabIn | FabOut, text: str, register: int
-    ) -> Operand:
+    def _on_fabric(self, op: Operation, operand: FabIn | FabOut, register: int) -> Operand:
         if op.n >= _ENDLESS:
-            raise FabricError(f"{text}: {op.n} wavelets; an operation has fewer than {_ENDLESS}")
+            raise FabricError(
+                f"{self.text}: {op.n} wavelets; an operation has fewer than {_ENDLESS}"
+            )
         color = operand.color
         queue, sends = self.inputs.get(color, -1), {}
         if isinstance(operand, FabOut):
             queue = self.outputs.setdefault(color, _OUTPUTS[len(self.outputs) % len(_OUTPUTS)])
             sends = {"sends": 1, "control": operand.control, "advances": operand.advance_switch}
         row = self.tables.row("fabrics", queue=queue, color=color, **sends)
-        self._constant(text, register, row | op.n << 16)
+        self._constant(register, row | op.n << 16)
         return Operand.FABRIC
 
-    def _in_memory(self, op: Operation, operand: Mem, text: str, register: int) -> Operand:
+    def _in_memory(self, op: Operation, operand: Mem, register: int) -> Operand:
         symbol, width = self.symbols[operand.array], np.dtype(op.dtype).itemsize
         if not symbol.type.endswith(str(8 * width)):
             raise FabricError(
-                f"{text}: elements of {8 * width} bits in array {operand.array!r} of {symbol.type};"
-                " declare it so"
+                f"{self.text}: elements of {8 * width} bits in array {operand.array!r} of"
+                f" {symbol.type}; declare it so"
             )
         address, inner = symbol.address + width * operand.offset, operand.inner
         if not 0 < inner < op.n:
             descriptor = address | op.n << 16 | (operand.stride & _MOST) << 32
-            self._constant(text, register, descriptor)
+            self._constant(register, descriptor)
             return Operand.MEMORY
         if op.n % inner:
-            raise FabricError(f"{text}: {op.n} elements in rows of {inner}; use whole rows")
+            raise FabricError(f"{self.text}: {op.n} elements in rows of {inner}; use whole rows")
         extents = {"n0": 1, "n1": 1, "n2": op.n // inner, "n3": inner}
         row = self.tables.row("shapes", s2=operand.outer, s3=operand.stride, **extents)
-        self._constant(text, register, address | row << 16)
+        self._constant(register, address | row << 16)
         return Operand.SHAPED
 
 

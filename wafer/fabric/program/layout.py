@@ -80,7 +80,7 @@ class Layout:
         self._arrays: dict[str, DeclaredArray] = {}
         self._bytes = np.zeros((height, width), np.int64)
         self._tasks: dict[str, BoundTask] = {}
-        self._ops: list[tuple[tuple[Op, ...], np.ndarray]] = []
+        self._code: list[tuple[Op, ...]] = []
 
     def region(self, where: Where) -> np.ndarray:
         """Turn None, a mask or a function of (x, y) into an [H, W] bool mask."""
@@ -246,14 +246,14 @@ class Layout:
         if not ops or (task.entry[mask] >= 0).any():
             y, x = np.argwhere(mask)[0] if mask.any() else (0, 0)
             raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
-        task.entry[mask] = len(self._ops)
+        task.entry[mask] = len(self._code)
         task.active[mask], task.blocked[mask] = active, blocked
         waits = [self.spec.task_start, *[self.spec.op_launch] * (len(ops) - 1)]
         filled = [
             op if op.launch is not None else dataclasses.replace(op, launch=wait * self.overheads)
             for op, wait in zip(ops, waits, strict=True)
         ]
-        self._ops.append((tuple(filled), mask))
+        self._code.append(tuple(filled))
         return name
 
     def build(self) -> Program:
@@ -274,9 +274,9 @@ class Layout:
             colors=copy.deepcopy(self._colors),
             arrays=tuple(self._arrays.values()),
             tasks=copy.deepcopy(tuple(self._tasks.values())),
-            code=tuple(ops for ops, _ in self._ops),
+            code=tuple(self._code),
         )
-        check_program(program, self._ops)
+        check_program(program)
         return program
 
     def _color_of(self, color: int) -> RoutedColor:

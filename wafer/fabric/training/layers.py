@@ -28,6 +28,7 @@ from wafer.fabric.program.ops import (
     Mem,
     Op,
     fabin,
+    fabout,
     fadds,
     fmaxs,
     fmovs,
@@ -297,9 +298,8 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
     """
     ops, own = [], micro_batches // len(stream.line)
     for m in range(own):
-        out = stream.out(place, m)
-        if m + len(stream.colors) < own:  # this color's last one lets the others pass
-            out = dataclasses.replace(out, advance_switch=False)
+        last = m + len(stream.colors) >= own  # of this color, which lets the others pass
+        out = stream.out(place, m) if last else fabout(stream.color(m))
         ops.append(fmovs(out, mem("input", m * words), words))
     if stream.resets(place):
         ops += [reset_switches(stream, m) for m in range(len(stream.colors))]
