@@ -8,38 +8,30 @@ wavelet by wavelet, and gives the final :class:`FabricState`: :func:`read` an ar
 may not end, ``trace`` draws a run, ``library`` has the published collectives and kernels.
 """
 
-from wafer.fabric import library, trace
-from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
+# ruff: noqa: F403 -- files list their own public names
+from wafer.fabric import errors, library, simulator, trace
+from wafer.fabric.errors import *
 from wafer.fabric.planes import count_cycles
 from wafer.fabric.program import ops
 from wafer.fabric.program.emit import emit
 from wafer.fabric.program.layout import Layout
-from wafer.fabric.program.ops import *  # noqa: F403 -- all operations and descriptors
+from wafer.fabric.program.ops import *
 from wafer.fabric.program.tables import Filter, Program
-from wafer.fabric.simulator import FabricState, check_finished, cycles, read, run, simulate
+from wafer.fabric.simulator import *
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 __all__ = [
     "WSE2",
     "WSE3",
-    "DeadlockError",
-    "FabricError",
-    "FabricState",
-    "FaultError",
     "Filter",
     "Layout",
     "Program",
-    "RouteError",
-    "SramError",
     "WaferSpec",
-    "check_finished",
     "count_cycles",
-    "cycles",
     "emit",
     "library",
-    "read",
-    "run",
-    "simulate",
     "trace",
 ]
+__all__ += errors.__all__
 __all__ += ops.__all__
+__all__ += simulator.__all__
