@@ -35,7 +35,7 @@ UNDOCUMENTED = {
     "wafer.machine": (24, 18),
     "wafer.data": (25, 24),
     "wafer.engines": (36, 14),
-    "wafer.fabric": (37, 15),
+    "wafer.fabric": (36, 14),
     "wafer.hpc": (14, 17),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),

@@ -209,14 +209,8 @@ def streamed_sparse_layer(
     per_weight = 1 + tokens + spec.op_launch
     arrival = np.arange(width) + 2 * spec.ramp_latency + 1
     cycles = kept[:, None] * per_weight + np.where(kept[:, None] > 0, arrival, 0)
-    partial, clock = local(
-        lambda weight, x: jnp.einsum("hfd,hwft->hwdt", jnp.where(mask, weight, 0), x),
-        clock,
-        weight,
-        x,
-        cycles=cycles,
-    )
-    return reduce(partial, clock, axis="y", spec=spec)
+    partial = jnp.einsum("hfd,hwft->hwdt", jnp.where(mask, weight, 0), x)
+    return reduce(partial, timing.local_time(clock, cycles), axis="y", spec=spec)
 
 
 def tlr_matvec(
@@ -284,7 +278,5 @@ def cross_section_lookup(
 
     steps = max(1, (points - 1).bit_length())
     cycles = energy.shape[2] * nuclides * (_SEARCH_STEP * steps + _INTERPOLATE)
-    macro, clock = local(
-        jax.vmap(jax.vmap(pe)), clock, grid, tables, density, energy, cycles=cycles
-    )
-    return reduce(macro, clock, axis="x", spec=spec)
+    macro = jax.vmap(jax.vmap(pe))(grid, tables, density, energy)
+    return reduce(macro, timing.local_time(clock, cycles), axis="x", spec=spec)

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wafer.fabric.library.collectives import all_reduce, local, shift
+from wafer.fabric.library import timing
+from wafer.fabric.library.collectives import all_reduce, shift
 from wafer.fabric.library.timing import Array
 from wafer.spec import WSE2, WaferSpec
 
@@ -44,12 +45,10 @@ def seven_point(
         moved, clock = shift(x, clock, side, spec=spec)
         near.append(moved)
 
-    def combine(c: Array, x: Array) -> Array:
-        padded = jnp.pad(x, ((0, 0), (0, 0), (1, 1)))
-        terms = [x, *near, padded[..., :-2], padded[..., 2:]]
-        return sum(c[i] * term for i, term in enumerate(terms))
-
-    return local(combine, clock, coefficients, x, cycles=7 * (x.shape[2] + spec.op_launch))
+    padded = jnp.pad(x, ((0, 0), (0, 0), (1, 1)))
+    terms = [x, *near, padded[..., :-2], padded[..., 2:]]
+    total = sum(coefficients[i] * term for i, term in enumerate(terms))
+    return total, timing.local_time(clock, 7 * (x.shape[2] + spec.op_launch))
 
 
 def bicgstab(
@@ -73,7 +72,7 @@ def bicgstab(
     cells = b.shape[2] + spec.op_launch
 
     def dot(u: Array, v: Array, clock: Array) -> tuple[Array, Array]:
-        part, clock = local(lambda u, v: (u * v).sum(-1, keepdims=True), clock, u, v, cycles=cells)
+        part, clock = (u * v).sum(-1, keepdims=True), timing.local_time(clock, cells)
         total, clock = all_reduce(part, clock, axes="xy", spec=spec)
         return total[0, 0, 0], clock
 
@@ -147,17 +146,14 @@ def wave_step(
             moved, clock = shift(u, clock, side, hops=hops, spec=spec)
             neighbours.append(moved)
 
-    def update(u: Array, previous: Array, speed: Array) -> Array:
-        laplace = 3 * COEFFICIENTS[0] * u
-        for hops in range(1, RADIUS + 1):
-            padded = jnp.pad(u, ((0, 0), (0, 0), (hops, hops)))
-            near = [padded[..., 2 * hops :], padded[..., :cells]]
-            near += neighbours[4 * (hops - 1) : 4 * hops]
-            laplace = laplace + COEFFICIENTS[hops] * sum(near)
-        return 2 * u - previous + speed * laplace
-
-    cycles = (_FMACS + 2) * (cells + spec.op_launch)
-    return local(update, clock, u, previous, speed, cycles=cycles)
+    laplace = 3 * COEFFICIENTS[0] * u
+    for hops in range(1, RADIUS + 1):
+        padded = jnp.pad(u, ((0, 0), (0, 0), (hops, hops)))
+        near = [padded[..., 2 * hops :], padded[..., :cells]]
+        near += neighbours[4 * (hops - 1) : 4 * hops]
+        laplace = laplace + COEFFICIENTS[hops] * sum(near)
+    clock = timing.local_time(clock, (_FMACS + 2) * (cells + spec.op_launch))
+    return 2 * u - previous + speed * laplace, clock
 
 
 def wave_cycles(cells: int, spec: WaferSpec = WSE2) -> int:
