@@ -29,29 +29,18 @@ _SHOWN = 8  # of what waits
 
 
 class FabricState(NamedTuple):
-    """What a run has left.
+    """What a run has left."""
 
-    Attributes:
-        cycle: in which it ended.
-        progress: whether it would go on.
-        fault: what stopped it, '' if nothing did.
-        waiting: what is left to do and what it waits for, likely causes first.
-        arrays: name -> [H, W, n] values; where a PE does not have the array, those given.
-        busy: [H, W] cycles in which CEs worked.
-        end: [H, W] the cycle behind the last of them.
-        links: [5, H, W] words sent W, E, S, N and to the CE.
-        trace: what was recorded; None: nothing.
-    """
-
-    cycle: int
-    progress: bool
-    fault: str
-    waiting: tuple[object, ...]
+    cycle: int  #: in which it ended
+    progress: bool  #: whether it would go on
+    fault: str  #: what stopped it, '' if nothing did
+    waiting: tuple[object, ...]  #: what is left to do and waits for what, likely causes first
+    #: name -> [H, W, n] values; where a PE does not have the array, those given
     arrays: dict[str, np.ndarray]
-    busy: np.ndarray
-    end: np.ndarray
-    links: np.ndarray
-    trace: Trace | None
+    busy: np.ndarray  #: [H, W] cycles in which CEs worked
+    end: np.ndarray  #: [H, W] the cycle behind the last of them
+    links: np.ndarray  #: [5, H, W] words sent W, E, S, N and to the CE
+    trace: Trace | None  #: what was recorded; None: nothing
 
 
 def initial_arrays(

@@ -7,7 +7,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.ops import TYPES, FabIn, FabOut, Mem, Op
-from wafer.fabric.program.tables import Port, Program
+from wafer.fabric.program.tables import Port, Program, first_pe
 from wafer.machine.arch import OPPOSITE, STEPS
 
 __all__ = ["MAIN_LEVELS", "THREAD_LEVELS", "check_program"]
@@ -82,8 +82,7 @@ def check_program(program: Program) -> None:
     sides = {number: color.sides for number, color in program.colors.items()}
     for bad, text in itertools.chain(_routes(program, sides), _descriptors(program, sides)):
         if bad.any():
-            y, x = np.argwhere(bad)[0]
-            raise RouteError(f"PE ({x}, {y}){text}")
+            raise RouteError(first_pe(bad) + text)
     for task in program.tasks:
         if task.kind == "control" and not 0 <= task.key < 64:
             raise FabricError(f"task {task.name!r}: control task id {task.key}; ids are 0..63")

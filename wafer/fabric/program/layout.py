@@ -22,6 +22,7 @@ from wafer.fabric.program.tables import (
     Port,
     Program,
     RoutedColor,
+    first_pe,
 )
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
@@ -159,7 +160,7 @@ class Layout:
         """
         mask = self.region(where)
         there = self._color_of(color)
-        place = self._place(mask, color)
+        place = f"{first_pe(mask)}, color {color}"
         if len(switches) + 1 > self.spec.switch_positions or start > len(switches):
             raise RouteError(
                 f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
@@ -195,10 +196,10 @@ class Layout:
         held = np.array(self.region(where))
         self._arrays[name] = DeclaredArray(name, words, dtype, held)
         self._bytes[held] += words * np.dtype(dtype).itemsize
-        if self._bytes.max() > self.spec.sram_bytes:
-            y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
+        most = self._bytes.max()
+        if most > self.spec.sram_bytes:
             raise SramError(
-                f"PE ({x}, {y}): {self._bytes[y, x]} bytes of arrays after {name!r};"
+                f"{first_pe(self._bytes == most)}: {most} bytes of arrays after {name!r};"
                 f" {self.spec.name} has {self.spec.sram_bytes}: use smaller tiles"
             )
         return name
@@ -244,8 +245,7 @@ class Layout:
         if (task.kind, task.key, task.high) != (kind, key, high):
             raise FabricError(f"task {name!r} is already a {task.kind} task of another binding")
         if not ops or (task.entry[mask] >= 0).any():
-            y, x = np.argwhere(mask)[0] if mask.any() else (0, 0)
-            raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
+            raise FabricError(f"{first_pe(mask)}, task {name!r}: no operations, or bound twice")
         task.entry[mask] = len(self._code)
         task.active[mask], task.blocked[mask] = active, blocked
         waits = [self.spec.task_start, *[self.spec.op_launch] * (len(ops) - 1)]
@@ -283,11 +283,6 @@ class Layout:
         if color not in self._colors:
             raise RouteError(f"color {color} is not declared; call layout.color({color}) first")
         return self._colors[color]
-
-    @staticmethod
-    def _place(mask: np.ndarray, color: int) -> str:
-        where = np.argwhere(mask)
-        return f"PE ({where[0][1]}, {where[0][0]}), color {color}" if len(where) else "no PE"
 
 
 def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:

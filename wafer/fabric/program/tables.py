@@ -21,11 +21,18 @@ __all__ = [
     "Port",
     "Program",
     "RoutedColor",
+    "first_pe",
 ]
 
 Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
 TORN = 1 << 14  # bit of a color register: in teardown
 NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used
+
+
+def first_pe(mask: np.ndarray) -> str:
+    """Return the first PE of a mask, [H, W] bool, for messages."""
+    places = np.argwhere(mask)
+    return f"PE ({places[0][1]}, {places[0][0]})" if len(places) else "no PE"
 
 
 class RoutedColor(NamedTuple):
@@ -92,22 +99,15 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which wavelets of a color reach the CE; forwarding is not affected.
+    """Which wavelets of a color reach the CE; forwarding is not affected."""
 
-    Attributes:
-        kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;
-            "range" passes it if its 16-bit index lies in ``low..high``.
-        low: least index ("range").
-        high: greatest index, or ``max_counter``.
-        limit: the counter wraps to 0 after it ("counter").
-        start: first value of the counter.
-    """
-
+    #: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``; "range"
+    #: passes it if its 16-bit index lies in ``low..high``
     kind: str
-    low: int = 0
-    high: int = 0
-    limit: int = 65535
-    start: int = 0
+    low: int = 0  #: least index ("range")
+    high: int = 0  #: greatest index, or ``max_counter``
+    limit: int = 65535  #: the counter wraps to 0 after it ("counter")
+    start: int = 0  #: first value of the counter
 
     @classmethod
     def share(cls, first: int, words: int, period: int) -> "Filter":
