@@ -13,7 +13,7 @@ from wafer.machine import engine
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
 from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.recording import Recording, Trace
+from wafer.machine.tools.recording import Recording
 
 __all__ = [
     "FabricState",
@@ -40,7 +40,7 @@ class FabricState(NamedTuple):
     busy: np.ndarray  #: [H, W] cycles in which CEs worked
     end: np.ndarray  #: [H, W] the cycle behind the last of them
     links: np.ndarray  #: [5, H, W] words sent W, E, S, N and to the CE
-    trace: Trace | None  #: what was recorded; None: nothing
+    machine: WaferMachine  #: that ran it, with its ``counts`` and ``trace``
 
 
 def initial_arrays(
@@ -122,7 +122,7 @@ def run(
             its last run left; others are 0.
         max_cycles: limit.
         implementation: "native" (C++), "jax", or "auto": native where built.
-        record: what to keep in ``trace``; the C++ machine can.
+        record: what the machine keeps in its ``trace``; the C++ one can.
     """
     arrays = initial_arrays(program, values)
     machine = _machine(emit(program), implementation, record)
@@ -141,7 +141,7 @@ def run(
         busy=machine.worked[0],
         end=machine.worked[1],
         links=np.moveaxis(machine.links, -1, 0),
-        trace=None if record is None else machine.trace,
+        machine=machine,
     )
 
 
