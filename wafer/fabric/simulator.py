@@ -1,6 +1,6 @@
 """Runs of programs on ``wafer.machine``: values in, and what they leave."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,16 +31,13 @@ _SHOWN = 8  # of what waits
 class FabricState(NamedTuple):
     """What a run has left."""
 
-    cycle: int  #: in which it ended
-    progress: bool  #: whether it would go on
-    fault: str  #: what stopped it, '' if nothing did
-    waiting: tuple[object, ...]  #: what is left to do and waits for what, likely causes first
+    status: Status  #: how it ended
     #: name -> [H, W, n] values; where a PE does not have the array, those given
     arrays: dict[str, np.ndarray]
     busy: np.ndarray  #: [H, W] cycles in which CEs worked
     end: np.ndarray  #: [H, W] the cycle behind the last of them
     links: np.ndarray  #: [5, H, W] words sent W, E, S, N and to the CE
-    machine: WaferMachine  #: that ran it, with its ``counts`` and ``trace``
+    machine: WaferMachine  #: that ran it, with its ``cycle``, ``fault``, ``counts`` and ``trace``
 
 
 def initial_arrays(
@@ -129,14 +126,8 @@ def run(
     _exchange(machine, arrays, load=True)
     status = machine.run(max_cycles)
     _exchange(machine, arrays, load=False)
-    waiting: Sequence[object] = ()
-    if status is not Status.FAULT:
-        waiting = by_cause(machine.image, machine.waiting())
     return FabricState(
-        cycle=machine.cycle,
-        progress=status is Status.LIMIT,
-        fault=f"cycle {machine.cycle}, {machine.fault}" if machine.fault else "",
-        waiting=tuple(waiting),
+        status=status,
         arrays=arrays,
         busy=machine.worked[0],
         end=machine.worked[1],
@@ -183,10 +174,12 @@ def check_finished(state: FabricState) -> None:
         FaultError: naming PE, color and cycle.
         DeadlockError: naming what waits and for what, likely causes first.
     """
-    if state.fault:
-        raise FaultError(state.fault)
-    if state.waiting:
-        verb = "still running" if state.progress else "deadlock: nothing can move"
-        lines = [f"cycle {state.cycle}: {verb}", *map(str, state.waiting[:_SHOWN])]
-        more = [f"and {len(state.waiting) - _SHOWN} more"] if len(state.waiting) > _SHOWN else []
+    machine = state.machine
+    if state.status is Status.FAULT:
+        raise FaultError(f"cycle {machine.cycle}, {machine.fault}")
+    if waiting := by_cause(machine.image, machine.waiting()):
+        running = state.status is Status.LIMIT
+        verb = "still running" if running else "deadlock: nothing can move"
+        lines = [f"cycle {machine.cycle}: {verb}", *map(str, waiting[:_SHOWN])]
+        more = [f"and {len(waiting) - _SHOWN} more"] if len(waiting) > _SHOWN else []
         raise DeadlockError("\n  ".join(lines + more))

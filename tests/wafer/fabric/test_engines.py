@@ -13,6 +13,7 @@ from wafer import fabric
 from wafer.fabric import count_cycles, planes, trace
 from wafer.fabric.library import kernel_programs, lowering
 from wafer.fabric.program.ops import control_wavelet, fabin, fabout, fmovs, mem, work
+from wafer.machine.base import Status
 from wafer.machine.tools.recording import OWN_THREAD, TASK
 from wafer.spec import WSE2, WSE3, WaferSpec
 
@@ -196,7 +197,7 @@ def test_a_recording_of_some_cycles_and_pes():
     """Operations by their text, microthreads apart; PE (0, 0) alone, up to a cycle."""
     program = kernel_programs.summa_program(2, 2, 2, 2)
     state, whole = trace.record(program, cycles=200)
-    assert state.progress
+    assert state.status is Status.LIMIT
     assert whole.cycles == (0, 200)
     spent = {line.text: line.cycles for line in trace.profile(whole)}
     assert {0, 1} <= {*whole.thread.tolist()}  # microthreads
