@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import Gate, Operand
+from wafer.machine.image import PAD
 from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
 from wafer.machine.reference.issue import source_slot
 from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import element
-from wafer.machine.reference.state import MAIN, PAD, THREADS, Main, Operations, State
+from wafer.machine.reference.state import MAIN, THREADS, Main, Operations, State
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 

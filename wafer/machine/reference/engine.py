@@ -8,13 +8,12 @@ from jax import lax
 from wafer.errors import CompileError
 from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
-from wafer.machine.image import COLUMNS, Image
+from wafer.machine.image import COLUMNS, PAD, Image
 from wafer.machine.reference.effects import choose, per_pe
 from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
 from wafer.machine.reference.state import (
     NEVER,
-    PAD,
     THREADS,
     Fault,
     Lanes,

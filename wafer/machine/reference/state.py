@@ -6,7 +6,6 @@ __all__ = [
     "ENDLESS",
     "MAIN",
     "NEVER",
-    "PAD",
     "THREADS",
     "Fault",
     "Lanes",
@@ -21,7 +20,6 @@ Array = Any  # of NumPy while it is made, of JAX from the first step on
 MAIN, THREADS = 8, 9  # the task's own thread; all of them
 ENDLESS = 2**32 - 1  # length of an operation that a control wavelet ends
 NEVER = 2**62
-PAD = 64  # bytes behind a program's memory that read as zero
 
 
 class Main:

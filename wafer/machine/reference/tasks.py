@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import BYTES, DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
+from wafer.machine.image import PAD
 from wafer.machine.reference import scalar
 from wafer.machine.reference.effects import (
     choose,
@@ -21,7 +22,7 @@ from wafer.machine.reference.effects import (
 from wafer.machine.reference.elements import being_read, load_bytes, store_bytes
 from wafer.machine.reference.issue import operate
 from wafer.machine.reference.routers import front, pop
-from wafer.machine.reference.state import PAD, Main, State, TaskKind
+from wafer.machine.reference.state import Main, State, TaskKind
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
