@@ -79,8 +79,8 @@ class ReferenceMachine(WaferMachine):
 
     def _fault(self) -> list[int]:
         cell = int(np.argmax(self._state.fault.kind != 0))
-        kind, pc, detail = (part[cell] for part in self._state.fault)
-        return [kind, cell, *self._state.task[cell], pc, detail]
+        kind, *rest = (int(part[cell]) for part in self._state.fault)
+        return [kind, cell, *rest]
 
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
         state, room = self._state, self._state.launches.shape
