@@ -9,6 +9,7 @@ from helpers import collective_cases, fabric_rules
 from helpers.fabric_rows import ROW, random_row
 
 from wafer import fabric
+from wafer.errors import CompileError
 from wafer.fabric.library import lowering
 from wafer.machine import engine
 
