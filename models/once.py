@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Shaped
 
 __all__ = ["computed_once", "jit_once", "known_options"]
 
@@ -40,7 +40,7 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _quick_options() or _is_traced(args, kwargs):
+        if _is_traced(args, kwargs) or not _quick_options():
             return plain(*args, **kwargs)
         results = jax.tree.leaves(quick().eval_shape(*args, **kwargs))  # traced once for both
         is_large = sum(math.prod(leaf.shape) for leaf in results) > _LARGE
@@ -82,7 +82,7 @@ def _are_known(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def computed_once(fun: Callable[[Array], Any], x: Array) -> Any:
+def computed_once(fun: Callable[[Array], Any], x: Shaped[Array, "..."]) -> Any:
     """Return ``fun(x)``, which XLA does not compute again for each operation that reads it.
 
     On a CPU it does so for what is short to write, such as cosines; ``optimization_barrier`` does
@@ -90,8 +90,8 @@ def computed_once(fun: Callable[[Array], Any], x: Array) -> Any:
     host would have to choose the branch, it is ``fun(x)``.
 
     Args:
-        fun: its results are floats.
-        x: one array; where its first number is NaN, so are all results.
+        fun: a function of one array [...] with floats as results.
+        x: that array; where its first number is NaN, so are all results.
     """
     if jax.default_backend() != "cpu":
         return fun(x)

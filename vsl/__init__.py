@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from vsl.batch import Packed, pack, pad
     from vsl.bias import RelativeBias, alibi_slopes
     from vsl.entropy import Scored, cross_entropy
-    from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
+    from vsl.layout import (
+        AnyArray,
+        Layout,
+        layout_from_lengths,
+        layout_from_spans,
+        padded_layout,
+    )
     from vsl.lengths import check_capacity, lengths_from_mask
     from vsl.noise import dropout
     from vsl.norm import normalize
@@ -19,7 +25,6 @@ if TYPE_CHECKING:
     from vsl.product import Weight, stream_kernels, stream_product, stream_table
     from vsl.ragged import Ragged, restore_padding, strip_padding
     from vsl.report import PaddingReport, padding_report
-    from vsl.rows import layout_from_spans
     from vsl.segments import expand, ragged_slots, segment_max, segment_sum
 
 __all__ = [
@@ -64,7 +69,7 @@ _MODULES = {
     "batch": ("Packed", "pack", "pad"),
     "bias": ("RelativeBias", "alibi_slopes"),
     "entropy": ("Scored", "cross_entropy"),
-    "layout": ("AnyArray", "Layout", "layout_from_lengths", "padded_layout"),
+    "layout": ("AnyArray", "Layout", "layout_from_lengths", "layout_from_spans", "padded_layout"),
     "lengths": ("check_capacity", "lengths_from_mask"),
     "noise": ("dropout",),
     "norm": ("normalize",),
@@ -72,7 +77,6 @@ _MODULES = {
     "product": ("Weight", "stream_kernels", "stream_product", "stream_table"),
     "ragged": ("Ragged", "restore_padding", "strip_padding"),
     "report": ("PaddingReport", "padding_report"),
-    "rows": ("layout_from_spans",),
     "segments": ("expand", "ragged_slots", "segment_max", "segment_sum"),
 }
 

@@ -12,11 +12,11 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Num
 
 from vsl.lengths import check_capacity
 
-__all__ = ["AnyArray", "Layout", "layout_from_lengths", "padded_layout"]
+__all__ = ["AnyArray", "Layout", "layout_from_lengths", "layout_from_spans", "padded_layout"]
 
 AnyArray = Array | np.ndarray
 """JAX under a trace; on the host also NumPy."""
@@ -166,3 +166,55 @@ def padded_layout(
     batch = lengths.shape[0]
     offsets = jnp.arange(batch, dtype=jnp.int32) * max_length
     return _layout(lengths, offsets, batch * max_length, (batch, max_length))
+
+
+def layout_from_spans(
+    attention_span: Int[AnyArray, "B S"],
+    position_ids: Int[AnyArray, "B S"],
+    loss_mask: Num[AnyArray, "B S"] | Bool[AnyArray, "B S"] | None = None,
+    max_sequences: int | None = None,
+) -> Layout:
+    """Describe rows that pack several documents, flattened, as a stream with gaps.
+
+    Since Model Zoo 1.9 a VSL row carries, per key j, how many later queries may attend it
+    (``attention_span``, counting down to 0 inside each document) and its position
+    (``position_ids``, counting up from 0). Causal: query i sees key j iff j <= i <= j + span[j].
+
+    Padding has span 0 and position 0, and so has a document of one token; the loss mask tells
+    them apart. Where both agree the slot carries no loss, so treating it as padding is exact.
+
+    Args:
+        attention_span: later queries of the same document, per key.
+        position_ids: position inside the document.
+        loss_mask: [B, S] the row's ``attention_mask``; None takes slots with span and position 0
+            for padding.
+        max_sequences: static bound on the documents of the batch, which are then counted through;
+            by default there are B * S segments, S for each row, always enough.
+
+    Returns:
+        The layout, with ``rows == (B, S)``; usable under jit.
+    """
+    batch, length = attention_span.shape
+    span = jnp.asarray(attention_span, jnp.int32).reshape(-1)
+    position = jnp.asarray(position_ids, jnp.int32).reshape(-1)
+    total = batch * length
+    valid = (span > 0) | (position > 0)
+    if loss_mask is not None:
+        valid |= jnp.asarray(loss_mask).reshape(-1) != 0
+    slot = jnp.arange(total, dtype=jnp.int32)
+    first = valid & (position == 0)
+    if max_sequences is None:  # a row's numbers do not depend on the rows before it
+        inside = jnp.cumsum(first.reshape(batch, length), axis=1, dtype=jnp.int32) - 1
+        seq, count = inside.reshape(-1) + slot // length * length, total
+    else:
+        seq, count = jnp.cumsum(first, dtype=jnp.int32) - 1, max_sequences
+    lengths = jnp.zeros((count,), jnp.int32)
+    lengths = lengths.at[jnp.where(first, seq, count)].set(span + 1, mode="drop")
+    return Layout(
+        lengths=lengths,
+        segments=jnp.where(valid, seq, -1),
+        positions=jnp.where(valid, position, 0),
+        starts=jnp.where(valid, slot - position, total),
+        ends=jnp.where(valid, slot + span + 1, 0),
+        rows=(batch, length),
+    )

@@ -22,6 +22,8 @@ __all__ = [
     "yarn_frequencies",
 ]
 
+_MANY = 1 << 10  # angles that XLA should not compute several times
+
 
 class RopeScaling(Section):
     """Arguments of ``pos_scaling_type: llama3`` and ``yarn``: some frequencies are interpolated."""
@@ -117,7 +119,8 @@ def rotate(
     """
     half = frequencies.shape[0]
     angle = positions.astype(jnp.float32)[:, None, None] * frequencies
-    cos, sin = computed_once(lambda a: (jnp.cos(a) * gain, jnp.sin(a) * gain), angle)
+    turn = lambda angle: (jnp.cos(angle) * gain, jnp.sin(angle) * gain)
+    cos, sin = computed_once(turn, angle) if angle.size >= _MANY else turn(angle)
     turned, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]

@@ -5,7 +5,7 @@ from vsl.native.library import Library
 __all__ = ["LIBRARY"]
 
 LIBRARY = Library(
-    what="attention, products, norms and cross-entropy",
+    what="attention, products, norms and losses",
     package="vsl.native",
     handlers=(
         "wafer_attention_forward",

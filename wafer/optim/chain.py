@@ -53,8 +53,7 @@ class _Tagged(NamedTuple):
     tags: tuple[tuple[str, ...], ...]
 
     def at(self, t: Array) -> Float[Array, " G"]:
-        compute = lambda t: jnp.stack([value(t) for value in self.values])
-        return computed_once(compute, t)  # not in the update of each parameter
+        return jnp.stack([value(t) for value in self.values])
 
 
 def _tagged(entries: tuple[Schedule, ...], key: str) -> _Tagged:
@@ -80,7 +79,7 @@ def _decay(cfg: Optimizer, groups: ParamGroups) -> Transform:
         return DecayState(jnp.int32(0))
 
     def update(updates: Tree, state: DecayState, params: Tree = None) -> tuple[Tree, DecayState]:
-        strength = schedules.at(state.step)
+        strength = computed_once(schedules.at, state.step)
 
         def leaf(name: str, u: Array, w: Array) -> Array:
             if not groups.decays(name):
@@ -101,7 +100,7 @@ def _rate(schedules: _Tagged, groups: ParamGroups, shape: Rate = lambda rate, t:
 
     def update(updates: Tree, state: RateState, params: Tree = None) -> tuple[Tree, RateState]:
         del params
-        rates, t = schedules.at(state.step), state.step.astype(jnp.float32)
+        rates, t = computed_once(schedules.at, state.step), state.step.astype(jnp.float32)
 
         def leaf(name: str, u: Array) -> Array:
             rate = rates[groups.schedule_of(name, schedules.tags)] * groups.factor(name)
