@@ -136,7 +136,7 @@ def index_dtype(size: int) -> type[np.integer]:
 
 _MAKE_PATTERNS = "make patterns with pattern_from_mask or pattern_from_flat"
 # kSlice, kGroup and kBlock of walk.h
-_SLICE, _GROUP, _BLOCK = 4, 512, 128
+_SLICE, _GROUP, _BLOCK = 4, 512, 176
 _COMPRESSED = Pattern._fields[:3]
 _NO_WALK = jax.ShapeDtypeStruct((0, 4), jnp.int32), jax.ShapeDtypeStruct((0,), jnp.uint8)
 
