@@ -142,8 +142,8 @@ setup(
     ext_modules=[
         NativeLibrary(
             "vsl.native",
-            ["attention.cc", "product.cc", "norm/norm.cc"],
-            per_target=["block.cc", "panel.cc", "norm/rows.cc"],
+            ["attention.cc", "product.cc", "norm/norm.cc", "entropy/entropy.cc"],
+            per_target=["block.cc", "panel.cc", "norm/rows.cc", "entropy/scores.cc"],
         ),
         NativeLibrary(
             "sparsity.kernels",

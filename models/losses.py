@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+import vsl
 from models.base import Aux, Batch
 
 __all__ = [
@@ -27,26 +28,17 @@ def cross_entropy(
 
     With ``label_smoothing`` e the target distribution is (1-e) one-hot + e uniform.
     """
+    return _scored(logits, labels, label_smoothing).loss
+
+
+def _scored(logits: Array, labels: Array, label_smoothing: float) -> vsl.Scored:
+    scored = vsl.cross_entropy(logits, labels)
+    if not label_smoothing:
+        return scored
     logits = logits.astype(jnp.float32)
-    norm = jax.nn.logsumexp(logits, axis=-1)
-    loss = norm - _label_score(logits, labels)[..., 0]
-    if label_smoothing:
-        uniform = norm - logits.mean(-1)
-        loss = (1 - label_smoothing) * loss + label_smoothing * uniform
-    return loss
-
-
-def _label_score(logits: Array, labels: Array) -> Array:
-    safe = jnp.clip(labels, 0, logits.shape[-1] - 1)
-    return jnp.take_along_axis(logits, safe[..., None], axis=-1)
-
-
-def _is_best(logits: Array, labels: Array) -> Array:
-    """Return ``logits.argmax(-1) == labels``, by vectors: XLA's CPU argmax takes 4 ns a number."""
-    own = _label_score(logits, labels)
-    token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    first = (logits < own) | ((logits == own) & (token >= labels[..., None]))
-    return (labels >= 0) & jnp.all(first, axis=-1)
+    near = jnp.clip(labels, 0, logits.shape[-1] - 1)
+    own = jnp.take_along_axis(logits, near[..., None], axis=-1)[..., 0]
+    return scored._replace(loss=scored.loss + label_smoothing * (own - logits.mean(-1)))
 
 
 def divergence(
@@ -88,13 +80,12 @@ def token_aux(
         label_smoothing: see ``cross_entropy``.
     """
     weights = weights.astype(jnp.float32)
-    per_token = cross_entropy(logits, labels, label_smoothing)
-    loss_sum = jnp.sum(jnp.where(weights != 0, per_token * weights, 0.0))
-    right = _is_best(logits, labels) & (weights != 0)
+    scored = _scored(logits, labels, label_smoothing)
+    loss_sum = jnp.sum(jnp.where(weights != 0, scored.loss * weights, 0.0))
     metrics = {
         f"{name}nll_sum": loss_sum,
         f"{name}token_sum": weights.sum(),
-        f"{name}accuracy_sum": jnp.sum(right * weights),
+        f"{name}accuracy_sum": jnp.sum(scored.best * weights),
     }
     return Aux(loss_sum, weights.sum(), metrics)
 

@@ -1,4 +1,4 @@
-"""Programs that run once or twice: what compiling them takes counts, not what running them does."""
+"""What is done once: programs of which compiling counts, and values that a program keeps."""
 
 import functools
 import logging
@@ -8,14 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from jax._src.core import trace_state_clean  # it has no public name
+import jax.core
+import jax.numpy as jnp
+from jax import Array
 
-__all__ = ["jit_once", "known_options"]
+__all__ = ["computed_once", "jit_once", "known_options"]
 
 _LOG = logging.getLogger(__name__)
 _LEVEL = "xla_backend_optimization_level"
-# LLVM's first level, and no MLIR for each fusion: half the time, the same bits.
-_QUICK: Mapping[str, Any] = {_LEVEL: 1, "xla_cpu_use_fusion_emitters": False}
+# LLVM's first level, no MLIR for each fusion, one module: half the time, the same bits.
+_QUICK: Mapping[str, Any] = {
+    _LEVEL: 1,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 _LARGE = 1 << 22  # numbers of a result that are worth all passes
 
 
@@ -34,13 +40,19 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not trace_state_clean() or not _quick_options():
+        if not _quick_options() or _is_traced(args, kwargs):
             return plain(*args, **kwargs)
         results = jax.tree.leaves(quick().eval_shape(*args, **kwargs))  # traced once for both
         is_large = sum(math.prod(leaf.shape) for leaf in results) > _LARGE
         return (plain if is_large else quick())(*args, **kwargs)
 
     return call
+
+
+def _is_traced(*values: Any) -> bool:
+    """Whether a transformation is under way: of the values, or of the program around them."""
+    leaves = jax.tree.leaves((values, jnp.asarray(0)))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 @functools.cache
@@ -68,3 +80,25 @@ def _are_known(options: Mapping[str, Any]) -> bool:
         _LOG.debug("XLA's own default: %s", error)
         return False
     return True
+
+
+def computed_once(fun: Callable[[Array], Any], x: Array) -> Any:
+    """Return ``fun(x)``, which XLA does not compute again for each operation that reads it.
+
+    On a CPU it does so for what is short to write, such as cosines; ``optimization_barrier`` does
+    not hinder it. The result of a branch is kept, and equal branches are one. On a GPU, where the
+    host would have to choose the branch, it is ``fun(x)``.
+
+    Args:
+        fun: its results are floats.
+        x: one array; where its first number is NaN, so are all results.
+    """
+    if jax.default_backend() != "cpu":
+        return fun(x)
+    shapes = jax.eval_shape(fun, x)
+
+    def otherwise(x: Array) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full(leaf.shape, x.reshape(-1)[0], leaf.dtype), shapes)
+
+    first = x.reshape(-1)[0].astype(jnp.float32)
+    return jax.lax.cond(jnp.isnan(first), otherwise, fun, x)

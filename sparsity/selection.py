@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 __all__ = ["active_first", "drop_count", "kept_count", "kept_number", "topk_mask"]
@@ -116,9 +117,9 @@ def kept_count(sparsity: Array | float, n: Array | int) -> Array:
 
 
 def kept_number(sparsity: float, n: int) -> int:
-    """Return ``kept_count`` of numbers as a number, under a trace as well."""
-    with jax.ensure_compile_time_eval():
-        return int(kept_count(sparsity, n))
+    """Return ``kept_count`` of numbers as a number; nothing is compiled for it."""
+    level = np.clip(np.float32(sparsity), np.float32(0), np.float32(1))
+    return int(np.trunc((np.float32(1) - level) * np.float32(n)))
 
 
 def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Array:

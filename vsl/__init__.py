@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vsl.attend import attention
     from vsl.batch import Packed, pack, pad
     from vsl.bias import RelativeBias, alibi_slopes
+    from vsl.entropy import Scored, cross_entropy
     from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
     from vsl.lengths import check_capacity, lengths_from_mask
     from vsl.noise import dropout
@@ -29,11 +30,13 @@ __all__ = [
     "PaddingReport",
     "Ragged",
     "RelativeBias",
+    "Scored",
     "Weight",
     "alibi_slopes",
     "attention",
     "budget_batches",
     "check_capacity",
+    "cross_entropy",
     "dropout",
     "expand",
     "first_fit",
@@ -60,6 +63,7 @@ _MODULES = {
     "attend": ("attention",),
     "batch": ("Packed", "pack", "pad"),
     "bias": ("RelativeBias", "alibi_slopes"),
+    "entropy": ("Scored", "cross_entropy"),
     "layout": ("AnyArray", "Layout", "layout_from_lengths", "padded_layout"),
     "lengths": ("check_capacity", "lengths_from_mask"),
     "noise": ("dropout",),

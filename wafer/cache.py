@@ -131,10 +131,26 @@ def keep_programs(folder: str | None = None) -> None:
     kept = cache_folder()
     if jax.config.values["jax_compilation_cache_dir"] is not None or kept is None:
         return
-    jax.config.update("jax_compilation_cache_dir", str(kept / "programs" / _processor()))
-    jax.config.update("jax_compilation_cache_max_size", _MOST_PROGRAMS)
+    programs = kept / "programs" / _processor()
+    with contextlib.suppress(OSError):
+        _remove_oldest(programs)
+    # JAX's own limit counts all files anew, under a lock, for each that it writes.
+    jax.config.update("jax_compilation_cache_dir", str(programs))
     # A run's first state is a hundred small programs, a few milliseconds each to load.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _remove_oldest(folder: pathlib.Path) -> None:
+    """Remove the files that were read longest ago, until the others have three quarters of room."""
+    files = [(entry, entry.stat()) for entry in os.scandir(folder)]
+    total = sum(state.st_size for _, state in files)
+    if total <= _MOST_PROGRAMS:
+        return
+    for entry, state in sorted(files, key=lambda f: max(f[1].st_atime, f[1].st_mtime)):
+        pathlib.Path(entry).unlink(missing_ok=True)
+        total -= state.st_size
+        if total <= _MOST_PROGRAMS * 3 // 4:
+            return
 
 
 def _processor() -> str:

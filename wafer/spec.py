@@ -30,8 +30,6 @@ class WaferSpec:
         switch_positions: positions of one color's switch in one router.
         switch_both_sides: whether a switch position may change rx and tx together.
         color_swap: whether pairs of colors may change places on a link.
-        per_hop_commands: consume one control command per router (the 25-point example's rule)
-            in place of the measured one, slot 0 at every router reached.
         ramp_latency: cycles T_R between router and CE, each way.
         link_latency: cycles of one hop between neighbouring routers.
         router_depth: words a router holds per color.
@@ -57,7 +55,6 @@ class WaferSpec:
     switch_positions: int = _WSE2.switch_positions
     switch_both_sides: bool = _WSE2.switch_both_sides
     color_swap: bool = _WSE2.color_swap
-    per_hop_commands: bool = False
     ramp_latency: int = _WSE2.ramp_latency
     link_latency: int = LINK_LATENCY
     router_depth: int = ROUTER_DEPTH

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from pydantic import PositiveFloat, PositiveInt
 
+from models.once import computed_once
 from models.sections import Section
 
 __all__ = [
@@ -116,7 +117,7 @@ def rotate(
     """
     half = frequencies.shape[0]
     angle = positions.astype(jnp.float32)[:, None, None] * frequencies
-    cos, sin = jnp.cos(angle) * gain, jnp.sin(angle) * gain
+    cos, sin = computed_once(lambda a: (jnp.cos(a) * gain, jnp.sin(a) * gain), angle)
     turned, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]

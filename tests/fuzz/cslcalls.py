@@ -1,6 +1,5 @@
-"""The CSL machine with damaged images, and wrong arguments of its methods and C functions."""
+"""The CSL machine with damaged images, and wrong arguments of its methods."""
 
-import ctypes
 import functools
 
 import numpy as np
@@ -9,7 +8,6 @@ from helpers.assembly import assemble, build, color_register, switch_register
 from fuzz.values import damaged_array
 from wafer.machine.engine import Machine, Rectangle
 from wafer.machine.image import COLUMNS
-from wafer.machine.library import machine_library
 from wafer.machine.tools.recording import Recording
 
 _LIMIT = 3_000  # cycles
@@ -217,37 +215,11 @@ def _method(machine, rng):
     )
 
 
-def _function(machine, rng):
-    """One C function with numbers of every size; what it writes to is large enough."""
-    number = lambda: rng.choice([n for n in _ODD if abs(n) < 2**63])
-    room = (ctypes.c_uint64 * 4096)()
-    library, own = machine_library(), machine._machine
-    few = lambda: rng.choice([-5, -1, 0, 1, 60, 2**40])
-    most = lambda: rng.choice([-5, -1, 0, 1, 60])
-    return rng.choice(
-        [
-            lambda: library.csl_create(room, rng.choice([0, 1, 2, 60, 4096])) or 0,
-            lambda: library.csl_launch(own, number(), number(), room, rng.choice([-5, 0, 9, 4096])),
-            lambda: library.csl_has_command(own, number()),
-            lambda: library.csl_copy(own, number(), number(), few(), room, rng.randrange(2)),
-            lambda: library.csl_inject(own, number(), number(), room, most()),
-            lambda: library.csl_collect(own, number(), number(), room, most()),
-            lambda: library.csl_waiting(own, room, most()),
-            lambda: library.csl_print(own, number(), room),
-            lambda: library.csl_work(own, number(), room),
-            lambda: library.csl_run(own, 5, rng.choice([-5, 0, 1, 2**31 - 1])),
-            lambda: library.csl_recorded(own, room),
-            lambda: library.csl_recording(own, room, room),
-            lambda: library.csl_record(own, (ctypes.c_int64 * 8)(*(near() for near in [few] * 8))),
-        ]
-    )
-
-
 def method_calls(rng):
-    """Methods and C functions of machines that ran before."""
+    """Methods of machines that ran before."""
     machines = [Machine(image) for image in _images()]
     while True:
         machine = rng.choice(machines)
-        yield rng.choice([_method, _function])(machine, rng)
+        yield _method(machine, rng)
         if rng.random() < 0.02:
             machines = [Machine(image) for image in _images()]

@@ -1,11 +1,12 @@
-"""Programs that run once: fewer passes, and the rules of any jitted function."""
+"""Programs that run once, values that are computed once: the same numbers, and less work."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from models import once
-from models.once import jit_once, known_options
+from models.once import computed_once, jit_once, known_options
 
 LEVEL = "xla_backend_optimization_level"
 KEY = jax.random.key(3)
@@ -34,6 +35,7 @@ def test_it_works_under_other_transformations(fast):
     want = np.stack([fast(key, (4,)) for key in keys])
     np.testing.assert_array_equal(jax.vmap(lambda key: fast(key, (4,)))(keys), want)
     np.testing.assert_array_equal(jax.jit(lambda key: fast(key, (4,)))(keys[1]), want[1])
+    np.testing.assert_array_equal(jax.jit(lambda: fast(keys[1], (4,)))(), want[1])
     assert jax.eval_shape(lambda key: fast(key, (4,)), KEY).shape == (4,)
 
 
@@ -41,3 +43,34 @@ def test_options_that_this_release_does_not_know_are_left_out():
     assert known_options({LEVEL: 1, "xla_of_another_year": 1}) == {LEVEL: 1}
     assert known_options({LEVEL: 1}) == {LEVEL: 1}
     assert known_options({"xla_of_another_year": 1}) == {}
+
+
+def turned(computed):
+    """Two readers of a cosine, as queries and keys are."""
+
+    def turn(angle, q, k):
+        cos = lambda: computed(jnp.cos, angle)[:, None, :]
+        return jnp.sum(q * cos(), axis=0), jnp.cumsum(k * cos(), axis=1)
+
+    return jax.jit(turn)
+
+
+def test_a_value_that_several_operations_read_is_computed_once():
+    angle = np.linspace(0, 50, 64 * 8, dtype=np.float32).reshape(64, 8)
+    q, k = np.random.default_rng(0).normal(size=(2, 64, 4, 8)).astype(np.float32)
+    plain, kept = turned(lambda fun, x: fun(x)), turned(computed_once)
+    for got, want in zip(kept(angle, q, k), plain(angle, q, k), strict=True):
+        np.testing.assert_array_equal(got, want)
+    cosines = lambda program: program.lower(angle, q, k).compile().as_text().count(" cosine(")
+    assert (cosines(plain), cosines(kept)) == (2, 1)
+
+
+def test_a_value_computed_once_has_derivatives_and_batches():
+    x = jnp.linspace(0, 3, 5)
+    squares = lambda x: computed_once(lambda x: jnp.sin(x) ** 2, x).sum()
+    np.testing.assert_allclose(jax.grad(squares)(x), jnp.sin(2 * x), rtol=1e-5)
+    rows = jnp.stack([x, x + 1])
+    np.testing.assert_array_equal(
+        jax.vmap(lambda x: computed_once(jnp.cos, x))(rows), jnp.cos(rows)
+    )
+    assert jnp.isnan(computed_once(jnp.cos, x.at[0].set(jnp.nan))).all()

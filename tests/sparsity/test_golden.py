@@ -17,7 +17,7 @@ from sparsity.algorithms.inband import inband_mask
 from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
 from sparsity.schedules import schedule, update_schedule
-from sparsity.selection import drop_count, kept_count
+from sparsity.selection import drop_count, kept_count, kept_number
 from sparsity.views import CompetitionRows, RowGroups
 
 VECTORS = GOLDEN / "sparsity"
@@ -84,6 +84,14 @@ def test_groups_that_do_not_divide_are_refused_where_the_vendor_fails_in_reshape
         shape = tuple(int(n) for n in shape.split("x"))
         with pytest.raises(ValueError, match=r"'w': (out|in)_groups=\d does not divide its"):
             VIEWS[shaper].check("w", shape)
+
+
+def test_a_kept_number_is_the_kept_count():
+    rng = np.random.default_rng(0)
+    levels = [0.0, 1.0, 0.8, 0.9, 1.5, -1.0, *rng.uniform(0, 1, 60)]
+    for level in levels:
+        for n in (1, 10, 4096, int(rng.integers(1, 1 << 28))):
+            assert kept_number(level, n) == int(kept_count(level, n))
 
 
 def test_kept_counts_round_as_the_vendor():

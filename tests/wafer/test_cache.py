@@ -11,12 +11,13 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from wafer.cache import cache_folder, cached_arrays, make_ahead
+from wafer.cache import _remove_oldest, cache_folder, cached_arrays, make_ahead
 from wafer.commands.run import _make_data_ahead
-from wafer.config import load
+from wafer.config import load_all
 from wafer.data.readers.pystdlib import pystdlib
 from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text import functions
+from wafer.errors import DataError
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -152,6 +153,11 @@ def test_another_process_makes_what_the_reader_then_waits_for(folder, root, monk
             theirs.source[index]["input_ids"], own.source[index]["input_ids"]
         )
     assert len([*(folder / "pystdlib").iterdir()]) == 2
+    (root.parent / "tokenizer.json").write_text(theirs.tokenizer)  # which the run keeps by now
+    resumed = types.SimpleNamespace(tokenizer=root.parent / "tokenizer.json")
+    held_out = pystdlib(section(root, split="eval"), resumed)  # the corpus is not read
+    assert held_out.tokenizer == theirs.tokenizer
+    assert held_out.references
 
 
 def test_what_another_process_cannot_make_is_made_here(folder, root, monkeypatch):
@@ -162,22 +168,54 @@ def test_what_another_process_cannot_make_is_made_here(folder, root, monkeypatch
     make_ahead("wafer.data.text.functions:keep_tokens", [vars(section(root))])
 
 
+def test_a_tokenizer_that_does_not_fit_is_refused_by_the_reader(folder, root):
+    sections = [vars(section(root)), vars(section(root, split="eval", vocab_size=280))]
+    make_ahead("wafer.data.text.functions:keep_tokens", sections)
+    kept = root.parent / "tokenizer.json"
+    kept.write_text(pystdlib(section(root), CONTEXT).tokenizer)
+    with pytest.raises(DataError, match="vocab_size of the input section is 280"):
+        pystdlib(section(root, split="eval", vocab_size=280), types.SimpleNamespace(tokenizer=kept))
+
+
 def test_a_new_run_begins_its_data_with_all_that_the_reader_reads(folder, tmp_path, monkeypatch):
     begun, file = [], ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
     monkeypatch.setattr("wafer.cache.make_ahead", lambda *call: begun.append(call))
     flags = {"model_dir": str(tmp_path), "mode": "train_and_eval"}
-    cfg = load(file, flags)
-    _make_data_ahead(cfg)
+    (cfg,) = load_all(file, flags, _make_data_ahead)
     ((function, sections),) = begun
     assert function == "wafer.data.text.functions:keep_tokens"
     assert [PyStdlibDataProcessor(**keys) for keys in sections] == [cfg.train_input, cfg.eval_input]
     assert all(keys.keys() == PyStdlibDataProcessor.model_fields.keys() for keys in sections)
-    _make_data_ahead(load(file, flags | {"mode": "eval"}))
+    load_all(file, flags | {"mode": "eval"}, _make_data_ahead)
     assert [keys["split"] for keys in begun.pop()[1]] == ["eval"]
-    _make_data_ahead(load(file, flags | {"validate_only": True}))
+    load_all(file, flags | {"validate_only": True}, _make_data_ahead)
     (tmp_path / "tokenizer.json").write_text("{}")  # of a run that goes on
-    _make_data_ahead(cfg)
+    load_all(file, flags, _make_data_ahead)
     assert len(begun) == 1
+
+
+def test_data_begin_before_jax_is_imported():
+    code = (
+        "import sys\nfrom wafer.config import load_all\n"
+        "load_all(sys.argv[1], {}, lambda *_: print('jax' in sys.modules))\n"
+        "print('jax' in sys.modules)"
+    )
+    file = ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
+    command = [sys.executable, "-c", code, str(file)]
+    assert subprocess.check_output(command, cwd=ROOT, text=True).split() == ["False", "True"]
+
+
+def test_programs_that_were_read_longest_ago_go(folder, monkeypatch):
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}-cache").write_bytes(bytes(100))
+        os.utime(folder / f"{number}-cache", (1000 + number, 500))
+    monkeypatch.setattr("wafer.cache._MOST_PROGRAMS", 800)
+    _remove_oldest(folder)
+    assert len(list(folder.iterdir())) == 8
+    monkeypatch.setattr("wafer.cache._MOST_PROGRAMS", 700)
+    _remove_oldest(folder)
+    assert sorted(path.name[0] for path in folder.iterdir()) == list("34567")
 
 
 @pytest.mark.slow

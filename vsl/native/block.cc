@@ -27,36 +27,6 @@ constexpr float kHidden = -1e30f;
 
 typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
-
-template <int kBit = kLanes / 2>
-WAFER_INLINE float LargestLane(Floats v) {
-  v = Larger(v, Across<kBit>(v, AllLanes{}));
-  if constexpr (kBit > 1) {
-    return LargestLane<kBit / 2>(v);
-  } else {
-    return v[0];
-  }
-}
-// exp(x) for x <= 88 to 2 units in the last place; exactly 0 below -87.
-WAFER_INLINE Floats Exp(Floats x) {
-  const Floats magic = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Floats shifted = x * 1.44269504f + magic;
-  const Floats n = shifted - magic;
-  Floats r = x - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  Floats y = Splat(1.9875691500e-4f);
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  const Ints exponent = (reinterpret_cast<Ints>(shifted) + 127) << 23;
-  const Floats power = reinterpret_cast<Floats>(exponent);
-  return x < -87.0f ? Floats{} : y * power;
-}
-
 // c[r][..] (+)= sum_d a[r * rs + d * es] * b[d * bs + ..] for a group of rows, kWide vectors wide.
 template <int kWide, bool kAdd>
 WAFER_INLINE void Micro(const float* a, int64_t rs, int64_t es, const float* b, int64_t bs,

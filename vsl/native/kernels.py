@@ -1,11 +1,11 @@
-"""This package's own native library: attention, products of a stream, and norms."""
+"""This package's own native library: attention, products of a stream, norms, cross-entropy."""
 
 from vsl.native.library import Library
 
 __all__ = ["LIBRARY"]
 
 LIBRARY = Library(
-    what="attention, products and norms",
+    what="attention, products, norms and cross-entropy",
     package="vsl.native",
     handlers=(
         "wafer_attention_forward",
@@ -14,6 +14,8 @@ LIBRARY = Library(
         "wafer_product_backward",
         "wafer_norm_forward",
         "wafer_norm_backward",
+        "wafer_entropy_forward",
+        "wafer_entropy_backward",
     ),
-    instead="implementation='blocks', and XLA's products and norms",
+    instead="implementation='blocks', and XLA's other programs",
 )

@@ -84,6 +84,37 @@ WAFER_INLINE float SumOfLanes(Floats v) {
   }
 }
 
+WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
+
+template <int kBit = kLanes / 2>
+WAFER_INLINE float LargestLane(Floats v) {
+  v = Larger(v, Across<kBit>(v, AllLanes{}));
+  if constexpr (kBit > 1) {
+    return LargestLane<kBit / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+
+// exp(x) for x <= 88 to 2 units in the last place; exactly 0 below -87.
+WAFER_INLINE Floats Exp(Floats x) {
+  const Floats magic = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Floats shifted = x * 1.44269504f + magic;
+  const Floats n = shifted - magic;
+  Floats r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  Floats y = Splat(1.9875691500e-4f);
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * r * r + r + 1.0f;
+  const Ints exponent = (reinterpret_cast<Ints>(shifted) + 127) << 23;
+  const Floats power = reinterpret_cast<Floats>(exponent);
+  return x < -87.0f ? Floats{} : y * power;
+}
+
 // Vectors of bfloat16.
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));

@@ -7,12 +7,12 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
-    from wafer.config import RunConfig
+    from wafer.config import InputSection, RunConfig, RunSection
     from wafer.engines.cluster import Peer
     from wafer.experiment import Experiment
     from wafer.session.build import Run
@@ -153,8 +153,7 @@ def _main(args: argparse.Namespace) -> int:
     flags = {name: getattr(args, name) for name in (*_FLAGS, *_IGNORED)}
     flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
     keep_lines()
-    cfgs = load_all(args.params, flags)
-    _make_data_ahead(cfgs[0])
+    cfgs = load_all(args.params, flags, _make_data_ahead)
     cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
@@ -200,17 +199,15 @@ def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
     return 0
 
 
-def _make_data_ahead(cfg: "RunConfig") -> None:
+def _make_data_ahead(settings: "RunSection", inputs: "Mapping[str, InputSection]") -> None:
     """Begin what a new run's readers will ask for, in a process beside imports and compilation."""
     from wafer.cache import make_ahead
 
-    settings = cfg.runconfig
     begun = pathlib.Path(settings.model_dir, "tokenizer.json").exists()
     if settings.validate_only or settings.compile_only or settings.checkpoint_path or begun:
         return  # no data, or with the tokenizer of its weights
-    parts = (("train", cfg.train_input), ("eval", cfg.eval_input))
-    read = [part for name, part in parts if name in settings.mode and part and part.ahead]
-    for function in sorted({part.ahead for part in read}):
+    read = [part for name, part in inputs.items() if name.removesuffix("_input") in settings.mode]
+    for function in sorted({part.ahead for part in read if part.ahead}):
         make_ahead(
             function, [part.model_dump(mode="json") for part in read if part.ahead == function]
         )
@@ -245,12 +242,6 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
         WaferError: whatever the user has to fix.
     """
     from wafer.commands.planning.copies import with_copies
-    from wafer.commands.planning.dry import (
-        compile_only,
-        floor_plan,
-        makes_floor_plan,
-        validate_only,
-    )
     from wafer.experiment import Experiment
     from wafer.session.build import seed_of
     from wafer.session.evaluate import evaluate_every, evaluate_one
@@ -260,27 +251,41 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     settings = cfg.runconfig
     if cfg.no_effect:
         _LOG.info("Accepted, no effect on this machine: %s", ", ".join(cfg.no_effect))
-    if settings.validate_only:
-        validate_only(cfg)
-        return 0
-    if settings.compile_only and makes_floor_plan(cfg):
-        floor_plan(cfg)
+    if settings.validate_only or settings.compile_only:
+        _plan(cfg)
         return 0
     experiment = Experiment.from_config(cfg, seed_of(cfg))
-    with _owned(cfg, job_id), _built(with_copies(experiment)) as job:
-        if settings.compile_only:
-            compile_only(job)
-            return 0
-        with _logged(job) as folder:
-            if settings.mode == "eval_all":
-                evaluate_every(job)
-            elif settings.mode == "eval":
-                evaluate_one(job)
-            else:
-                outcome = train_run(job, folder, began)
-                _report(job, outcome)
-                return 128 + outcome.stop if outcome.stop else 0
+    with _owned(cfg, job_id), _built(with_copies(experiment)) as job, _logged(job) as folder:
+        if settings.mode == "eval_all":
+            evaluate_every(job)
+        elif settings.mode == "eval":
+            evaluate_one(job)
+        else:
+            outcome = train_run(job, folder, began)
+            _report(job, outcome)
+            return 128 + outcome.stop if outcome.stop else 0
     return 0
+
+
+def _plan(cfg: "RunConfig") -> None:
+    """Check a configuration or compile it: the modes that train nothing."""
+    from wafer.commands.planning.copies import with_copies
+    from wafer.commands.planning.dry import (  # imports the compiler
+        compile_only,
+        floor_plan,
+        makes_floor_plan,
+        validate_only,
+    )
+    from wafer.experiment import Experiment
+    from wafer.session.build import seed_of
+
+    if cfg.runconfig.validate_only:
+        validate_only(cfg)
+    elif makes_floor_plan(cfg):
+        floor_plan(cfg)
+    else:
+        with _built(with_copies(Experiment.from_config(cfg, seed_of(cfg)))) as job:
+            compile_only(job)
 
 
 def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextManager[None]:
@@ -290,7 +295,7 @@ def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextMana
     from wafer.session.lock import owned
 
     settings = cfg.runconfig
-    if "train" not in settings.mode or settings.compile_only or jax.process_index():
+    if "train" not in settings.mode or jax.process_index():
         return contextlib.nullcontext()
     return owned(pathlib.Path(settings.model_dir), job_id)
 
@@ -446,10 +451,12 @@ def evaluate(
 @contextlib.contextmanager
 def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
     """Build a run for a caller in Python, whose JAX may have started."""
-    _make_data_ahead(experiment.cfg)
+    cfg = experiment.cfg
+    named = {"train_input": cfg.train_input, "eval_input": cfg.eval_input}
+    _make_data_ahead(cfg.runconfig, {name: part for name, part in named.items() if part})
     with contextlib.suppress(RuntimeError):  # then its devices are what there is
-        _prepare(experiment.cfg)
-    with _owned(experiment.cfg), _built(experiment) as job, _logged(job) as folder:
+        _prepare(cfg)
+    with _owned(cfg), _built(experiment) as job, _logged(job) as folder:
         yield job, folder
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from wafer.compiler.decode.costs import attention_cycles, gemv_cycles, norm_cycles
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
-from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.library.kernels import FMACS_LOOP
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -95,7 +95,7 @@ def _up(n: int, parts: Array) -> Array:
 def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
     """Return the cycles of ``C[m, n] += A[m, k] B[k, n]`` inside a PE: the better of two loops.
 
-    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.library.dense.tile_matmul_cycles`.
+    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.library.kernels.tile_matmul_cycles`.
 
     Args:
         m: rows, [choices]; the vector of one loop.

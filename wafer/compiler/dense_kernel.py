@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.library.kernels import FMACS_LOOP
 from wafer.fabric.program.ops import mem, steps_of
 from wafer.fabric.training.layers import arrays, schedule
 from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops

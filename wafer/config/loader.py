@@ -26,6 +26,7 @@ from wafer.yamlfile import Lines, read_yaml
 __all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config"]
 
 _Keys = tuple[str | int, ...]  # path of a section or key
+_OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
 
@@ -90,8 +91,19 @@ def load(
     return _parse_file(path, raw, lines, overrides)
 
 
-def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> list[RunConfig]:
+def load_all(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    on_inputs: _OnInputs | None = None,
+) -> list[RunConfig]:
     """Read and check a params YAML whose ``trainer`` may be a list; see ``load``.
+
+    Args:
+        path: the file.
+        overrides: the same.
+        on_inputs: called with ``runconfig`` and the input sections, by name, of the first trainer
+            where they are sound by themselves: before jax is imported, which checking a model
+            takes. The file may yet be refused.
 
     Returns:
         A configuration for each trainer, in the order in which they run.
@@ -101,7 +113,7 @@ def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> li
     """
     raw, lines = read_yaml(path)
     if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
-        return [_parse_file(path, raw, lines, overrides)]
+        return [_parse_file(path, raw, lines, overrides, on_inputs)]
     trainers = trainers_of(raw["trainer"])
     if not trainers:
         raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
@@ -109,7 +121,8 @@ def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> li
     for number, trainer in enumerate(trainers, 1):
         where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
         own = _lines_of(lines, number - 1)
-        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides))
+        begin = on_inputs if number == 1 else None
+        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides, begin))
     return out
 
 
@@ -124,11 +137,15 @@ def _lines_of(lines: Lines, index: int) -> Lines:
 
 
 def _parse_file(
-    where: str | Path, raw: Any, lines: Lines, overrides: Mapping[str, Any] | None
+    where: str | Path,
+    raw: Any,
+    lines: Lines,
+    overrides: Mapping[str, Any] | None,
+    on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
-        return parse_config(raw, flags, defaults=_cluster_defaults())
+        return parse_config(raw, flags, defaults=_cluster_defaults(), on_inputs=on_inputs)
     except ConfigError as err:
         problems = [_with_origin(p, lines, flags) for p in err.problems]
         raise ConfigError(problems, str(where)) from None
@@ -139,8 +156,9 @@ def parse_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     defaults: Mapping[str, Any] | None = None,
+    on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
-    """Check a configuration given as a mapping; see ``load``.
+    """Check a configuration given as a mapping; see ``load`` and ``load_all``.
 
     Raises:
         ConfigError: everything that is wrong with it.
@@ -150,6 +168,8 @@ def parse_config(
     origins: dict[_Keys, _Keys] = {}
     if "trainer" in raw:
         raw, origins = _of_trainer(raw, overrides or {})
+    if on_inputs:
+        _begin(raw, overrides or {}, defaults or {}, on_inputs)
     raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
@@ -181,6 +201,26 @@ def parse_config(
         return parse(RunConfig, parsed)
     except SectionError as err:
         raise ConfigError(err.problems) from None
+
+
+def _begin(
+    raw: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    on_inputs: _OnInputs,
+) -> None:
+    """Hand over the sections of data; what is wrong with them is reported with the whole file."""
+    names = [name for name in ("train_input", "eval_input") if raw.get(name) is not None]
+    alone = {key: raw[key] for key in ("release", "runconfig", *names) if key in raw}
+    sections, _, problems, _, _ = translate(alone)
+    run = _run(sections.get("runconfig"), flags, defaults, problems)
+    if run is None or problems:
+        return
+    try:
+        inputs = {name: parse_input(sections[name], run.num_csx) for name in names}
+    except ValueError:
+        return
+    on_inputs(run, inputs)
 
 
 def _of_trainer(

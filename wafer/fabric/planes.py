@@ -15,9 +15,8 @@ import numpy as np
 
 from vsl.native.library import Library
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.codes import TORN, Port, switch_register
 from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
-from wafer.fabric.program.tables import Program
+from wafer.fabric.program.tables import NO_SWITCH, TORN, Port, Program
 from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
 
@@ -38,25 +37,20 @@ def _refuse(program: Program) -> None:
     colors, tasks = program.colors.values(), program.tasks
     ops = [op for ops in program.code for op in ops]
     begins = sum((task.active & (task.entry >= 0) for task in tasks), np.int32(0))
-    reasons = [
-        (
-            any((color.switch & 0xFFF != switch_register([])).any() for color in colors),
-            "switch positions",
-        ),
-        (
-            any((color.color & TORN).any() for color in colors) or any(op.position for op in ops),
-            "teardown",
-        ),
-        (any(color.swaps.any() for color in colors), "color swap"),
-        (any(color.filters.any() for color in colors), "filters"),
-        (any(isinstance(op.dst, FabOut) and op.dst.control for op in ops), "control wavelets"),
-        (any(op.thread is not None for op in ops), "microthreads"),
-        (any(task.kind != "local" for task in tasks), "data or control tasks"),
-        (any(op.on_done for op in ops), "task activation"),
-        (any(task.blocked.any() for task in tasks), "blocked tasks"),
-        (np.max(begins) > 1, "several active tasks on one PE"),
-    ]
-    unsupported = [what for bad, what in reasons if bad]
+    torn = any((color.color & TORN).any() for color in colors)
+    reasons = {
+        "switch positions": any((color.switch & 0xFFF != NO_SWITCH).any() for color in colors),
+        "teardown": torn or any(op.position for op in ops),
+        "color swap": any(color.swaps.any() for color in colors),
+        "filters": any(color.filters.any() for color in colors),
+        "control wavelets": any(isinstance(op.dst, FabOut) and op.dst.control for op in ops),
+        "microthreads": any(op.thread is not None for op in ops),
+        "data or control tasks": any(task.kind != "local" for task in tasks),
+        "task activation": any(op.on_done for op in ops),
+        "blocked tasks": any(task.blocked.any() for task in tasks),
+        "several active tasks on one PE": np.max(begins) > 1,
+    }
+    unsupported = [what for what, there in reasons.items() if there]
     if unsupported:
         raise FabricError(
             f"the timing plane models static routes and straight code; the program has"

@@ -1,16 +1,16 @@
 """Runs of programs on ``wafer.machine``: values in, and what they leave."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.emit import Emitted, emit
+from wafer.fabric.program.emit import emit
 from wafer.fabric.program.tables import Program
+from wafer.machine import engine
 from wafer.machine.base import Status, WaferMachine
-from wafer.machine.engine import Machine, available, how_to_build
 from wafer.machine.image import Image
 from wafer.machine.tools.chains import by_cause
 from wafer.machine.tools.recording import Recording
@@ -19,48 +19,31 @@ __all__ = [
     "FabricState",
     "check_finished",
     "cycles",
-    "memory_words",
+    "initial_arrays",
     "read",
     "run",
-    "run_many",
     "simulate",
-    "start",
 ]
 
 _SHOWN = 8  # of what waits
 
 
 class FabricState(NamedTuple):
-    """What a run has left.
+    """What a run has left."""
 
-    Attributes:
-        cycle: in which it ended.
-        progress: whether it would go on.
-        fault: what stopped it, '' if nothing did.
-        waiting: what is left to do and what it waits for, likely causes first.
-        mem: [M, H, W] uint32 memory, an element of any type in a word.
-        busy: [H, W] cycles in which CEs worked.
-        end: [H, W] the cycle behind the last of them.
-        links: [5, H, W] words sent W, E, S, N and to the CE.
-    """
-
-    cycle: int
-    progress: bool
-    fault: str
-    waiting: tuple[object, ...]
-    mem: np.ndarray
-    busy: np.ndarray
-    end: np.ndarray
-    links: np.ndarray
+    status: Status  #: how it ended
+    #: name -> [H, W, n] values; where a PE does not have the array, those given
+    arrays: dict[str, np.ndarray]
+    busy: np.ndarray  #: [H, W] cycles in which CEs worked
+    end: np.ndarray  #: [H, W] the cycle behind the last of them
+    links: np.ndarray  #: [5, H, W] words sent W, E, S, N and to the CE
+    machine: WaferMachine  #: that ran it, with its ``cycle``, ``fault``, ``counts`` and ``trace``
 
 
-def _bits(dtype: str) -> np.dtype:
-    """Type of a word's bits."""
-    return np.dtype(f"u{np.dtype(dtype).itemsize}")
-
-
-def memory_words(program: Program, values: Mapping[str, Array] | None) -> np.ndarray:
-    """[M, H, W] uint32: initial memory; arrays without values are 0.
+def initial_arrays(
+    program: Program, values: Mapping[str, ArrayLike] | None
+) -> dict[str, np.ndarray]:
+    """Return every array before a run, [H, W, n]; those without values are 0.
 
     Args:
         program: the program.
@@ -74,123 +57,88 @@ def memory_words(program: Program, values: Mapping[str, Array] | None) -> np.nda
     unknown = [name for name in values if name not in known]
     if unknown:
         raise FabricError(f"no array {unknown[0]!r}; the program declares {known}")
-    height, width = program.height, program.width
-    words = np.zeros((program.words, height, width), np.uint32)
-    for name, first, count, dtype, _ in program.arrays:
-        value = np.asarray(values.get(name, 0))
+    arrays = {}
+    for name, words, dtype, _ in program.arrays:
+        value, shape = np.asarray(values.get(name, 0)), (program.height, program.width, words)
         try:
-            full = np.broadcast_to(value, (height, width, count))
+            arrays[name] = np.array(np.broadcast_to(value, shape), dtype, order="C")
         except ValueError:
             raise FabricError(
-                f"array {name!r}: got shape {value.shape}, expected [{height}, {width}, {count}]"
+                f"array {name!r}: got shape {value.shape}, expected {[*shape]}"
             ) from None
-        bits = full.astype(dtype).view(_bits(dtype))
-        words[first : first + count] = np.moveaxis(bits, -1, 0)
-    return words
+    return arrays
 
 
 def _machine(image: Image, implementation: str, record: Recording | None) -> WaferMachine:
     if implementation not in {"auto", "jax", "native"}:
         raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
-    if implementation != "jax" and available():
-        return Machine(image, record=record)
-    if implementation == "native":
+    if implementation == "native" and not engine.available():
         raise FabricError(
             "the native machine is not built (_native.so is missing or does not load); ask for"
-            f" implementation='jax', or build it: {how_to_build()}"
+            f" implementation='jax', or build it: {engine.how_to_build()}"
         )
-    if record is not None:
-        raise FabricError(f"the JAX machine records nothing; the C++ one does: {how_to_build()}")
+    if implementation != "jax":
+        return engine.machine_for(image, record)
     from wafer.machine.reference.machine import ReferenceMachine  # compiles the whole machine
 
     return ReferenceMachine(image)
 
 
-def _exchange(
-    program: Program, emitted: Emitted, machine: WaferMachine, mem: np.ndarray, *, load: bool
-) -> None:
-    """Copy [M, H, W] words to the PEs, or from them."""
-    for number, group in enumerate(emitted.groups):
-        if not group.size:
+def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: bool) -> None:
+    """Copy [H, W, n] arrays to the PEs, or from them."""
+    for number, program in enumerate(machine.image.programs):
+        pes, size = machine.image.tiles == number, len(program.memory)
+        if not size:
             continue
-        content = None if load else machine.memories(number, group.size)
-        if content is None:
-            content = np.zeros((int(group.pes.sum()), group.size), np.uint8)
-        for name, first, count, dtype, _ in program.arrays:
-            if name not in group.places:
-                continue
-            kind = _bits(dtype)
-            at = group.places[name]
-            own = content[:, at : at + count * kind.itemsize].view(kind)
-            words = slice(first, first + count)
+        content = np.zeros((int(pes.sum()), size), np.uint8)
+        if not load:
+            content = machine.memories(number, size)
+        for name, symbol in program.symbols.items():
+            own = content[:, symbol.address : symbol.address + symbol.bytes]
+            own = own.view(arrays[name].dtype)
             if load:
-                own[:] = mem[words, group.pes].T
+                own[:] = arrays[name][pes]
             else:
-                mem[words, group.pes] = own.T
+                arrays[name][pes] = own
         if load:
-            machine.memories(number, group.size, content)
+            machine.memories(number, size, content)
 
 
 def run(
     program: Program,
-    memory: np.ndarray,
-    max_cycles: int,
+    values: Mapping[str, ArrayLike] | None = None,
+    max_cycles: int = 1_000_000,
     implementation: str = "auto",
     record: Recording | None = None,
-) -> tuple[FabricState, WaferMachine]:
+) -> FabricState:
     """Run a program, without a check of how it ends.
 
     Args:
         program: the program.
-        memory: [M, H, W] uint32.
+        values: array name -> [H, W, n] or [n] initial values, for instance the ``arrays`` that
+            its last run left; others are 0.
         max_cycles: limit.
-        implementation: see :func:`start`.
-        record: what the machine keeps, in its ``trace``; the C++ one can.
-
-    Returns:
-        What the run has left, and the machine.
+        implementation: "native" (C++), "jax", or "auto": native where built.
+        record: what the machine keeps in its ``trace``; the C++ one can.
     """
-    emitted = emit(program)
-    machine = _machine(emitted.image, implementation, record)
-    _exchange(program, emitted, machine, memory, load=True)
+    arrays = initial_arrays(program, values)
+    machine = _machine(emit(program), implementation, record)
+    _exchange(machine, arrays, load=True)
     status = machine.run(max_cycles)
-    mem = np.array(memory)
-    _exchange(program, emitted, machine, mem, load=False)
-    waiting: Sequence[object] = ()
-    if status is not Status.FAULT:
-        waiting = by_cause(emitted.image, machine.waiting())
-    state = FabricState(
-        cycle=machine.cycle,
-        progress=status is Status.LIMIT,
-        fault=f"cycle {machine.cycle}, {machine.fault}" if machine.fault else "",
-        waiting=tuple(waiting),
-        mem=mem,
+    _exchange(machine, arrays, load=False)
+    return FabricState(
+        status=status,
+        arrays=arrays,
         busy=machine.worked[0],
         end=machine.worked[1],
         links=np.moveaxis(machine.links, -1, 0),
+        machine=machine,
     )
-    return state, machine
-
-
-def start(
-    program: Program, memory: Array, max_cycles: int = 1_000_000, implementation: str = "auto"
-) -> FabricState:
-    """Run a program to its end on given memory, for instance what its last run left there.
-
-    Args:
-        program: the program.
-        memory: [M, H, W] uint32.
-        max_cycles: limit.
-        implementation: "native" (C++), "jax", or "auto": native where built.
-    """
-    state, _ = run(program, memory, max_cycles, implementation)
-    check_finished(program, state)
-    return state
 
 
 def simulate(
     program: Program,
-    values: Mapping[str, Array] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
     max_cycles: int = 1_000_000,
     implementation: str = "auto",
 ) -> FabricState:
@@ -198,29 +146,13 @@ def simulate(
 
     Args:
         program: the program.
-        values: array name -> [H, W, n] or [n] initial values; others are 0.
+        values: as of :func:`run`.
         max_cycles: limit.
-        implementation: see :func:`start`.
+        implementation: as of :func:`run`.
     """
-    return start(program, memory_words(program, values), max_cycles, implementation)
-
-
-def run_many(
-    programs: Sequence[Program],
-    values: Sequence[Mapping[str, Array] | None],
-    max_cycles: int = 10_000,
-    implementation: str = "auto",
-) -> list[FabricState]:
-    """Run several programs one by one, without a check of how each ends.
-
-    Args:
-        programs: of any grids, colors, tasks and arrays.
-        values: initial arrays of each program.
-        max_cycles: limit for every one of them.
-        implementation: see :func:`start`.
-    """
-    pairs = zip(programs, values, strict=True)
-    return [run(p, memory_words(p, v), max_cycles, implementation)[0] for p, v in pairs]
+    state = run(program, values, max_cycles, implementation)
+    check_finished(state)
+    return state
 
 
 def cycles(state: FabricState) -> Any:
@@ -230,29 +162,24 @@ def cycles(state: FabricState) -> Any:
 
 def read(program: Program, state: FabricState, name: str) -> np.ndarray:
     """[H, W, n] an array's values in its own type."""
-    for array, first, count, dtype, _ in program.arrays:
-        if array == name:
-            words = np.moveaxis(state.mem[first : first + count], 0, -1)
-            return np.ascontiguousarray(words.astype(_bits(dtype))).view(dtype)
-    raise FabricError(f"no array {name!r}; declared: {[a.name for a in program.arrays]}")
+    if name not in state.arrays:
+        raise FabricError(f"no array {name!r}; declared: {[a.name for a in program.arrays]}")
+    return state.arrays[name]
 
 
-def check_finished(program: Program, state: FabricState) -> None:
+def check_finished(state: FabricState) -> None:
     """Raise unless the run ended with every task done and every wavelet consumed.
-
-    Args:
-        program: that ran.
-        state: that it left.
 
     Raises:
         FaultError: naming PE, color and cycle.
         DeadlockError: naming what waits and for what, likely causes first.
     """
-    del program
-    if state.fault:
-        raise FaultError(state.fault)
-    if state.waiting:
-        verb = "still running" if state.progress else "deadlock: nothing can move"
-        lines = [f"cycle {state.cycle}: {verb}", *map(str, state.waiting[:_SHOWN])]
-        more = [f"and {len(state.waiting) - _SHOWN} more"] if len(state.waiting) > _SHOWN else []
+    machine = state.machine
+    if state.status is Status.FAULT:
+        raise FaultError(f"cycle {machine.cycle}, {machine.fault}")
+    if waiting := by_cause(machine.image, machine.waiting()):
+        running = state.status is Status.LIMIT
+        verb = "still running" if running else "deadlock: nothing can move"
+        lines = [f"cycle {machine.cycle}: {verb}", *map(str, waiting[:_SHOWN])]
+        more = [f"and {len(waiting) - _SHOWN} more"] if len(waiting) > _SHOWN else []
         raise DeadlockError("\n  ".join(lines + more))

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from wafer.energy import Counts
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
-from wafer.fabric.simulator import FabricState, memory_words, run
+from wafer.fabric.simulator import FabricState, run
 from wafer.machine.tools import trace as drawing
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
@@ -20,7 +19,6 @@ from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, pro
 __all__ = [
     "Trace",
     "chrome_trace",
-    "counts",
     "filmstrip",
     "gif",
     "heat_map",
@@ -36,7 +34,7 @@ _LINKS = ("west", "east", "south", "north", "ramp")
 
 def record(
     program: Program,
-    values: Mapping[str, Array] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
     cycles: int = 1_000_000,
     **options: Any,
 ) -> tuple[FabricState, Trace]:
@@ -52,12 +50,11 @@ def record(
         The state then, and the recording.
 
     Raises:
-        FabricError: the C++ machine is not built.
+        CompileError: the C++ machine is not built.
     """
-    memory = memory_words(program, values)
-    state, machine = run(program, memory, cycles, record=Recording(**options))
-    texts = {(file, 0): text for file, text in enumerate(machine.trace.files)}
-    return state, machine.trace._replace(texts=texts)
+    state = run(program, values, cycles, record=Recording(**options))
+    trace = state.machine.trace
+    return state, trace._replace(texts={(k, 0): text for k, text in enumerate(trace.files)})
 
 
 def utilisation(state: FabricState) -> dict[str, np.ndarray]:
@@ -65,14 +62,6 @@ def utilisation(state: FabricState) -> dict[str, np.ndarray]:
     total = max(1, int(state.end.max()))
     links = {name: np.asarray(state.links[i]) / total for i, name in enumerate(_LINKS)}
     return {"ce": np.asarray(state.busy) / total} | links
-
-
-def counts(state: FabricState) -> Counts:
-    """What a run's state has counted, for ``wafer.energy``: hops, and nothing else.
-
-    A state knows in how many cycles the CEs did a step, not of which operation.
-    """
-    return Counts(hops=int(np.asarray(state.links[:4]).sum(dtype=np.int64)))
 
 
 def heat_map(seen: Trace | FabricState, what: str = "ce", path: str | None = None):  # noqa: ANN201

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from wafer.errors import CompileError
-from wafer.machine.image import Image
+from wafer.machine.image import PAD, Image
 from wafer.machine.library import how_to_build
+from wafer.machine.tools.reports import fault_message
 
 __all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
 
@@ -74,6 +75,7 @@ class WaferMachine(abc.ABC):
     def __init__(self, image: Image) -> None:
         self.image = image
         self._height, self._width = image.tiles.shape
+        self._calls = list[tuple[Rectangle, str]]()
 
     def _cell(self, x: int, y: int) -> int:
         if not (0 <= x < self._width and 0 <= y < self._height):
@@ -88,9 +90,14 @@ class WaferMachine(abc.ABC):
         """Cycles that have passed."""
 
     @property
-    @abc.abstractmethod
     def fault(self) -> str:
         """What ended the last run with ``Status.FAULT``; '' if nothing did."""
+        numbers = self._fault()
+        return fault_message(self.image, numbers) if numbers[0] else ""
+
+    @abc.abstractmethod
+    def _fault(self) -> Sequence[int]:
+        """Kind, 0 for none, cell, task, its id, instruction, detail."""
 
     @abc.abstractmethod
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
@@ -116,6 +123,11 @@ class WaferMachine(abc.ABC):
                 raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
             if problem := self._call(cell, entries[function], arguments):
                 raise CompileError(f"{function!r} on PE ({x}, {y}) {problem}")
+        self._calls.append((rectangle, function))
+
+    def _called(self, x: int, y: int) -> list[str]:
+        """What the host has called on a PE."""
+        return [function for rectangle, function in self._calls if rectangle.has(x, y)]
 
     @abc.abstractmethod
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
@@ -134,9 +146,7 @@ class WaferMachine(abc.ABC):
         Raises:
             CompileError: outside of it; the 64 bytes behind it read as zero.
         """
-        out = np.zeros(bytes, np.uint8)
-        self._copy(x, y, address, out, write=False)
-        return out
+        return self._part(x, y, address, bytes, PAD).copy()
 
     def write(self, x: int, y: int, address: int, data: np.ndarray) -> None:
         """Write an array's bytes to a PE's memory.
@@ -144,18 +154,23 @@ class WaferMachine(abc.ABC):
         Raises:
             CompileError: outside of it.
         """
-        self._copy(x, y, address, np.ascontiguousarray(data), write=True)
+        content = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._part(x, y, address, len(content))[:] = content
 
-    def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
-        if not self._transfer(self._cell(x, y), address, data, write=write):
+    def _part(self, x: int, y: int, address: int, count: int, behind: int = 0) -> np.ndarray:
+        """A view of a PE's memory, and of some bytes behind it."""
+        cell, tile = self._cell(x, y), self.image.tiles[y, x]
+        size = len(self.image.programs[tile].memory) + behind if tile >= 0 else 0
+        if not 0 <= address <= address + count <= size:
             raise CompileError(
-                f"PE ({x}, {y}): bytes {address} to {address + data.nbytes} are outside of what its"
+                f"PE ({x}, {y}): bytes {address} to {address + count} are outside of what its"
                 " program declares"
             )
+        return self._memory(cell, address + count)[address:]
 
     @abc.abstractmethod
-    def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
-        """Copy a PE's bytes into a contiguous array, or from it; whether they are all there."""
+    def _memory(self, cell: int, count: int) -> np.ndarray:
+        """A view of the first bytes of a PE with a program."""
 
     def memories(self, program: int, count: int, content: np.ndarray | None = None) -> np.ndarray:
         """Read the first bytes of all PEs with a program, row by row; write them first if given.
@@ -174,25 +189,32 @@ class WaferMachine(abc.ABC):
         declared = len(self.image.programs[program].memory)
         if count > declared:
             raise CompileError(f"program {program} declares {declared} bytes, fewer than {count}")
-        out = np.zeros((int((self.image.tiles == program).sum()), count), np.uint8)
+        cells = np.flatnonzero(self.image.tiles == program).tolist()
+        out = np.zeros((len(cells), count), np.uint8)
         if content is not None:
             out[:] = content
-        self._exchange(program, out, write=content is not None)
+        for row, cell in zip(out, cells, strict=True):
+            memory = self._memory(cell, count)
+            if content is None:
+                row[:] = memory
+            else:
+                memory[:] = row
         return out
 
-    @abc.abstractmethod
-    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
-        """Copy [PEs, count] uint8 from the PEs with a program, or to them."""
-
     @property
-    @abc.abstractmethod
     def links(self) -> np.ndarray:
         """[H, W, 5] uint32: wavelets that left each router to the W, E, S, N and down the ramp."""
+        return self._counters()[0]
 
     @property
-    @abc.abstractmethod
     def worked(self) -> tuple[np.ndarray, np.ndarray]:
         """[H, W] int64 cycles in which CEs have worked, and the cycle behind the last of them."""
+        worked = self._counters()[1]
+        return worked[..., 0], worked[..., 1]
+
+    @abc.abstractmethod
+    def _counters(self) -> tuple[np.ndarray, np.ndarray]:
+        """[H, W, 5] ``links``; [H, W, 2] ``worked``."""
 
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
         """Queue uint32 words that the host sends to a PE on a stream's color.

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from wafer.machine.arch import PORTS
 from wafer.machine.base import Print, Rectangle, Status, WaferMachine
 from wafer.machine.codes import Op
 from wafer.machine.image import Image, Program
-from wafer.machine.library import available, how_to_build, machine_library
+from wafer.machine.library import available, call, how_to_build
 from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
 from wafer.machine.tools.recording import Recording, Trace, events_of, settings_of, trace_of
-from wafer.machine.tools.reports import Waiting, fault_message, waiting_for
+from wafer.machine.tools.reports import Waiting, waiting_for
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 
@@ -48,54 +48,51 @@ class Machine(WaferMachine):
         *,
         check_bounds: bool = False,
     ) -> None:
-        setup = lay_out(image)  # checks the image
+        tables = lay_out(image, check_bounds=check_bounds)  # checks the image
         super().__init__(image)
         # A thread for few PEs waits more than it works.
         suits = max(1, min(self._height, self._height * self._width // 64))
         self._threads = threads or min(os.cpu_count() or 1, suits)
-        self._library = machine_library()
-        self._machine = self._library.csl_create(setup.ctypes.data, len(setup))
+        self._recorded = np.zeros(0, np.int64) if record is None else settings_of(record, image)
+        tables.append(self._recorded)
+        places = np.array([(table.ctypes.data, table.nbytes) for table in tables], np.int64)
+        self._machine = call("create", places)
         if not self._machine:
-            raise CompileError("the image does not fit into memory, or its tables do not fit it")
-        self._end = weakref.finalize(self, self._library.csl_destroy, self._machine)
-        self._calls: list[tuple[Rectangle, str]] = []
-        self._recorded = None if record is None else settings_of(record, image)
-        if self._recorded is not None:
-            self._c("record", self._recorded)
-        for number, program in enumerate(image.programs if check_bounds else ()):
-            spans = [(s.address, s.address + s.bytes) for s in program.symbols.values()]
-            rows = np.array(spans, np.int32).reshape(-1, 2)
-            self._c("check_bounds", number, rows, len(rows))
+            raise CompileError("the image does not fit into memory")
+        self._end = weakref.finalize(self, call, "destroy", self._machine)
+        self._memories = np.zeros(image.tiles.size, np.int64)
+        self._c("memories", self._memories)
 
-    def _c(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the library; arrays go by their address."""
-        at = (one.ctypes.data if isinstance(one, np.ndarray) else one for one in arguments)
-        return getattr(self._library, f"csl_{name}")(self._machine, *at)
+    def _c(self, name: str, *arguments: Any) -> int:
+        return call(name, self._machine, *arguments)
+
+    def _numbers(self) -> list[int]:
+        """As ``csl_numbers`` lists them."""
+        out = np.zeros(11, np.int64)
+        self._c("numbers", out)
+        return out.tolist()
 
     @property
     def cycle(self) -> int:
-        return self._c("cycle")
+        return self._numbers()[0]
 
     def run(self, most_cycles: int = 1_000_000_000) -> Status:
         return Status(self._c("run", most_cycles, self._threads))
 
-    @property
-    def fault(self) -> str:
-        numbers = np.zeros(6, np.int64)
-        self._c("fault", numbers)
-        return fault_message(self.image, numbers.tolist()) if numbers[0] else ""
+    def _fault(self) -> list[int]:
+        return self._numbers()[5:]
 
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
         if self._c("launch", cell, entry, arguments, len(arguments)):
             return ""
         return f"was given {len(arguments)} arguments, more than it has registers for"
 
-    def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
-        super().launch(rectangle, function, words)
-        self._calls.append((rectangle, function))
-
     def _has_command(self, cell: int) -> bool:
-        return self._c("has_command", cell)
+        return bool(self._c("has_command", cell))
+
+    def _memory(self, cell: int, count: int) -> np.ndarray:
+        content = (ctypes.c_uint8 * count).from_address(int(self._memories[cell]))
+        return np.ctypeslib.as_array(content)
 
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
@@ -106,12 +103,12 @@ class Machine(WaferMachine):
             self._refuse_port(color, port)
 
     def open(self, color: int, port: tuple[int, int, str]) -> None:
-        if not self._c("open", *self._port(color, port)):
+        if self._c("left", *self._port(color, port), 0, 0) < 0:
             self._refuse_port(color, port)
 
     def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
         where = self._port(color, port)
-        out = np.zeros(self._c("left", *where, None, 0), np.uint32)
+        out = np.zeros(max(0, self._c("left", *where, 0, 0)), np.uint32)
         self._c("left", *where, out, len(out))
         return out
 
@@ -119,24 +116,16 @@ class Machine(WaferMachine):
         x, y, side = port
         return self._cell(x, y), color, PORTS.index(side)
 
-    def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
-        copied = 0 <= address < 1 << 32
-        return copied and bool(self._c("copy", cell, address, data.nbytes, data, int(write)))
-
-    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
-        self._c("memories", program, content.shape[1], content, int(write))
-
-    @property
-    def worked(self) -> tuple[np.ndarray, np.ndarray]:
-        numbers = np.zeros((self._height, self._width, 2), np.int64)
-        self._c("worked", numbers)
-        return numbers[..., 0], numbers[..., 1]
+    def _counters(self) -> tuple[np.ndarray, np.ndarray]:
+        shape = self._height, self._width
+        links, worked = np.zeros((*shape, 5), np.uint32), np.zeros((*shape, 2), np.int64)
+        self._c("counters", links, worked)
+        return links, worked
 
     def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
         super().inject(color, x, y, words)
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
-        cell = self._cell(x, y)
-        self._c("inject", cell, color, words, len(words))
+        self._c("inject", self._cell(x, y), color, words, len(words))
 
     def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
         cell = self._cell(x, y)
@@ -146,21 +135,17 @@ class Machine(WaferMachine):
         return out
 
     def collectable(self, color: int, x: int, y: int) -> int:
-        return self._c("collect", self._cell(x, y), color, None, 0)
+        return self._c("collect", self._cell(x, y), color, 0, 0)
 
     def waiting(self) -> list[Waiting]:
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
         count = self._c("waiting", rows, len(rows))
         return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
 
-    def _called(self, x: int, y: int) -> list[str]:
-        """What the host has called on a PE."""
-        return [function for rectangle, function in self._calls if rectangle.has(x, y)]
-
     @property
     def prints(self) -> list[Print]:
         out, numbers = list[Print](), np.zeros(3, np.int64)
-        for k in range(self._c("prints")):
+        for k in range(self._numbers()[1]):
             text = self._c("print", k, numbers)
             cycle, cell, length = numbers.tolist()
             y, x = divmod(cell, self._width)
@@ -201,24 +186,16 @@ class Machine(WaferMachine):
 
     @property
     def trace(self) -> Trace:
-        if self._recorded is None:
+        if not len(self._recorded):
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"
             )
-        numbers = np.zeros(3, np.int64)
-        self._c("recorded", numbers)
-        count, every, full = numbers.tolist()
+        cycle, _, count, every, full = self._numbers()[:5]
         width, height, windows = self._recorded[[2, 3, 7]].tolist()
         events, links = events_of(count), np.zeros((windows, height, width, 5), np.uint32)
         self._c("recording", events, links)
-        now = {"every": every, "cycle": self.cycle, "full": full}
+        now = {"every": every, "cycle": cycle, "full": full}
         return trace_of(self.image, self._recorded, events, links, **now)
-
-    @property
-    def links(self) -> np.ndarray:
-        count = self._height * self._width * 5
-        at = ctypes.cast(self._c("links"), ctypes.POINTER(ctypes.c_uint32))
-        return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()
 
 
 def machine_for(

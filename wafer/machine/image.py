@@ -14,6 +14,7 @@ __all__ = [
     "COLUMNS",
     "ENTRIES",
     "NO_COLOR",
+    "PAD",
     "Export",
     "HostPort",
     "Image",
@@ -24,6 +25,7 @@ __all__ = [
 
 _HARDWARE = ARCHITECTURES["wse2"]  # as many of each in WSE-3
 COLORS, NO_COLOR = _HARDWARE.colors, -1  # colors with routes; none of them
+PAD = 64  # bytes behind a program's memory that read as zero
 # A program's tables of first instructions by id -> how many ids there are.
 ENTRIES = {
     "local_tasks": _HARDWARE.local_tasks,

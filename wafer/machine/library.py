@@ -4,35 +4,9 @@ import ctypes
 import functools
 from typing import Any
 
-__all__ = ["available", "how_to_build", "machine_library"]
+import numpy as np
 
-_I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-_FUNCTIONS = {
-    "csl_create": ([_AT, _I64], _AT),
-    "csl_destroy": ([_AT], None),
-    "csl_cycle": ([_AT], _I64),
-    "csl_run": ([_AT, _I64, _I32], _I32),
-    "csl_launch": ([_AT, _I32, _I32, _AT, _I32], _I32),
-    "csl_has_command": ([_AT, _I32], _I32),
-    "csl_copy": ([_AT, _I32, _I64, _I64, _AT, _I32], _I32),
-    "csl_memories": ([_AT, _I32, _I64, _AT, _I32], _I32),
-    "csl_worked": ([_AT, _AT], None),
-    "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
-    "csl_collect": ([_AT, _I32, _I32, _AT, _I64], _I64),
-    "csl_enter": ([_AT, _I32, _I32, _I32, _AT, _AT, _I64], _I32),
-    "csl_open": ([_AT, _I32, _I32, _I32], _I32),
-    "csl_left": ([_AT, _I32, _I32, _I32, _AT, _I64], _I64),
-    "csl_check_bounds": ([_AT, _I32, _AT, _I64], None),
-    "csl_fault": ([_AT, _AT], None),
-    "csl_waiting": ([_AT, _AT, _I64], _I64),
-    "csl_prints": ([_AT], _I64),
-    "csl_print": ([_AT, _I64, _AT], _AT),
-    "csl_links": ([_AT], _AT),
-    "csl_work": ([_AT, _I32, _AT], None),
-    "csl_record": ([_AT, _AT], None),
-    "csl_recorded": ([_AT, _AT], None),
-    "csl_recording": ([_AT, _AT, _AT], None),
-}
+__all__ = ["available", "call", "how_to_build"]
 
 
 @functools.cache
@@ -60,10 +34,13 @@ def how_to_build() -> str:
     return command()
 
 
-def machine_library() -> ctypes.CDLL:
-    """Load the machine and declare its functions."""
-    library = _native().loaded()
-    for name, (arguments, result) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, result
-    return library
+def call(name: str, *arguments: Any) -> int:
+    """Call a function of ``native/machine.cc``: all is numbers of 64 bits, arrays their addresses.
+
+    Raises:
+        RuntimeError: the library is not built.
+    """
+    function = getattr(_native().loaded(), f"csl_{name}")
+    function.restype = ctypes.c_int64
+    numbers = (one.ctypes.data if isinstance(one, np.ndarray) else int(one) for one in arguments)
+    return function(*map(ctypes.c_int64, numbers))

@@ -1,7 +1,11 @@
-"""Lays an image out as the C++ machine reads it: one stream of int32, and nothing unchecked in it.
+"""Lays an image out as the C++ machine reads it: tables, and nothing unchecked in them.
 
-``native/program.h`` and ``native/machine.cc`` read it in the same order.
+``native/program.h`` and ``native/machine.cc`` read them in the same order.
 """
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +17,13 @@ from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["colors_of", "costs_of", "element_bytes", "filters_of", "lay_out"]
+__all__ = ["colors_of", "costs_of", "element_bytes", "entries_of", "filters_of", "lay_out"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
 
 def element_bytes() -> np.ndarray:
-    """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar: `widths_of` in C++."""
+    """[DsdOps, 4] bytes of an element of dest, src0, src1, scalar."""
     out = np.full((len(DsdOp), 4), 2, np.int32)
     singles = "FADDS FSUBS FMULS FMAXS FMACS FMOVS MOV32 FNEGS FABSS FNORMS DFILT"
     singles += " ADD32 SUB32 MUL32 MAC32 MAX32"
@@ -31,41 +35,33 @@ def element_bytes() -> np.ndarray:
     return out
 
 
-def _flat(values: object) -> np.ndarray:
-    return np.asarray(values, np.int32).reshape(-1)
+def _joined(parts: Iterable[Any]) -> np.ndarray:
+    """Numbers of 32 bits, one after another."""
+    return np.concatenate([np.reshape(part, -1) for part in parts]).astype(np.int32)
 
 
-def _rows(table: np.ndarray) -> list[np.ndarray]:
-    """A count and the rows."""
-    return [_flat(len(table)), _flat(table)]
+def entries_of(program: Program) -> dict[str, np.ndarray]:
+    """Return what a program has one of, by the names of ``Entries`` in native/program.h."""
+    out = {"queues": np.full((16, len(COLUMNS["queues"])), -1)}
+    out |= {name: np.full(size, -1) for name, size in ENTRIES.items()}
+    for name, values in out.items():
+        known = program.tables[name] if name == "queues" else getattr(program, name)
+        values[: len(known)] = known
+    for name in ("blocked", "start", "active", "high", "frame"):
+        out[name] = np.asarray(getattr(program, name), np.int64)
+    return out | {"slack": np.array(registers_beyond(program))}
 
 
-def _bytes(memory: np.ndarray) -> list[np.ndarray]:
-    padded = np.zeros(-(-len(memory) // 4) * 4, np.uint8)
-    padded[: len(memory)] = memory
-    return [_flat(len(memory)), padded.view(np.int32)]
-
-
-def _program(program: Program, arch: str) -> list[np.ndarray]:
-    slack = registers_beyond(program)
-    code = np.array(program.code)
+def _program(program: Program, arch: str, *, check_bounds: bool) -> list[np.ndarray]:
+    code = np.array(program.code, np.int32)
     code[:, 0] |= instruction_cycles(program, ARCHS[arch]) << 8
-    queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
-    queues[: len(program.tables["queues"])] = program.tables["queues"]
-    entries = [np.full(size, -1, np.int32) for size in ENTRIES.values()]
-    for values, name in zip(entries, ENTRIES, strict=True):
-        values[: len(getattr(program, name))] = getattr(program, name)
-    return [
-        *_rows(code),
-        *_bytes(program.memory),
-        *(part for name in _TABLES for part in _rows(program.tables[name])),
-        _flat(queues),
-        *entries,
-        _flat(program.blocked),
-        _flat([program.start]),
-        _flat(np.array([program.active, program.high], np.uint32).view(np.int32)),
-        _flat([program.frame, slack]),
-    ]
+    variables = program.symbols.values() if check_bounds else ()
+    spans = [(symbol.address, symbol.address + symbol.bytes) for symbol in variables]
+    operations = program.tables["operations"]
+    wide = np.hstack([operations, element_bytes()[operations[:, 0]]])
+    tables = program.tables | {"operations": wide, "variables": np.array(spans)}
+    rows = [tables[name].astype(np.int32) for name in ("variables", *_TABLES)]
+    return [_joined(entries_of(program).values()), code, program.memory, *rows]
 
 
 def colors_of(image: Image) -> list[int]:
@@ -123,8 +119,12 @@ def filters_of(image: Image, colors: list[int]) -> tuple[np.ndarray, np.ndarray]
     return kinds, which
 
 
-def lay_out(image: Image) -> np.ndarray:
-    """The stream.
+def lay_out(image: Image, *, check_bounds: bool = False) -> list[np.ndarray]:
+    """Return the tables, of numbers of 32 bits and bytes.
+
+    Args:
+        image: compiled.
+        check_bounds: whether operations may not leave their programs' variables.
 
     Raises:
         CompileError: no such architecture, or code that cannot be run.
@@ -137,15 +137,15 @@ def lay_out(image: Image) -> np.ndarray:
     cells, slots = np.nonzero(which >= 0)
     words = lambda table: np.asarray(table)[..., colors].astype(np.uint32) & 0xFFFF
     registers = words(image.colors) | words(image.switches) << 16
-    parts = [
-        _flat([*image.tiles.shape, image.edges]),
-        *map(_flat, costs_of(image).values()),
-        *_rows(np.array(colors)),
-        *_rows(kinds),
-        _flat(len(image.programs)),
-        *(part for program in image.programs for part in _program(program, image.arch)),
-        *_rows(image.tiles.reshape(-1)),
-        registers.view(np.int32).reshape(-1),
-        *_rows(np.stack([cells, slots, which[cells, slots]], axis=1)),
+    programs = [_program(p, image.arch, check_bounds=check_bounds) for p in image.programs]
+    tables = [
+        _joined([*image.tiles.shape, image.edges, len(programs)]),
+        _joined(costs_of(image).values()),
+        np.array(colors, np.int32),
+        kinds.astype(np.int32),
+        *itertools.chain(*programs),
+        image.tiles.astype(np.int32),
+        registers,
+        np.stack([cells, slots, which[cells, slots]], axis=1).astype(np.int32),
     ]
-    return np.ascontiguousarray(np.concatenate(parts))
+    return [np.ascontiguousarray(table) for table in tables]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree as Tree
 
+from models.once import computed_once
 from models.paths import map_named
 from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own
@@ -52,7 +53,8 @@ class _Tagged(NamedTuple):
     tags: tuple[tuple[str, ...], ...]
 
     def at(self, t: Array) -> Float[Array, " G"]:
-        return jnp.stack([value(t) for value in self.values])
+        compute = lambda t: jnp.stack([value(t) for value in self.values])
+        return computed_once(compute, t)  # not in the update of each parameter
 
 
 def _tagged(entries: tuple[Schedule, ...], key: str) -> _Tagged:

@@ -12,8 +12,8 @@ from wafer.compiler.graph import Kernel, Product
 from wafer.fabric import cycles, simulate
 from wafer.fabric.library import gemv, streamed_sparse_layer, summa
 from wafer.fabric.library.collectives import start_clock
-from wafer.fabric.library.dense import tile_matmul_cycles
 from wafer.fabric.library.kernel_programs import gemv_program
+from wafer.fabric.library.kernels import tile_matmul_cycles
 from wafer.spec import WSE2
 
 

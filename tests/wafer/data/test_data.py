@@ -18,7 +18,7 @@ from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text.functions import load_corpus, yardsticks
-from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes, train_bpe
+from wafer.data.text.tokenizer import END_OF_TEXT, encode_words, token_bytes, train_bpe
 from wafer.errors import DataError
 
 DOCUMENTS = [[5, 6, 7, 0], [8, 0], [9, 10, 0], [11, 12, 13, 14, 0]]
@@ -87,6 +87,31 @@ def test_token_bytes_sum_to_the_text(source_tree):
         assert sizes[ids].sum() == len(text.encode())
         assert tokenizer.decode(ids) == text
     assert sizes[tokenizer.token_to_id(END_OF_TEXT)] == 1
+
+
+def test_words_encoded_once_are_the_tokenizers_own_tokens():
+    rng = np.random.default_rng(0)
+    parts = [*map(chr, range(128)), "'ll", "'re", "'", "  ", "\n    ", " def", "x1", "é", "\u2003"]
+    texts = ["".join(rng.choice(parts, 40)) for _ in range(400)]
+    texts += ["", " ", "\x1c\x1d \x85", END_OF_TEXT, f"a{END_OF_TEXT} b", "it's\n\n  I'LL 'lla"]
+    tokenizer = train_bpe(texts[:200], 500)
+    own = encode_words(tokenizer, texts)
+    theirs = tokenizer.encode_batch(texts, add_special_tokens=False)
+    assert own == [e.ids for e in theirs]
+
+
+def test_corpus_takes_functions_of_every_block(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "if a:\n    def f0(): 0\nelse:\n    async def f1(): 0\n"
+        "try:\n    def f2(): 0\nexcept E:\n    def f3(): 0\n"
+        "else:\n    def f4(): 0\nfinally:\n    def f5(): 0\n"
+        "match a:\n    case 1:\n        def f6(): 0\n"
+        "with a:\n    for b in c:\n        while d:\n            class C:\n"
+        "                def f7(self): lambda: 0\n"
+    )
+    corpus = load_corpus(tmp_path)
+    names = sorted(text.partition("(")[0].split()[-1] for text in corpus.train + corpus.held_out)
+    assert names == [f"f{number}" for number in range(8)]
 
 
 def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, source_tree):

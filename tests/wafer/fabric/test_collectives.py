@@ -27,9 +27,7 @@ def runs():
     for name, (_, _, x) in CASES.items():
         values.append({"own": x} if name == "gather" else {"x": x})
     programs = [program for program, _, _ in CASES.values()]
-    states = fabric.run_many(programs, values, max_cycles=2000)
-    for program, state in zip(programs, states, strict=True):
-        fabric.check_finished(program, state)
+    states = [fabric.simulate(p, v) for p, v in zip(programs, values, strict=True)]
     return dict(zip(CASES, zip(programs, states, strict=True), strict=True))
 
 
@@ -79,8 +77,7 @@ def test_scatter_gather_star_and_quadrant(runs):
 @pytest.mark.slow
 def test_allreduce_on_eight_colors():
     program = lo.allreduce_program(4, 3, 2, 2)
-    (state,) = fabric.run_many([program], [{"x": X[:, :4, :2].sum(0)}])
-    fabric.check_finished(program, state)
+    state = fabric.simulate(program, {"x": X[:, :4, :2].sum(0)})
     values = np.asarray(fabric.read(program, state, "x"))
     np.testing.assert_allclose(
         values, np.broadcast_to(3 * X[:, :4, :2].sum((0, 1)), values.shape), rtol=1e-4

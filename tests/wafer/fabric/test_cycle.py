@@ -10,7 +10,7 @@ from helpers.fabric_rules import CASES, VALUES
 
 from wafer import fabric
 from wafer.energy import Counts
-from wafer.fabric.trace import counts
+from wafer.machine.base import Status
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def runs():
     """Final state of every case."""
     programs = [program for program, _ in CASES.values()]
     values = [VALUES.get(name, v) for name, (_, v) in CASES.items()]
-    states = fabric.run_many(programs, values, max_cycles=400)
+    states = [fabric.run(p, v, 400) for p, v in zip(programs, values, strict=True)]
     return {
         name: (program, state)
         for (name, program), state in zip(zip(CASES, programs, strict=True), states, strict=True)
@@ -27,7 +27,7 @@ def runs():
 
 def get(runs, name, array="a"):
     program, state = runs[name]
-    fabric.check_finished(program, state)
+    fabric.check_finished(state)
     return np.asarray(fabric.read(program, state, array)), int(fabric.cycles(state)), state
 
 
@@ -69,31 +69,38 @@ def test_latency_of_a_hop_and_of_a_multicast(runs):
     np.testing.assert_array_equal(values[0, 1, 16:20], [1, 2, 3, 4])
     np.testing.assert_array_equal(state.links[:, 0, 0], [0, 4, 0, 0, 0])
     np.testing.assert_array_equal(state.links[:, 0, 1], [0, 0, 0, 0, 4])
-    assert counts(state) == Counts(hops=4)
     values, _, state = get(runs, "multicast")
     np.testing.assert_array_equal(state.end[0], [3, 3 + 1 + 5, 3 + 2 + 5, 3 + 3 + 5])
     np.testing.assert_array_equal(values[0, 1:, 16:19], [[1, 2, 3]] * 3)
+
+
+@pytest.mark.native
+def test_counts_of_what_is_done(runs):
+    """Words of 16 bits that are read and written; four wavelets over a link."""
+    assert runs["one_hop"][1].machine.counts == Counts(reads=8, writes=8, hops=4)
+    counts = runs["arithmetic"][1].machine.counts
+    assert counts == Counts(adds32=8, multiplies32=3, reads=30, writes=18)
 
 
 def test_back_pressure_holds_eleven_words(runs):
     _, cycles, _ = get(runs, "back_pressure")
     assert cycles == 30 + 20
     # 2 in the output queue, 2 in the ramp up, 2 + 2 in the routers, 1 down, 2 in the input queue
-    program, stuck = runs["never_received"]
+    _, stuck = runs["never_received"]
     assert int(stuck.busy[0, 0]) == 11
     with pytest.raises(
         fabric.DeadlockError,
         match=r"waits for room in output queue 0 \(fmovs",
     ):
-        fabric.check_finished(program, stuck)
-    assert not bool(stuck.progress)
+        fabric.check_finished(stuck)
+    assert stuck.status is Status.QUIET
 
 
 def test_deadlock_names_the_waiting_pe(runs):
-    program, state = runs["never_sent"]
+    _, state = runs["never_sent"]
     with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\): main .* color 7 \(fmovs"):
-        fabric.check_finished(program, state)
-    assert int(state.cycle) <= 2  # found at once, not after a time-out
+        fabric.check_finished(state)
+    assert state.machine.cycle <= 2  # found at once, not after a time-out
 
 
 def test_colors_share_a_link_word_by_word(runs):
@@ -106,9 +113,9 @@ def test_colors_share_a_link_word_by_word(runs):
 def test_same_cycle_arrival_is_a_fault(runs):
     values, _, _ = get(runs, "merge_apart")
     np.testing.assert_array_equal(values[0, 2, :2], [2, 1])
-    program, state = runs["merge_collides"]
+    _, state = runs["merge_collides"]
     with pytest.raises(fabric.FaultError, match=r"cycle 3, PE \(1, 0\): two .* color 5"):
-        fabric.check_finished(program, state)
+        fabric.check_finished(state)
 
 
 def test_switches_topics_06_and_07(runs):
@@ -146,9 +153,9 @@ def test_teardown_turns_a_color_round(runs):
     values, _, state = get(runs, "teardown")
     np.testing.assert_array_equal(values[0, 1:, 8:10], [[1, 2], [1, 2]])
     np.testing.assert_array_equal(values[0, :2, 16:19], [[4, 5, 6], [4, 5, 6]])
-    program, state = runs["torn_from_the_start"]
+    _, state = runs["torn_from_the_start"]
     with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\): main .* waits for data of"):
-        fabric.check_finished(program, state)
+        fabric.check_finished(state)
     assert int(state.links.sum()) == 0
 
 

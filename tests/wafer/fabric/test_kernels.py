@@ -9,8 +9,12 @@ from wafer import fabric
 from wafer.fabric import library as kernels
 from wafer.fabric.library import timing
 from wafer.fabric.library.collectives import all_reduce, start_clock
-from wafer.fabric.library.solver import bicgstab_cycles
-from wafer.fabric.library.stencil import COEFFICIENTS, halo_stencil_cycles, wave_cycles
+from wafer.fabric.library.stencils import (
+    COEFFICIENTS,
+    bicgstab_cycles,
+    halo_stencil_cycles,
+    wave_cycles,
+)
 from wafer.spec import WSE2
 
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import wafer
-from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import Const, Mem, Op, fabin, mem, steps_of
+from wafer.fabric.program.tables import Port
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.codes import DsdOp
 from wafer.spec import SPECS

@@ -53,7 +53,8 @@ def test_cpp_has_the_same_faults():
 
 @pytest.mark.parametrize("table", ROWS)
 def test_cpp_has_the_same_columns(table):
-    assert tuple(members("struct", ROWS[table])) == image.COLUMNS[table]
+    columns = [name for name in members("struct", ROWS[table]) if name != "bytes[4]"]
+    assert tuple(columns) == image.COLUMNS[table]
 
 
 def test_the_same_instructions_are_visible():

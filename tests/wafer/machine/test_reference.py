@@ -1,12 +1,10 @@
 """The machine in JAX against the one in C++: cycles, memory, links and faults."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.assembly import assemble, build
+from helpers.assembly import assemble, build, color_register
 from helpers.csl_program import compiled
 from helpers.paths import ROOT
 
@@ -15,6 +13,7 @@ from wafer.errors import CompileError
 from wafer.machine import reference
 from wafer.machine.codes import DsdOp, Op, Type
 from wafer.machine.reference import scalar
+from wafer.machine.reference.machine import ReferenceMachine
 
 LIMIT = 20_000
 RULES = ROOT / "tests" / "wafer" / "csl" / "rules"
@@ -26,36 +25,32 @@ def registers_of_64_bits():
         yield
 
 
-@functools.cache
-def compiled_run():
-    """One compiled program serves images of like size."""
-    return jax.jit(reference.run)
-
-
 def agree(image, calls="", every=LIMIT):
-    """Run both, compare them every so many cycles and at the end."""
-    tables, state = reference.start(image)
-    machine = wafer.csl.Machine(image)
+    """Run both, compare them every so many cycles and at the end; the JAX machine."""
+    both = wafer.csl.Machine(image), ReferenceMachine(image)
     height, width = image.tiles.shape
-    if calls:
-        state = reference.launch(image, state, calls)
-        machine.launch(wafer.csl.Rectangle(0, 0, width, height), calls)
     ended = False
+    if calls:
+        for machine in both:
+            machine.launch(wafer.csl.Rectangle(0, 0, width, height), calls)
     while not ended:
-        status = machine.run(every)
-        state = compiled_run()(tables, state, every)
-        assert int(state.cycle) == machine.cycle
-        faulty = np.asarray(state.fault.kind).any()
-        assert bool(machine.fault) == faulty
-        np.testing.assert_array_equal(
-            np.asarray(state.links).reshape(height, width, 5), machine.links
-        )
-        for (y, x), tile in np.ndenumerate(image.tiles):
-            count = len(image.programs[tile].memory)
-            content = reference.load(state, y * width + x, 0, count)
-            np.testing.assert_array_equal(content, machine.read(x, y, 0, count))
-        ended = status is not wafer.csl.Status.LIMIT
-    return state
+        ends = {machine.run(every) for machine in both}
+        assert len(ends) == 1
+        assert len({(machine.cycle, machine.fault) for machine in both}) == 1
+        arrays = [(machine.links, *machine.worked) for machine in both]
+        memories = [
+            [machine.read(x, y, 0, len(image.programs[tile].memory)) for machine in both]
+            for (y, x), tile in np.ndenumerate(image.tiles)
+        ]
+        for pair in (*zip(*arrays, strict=True), *memories):
+            np.testing.assert_array_equal(*pair)
+        ended = ends != {wafer.csl.Status.LIMIT}
+    return both[1]
+
+
+def floats(machine, x, count=4, name="y"):
+    program = machine.image.programs[machine.image.tiles[0, x]]
+    return machine.read(x, 0, program.symbols[name].address, 4 * count).view(np.float32).tolist()
 
 
 SUMS = """
@@ -92,10 +87,8 @@ ROUTES = """
 def test_a_chain_of_sums_agrees_in_every_cycle(tmp_path, arch):
     text = SUMS.replace("param x: i16;\n", "")
     image = compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES, arch=arch)
-    state = agree(image, "go", every=7)
-    address = image.programs[image.tiles[0, 2]].symbols["y"].address
-    total = np.asarray(reference.load(state, 2, address, 16)).view(np.float32)
-    assert total.tolist() == [7.5, 10.5, 13.5, 16.5]  # 0 + 2.5 + 5, and 3 i
+    machine = agree(image, "go", every=7)
+    assert floats(machine, 2) == [7.5, 10.5, 13.5, 16.5]  # 0 + 2.5 + 5, and 3 i
 
 
 @pytest.mark.slow
@@ -132,10 +125,8 @@ def test_rows_of_tiles_and_instructions_beside_microthreads_agree(tmp_path):
     @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
     @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
     image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
-    state = agree(image, "go", every=1)
-    address = image.programs[image.tiles[0, 1]].symbols["y"].address
-    sums = np.asarray(reference.load(state, 1, address, 16)).view(np.float32)
-    assert sums.tolist() == [0.0, 2.0, 4.0, 6.0]
+    machine = agree(image, "go", every=1)
+    assert floats(machine, 1) == [0.0, 2.0, 4.0, 6.0]
 
 
 @pytest.mark.slow
@@ -193,24 +184,175 @@ def test_completion_priorities_and_words_that_leave_agree(tmp_path):
     @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{WEST} } });
     @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST, SOUTH} } });"""
     image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
-    state = agree(image, "go")
-    address = image.programs[image.tiles[0, 0]].symbols["y"].address
-    end = np.asarray(reference.load(state, 0, address, 4)).view(np.float32)
-    assert end.tolist() == [10.0]
+    machine = agree(image, "go")
+    assert floats(machine, 0, 1) == [10.0]
 
 
 @pytest.mark.slow
 @pytest.mark.native
 def test_a_fault_stops_both(tmp_path):
-    state = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
-    assert state.fault.kind.max() == wafer.machine.tools.reports.Fault.DIVISION
+    machine = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
+    assert "integer division by zero" in machine.fault
+
+
+TWO = {(0, 0, c): color_register("R", "E") for c in (0, 1)}
+TWO |= {(1, 0, c): color_register("W", "R") for c in (0, 1)}
+SENDS = """
+.active 8
+.fabric sends=1 queue=2 color=0 indexed=3
+.fabric sends=1 queue=3 color=1
+.fabric sends=1 queue=2 color=0 control=1
+.queue out 2 color=0
+.data words u16 11 12 13 14
+"""
+TAKES = """
+.active 8
+.fabric queue=2 color=0
+.fabric queue=3 color=1
+.queue in 2 color=0
+.space into 128
+"""
+# Name -> what the sender and the receiver do, and what begins the fault of one.
+PROGRAMS = {
+    "wavelets with an index, and addresses by it": (
+        """
+        fabric r0 0 3
+        memory r1 words 3
+        const r2 5
+        operate MOV16 dest=FABRIC src0=MEMORY asynchronous=1 index=1 at=r0
+        memory r3 words 4 1 1
+        const r4 words
+        const r5 2
+        operate ADD16 dest=MEMORY src0=POINTER src1=SCALAR index=1 at=r3
+        return
+        """,
+        """
+        memory r0 into 3 0 1
+        fabric r1 0 3
+        operate MOV16 dest=MEMORY src0=FABRIC at=r0
+        return
+        """,
+        "",
+    ),
+    "registers": (
+        """
+        const r0 0x7f69
+        const r1 0x21
+        config_set r0 r1
+        config_get r2 r0
+        const r3 0xfee2
+        load.u16 r4 r3 0
+        const r5 words
+        store.u16 r5 r2 0
+        store.u16 r5 r4 2
+        const r6 0x7f73
+        config_set r6 r1
+        const r7 0x7f20
+        config_get r8 r7
+        store.u16 r5 r8 4
+        const r9 0x7f70
+        config_get r10 r9
+        store.u16 r5 r10 6
+        const r11 0x7f5b
+        const r12 0x200
+        config_set r11 r12
+        fabric r13 1 4
+        memory r14 words 4
+        operate MOV16 dest=FABRIC src0=MEMORY asynchronous=1 at=r13
+        return
+        """,
+        """
+        const r0 0x7f62
+        const r1 0x21
+        config_set r0 r1
+        const r2 0x7f41
+        config_get r3 r2
+        const r4 into
+        store.u16 r4 r3 32
+        const r5 0xfe82
+        store.u16 r5 r3 0
+        memory r6 into 4
+        fabric r7 0 4
+        operate MOV16 dest=MEMORY src0=FABRIC at=r6
+        config_get r8 r0
+        store.u16 r4 r8 34
+        const r9 0x7f00
+        config_set r9 r1
+        return
+        """,
+        "no configuration register at word address 0x7f00",
+    ),
+    "a control task that there is not": (
+        """
+        fabric r0 2 1
+        const r1 0x40050000
+        operate MOV32 dest=FABRIC src0=SCALAR asynchronous=1 at=r0
+        return
+        """,
+        "return\ncontrol 1:\nreturn",
+        "asks for control task 5",
+    ),
+    "a DSR as the scalar": (
+        """
+        memory r0 words 2
+        load_dsr file=2 id=1 kind=MEMORY saves_address=1 at=r0
+        memory r1 words 2
+        memory r2 words 2
+        memory r3 words 2
+        const r4 0x201
+        operate MAC32 dest=MEMORY src0=MEMORY src1=MEMORY scalar=DSR at=r1
+        dsr_get.2 r5 1
+        const r6 words
+        store.u16 r6 r5 16
+        return
+        """,
+        "return",
+        "",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_small_programs_agree(name, arch):
+    sender, receiver, fault = PROGRAMS[name]
+    programs = [
+        assemble(f"{SENDS}\nlocal 8:\n{sender}", memory=128),
+        assemble(f"{TAKES}\nlocal 8:\n{receiver}", memory=128),
+    ]
+    machine = agree(build(programs, [[0, 1]], arch, TWO), every=5)
+    assert fault in machine.fault
+    assert bool(fault) == bool(machine.fault)
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "descriptors/lengths_of_a_fifo",
+        "switches/pops_moved",
+        "switches/teardown",
+        "tasks/fifo",
+        "wse3/flush",
+    ],
+)
+def test_rules_agree(rule):
+    path = RULES / f"{rule}.csl"
+    arch = "wse3" if rule.startswith("wse3") else "wse2"
+    if "\nlayout {" in path.read_text(encoding="utf-8"):
+        image = wafer.csl.compile(path, arch=arch)
+    else:
+        image = wafer.csl.compile(RULES / "one.csl", {"file": f"{rule}.csl"}, arch=arch)
+    agree(image, "go", every=97)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("intrinsic.print r1 r2", "print"),
-        ("config_get r1 r2", "test.csl:.*configuration register"),
         ("receive r1 r2", "reads a wavelet as a value"),
     ],
 )

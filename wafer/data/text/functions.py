@@ -33,7 +33,7 @@ import tokenizers
 from tokenizers import Tokenizer, processors
 
 from wafer.cache import cached_arrays
-from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer, train_bpe
+from wafer.data.text.tokenizer import END_OF_TEXT, encode_words, load_tokenizer, train_bpe
 from wafer.errors import DataError
 from wafer.version import __version__
 
@@ -55,6 +55,7 @@ _SKIPPED = frozenset(
     )
 )
 _HELD_OUT_PER_256 = 13  # about 5 % of the functions, chosen by a hash of their text
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # where statements hold statements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Corpus:
 
 
 def _outer_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for child in ast.iter_child_nodes(node):
+    for child in itertools.chain.from_iterable(getattr(node, block, ()) for block in _BLOCKS):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
         else:
@@ -165,9 +166,8 @@ def _trained(root: str | None, max_bytes: int, vocab_size: int) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _kept_tokenizer(path: pathlib.Path, vocab_size: int) -> Tokenizer:
+def _checked(tokenizer: Tokenizer, path: str | pathlib.Path, vocab_size: int) -> Tokenizer:
     """The tokenizer of the run's weights, if it can be theirs."""
-    tokenizer = load_tokenizer(path)
     size = tokenizer.get_vocab_size()
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise DataError(
@@ -182,18 +182,19 @@ def _kept_tokenizer(path: pathlib.Path, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _tokenized(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
+def _tokenized(cfg: Any, tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
     """Tokens of all texts one after another, with all that is said of them as JSON."""
     corpus = load_corpus(cfg.source_dir, cfg.max_bytes)
-    if kept:
-        tokenizer = _kept_tokenizer(kept, cfg.vocab_size)
-    else:
-        tokenizer = Tokenizer.from_str(_trained(cfg.source_dir, cfg.max_bytes, cfg.vocab_size))
     texts = corpus.train if cfg.split == "train" else corpus.held_out
+    if tokenizer is None:
+        tokenizer = Tokenizer.from_str(_trained(cfg.source_dir, cfg.max_bytes, cfg.vocab_size))
+        encoded = encode_words(tokenizer, texts)
+    else:
+        tokenizer.encode_special_tokens = True  # a mark that a source file spells out is text
+        batch = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        encoded = [e.ids for e in batch]
     end: Any = tokenizer.token_to_id(END_OF_TEXT)
-    tokenizer.encode_special_tokens = True  # a mark that a source file spells out is text
-    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    documents = [[*e.ids, end] for e in encoded]
+    documents = [[*ids, end] for ids in encoded]
     about = {
         "tokenizer": tokenizer.to_str(pretty=True),
         "functions": len(texts),
@@ -208,7 +209,7 @@ def _tokenized(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
     }
 
 
-def _depends_on(cfg: Any, kept: pathlib.Path | None) -> list[Any]:
+def _depends_on(cfg: Any, tokenizer: str) -> list[Any]:
     """What the tokens follow from; a file that was written since has another time."""
     folder, paths = _sources(cfg.source_dir)
     states = ((p.relative_to(folder).as_posix(), p.stat()) for p in paths)
@@ -216,7 +217,7 @@ def _depends_on(cfg: Any, kept: pathlib.Path | None) -> list[Any]:
         [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in states],
         str(folder.absolute()),
         [cfg.split, cfg.max_bytes, cfg.vocab_size],
-        kept.read_text(encoding="utf-8") if kept else "",
+        tokenizer,
         [sys.version, tokenizers.__version__, __version__],
         [inspect.getsource(sys.modules[m]) for m in (__name__, train_bpe.__module__)],
     ]
@@ -237,11 +238,27 @@ def tokens_of(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
         DataError: a tokenizer that cannot be the weights' own.
         FileNotFoundError: no Python source lies below ``source_dir``.
     """
-    return cached_arrays("pystdlib", _depends_on(cfg, kept), lambda: _tokenized(cfg, kept))
+    text = kept.read_text(encoding="utf-8") if kept else ""
+
+    def make() -> dict[str, np.ndarray]:
+        tokenizer = kept and _checked(load_tokenizer(kept), kept, cfg.vocab_size)
+        return _tokenized(cfg, tokenizer or None)
+
+    return cached_arrays("pystdlib", _depends_on(cfg, text), make)
 
 
 def keep_tokens(sections: list[dict[str, Any]]) -> None:
-    """Put the tokens of several sections, given as their keys, into the cache's folder."""
+    """Put the tokens of a new run's sections, given as their keys, into the cache's folder.
+
+    The reader of the first finds no tokenizer and trains one; those of the others find that one.
+    """
     gc.disable()  # trees of syntax, which hold no circles
-    for section in sections:
-        tokens_of(types.SimpleNamespace(**section), None)
+    text = ""
+
+    def make(cfg: Any) -> dict[str, np.ndarray]:
+        kept = Tokenizer.from_str(text) if text else None
+        return _tokenized(cfg, kept and _checked(kept, "tokenizer.json", cfg.vocab_size))
+
+    for cfg in (types.SimpleNamespace(**section) for section in sections):
+        arrays = cached_arrays("pystdlib", _depends_on(cfg, text), functools.partial(make, cfg))
+        text = text or json.loads(arrays["about"].tobytes())["tokenizer"]

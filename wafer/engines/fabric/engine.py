@@ -69,7 +69,7 @@ class OnPes(Engine):
         self._net: network.Net | None = None
         self._is_logged = False
         # What lies in the PEs, and the parameters of the training state it belongs to.
-        self._held: tuple[Any, np.ndarray] | None = None
+        self._held: tuple[Any, network.Memory] | None = None
 
     @property
     def net(self) -> network.Net:
@@ -138,7 +138,7 @@ class OnPes(Engine):
         self._held = (after.params, memory)
         return after, self._metrics(state, after, memory, report, len(images))
 
-    def _memory(self, state: TrainState, params: PyTree, opt_state: PyTree) -> np.ndarray:
+    def _memory(self, state: TrainState, params: PyTree, opt_state: PyTree) -> network.Memory:
         """What lies in the PEs already, or a state's arrays written into them."""
         if self._held is not None and self._held[0] is state.params:
             return self._held[1]
@@ -149,7 +149,7 @@ class OnPes(Engine):
         self,
         before: TrainState,
         after: TrainState,
-        memory: np.ndarray,
+        memory: network.Memory,
         report: network.NetworkStep,
         samples: int,
     ) -> Metrics:

@@ -10,8 +10,17 @@ import numpy as np
 from wafer.compiler.dense_kernel import DenseCost, dense_cost
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.tables import Filter
-from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
-from wafer.fabric.training.regions import Stream, Wires, find_stream, way_links
+from wafer.fabric.training.regions import (
+    Links,
+    Spot,
+    Stream,
+    Wires,
+    find_stream,
+    lane,
+    line_links,
+    pes_of,
+    way_links,
+)
 from wafer.spec import Region, WaferSpec
 
 __all__ = [

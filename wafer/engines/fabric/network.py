@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
 from wafer.engines.fabric.floor import (
@@ -25,10 +26,9 @@ from wafer.engines.fabric.floor import (
     shares_of,
 )
 from wafer.fabric.errors import FabricError, SramError
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.tables import Program
-from wafer.fabric.simulator import cycles, start
+from wafer.fabric.simulator import cycles, initial_arrays, simulate
 from wafer.fabric.training.layers import (
     LayerProgram,
     Tile,
@@ -37,8 +37,7 @@ from wafer.fabric.training.layers import (
     loss_pe_ops,
     tile_ops,
 )
-from wafer.fabric.training.paths import Spot, pes_of
-from wafer.fabric.training.regions import Stream, Wires, chains, spot
+from wafer.fabric.training.regions import Spot, Stream, Wires, chains, pes_of, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
@@ -47,6 +46,7 @@ __all__ = ["DenseLayer", "Net", "NetworkStep", "build", "init", "params", "read"
 _MAX_CYCLES = 100_000_000  # of a step
 
 Dense = DenseLayer  # the name until 0.2
+Memory = Mapping[str, np.ndarray]  # array -> [H, W, n] values in all PEs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -316,24 +316,13 @@ def _bind_loss(
         layout.task("step", ops, spot(layout, place), active=True)
 
 
-def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
-    """[n, H, W] float32 view of an array in all PEs."""
-    for array in net.program.arrays:
-        if array.name == name:
-            return memory[array.first : array.first + array.words].view(np.float32)
-    known = [array.name for array in net.program.arrays]
-    raise FabricError(f"array {name!r}: unknown; the program declares {known}")
-
-
-def _exchange(
-    net: Net, memory: np.ndarray, tree: Mapping[str, Any], array: str, *, load: bool
-) -> None:
+def _exchange(net: Net, memory: Memory, tree: Mapping[str, Any], array: str, *, load: bool) -> None:
     """Copy every layer's kernel and bias to its PEs, or from them; or what is shaped like them."""
     for layer, shares, tiles in zip(net.layers, net.shares, net.tiles, strict=True):
-        words = _words(net, memory, f"{layer.name}/{array}")
+        words = memory[f"{layer.name}/{array}"]
         kernel, bias = tree[layer.name]["kernel"], tree[layer.name]["bias"]
         for place, tile in tiles.items():
-            own = words[:, place[1], place[0]]
+            own = words[place[1], place[0]]
             inputs, outputs = shares.inputs[tile.rank[0]], shares.outputs[tile.rank[1]]
             at = np.array(tile.entries, int).reshape(-1, 2).T
             kept = (inputs[at[0]], outputs[at[1]])
@@ -346,10 +335,8 @@ def _exchange(
                     bias[outputs] = own[biases]
 
 
-def init(
-    net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None
-) -> np.ndarray:
-    """Load parameters into the PEs; returns their memory, [M, H, W] uint32 words.
+def init(net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None) -> Memory:
+    """Load parameters into the PEs; returns their memory, by array [H, W, n].
 
     Args:
         net: the network.
@@ -360,8 +347,7 @@ def init(
     Raises:
         FabricError: an array of another shape.
     """
-    program = net.program
-    memory = np.zeros((program.words, program.height, program.width), np.uint32)
+    memory = initial_arrays(net.program, None)
     given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
     for array, values in given.items():
         _exchange(net, memory, _check_shapes(net, values), array, load=True)
@@ -381,12 +367,12 @@ def _check_shapes(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
     return host
 
 
-def params(net: Net, memory: np.ndarray) -> dict[str, Any]:
+def params(net: Net, memory: Memory) -> dict[str, Any]:
     """Read the parameters back; pruned weights are 0."""
     return read(net, memory, "weights")
 
 
-def read(net: Net, memory: np.ndarray, array: str) -> dict[str, Any]:
+def read(net: Net, memory: Memory, array: str) -> dict[str, Any]:
     """Read back "weights", "velocities", or the last step's mean "gradients"; 0 where pruned."""
     tree = {
         layer.name: {
@@ -401,13 +387,13 @@ def read(net: Net, memory: np.ndarray, array: str) -> dict[str, Any]:
 
 def step(
     net: Net,
-    memory: np.ndarray,
-    x: Array,
-    y: Array,
+    memory: Memory,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
     learning_rate: float,
     implementation: str = "auto",
-) -> tuple[np.ndarray, NetworkStep]:
+) -> tuple[Memory, NetworkStep]:
     """Run one optimizer step of SGD on the fabric, cycle by cycle.
 
     Args:
@@ -416,7 +402,7 @@ def step(
         x: [N, fan_in] float, N = ``batch * micro_batches``.
         y: [N] int class labels.
         learning_rate: of this step.
-        implementation: machine, see :func:`wafer.fabric.simulator.start`.
+        implementation: machine, see :func:`wafer.fabric.simulate`.
 
     Returns:
         The memory after the update, and the report.
@@ -430,28 +416,26 @@ def step(
         )
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
-    memory = memory.copy()
-    _deal(net, memory, "input", x)
-    _deal(net, memory, "labels", np.eye(classes)[y])
-    for layer in net.layers:
-        _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
-    end = start(net.program, memory, _MAX_CYCLES, implementation)
-    memory = end.mem
-    losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
+    values: dict[str, Any] = {n: np.zeros_like(memory[n]) for n in ("input", "labels")}
+    values |= {f"{layer.name}/rate": -learning_rate for layer in net.layers}
+    _deal(net, values, "input", x)
+    _deal(net, values, "labels", np.eye(classes)[y])
+    end = simulate(net.program, {**memory, **values}, _MAX_CYCLES, implementation)
+    losses = [float(end.arrays["loss"][y, x, 0]) for x, y in net.lines["loss"]]
     report = NetworkStep(sum(losses), int(cycles(end)), end.busy)
-    return memory, report
+    return end.arrays, report
 
 
-def _deal(net: Net, memory: np.ndarray, name: str, rows: np.ndarray) -> None:
+def _deal(net: Net, memory: Memory, name: str, rows: np.ndarray) -> None:
     """Write [N, features] to the PEs of a line.
 
     Images: a run of micro-batches each, sample by sample. Labels: micro-batches in turn, feature
     by feature.
     """
-    words, images = _words(net, memory, name), name == "input"
+    words, images = memory[name], name == "input"
     line = net.lines["input" if images else "loss"]
     parts = rows.reshape(-1, net.batch, rows.shape[1])
     parts = parts.reshape(len(line), -1) if images else parts.swapaxes(1, 2)
     for rank, (x, y) in enumerate(line):
         own = parts[rank] if images else parts[rank :: len(line)]
-        words[:, y, x] = own.reshape(-1)
+        words[y, x] = own.reshape(-1)

@@ -9,33 +9,24 @@ closed forms.
 # ruff: noqa: F403 -- every file lists its own public names
 from wafer.fabric.library import (
     collectives,
-    dense,
     kernel_programs,
-    lookup,
+    kernels,
     lowering,
     routes,
-    solver,
-    sparse,
-    stencil,
+    stencils,
     timing,
 )
 from wafer.fabric.library.collectives import *
-from wafer.fabric.library.dense import *
 from wafer.fabric.library.kernel_programs import *
-from wafer.fabric.library.lookup import *
+from wafer.fabric.library.kernels import *
 from wafer.fabric.library.lowering import *
 from wafer.fabric.library.routes import *
-from wafer.fabric.library.solver import *
-from wafer.fabric.library.sparse import *
-from wafer.fabric.library.stencil import *
+from wafer.fabric.library.stencils import *
 
 __all__ = ["timing"]
 __all__ += collectives.__all__
-__all__ += dense.__all__
 __all__ += kernel_programs.__all__
-__all__ += lookup.__all__
+__all__ += kernels.__all__
 __all__ += lowering.__all__
 __all__ += routes.__all__
-__all__ += solver.__all__
-__all__ += sparse.__all__
-__all__ += stencil.__all__
+__all__ += stencils.__all__

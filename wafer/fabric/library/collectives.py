@@ -18,7 +18,7 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library import timing
-from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.library.timing import Array
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def start_clock(height: int, width: int) -> np.ndarray:
-    """[H, W] int32 zeros: every PE free at cycle 0 (NumPy: clocks stay constants under jit)."""
+    """[H, W] int32 zeros: every PE free at cycle 0."""
     return np.zeros((height, width), np.int32)
 
 
@@ -65,7 +65,7 @@ def on(mask: Array, new: tuple[Array, Array], old: tuple[Array, Array]) -> tuple
         old: the same before it.
     """
     wide = mask.reshape(mask.shape + (1,) * (new[0].ndim - 2))
-    return jnp.where(wide, new[0], old[0]), timing.choose(mask, new[1], old[1])
+    return jnp.where(wide, new[0], old[0]), jnp.where(mask, new[1], old[1])
 
 
 def shift(

@@ -2,17 +2,17 @@
 
 What :mod:`wafer.fabric.library` computes in bulk with a cycle formula, runs here cycle by cycle;
 the tests hold one against the other. Every ``@fmacs`` in a CSL loop is charged the 44 cycles of
-overhead that :mod:`wafer.fabric.library.dense` charges.
+overhead that :mod:`wafer.fabric.library.kernels` charges.
 """
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.routes import chain_op, chain_routes, line_routes
-from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
+from wafer.fabric.library.kernels import CYCLES_PER_ENTRY, FMACS_LOOP
+from wafer.fabric.library.routes import bind, chain_op, chain_routes, line_routes
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
 from wafer.fabric.program.tables import Program
@@ -40,22 +40,21 @@ def scaled_sum(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
     return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
 
 
-def _matvec(layout: Layout, m: int, n: int, products: dict[tuple[int, int], list[Op]]) -> Program:
+def _matvec(layout: Layout, m: int, n: int, products: Callable[[int, int], list[Op]]) -> Program:
     """Broadcast x down the columns, each PE's products into y, chain y to column 0."""
-    x, y = layout.x, layout.y
     layout.array("x", n)
     layout.array("y", m)
     down = layout.color()
-    line_routes(layout, down, y, 0)
-    chain = [layout.color(), layout.color()]
-    chain_routes(layout, chain, x, layout.width - 1)
-    for (row, column), own in products.items():
+    line_routes(layout, down, layout.y, 0)
+    chain, last = [layout.color(), layout.color()], layout.width - 1
+    chain_routes(layout, chain, layout.x, last)
+
+    def ops(row: int, column: int) -> list[Op]:
         share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
-        ops = [*([share] if layout.height > 1 else []), *own]
-        if layout.width > 1:
-            last = column == layout.width - 1
-            ops.append(chain_op(chain, column, last=last, own=mem("y"), words=m))
-        layout.task("main", ops, (x == column) & (y == row), active=True)
+        total = chain_op(chain, column, last=column == last, own=mem("y"), words=m)
+        return [share] * (layout.height > 1) + products(row, column) + [total] * (last > 0)
+
+    bind(layout, ops, layout.y, layout.x)
     return layout.build()
 
 
@@ -68,7 +67,7 @@ def gemv_program(height: int, width: int, m: int, n: int, spec: WaferSpec = WSE2
     layout = Layout(width, height, spec, overheads=False)
     layout.array("a", m * n)
     ops = [scaled_sum(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
-    return _matvec(layout, m, n, {pe: list(ops) for pe in np.ndindex(height, width)})
+    return _matvec(layout, m, n, lambda row, column: ops)
 
 
 def sparse_matvec_program(
@@ -93,10 +92,11 @@ def sparse_matvec_program(
     height, width, entries = rows.shape
     layout = Layout(width, height, spec, overheads=False)
     layout.array("v", entries)
-    products = {}
-    for pe in np.ndindex(height, width):
-        pairs = zip(rows[pe][: counts[pe]], cols[pe][: counts[pe]], strict=True)
-        products[pe] = [
+
+    def products(row: int, column: int) -> list[Op]:
+        kept = counts[row, column]
+        pairs = zip(rows[row, column, :kept], cols[row, column, :kept], strict=True)
+        return [
             Op(
                 "mac",
                 mem("y", int(r)),
@@ -107,6 +107,7 @@ def sparse_matvec_program(
             )
             for e, (r, c) in enumerate(pairs)
         ]
+
     return _matvec(layout, *shape, products)
 
 
@@ -123,17 +124,15 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
         raise FabricError(f"summa_program: {size} x {size} PEs; a color per step allows 2 to 4")
     layout = Layout(size, size, spec, overheads=False)
     words = {"a": m * k, "b": k * n}
-    for name in ("a", "b"):
-        layout.array(name, words[name])
-        layout.array(name + "0", words[name])
-        layout.array(name + "1", words[name])
+    for name, copy in itertools.product("ab", ("", "0", "1")):
+        layout.array(name + copy, words[name])
     layout.array("c", m * n)
     colors = {name: [layout.color() for _ in range(size)] for name in "ab"}
     for name, s in itertools.product("ab", range(size)):
         line_routes(layout, colors[name][s], layout.x if name == "a" else layout.y, s)
-    for row, column in np.ndindex(size, size):
-        place = {"a": column, "b": row}
-        ops = []
+
+    def ops(row: int, column: int) -> list[Op]:
+        place, ops = {"a": column, "b": row}, list[Op]()
         for s in range(size + 1):
             for thread, name in enumerate("ab"):
                 if s == size:  # waits until the last tiles are here
@@ -154,7 +153,9 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
                 for j in range(n)
                 for i in range(k)
             ]
-        layout.task("main", ops, (layout.x == column) & (layout.y == row), active=True)
+        return ops
+
+    bind(layout, ops, layout.y, layout.x)
     return layout.build()
 
 
@@ -185,25 +186,22 @@ def seven_point_program(height: int, width: int, cells: int, spec: WaferSpec = W
             even = (x + y) % 2 == parity
             layout.route(color, "RAMP", side, sends & even)
             layout.route(color, OPPOSITE[side], "RAMP", hears & ~even)
-    for row, column in np.ndindex(height, width):
-        ops = []
-        for side in _TRAVEL:
-            dx, dy = STEPS[side]
-            own = colors[side][(row + column) % 2]
-            other = colors[side][(row + column + 1) % 2]
-            if inside(column - dx, width) & inside(row - dy, height):
-                ops.append(fmovs(mem(side), fabin(other), cells, thread=0))
-            if inside(column + dx, width) & inside(row + dy, height):
-                ops.append(fmovs(fabout(own), mem("u", 1), cells))
-        ops.append(work(1, thread=0))  # waits for the last halo
-        ops += _combine(cells, spec)
-        layout.task("main", ops, (x == column) & (y == row), active=True)
-    return layout.build()
-
-
-def _combine(cells: int, spec: WaferSpec) -> list[Op]:
-    terms = [mem("u", 1), *(mem(side) for side in _TRAVEL), mem("u", 0), mem("u", 2)]
-    return [
+    terms = [mem("u", 1), *map(mem, _TRAVEL), mem("u", 0), mem("u", 2)]
+    combine = [
         Op("mac", mem("out"), mem("out"), mem(f"c{i}"), term, n=cells, launch=spec.op_launch)
         for i, term in enumerate(terms)
     ]
+
+    def ops(row: int, column: int) -> list[Op]:
+        ops = []
+        for side in _TRAVEL:
+            (dx, dy), parity = STEPS[side], (row + column) % 2
+            if inside(column - dx, width) & inside(row - dy, height):
+                into = fabin(colors[side][1 - parity])
+                ops.append(fmovs(mem(side), into, cells, thread=0))
+            if inside(column + dx, width) & inside(row + dy, height):
+                ops.append(fmovs(fabout(colors[side][parity]), mem("u", 1), cells))
+        return [*ops, work(1, thread=0), *combine]  # the work waits for the last halo
+
+    bind(layout, ops, y, x)
+    return layout.build()

@@ -8,10 +8,11 @@ paper of Rocki et al., SC'20.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from wafer.fabric.library.routes import chain_op, chain_routes, line_routes, march_routes
+from wafer.fabric.library.routes import bind, chain_op, chain_routes, line_routes, march_routes
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Op, fabin, fabout, fadds, fmovs, mem
 from wafer.fabric.program.tables import Filter, Program
@@ -32,23 +33,11 @@ __all__ = [
 
 
 def _layout(
-    width: int,
-    height: int,
-    words: int,
-    spec: WaferSpec,
-    *,
-    overheads: bool = False,
-    reload: bool = False,
+    width: int, height: int, words: int, spec: WaferSpec, *, overheads: bool = False
 ) -> Layout:
-    layout = Layout(width, height, spec, overheads=overheads, reload=reload)
+    layout = Layout(width, height, spec, overheads=overheads)
     layout.array("x", words)
     return layout
-
-
-def _bind(layout: Layout, classes: dict[tuple[Op, ...], list[int]]) -> None:
-    """Bind one task per class of columns that share an operation list."""
-    for ops, columns in classes.items():
-        layout.task("main", ops, np.isin(layout.x, columns), active=True)
 
 
 def broadcast_program(
@@ -78,54 +67,40 @@ def two_phase_program(
     *,
     spec: WaferSpec = WSE2,
     overheads: bool = False,
-    reload: bool = False,
 ) -> Program:
     """Chains inside groups of ``group`` columns, then a chain over the groups' first columns.
 
     The last leader streams its group's sum on, element by element, as the CSL of SpMM_Cerebras
     does; the others store it first.
     """
-    layout = _layout(width, height, words, spec, overheads=overheads, reload=reload)
-    first, second = _two_phase_routes(layout, group)
-    _bind(layout, _two_phase_ops(width, words, group, first, second))
+    layout = _layout(width, height, words, spec, overheads=overheads)
+    bind(layout, _two_phase(layout, words, group), layout.x)
     return layout.build()
 
 
-def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]:
-    """Colors of the chains inside groups, and of the chain of their first columns."""
-    x, width = layout.x, layout.width
+def _two_phase(layout: Layout, words: int, group: int) -> Callable[[int], list[Op]]:
+    """Route the chains inside groups and that of their first columns; a column's operations."""
+    x, width, leaders = layout.x, layout.width, -(-layout.width // group)
     first, second = [layout.color(), layout.color()], list[int]()
     chain_routes(layout, first, x % group, (np.minimum(x - x % group + group, width) - 1) % group)
-    if group < width:
+    if leaders > 1:
         second = [layout.color(), layout.color()]
-        nodes = x % group == 0
-        chain_routes(layout, second, x // group, (width - 1) // group, nodes=nodes)
-    return first, second
-
-
-def _two_phase_ops(
-    width: int, words: int, group: int, first: list[int], second: list[int]
-) -> dict[tuple[Op, ...], list[int]]:
-    """Operation list -> columns that run it."""
-    classes: dict[tuple[Op, ...], list[int]] = {}
-    leaders = -(-width // group)
+        chain_routes(layout, second, x // group, leaders - 1, nodes=x % group == 0)
     chained = functools.partial(chain_op, own=mem("x"), words=words)
-    for column in range(width):
+
+    def ops(column: int) -> list[Op]:
         number, rank = divmod(column, group)
         tail = rank == group - 1 or column == width - 1
         if rank:
-            ops = [chained(first, rank, last=tail)]
-        elif number and number == leaders - 1:
+            return [chained(first, rank, last=tail)]
+        if number and number == leaders - 1:
             op = chained(second, number, last=True)
-            if not tail:  # its own group's sum streams on
-                op = dataclasses.replace(op, kind="add", src1=fabin(first[1]))
-            ops = [op]
-        else:
-            ops = [] if tail else [chained(first, 0, last=False)]
-            if leaders > 1:
-                ops.append(chained(second, number, last=False))
-        classes.setdefault(tuple(ops), []).append(column)
-    return classes
+            # its own group's sum streams on
+            return [op if tail else dataclasses.replace(op, kind="add", src1=fabin(first[1]))]
+        sums = [] if tail else [chained(first, 0, last=False)]
+        return sums + ([chained(second, number, last=False)] if second else [])
+
+    return ops
 
 
 def allreduce_program(
@@ -138,7 +113,7 @@ def allreduce_program(
     """
     layout = _layout(width, height, words, spec)
     x, y = layout.x, layout.y
-    first, second = _two_phase_routes(layout, group)
+    sums = _two_phase(layout, words, group)
     up, down, back = [layout.color(), layout.color()], layout.color(), layout.color()
     chain_routes(layout, up, y, height - 1, x == 0, towards="N")
     line_routes(layout, down, y, 0, x == 0)
@@ -146,18 +121,15 @@ def allreduce_program(
 
     own = mem("x")
     move = lambda dst, src: fmovs(dst, src, words)
-    for ops, columns in _two_phase_ops(width, words, group, first, second).items():
-        rest = np.isin(x, columns) & (x > 0)
-        layout.task("main", [*ops, move(own, fabin(back))], rest, active=True)
-        if 0 not in columns:
-            continue
-        for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
-            for last in (False, True):
-                spot = (x == 0) & where & ((y == height - 1) == last)
-                sums = chain_op(up, row, last=last, own=own, words=words)
-                tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
-                every = [*ops, sums, tell, move(fabout(back), own)]
-                layout.task("main", every, spot, active=True)
+
+    def ops(column: int, row: int) -> list[Op]:
+        if column:
+            return [*sums(column), move(own, fabin(back))]
+        total = chain_op(up, row, last=row == height - 1, own=own, words=words)
+        tell = move(own, fabin(down)) if row else move(fabout(down), own)
+        return [*sums(0), total, tell, move(fabout(back), own)]
+
+    bind(layout, ops, x, np.where(x == 0, y, 0))
     return layout.build()
 
 
@@ -169,42 +141,32 @@ def tree_program(
     With overheads every receive pays ``op_reload``: in the CSL they are turns of a loop.
     """
     layout = _layout(width, height, words, spec, overheads=overheads)
-    classes: dict[tuple[Op, ...], list[int]] = {}
-    rounds = max(1, (width - 1).bit_length())
+    rounds, x, own = max(1, (width - 1).bit_length()), layout.x, mem("x")
     colors = [layout.color() for _ in range(rounds)]
     for r, color in enumerate(colors):
-        _tree_round(layout, color, 1 << r)
-    for column in range(width):
+        reach = 1 << r
+        rank = x % (2 * reach)
+        layout.route(color, "RAMP", "W", rank == reach)
+        layout.route(color, "E", "RAMP", (rank == 0) & (x + reach < width))
+        passes = (rank > 0) & (rank < reach) & (x - rank + reach < width)
+        layout.route(color, "E", "W", passes)
+
+    def ops(column: int) -> list[Op]:
         level = ((column & -column).bit_length() - 1) if column else rounds
         heard = [r for r in range(level) if column + (1 << r) < width]
-        ops = [fadds(mem("x"), mem("x"), fabin(colors[r]), words) for r in heard]
+        ops = [fadds(own, own, fabin(colors[r]), words) for r in heard]
         if column:
             out = fabout(colors[level])
-            if ops:
-                ops[-1] = fadds(out, mem("x"), fabin(colors[heard[-1]]), words)
-            else:
-                ops = [fmovs(out, mem("x"), words)]
+            last = dataclasses.replace(ops[-1], dst=out) if ops else fmovs(out, own, words)
+            ops = [*ops[:-1], last]
         if overheads and heard:
             waits = [spec.op_reload + spec.task_start * (i == 0) for i in range(len(ops))]
-            ops = [
-                dataclasses.replace(op, launch=wait) for op, wait in zip(ops, waits, strict=True)
-            ]
-        if ops:
-            classes.setdefault(tuple(ops), []).append(column)
-    _bind(layout, classes)
+            replace = dataclasses.replace
+            ops = [replace(op, launch=wait) for op, wait in zip(ops, waits, strict=True)]
+        return ops
+
+    bind(layout, ops, x)
     return layout.build()
-
-
-def _tree_round(layout: Layout, color: int, reach: int) -> None:
-    x, width = layout.x, layout.width
-    sends = (x % (2 * reach) == reach) & (x < width)
-    layout.route(color, "RAMP", "W", sends)
-    target = x % (2 * reach) == 0
-    hears = target & (x + reach < width)
-    layout.route(color, "E", "RAMP", hears)
-    passes = (x % (2 * reach) > 0) & (x % (2 * reach) < reach)
-    passes &= x - x % (2 * reach) + reach < width
-    layout.route(color, "E", "W", passes)
 
 
 def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
@@ -275,22 +237,18 @@ def shift_program(
     x, period = layout.x, hops + 1
     colors = [layout.color() for _ in range(period)]
     for k, color in enumerate(colors):
-        sends = (x % period == k) & (x + hops < width)
-        hears = (x >= hops) & ((x - hops) % period == k)
-        layout.route(color, "RAMP", "E", sends)
-        layout.route(color, "W", "RAMP", hears)
-        for step in range(1, hops):
-            passes = (x >= step) & ((x - step) % period == k) & (x - step + hops < width)
-            layout.route(color, "W", "E", passes)
-        receive = fmovs(mem("got"), fabin(colors[(k - hops) % period]), words, thread=0)
-        send = fmovs(fabout(color), mem("x"), words)
-        own = x % period == k
-        for ops, where in (
-            ([receive, send], (x >= hops) & (x + hops < width)),
-            ([send], (x < hops) & (x + hops < width)),
-            ([receive], (x >= hops) & (x + hops >= width)),
-        ):
-            layout.task("main", ops, own & where, active=True)
+        rank = (x - k) % period  # columns behind the sender
+        layout.route(color, "RAMP", "E", (rank == 0) & (x + hops < width))
+        layout.route(color, "W", "RAMP", (rank == hops) & (x >= hops))
+        passes = (rank > 0) & (rank < hops) & (x >= rank) & (x - rank + hops < width)
+        layout.route(color, "W", "E", passes)
+
+    def ops(column: int) -> list[Op]:
+        receive = fmovs(mem("got"), fabin(colors[(column - hops) % period]), words, thread=0)
+        send = fmovs(fabout(colors[column % period]), mem("x"), words)
+        return [receive] * (column >= hops) + [send] * (column + hops < width)
+
+    bind(layout, ops, x)
     return layout.build()
 
 
@@ -322,22 +280,22 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     line_routes(layout, back, y, cy - 1, left, also=across)
 
     here = mem("x", 0, 0)
-    add = lambda color, n: fadds(here, here, fabin(color), n)
+    add = lambda color, n: [fadds(here, here, fabin(color), n)] if n else []
     send = lambda color: fmovs(fabout(color), here)
     receive = fmovs(here, fabin(back))
-    middle = left | right
-    layout.task("main", [send(rows), receive], ~middle, active=True)
-    for column, across in ((left, cx - 1), (right, width - cx - 1)):
-        sums = [add(rows, across)] if across else []
-        outer = column & ~(top | bottom)
-        layout.task("main", [*sums, send(columns), receive], outer, active=True)
-        for row, along in ((top, cy - 1), (bottom, height - cy - 1)):
-            ops = [*sums, *([add(columns, along)] if along else [])]
-            if column is right:
-                ops += [send(join_x), receive]
-            elif row is bottom:
-                ops += [add(join_x, 1), send(join_y), receive]
-            else:
-                ops += [add(join_x, 1), add(join_y, 1), send(back)]
-            layout.task("main", ops, column & row, active=True)
+
+    def ops(column: int, row: int) -> list[Op]:
+        """Of a PE west (1) or east (2) of the centre, north (1) or south (2) of it, or neither."""
+        if not column:
+            return [send(rows), receive]
+        sums = add(rows, (cx - 1, width - cx - 1)[column - 1])
+        if not row:
+            return [*sums, send(columns), receive]
+        sums += add(columns, (cy - 1, height - cy - 1)[row - 1])
+        if column == 2:
+            return [*sums, send(join_x), receive]
+        sums += add(join_x, 1)
+        return [*sums, send(join_y), receive] if row == 2 else [*sums, *add(join_y, 1), send(back)]
+
+    bind(layout, ops, left + 2 * right, (left | right) * (top + 2 * bottom))
     return layout.build()

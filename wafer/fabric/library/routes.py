@@ -1,6 +1,7 @@
-"""Routes that programs are made of: chains, multicasts, words that march in step."""
+"""What programs are made of: chains, multicasts, words that march in step; tasks by class of PE."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -8,7 +9,26 @@ from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Op, Operand, fabin, fabout, fadds, fmovs
 from wafer.machine.arch import OPPOSITE
 
-__all__ = ["chain_op", "chain_routes", "line_routes", "march_routes"]
+__all__ = ["bind", "chain_op", "chain_routes", "line_routes", "march_routes"]
+
+
+def bind(layout: Layout, ops: Callable[..., Sequence[Op]], *keys: np.ndarray) -> None:
+    """Bind "main", active at the start, to all PEs; those with equal keys do the same.
+
+    Args:
+        layout: the layout.
+        ops: function of a PE's keys to its operations; without any it has no task.
+        keys: [H, W] int from 0 on, for instance ``layout.x``.
+    """
+    code = functools.reduce(lambda code, key: code * (int(key.max()) + 1) + key, keys)
+    _, first, kind = np.unique(code, return_index=True, return_inverse=True)
+    classes: dict[tuple[Op, ...], list[int]] = {}
+    for number, place in enumerate(first):
+        own = tuple(ops(*(int(key.flat[place]) for key in keys)))
+        classes.setdefault(own, []).append(number)
+    for own, numbers in classes.items():
+        if own:
+            layout.task("main", own, np.isin(kind, numbers).reshape(code.shape), active=True)
 
 
 def chain_routes(

@@ -7,26 +7,22 @@ sender's first element (+ 5 + hops). Every function is a max-plus recurrence alo
 more than the nine words that back-pressure leaves under way; a later PE only delays its upstream
 senders. ``shift_time`` over several hops is an upper bound by a cycle. Closed forms for equal
 clocks: Luczynski et al., HPDC'24.
-
-A NumPy clock stays NumPy, so that under ``jit`` the clocks of a data-oblivious program are
-constants; a traced clock (inside ``lax.scan``) is computed with the program.
 """
 
-from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
+    "Array",
     "best_algorithm",
     "broadcast_time",
     "chain_time",
-    "choose",
     "default_group",
     "gather_time",
     "local_time",
@@ -37,15 +33,8 @@ __all__ = [
 ]
 
 
-def _xp(clock: Array) -> ModuleType:
-    return np if isinstance(clock, np.ndarray) else jnp
-
-
-def _cummax(x: Array) -> Array:
-    """Running maximum from the last column to the first."""
-    if isinstance(x, np.ndarray):
-        return np.maximum.accumulate(x[:, ::-1], axis=1)[:, ::-1]
-    return jax.lax.cummax(x, axis=1, reverse=True)
+# Of NumPy or JAX: the two array types share no useful base.
+Array = Any
 
 
 def _latency(spec: WaferSpec) -> int:
@@ -53,48 +42,41 @@ def _latency(spec: WaferSpec) -> int:
     return 2 * spec.ramp_latency + 1
 
 
-def _root_first(root: Array, others: Array) -> Array:
-    """[H, W] from the first column's [H] and everyone's [H, W]."""
-    xp = _xp(others)
-    return xp.concatenate([root[:, None], others[:, 1:]], axis=1).astype(xp.int32)
-
-
 def broadcast_time(clock: Array, words: int, root: int = 0, spec: WaferSpec = WSE2) -> Array:
     """Multicast from column ``root``: all join one stream, which waits for the last of them."""
-    xp = _xp(clock)
     distance = np.abs(np.arange(clock.shape[1]) - root)
     arrival = np.where(distance > 0, distance + _latency(spec), 0)
     start = (clock - arrival).max(axis=1)[:, None]
-    return (start + arrival + words).astype(xp.int32)
+    return (start + arrival + words).astype(np.int32)
 
 
 def _chain_starts(ready: Array, spec: WaferSpec, reach: int = 1) -> Array:
     """First element at each node of a chain towards column 0; ``ready`` is [H, nodes]."""
     lag = (_latency(spec) + reach) * np.arange(ready.shape[1], dtype=np.int32)
-    return _cummax(ready + lag) - lag
+    return jax.lax.cummax(jnp.asarray(ready + lag), axis=1, reverse=True) - lag
 
 
 def chain_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
     """``words + 6 (P - 1)`` at the root of P equal clocks."""
-    return (_chain_starts(clock, spec) + words).astype(_xp(clock).int32)
+    return (_chain_starts(clock, spec) + words).astype(np.int32)
 
 
 def two_phase_time(
     clock: Array, words: int, group: int, spec: WaferSpec = WSE2, *, launch: int = 0
 ) -> Array:
     """Chains of ``group`` columns, then a chain of their leaders ``launch`` cycles later."""
-    xp, width = _xp(clock), clock.shape[1]
+    width = clock.shape[1]
     if group >= width:
         return chain_time(clock, words, spec)
     starts = [_chain_starts(clock[:, i : i + group], spec) for i in range(0, width, group)]
     # The last leader streams its group's sum on as it forms; the others store it first.
     leaders = [start[:, 0] + words + launch for start in starts[:-1]] + [starts[-1][:, 0]]
-    second = _chain_starts(xp.stack(leaders, axis=1), spec, group)
+    second = _chain_starts(jnp.stack(leaders, axis=1), spec, group)
     ends = [
-        xp.concatenate([second[:, i : i + 1], start[:, 1:]], axis=1)
+        jnp.concatenate([second[:, i : i + 1], start[:, 1:]], axis=1)
         for i, start in enumerate(starts)
     ]
-    return (xp.concatenate(ends, axis=1) + words).astype(xp.int32)
+    return (jnp.concatenate(ends, axis=1) + words).astype(np.int32)
 
 
 def tree_time(clock: Array, words: int, spec: WaferSpec = WSE2, *, launch: int = 0) -> Array:
@@ -102,28 +84,20 @@ def tree_time(clock: Array, words: int, spec: WaferSpec = WSE2, *, launch: int =
 
     ``launch`` is paid before every receive.
     """
-    xp, width = _xp(clock), clock.shape[1]
+    width = clock.shape[1]
     column = np.arange(width)
     end, stream = clock, clock  # when free; first element of what is sent on
     heard = np.zeros(width, bool)
     reach = 1
     while reach < width:
         takes = (column % (2 * reach) == 0) & (column + reach < width)
-        arrival = xp.roll(stream, -reach, axis=1) + _latency(spec) + reach
-        start = xp.maximum(end + launch, arrival)
-        stream = xp.where(takes, start, stream)
-        end = xp.where(takes, start + words, end)
+        arrival = jnp.roll(stream, -reach, axis=1) + _latency(spec) + reach
+        start = jnp.maximum(end + launch, arrival)
+        stream = jnp.where(takes, start, stream)
+        end = jnp.where(takes, start + words, end)
         heard |= takes
         reach *= 2
-    return xp.where(heard, end, clock + words).astype(xp.int32)
-
-
-def _stream_end(clock: Array, words: int, spec: WaferSpec) -> Array:
-    """[H] end at column 0 of a stream of everyone else's words, nearest first."""
-    xp, width = _xp(clock), clock.shape[1]
-    arrival = clock[:, 1:] + np.arange(1, width) + _latency(spec)
-    rest = words * (width - 1 - np.arange(width - 1))
-    return xp.maximum((arrival + rest).max(axis=1), clock[:, 0] + words * (width - 1))
+    return jnp.where(heard, end, clock + words).astype(np.int32)
 
 
 def _copy(words: int, spec: WaferSpec) -> int:
@@ -133,17 +107,22 @@ def _copy(words: int, spec: WaferSpec) -> int:
 
 def scatter_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
     """Chunk k of a stream of ``P - 1`` chunks stops at column k; the root keeps its own last."""
-    xp, width = _xp(clock), clock.shape[1]
-    column = np.arange(width)
+    column = np.arange(clock.shape[1])
+    root = clock[:, :1] + (len(column) - 1) * words + _copy(words, spec)
     first = clock[:, :1] + column + _latency(spec) + (column - 1) * words
-    return _root_first(
-        clock[:, 0] + (width - 1) * words + _copy(words, spec), xp.maximum(first, clock) + words
-    )
+    others = jnp.maximum(first, clock) + words
+    return jnp.where(column == 0, root, others).astype(np.int32)
 
 
 def gather_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
-    """``(P - 1) words`` in one stream at the root, then its own chunk."""
-    return _root_first(_stream_end(clock, words, spec) + _copy(words, spec), clock + words)
+    """``(P - 1) words`` in one stream at the root, nearest first, then its own chunk."""
+    width = clock.shape[1]
+    column = np.arange(width)
+    # In the stream each column's words are followed by those from behind it.
+    ends = clock + column + _latency(spec) + (width - column) * words
+    ends = jnp.where(column == 0, clock + (width - 1) * words, ends)
+    root = ends.max(axis=1)[:, None] + _copy(words, spec)
+    return jnp.where(column == 0, root, clock + words).astype(np.int32)
 
 
 def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> Array:
@@ -152,27 +131,21 @@ def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> A
     A PE issues ``2 words + 1`` steps (one starts the receiving microthread), and each link
     carries ``hops`` streams.
     """
-    xp, width = _xp(clock), clock.shape[1]
+    width = clock.shape[1]
     column = np.arange(width)
     sends, hears = column + hops < width, column >= hops
     own = clock + (hears & sends)
-    sender = xp.roll(own, hops, axis=1)
-    free = xp.where(sends, own + words, clock + 1)
-    taken = xp.maximum(free, sender + hops + _latency(spec)) + words
+    sender = jnp.roll(own, hops, axis=1)
+    free = jnp.where(sends, own + words, clock + 1)
+    taken = jnp.maximum(free, sender + hops + _latency(spec)) + words
     shared = sender + hops * words + hops + _latency(spec)
-    heard = xp.maximum(taken, shared)
-    return xp.where(hears, heard, xp.where(sends, free, clock)).astype(xp.int32)
+    heard = jnp.maximum(taken, shared)
+    return jnp.where(hears, heard, jnp.where(sends, free, clock)).astype(np.int32)
 
 
 def local_time(clock: Array, cycles: int | Array) -> Array:
     """Work that touches no fabric."""
-    return (clock + cycles).astype(_xp(clock).int32)
-
-
-def choose(mask: Array, new: Array, old: Array) -> Array:
-    """The new clock inside a region, the old one elsewhere; NumPy where all three are."""
-    numpy = all(isinstance(a, np.ndarray) for a in (mask, new, old))
-    return (np if numpy else jnp).where(mask, new, old)
+    return (clock + cycles).astype(np.int32)
 
 
 def default_group(width: int) -> int:
@@ -185,9 +158,10 @@ def best_algorithm(width: int, words: int, spec: WaferSpec = WSE2) -> str:
     if width <= 2:
         return "chain"
     clock = np.zeros((1, width), np.int32)
-    times = {
-        "chain": chain_time(clock, words, spec),
-        "two_phase": two_phase_time(clock, words, default_group(width), spec),
-        "tree": tree_time(clock, words, spec),
-    }
-    return min(times, key=lambda name: times[name][0, 0])
+    with jax.ensure_compile_time_eval():
+        times = {
+            "chain": chain_time(clock, words, spec),
+            "two_phase": two_phase_time(clock, words, default_group(width), spec),
+            "tree": tree_time(clock, words, spec),
+        }
+        return min(times, key=lambda name: int(times[name][0, 0]))

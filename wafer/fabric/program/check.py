@@ -1,13 +1,13 @@
 """What can be known to be wrong with a program before it runs, named by PE and color."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
-from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import TYPES, FabIn, FabOut, Mem, Op
-from wafer.fabric.program.tables import BoundTask, Program
+from wafer.fabric.program.tables import Port, Program, first_pe
 from wafer.machine.arch import OPPOSITE, STEPS
 
 __all__ = ["MAIN_LEVELS", "THREAD_LEVELS", "check_program"]
@@ -17,27 +17,19 @@ _INPUT_QUEUES = 8
 # (``<tile_config>/main_thread_priority``), as ``operations.priority`` of an image has them.
 THREAD_LEVELS = {"low": 0, "medium": 1, "high": 2}
 MAIN_LEVELS = {"medium_low": 3, "medium": 4, "medium_high": 5, "high": 6}
+Sides = tuple[np.ndarray, np.ndarray]  # [H, W] masks of Port: rx, tx
+_Problem = tuple[np.ndarray, str]  # [H, W] where something is wrong, and what
 _KINDS = ("work", "mov", "add", "sub", "mul", "mac", "max")
 _ACTIONS = ("activate", "block", "unblock")
 
 
 def _neighbor(plane: np.ndarray, side: str) -> np.ndarray:
     """Each PE's view of its neighbor's value: out[y, x] = plane[y + dy, x + dx], or 0."""
-    dx, dy = STEPS[side]
-    out = np.roll(plane, (-dy, -dx), axis=(0, 1))
-    if dy:
-        out[-1 if dy > 0 else 0] = 0
-    if dx:
-        out[:, -1 if dx > 0 else 0] = 0
-    return out
+    (dx, dy), (height, width) = STEPS[side], plane.shape
+    return np.pad(plane, 1)[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
 
 
-def _first(bad: np.ndarray) -> str:
-    y, x = np.argwhere(bad)[0]
-    return f"PE ({x}, {y})"
-
-
-def _check_operation(op: Op, program: Program, tasks: list[str], words: dict[str, int]) -> None:
+def _check_operation(op: Op, program: Program, tasks: list[str]) -> None:
     """Raise if an operation names what there is not."""
     spec = program.spec
     if op.kind not in _KINDS or op.dtype not in TYPES or op.n < 1:
@@ -46,7 +38,11 @@ def _check_operation(op: Op, program: Program, tasks: list[str], words: dict[str
         raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
     if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
         raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
-    _check_levels(op, program.main)
+    if op.priority not in THREAD_LEVELS or program.main not in MAIN_LEVELS:
+        raise FabricError(
+            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(THREAD_LEVELS)},"
+            f" {program.main!r} of the task one of {list(MAIN_LEVELS)}"
+        )
     for action, task in op.on_done:
         if task not in tasks or action not in _ACTIONS:
             raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {tasks}")
@@ -54,17 +50,6 @@ def _check_operation(op: Op, program: Program, tasks: list[str], words: dict[str
     for color in [*colors, *(op.position or ())[:1]]:
         if color not in program.colors:
             raise RouteError(f"{op.kind}: color {color} is not declared")
-    for operand in op.operands:
-        if isinstance(operand, Mem):
-            _check_words(op, operand, words)
-
-
-def _check_levels(op: Op, main: str) -> None:
-    if op.priority not in THREAD_LEVELS or main not in MAIN_LEVELS:
-        raise FabricError(
-            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(THREAD_LEVELS)},"
-            f" {main!r} of the task one of {list(MAIN_LEVELS)}"
-        )
 
 
 def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
@@ -79,101 +64,83 @@ def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
         )
 
 
-def check_program(program: Program, lists: Sequence[tuple[Sequence[Op], np.ndarray]]) -> None:
+def check_program(program: Program) -> None:
     """Raise for the first operation, route or descriptor that cannot work.
-
-    Args:
-        program: as built.
-        lists: every list of operations with the [H, W] region it is bound to.
 
     Raises:
         RouteError: see :meth:`wafer.fabric.Layout.build`.
-        FabricError: an operation that names what there is not, or a data task on a color that its
-            PE does not receive.
+        FabricError: an operation that names what there is not, or such a control task.
     """
     tasks = [task.name for task in program.tasks]
     words = {array.name: array.words for array in program.arrays}
-    for ops, _ in lists:
+    for ops in program.code:
         for op in ops:
-            _check_operation(op, program, tasks, words)
+            _check_operation(op, program, tasks)
+            for operand in op.operands:
+                if isinstance(operand, Mem):
+                    _check_words(op, operand, words)
     sides = {number: color.sides for number, color in program.colors.items()}
-    for number, (rx, tx) in sides.items():
-        _check_swap(program, number)
-        partner = sides.get(number ^ 1, (rx, tx))[0]
-        for side, opposite in OPPOSITE.items():
-            swaps = program.colors[number].swaps & (1 if side in "EW" else 2)
-            takes = np.where(swaps, _neighbor(partner, side), _neighbor(rx, side))
-            _check_side(number, side, rx, tx, takes & Port[opposite])
-        empty = (rx == 0) & (tx != 0)
-        if empty.any():
-            raise RouteError(f"{_first(empty)}, color {number}: leaves the router but never enters")
-    into = {number: rx & Port.RAMP != 0 for number, (rx, _) in sides.items()}
-    out_of = {number: tx & Port.RAMP != 0 for number, (_, tx) in sides.items()}
-    for ops, mask in lists:
-        for op in ops:
-            _check_descriptors(op, mask, into, out_of)
-    queues = sum(out_of.values(), np.zeros((program.height, program.width), int))
-    if queues.max() > _INPUT_QUEUES:
-        raise RouteError(
-            f"{_first(queues > _INPUT_QUEUES)}: {queues.max()} colors enter the CE; it has"
-            f" {_INPUT_QUEUES} input queues"
-        )
+    for bad, text in itertools.chain(_routes(program, sides), _descriptors(program, sides)):
+        if bad.any():
+            raise RouteError(first_pe(bad) + text)
     for task in program.tasks:
-        _check_task(task, out_of)
+        if task.kind == "control" and not 0 <= task.key < 64:
+            raise FabricError(f"task {task.name!r}: control task id {task.key}; ids are 0..63")
 
 
-def _check_swap(program: Program, number: int) -> None:
-    swaps, partner = program.colors[number].swaps, program.colors.get(number ^ 1)
-    if swaps.any() and not program.spec.color_swap:
-        raise RouteError(f"color {number}: {program.spec.name} cannot swap colors")
-    alone = swaps != (0 if partner is None else partner.swaps)
-    if alone.any():
-        raise RouteError(
-            f"{_first(alone)}, color {number}: it swaps with color {number ^ 1}, which must be"
-            " declared and swap along the same axes here"
+def _routes(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
+    """What can be wrong with each color's routes."""
+    inside, spec = np.ones((program.height, program.width), int), program.spec
+    for number, (rx, tx) in sides.items():
+        swaps, partner = program.colors[number].swaps, program.colors.get(number ^ 1)
+        here = f", color {number}: "
+        yield swaps * (not spec.color_swap) != 0, f"{here}{spec.name} cannot swap colors"
+        yield (
+            swaps != (0 if partner is None else partner.swaps),
+            f"{here}it swaps with color {number ^ 1}, which must be declared and swap along the"
+            " same axes here",
         )
-
-
-def _check_side(color: int, side: str, rx: np.ndarray, tx: np.ndarray, takes: np.ndarray) -> None:
-    opposite = OPPOSITE[side]
-    inside = _neighbor(np.ones_like(tx), side)
-    for name, mask in (("tx", tx), ("rx", rx)):
-        off = ((mask & Port[side]) != 0) & (inside == 0)
-        if off.any():
-            raise RouteError(
-                f"{_first(off)}, color {color}: {name} {side} points off the grid of"
-                f" {tx.shape[1]}x{tx.shape[0]} PEs"
+        for side, opposite in OPPOSITE.items():
+            for name, mask in (("tx", tx), ("rx", rx)):
+                yield (
+                    (mask & Port[side] != 0) & (_neighbor(inside, side) == 0),
+                    f"{here}{name} {side} points off the grid of {tx.shape[1]}x{tx.shape[0]} PEs",
+                )
+            swapped = swaps & (1 if side in "EW" else 2) != 0
+            other = sides.get(number ^ 1, (rx, tx))[0]
+            takes = np.where(swapped, _neighbor(other, side), _neighbor(rx, side)) & Port[opposite]
+            yield (
+                (tx & Port[side] != 0) & (takes == 0),
+                f"{here}sent {side}, but the neighbour there never takes the color from its"
+                f" {opposite}; add rx {opposite} to its route",
             )
-    lost = ((tx & Port[side]) != 0) & (takes == 0)
-    if lost.any():
-        raise RouteError(
-            f"{_first(lost)}, color {color}: sent {side}, but the neighbour there never takes"
-            f" the color from its {opposite}; add rx {opposite} to its route"
-        )
+        yield (rx == 0) & (tx != 0), f"{here}leaves the router but never enters"
 
 
-def _check_descriptors(
-    op: Op, mask: np.ndarray, into: dict[int, np.ndarray], out_of: dict[int, np.ndarray]
-) -> None:
-    for operand in op.operands:
-        if not isinstance(operand, FabIn | FabOut):
-            continue
-        side, have = ("tx", out_of) if isinstance(operand, FabIn) else ("rx", into)
-        missing = mask & ~have[operand.color]
-        if missing.any():
-            raise RouteError(
-                f"{_first(missing)}, color {operand.color}: {op.kind} uses it, but the PE's"
-                f" router has no {side} RAMP for it"
-            )
-
-
-def _check_task(task: BoundTask, out_of: dict[int, np.ndarray]) -> None:
-    if task.kind == "control" and not 0 <= task.key < 64:
-        raise FabricError(f"task {task.name!r}: control task id {task.key}; ids are 0..63")
-    if task.kind == "data":
-        deaf = (task.entry >= 0) & ~out_of[task.key]
-        if deaf.any():
-            raise FabricError(
-                f"{_first(deaf)}, color {task.key}: data task {task.name!r} waits"
-                " for a color that never reaches this CE; add tx RAMP"
+def _descriptors(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
+    """What operations and data tasks need of the routers, and CEs of their queues."""
+    enters: dict[type, dict[int, np.ndarray]] = {
+        FabIn: {n: tx & Port.RAMP != 0 for n, (_, tx) in sides.items()},
+        FabOut: {n: rx & Port.RAMP != 0 for n, (rx, _) in sides.items()},
+    }
+    for number, ops in enumerate(program.code):
+        mask = np.any([task.entry == number for task in program.tasks], axis=0)
+        for op, operand in ((own, o) for own in ops for o in own.operands):
+            if isinstance(operand, FabIn | FabOut):
+                yield (
+                    mask & ~enters[type(operand)][operand.color],
+                    f", color {operand.color}: {op.kind} uses it, but the PE's router has no"
+                    f" {'tx' if isinstance(operand, FabIn) else 'rx'} RAMP for it",
+                )
+    queues = sum(enters[FabIn].values(), np.zeros((program.height, program.width), int))
+    yield (
+        queues > _INPUT_QUEUES,
+        f": {queues.max()} colors enter the CE; it has {_INPUT_QUEUES} input queues",
+    )
+    for task in program.tasks:
+        if task.kind == "data":
+            yield (
+                (task.entry >= 0) & ~enters[FabIn][task.key],
+                f", color {task.key}: data task {task.name!r} waits for a color that never reaches"
+                " this CE; add tx RAMP",
             )

@@ -6,16 +6,24 @@ checks it and returns a :class:`Program`, tables over the grid.
 
 import copy
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.program.check import check_program
-from wafer.fabric.program.codes import TORN, Port, position_code, switch_register
-from wafer.fabric.program.ops import TYPES, Mem, Op
-from wafer.fabric.program.tables import BoundTask, DeclaredArray, Filter, Program, RoutedColor
+from wafer.fabric.program.ops import TYPES, Op
+from wafer.fabric.program.tables import (
+    NO_SWITCH,
+    TORN,
+    BoundTask,
+    DeclaredArray,
+    Filter,
+    Port,
+    Program,
+    RoutedColor,
+    first_pe,
+)
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
 
@@ -43,7 +51,6 @@ class Layout:
         overheads: charge the software's costs, fitted to published runs (task start, operation
             launch); without them every operation starts in the cycle after the one before it,
             which closed forms of wires and PEs are for.
-        reload: charge ``op_reload`` in place of ``op_launch``.
         host_io: keep memcpy's colors for it.
         main_thread_priority: of the running task against microthreads (``Op.priority``), a level
             of ``<tile_config>``: "medium_low", "medium", "medium_high" or "high".
@@ -56,7 +63,6 @@ class Layout:
         spec: WaferSpec = WSE2,
         *,
         overheads: bool = True,
-        reload: bool = False,
         host_io: bool = False,
         main_thread_priority: str = "high",
     ) -> None:
@@ -68,14 +74,14 @@ class Layout:
                 f"rectangle {width}x{height} PEs; {spec.name} offers {limit[0]}x{limit[1]}"
             )
         self.width, self.height, self.spec = width, height, spec
-        self.overheads, self.reload, self.host_io = overheads, reload, host_io
+        self.overheads, self.host_io = overheads, host_io
         self.main_thread_priority = main_thread_priority
         self.y, self.x = np.mgrid[0:height, 0:width]
         self._colors: dict[int, RoutedColor] = {}
         self._arrays: dict[str, DeclaredArray] = {}
         self._bytes = np.zeros((height, width), np.int64)
         self._tasks: dict[str, BoundTask] = {}
-        self._ops: list[tuple[tuple[Op, ...], np.ndarray]] = []
+        self._code: list[tuple[Op, ...]] = []
 
     def region(self, where: Where) -> np.ndarray:
         """Turn None, a mask or a function of (x, y) into an [H, W] bool mask."""
@@ -106,8 +112,8 @@ class Layout:
         grid = (self.height, self.width)
         new = RoutedColor(
             depth=depth,
-            color=np.full(grid, self.spec.per_hop_commands << 12, np.int32),
-            switch=np.full(grid, switch_register([]), np.int32),
+            color=np.zeros(grid, np.int32),
+            switch=np.full(grid, NO_SWITCH, np.int32),
             routed=np.zeros(grid, bool),
             filters=np.zeros(grid, np.int32),
             rules=[[0] * len(COLUMNS["filters"])],
@@ -138,8 +144,8 @@ class Layout:
             rx: ports taken from, in position 0.
             tx: ports left by, in position 0.
             where: region of PEs.
-            switches: positions 1..3, each ``{"rx": ...}`` and/or ``{"tx": ...}``; a side not
-                named keeps the value of the position before.
+            switches: positions 1..3, each ``{"rx": port}`` or ``{"tx": port}``; the other side
+                keeps the value of the position before.
             ring: wrap past the last position; otherwise the switch stays there.
             start: ``current_switch_pos``.
             filter: which wavelets reach the CE.
@@ -150,31 +156,22 @@ class Layout:
                 the first is position 4.
 
         Raises:
-            RouteError: too many positions, or one that changes both sides on WSE-2.
+            RouteError: too many positions, or one that changes both sides.
         """
         mask = self.region(where)
         there = self._color_of(color)
-        place = self._place(mask, color)
+        place = f"{first_pe(mask)}, color {color}"
         if len(switches) + 1 > self.spec.switch_positions or start > len(switches):
             raise RouteError(
                 f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
                 f" holds {self.spec.switch_positions}"
             )
-        word, codes = _route(rx, tx), []
-        now = word
-        for number, change in enumerate(switches, start=1):
-            if len(change) > 1 and not self.spec.switch_both_sides:
-                raise RouteError(
-                    f"{place}: switch position {number} changes rx and tx; {self.spec.name} lets"
-                    " a position change one of them"
-                )
-            before, sides = now, {"rx": now >> 5, "tx": now & 31}
-            sides |= {side: port_mask(ports) for side, ports in change.items()}
-            now = sides["rx"] << 5 | sides["tx"]
-            codes.append(position_code(before, now, place))
-        word |= ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
-        there.color[mask] = word | self.spec.per_hop_commands << 12
-        there.switch[mask] = switch_register(codes, 0 if torn else start, ring=ring)
+        word, switch = _route(rx, tx), (0 if torn else start) << 13 | ring << 12 | NO_SWITCH
+        for k, change in enumerate(switches):
+            code = _position(change, f"{place}: switch position {k + 1}")
+            switch = switch & ~(15 << 4 * k) | code << 4 * k
+        there.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
+        there.switch[mask] = switch
         there.routed[mask] = True
         there.filters[mask] = 0
         if filter is not None:
@@ -196,13 +193,13 @@ class Layout:
                 f"array {name!r} of {words} {dtype}: names must differ, sizes be positive, types"
                 f" one of {list(TYPES)}"
             )
-        base, held = sum(a.words for a in self._arrays.values()), np.array(self.region(where))
-        self._arrays[name] = DeclaredArray(name, base, words, dtype, held)
+        held = np.array(self.region(where))
+        self._arrays[name] = DeclaredArray(name, words, dtype, held)
         self._bytes[held] += words * np.dtype(dtype).itemsize
-        if self._bytes.max() > self.spec.sram_bytes:
-            y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
+        most = self._bytes.max()
+        if most > self.spec.sram_bytes:
             raise SramError(
-                f"PE ({x}, {y}): {self._bytes[y, x]} bytes of arrays after {name!r};"
+                f"{first_pe(self._bytes == most)}: {most} bytes of arrays after {name!r};"
                 f" {self.spec.name} has {self.spec.sram_bytes}: use smaller tiles"
             )
         return name
@@ -248,17 +245,15 @@ class Layout:
         if (task.kind, task.key, task.high) != (kind, key, high):
             raise FabricError(f"task {name!r} is already a {task.kind} task of another binding")
         if not ops or (task.entry[mask] >= 0).any():
-            y, x = np.argwhere(mask)[0] if mask.any() else (0, 0)
-            raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
-        task.entry[mask] = len(self._ops)
+            raise FabricError(f"{first_pe(mask)}, task {name!r}: no operations, or bound twice")
+        task.entry[mask] = len(self._code)
         task.active[mask], task.blocked[mask] = active, blocked
-        overhead = self.spec.op_reload if self.reload else self.spec.op_launch
-        waits = [self.spec.task_start, *[overhead] * (len(ops) - 1)] if self.overheads else [0]
+        waits = [self.spec.task_start, *[self.spec.op_launch] * (len(ops) - 1)]
         filled = [
-            op if op.launch is not None else dataclasses.replace(op, launch=wait)
-            for op, wait in zip(ops, itertools.cycle(waits), strict=False)
+            op if op.launch is not None else dataclasses.replace(op, launch=wait * self.overheads)
+            for op, wait in zip(ops, waits, strict=True)
         ]
-        self._ops.append((tuple(filled), mask))
+        self._code.append(tuple(filled))
         return name
 
     def build(self) -> Program:
@@ -271,43 +266,42 @@ class Layout:
         """
         if len(self._tasks) > self.spec.task_ids:
             raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
-        arrays = [a._replace(held=a.held | self._users(a.name)) for a in self._arrays.values()]
         program = Program(
             spec=self.spec,
             width=self.width,
             height=self.height,
             main=self.main_thread_priority,
             colors=copy.deepcopy(self._colors),
-            arrays=tuple(arrays),
+            arrays=tuple(self._arrays.values()),
             tasks=copy.deepcopy(tuple(self._tasks.values())),
-            code=tuple(ops for ops, _ in self._ops),
+            code=tuple(self._code),
         )
-        check_program(program, self._ops)
+        check_program(program)
         return program
-
-    def _users(self, name: str) -> np.ndarray:
-        """[H, W] bool: PEs that use an array."""
-        out = np.zeros((self.height, self.width), bool)
-        for ops, mask in self._ops:
-            operands = (operand for op in ops for operand in op.operands)
-            if any(isinstance(o, Mem) and o.array == name for o in operands):
-                out |= mask
-        return out
 
     def _color_of(self, color: int) -> RoutedColor:
         if color not in self._colors:
             raise RouteError(f"color {color} is not declared; call layout.color({color}) first")
         return self._colors[color]
 
-    @staticmethod
-    def _place(mask: np.ndarray, color: int) -> str:
-        where = np.argwhere(mask)
-        return f"PE ({where[0][1]}, {where[0][0]}), color {color}" if len(where) else "no PE"
-
 
 def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:
     """Ports as a color register has them."""
     return port_mask(rx) << 5 | port_mask(tx)
+
+
+def _position(change: Mapping[str, str | Sequence[str]], place: str) -> int:
+    """A switch position as the register has it: the side that changes, and its port."""
+    if change.keys() not in ({"rx"}, {"tx"}):
+        raise RouteError(
+            f"{place} changes {' and '.join(sorted(change)) or 'nothing'}; the switch register has"
+            " room for one side, rx or tx: use two positions"
+        )
+    (side, ports) = next(iter(change.items()))
+    mask = port_mask(ports)
+    if mask.bit_count() != 1:
+        raise RouteError(f"{place} names {mask.bit_count()} ports; it has one")
+    return (side == "rx") << 3 | mask.bit_length() - 1
 
 
 def _filter_row(rule: Filter, place: str) -> list[int]:

@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 
-from wafer.fabric.program.codes import Command
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WaferSpec
 
@@ -127,33 +126,27 @@ class Op:
 
 
 mem, fabin, fabout = Mem, FabIn, FabOut
+_COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")  # to a switch, in order of their codes
 
 
-def control_wavelet(
-    command: str, *, task: int = 0, data: int = 0, to_ce: bool = False, slots: tuple[str, ...] = ()
-) -> Const:
+def control_wavelet(command: str, *, task: int = 0, data: int = 0, to_ce: bool = False) -> Const:
     """Encode a control wavelet's payload, as ``<control>.encode_single_payload`` does.
 
     Args:
-        command: "NOP", "SWITCH_ADV", "SWITCH_RST" or "TEARDOWN" for slot 0.
+        command: "NOP", "SWITCH_ADV", "SWITCH_RST" or "TEARDOWN".
         task: control task id 0..63 that it activates at the CE.
         data: 16-bit argument of that task.
         to_ce: clear the CE-filter bit, so that the wavelet is handed to the CE.
-        slots: further commands, one per router; read only under ``per_hop_commands``. They
-            share their bits with ``data``.
 
     Returns:
         The 32-bit payload as an immediate.
     """
     if not 0 <= task < 64 or not 0 <= data < 65536:
         raise ValueError(f"control_wavelet: task={task} must be 0..63 and data={data} 0..65535")
-    commands = (command, *slots)
-    unknown = [c for c in commands if c not in Command.__members__]
-    if unknown or len(commands) > 8:
-        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(Command.__members__)}")
-    field = sum((Command[c] | (0 if to_ce else 4)) << (3 * k) for k, c in enumerate(commands))
-    low = (field >> 8) & 0xFFFF
-    return Const(((field & 0xFF) << 22) | (task << 16) | (data | low))
+    if command not in _COMMANDS:
+        raise ValueError(f"control_wavelet: {command!r} is none of {_COMMANDS}")
+    field = _COMMANDS.index(command) | (0 if to_ce else 4)
+    return Const(field << 22 | task << 16 | data)
 
 
 def work(cycles: int, *, thread: int | None = None) -> Op:

@@ -4,15 +4,35 @@ The planes time it as it is; of these tables ``emit`` makes the image that the m
 """
 
 import dataclasses
+import enum
 from typing import NamedTuple
 
 import numpy as np
 
-from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
-__all__ = ["BoundTask", "DeclaredArray", "Filter", "Program", "RoutedColor"]
+__all__ = [
+    "NO_SWITCH",
+    "TORN",
+    "BoundTask",
+    "DeclaredArray",
+    "Filter",
+    "Port",
+    "Program",
+    "RoutedColor",
+    "first_pe",
+]
+
+Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
+TORN = 1 << 14  # bit of a color register: in teardown
+NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used
+
+
+def first_pe(mask: np.ndarray) -> str:
+    """Return the first PE of a mask, [H, W] bool, for messages."""
+    places = np.argwhere(mask)
+    return f"PE ({places[0][1]}, {places[0][0]})" if len(places) else "no PE"
 
 
 class RoutedColor(NamedTuple):
@@ -43,13 +63,12 @@ class RoutedColor(NamedTuple):
 
 
 class DeclaredArray(NamedTuple):
-    """An array of the PEs that have it."""
+    """An array of the PEs that declare it, and of those whose operations use it."""
 
     name: str  #: its name
-    first: int  #: first word
-    words: int  #: how many
+    words: int  #: how many elements
     dtype: str  #: of its elements
-    held: np.ndarray  #: [H, W] bool, PEs that have it
+    held: np.ndarray  #: [H, W] bool, PEs that declare it
 
 
 class BoundTask(NamedTuple):
@@ -73,34 +92,22 @@ class Program:
     height: int  #: H
     main: str  #: level of the task's own thread
     colors: dict[int, RoutedColor]  #: by id, in the order of declaration
-    arrays: tuple[DeclaredArray, ...]  #: in the order of their words
+    arrays: tuple[DeclaredArray, ...]  #: in the order of declaration
     tasks: tuple[BoundTask, ...]  #: in the order of first use
     code: tuple[tuple[Op, ...], ...]  #: lists of operations, their ``launch`` filled in
-
-    @property
-    def words(self) -> int:
-        """Words of all arrays."""
-        return max(1, sum(array.words for array in self.arrays))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which wavelets of a color reach the CE; forwarding is not affected.
+    """Which wavelets of a color reach the CE; forwarding is not affected."""
 
-    Attributes:
-        kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;
-            "range" passes it if its 16-bit index lies in ``low..high``.
-        low: least index ("range").
-        high: greatest index, or ``max_counter``.
-        limit: the counter wraps to 0 after it ("counter").
-        start: first value of the counter.
-    """
-
+    #: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``; "range"
+    #: passes it if its 16-bit index lies in ``low..high``
     kind: str
-    low: int = 0
-    high: int = 0
-    limit: int = 65535
-    start: int = 0
+    low: int = 0  #: least index ("range")
+    high: int = 0  #: greatest index, or ``max_counter``
+    limit: int = 65535  #: the counter wraps to 0 after it ("counter")
+    start: int = 0  #: first value of the counter
 
     @classmethod
     def share(cls, first: int, words: int, period: int) -> "Filter":

@@ -18,6 +18,7 @@ ahead of the computation, and leave in others.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 from wafer.fabric.library.kernel_programs import scaled_sum
@@ -27,6 +28,7 @@ from wafer.fabric.program.ops import (
     Mem,
     Op,
     fabin,
+    fabout,
     fadds,
     fmaxs,
     fmovs,
@@ -199,6 +201,12 @@ class _PE:
             self.ops.append(chain_op(colors, rank, last=last, own=words, words=n))
         return rank == 0
 
+    def products(self, operands: Callable[[int, int, int], tuple[Mem, Mem, Mem]]) -> None:
+        """Of each kept weight, of its place and the first words of its input and output."""
+        b = self.k.batch
+        for e, (i, o) in enumerate(self.tile.entries):
+            self.ops.append(scaled_sum(*operands(e, i * b, o * b), b))
+
     def send(self, stream: Stream, m: int, op: Op) -> None:
         if op.thread is None or not stream.resets(self.tile.place):
             self.ops.append(op)
@@ -215,15 +223,9 @@ class _PE:
             self.ops.append(fmovs(self.at("y", y), bias, self.out))
         else:
             self.clear(self.at("y", y), self.out)
-        self.ops += [
-            scaled_sum(
-                self.at("y", y + o * b),
-                self.at("x", x + i * b),
-                self.at("weights", e, 0),
-                b,
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("y", y + o), self.at("x", x + i), self.at("weights", e, 0))
+        )
         if self.chain(0, self.at("y", y), self.out):
             out, own = k.y.out(self.tile.place, m), self.at("y", y)
             relu = fmaxs(out, own, Const(0.0), self.out, thread=_Y)
@@ -232,15 +234,9 @@ class _PE:
     def backward(self, m: int) -> None:
         b, dy, x = self.k.batch, self.dy(m), self.x(m)
         self.receive(self.k.dy, m + len(self.k.dy.colors))
-        self.ops += [
-            scaled_sum(
-                self.at("gradients", e, 0),
-                self.at("x", x + i * b),
-                self.at("dy", dy + o * b),
-                b,
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("gradients", e, 0), self.at("x", x + i), self.at("dy", dy + o))
+        )
         if self.tile.biased:
             sums = self.at("gradients", len(self.tile.entries), 0, inner=b, outer=1)
             self.ops.append(fadds(sums, sums, self.at("dy", dy), self.out))
@@ -248,14 +244,11 @@ class _PE:
             self.input_gradient(m, self.k.dx)
 
     def input_gradient(self, m: int, stream: Stream) -> None:
-        b, dy, dx = self.k.batch, self.dy(m), m % 2 * self.into
+        dy, dx = self.dy(m), m % 2 * self.into
         self.clear(self.at("dx", dx), self.into)
-        self.ops += [
-            scaled_sum(
-                self.at("dx", dx + i * b), self.at("dy", dy + o * b), self.at("weights", e, 0), b
-            )
-            for e, (i, o) in enumerate(self.tile.entries)
-        ]
+        self.products(
+            lambda e, i, o: (self.at("dx", dx + i), self.at("dy", dy + o), self.at("weights", e, 0))
+        )
         own, sign, n = self.at("dx", dx), self.at("sign"), self.into
         if self.chain(1, own, n):
             # x is 0 or positive: -min(1, x 2^127) is 0 or -1, the last product turns it round
@@ -305,9 +298,8 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
     """
     ops, own = [], micro_batches // len(stream.line)
     for m in range(own):
-        out = stream.out(place, m)
-        if m + len(stream.colors) < own:  # this color's last one lets the others pass
-            out = dataclasses.replace(out, advance_switch=False)
+        last = m + len(stream.colors) >= own  # of this color, which lets the others pass
+        out = stream.out(place, m) if last else fabout(stream.color(m))
         ops.append(fmovs(out, mem("input", m * words), words))
     if stream.resets(place):
         ops += [reset_switches(stream, m) for m in range(len(stream.colors))]

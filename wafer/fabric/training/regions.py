@@ -1,12 +1,21 @@
-"""Routes between and inside rectangles of PEs: streams that one region gathers and another shares.
+"""Streams between and inside rectangles of PEs: one region gathers a stream, another shares it out.
 
 A stream is one color. The PEs of a line put their words on it one after another, each letting
 those behind it pass when it is done (as ``gather_program`` does); the last one's control wavelet
 sets the switches back, so that the line is ready again. The color then runs to the other region
-along a shortest free path and is multicast to all its PEs, whose filters keep each one's share.
+along a cheapest free path and is multicast to all its PEs, whose filters keep each one's share.
+
+A link takes one word per cycle in each direction, whatever the color. Of the two streams into a
+layer one comes by the free column west of its region and runs east along every row, the other by
+the free row north of it and runs south down every column. Chains and lines of senders run against
+them, west and north. Paths between regions are the cheapest by hops and by what the links carry
+already.
 """
 
-from collections.abc import Sequence
+import collections
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,28 +25,128 @@ from wafer.fabric.library.routes import chain_routes
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
 from wafer.fabric.program.tables import Filter
-from wafer.fabric.training.paths import (
-    Link,
-    Links,
-    Spot,
-    lane,
-    moved,
-    pes_of,
-    side,
-    tree,
-)
-from wafer.machine.arch import OPPOSITE
+from wafer.machine.arch import OPPOSITE, STEPS
 from wafer.spec import Region
 
 __all__ = [
+    "Links",
+    "Spot",
     "Stream",
     "Wires",
     "chains",
     "find_stream",
+    "lane",
+    "line_links",
+    "pes_of",
     "reset_switches",
     "spot",
     "way_links",
 ]
+
+Spot = tuple[int, int]  # (x, y)
+Link = tuple[Spot, str]  # the side by which a PE's words leave
+_PER_HOP = 8  # words on a link that are avoided like one hop more
+_FULL = 1000  # hops taken to avoid a link that another stream has
+_SHARED = 0.75  # and that both together fill to this part: they would leave each other waiting
+
+
+def pes_of(region: Region) -> list[Spot]:
+    """All (x, y) of a region, row by row."""
+    return [
+        (x, y)
+        for y in range(region.y, region.y + region.height)
+        for x in range(region.x, region.x + region.width)
+    ]
+
+
+def moved(place: Spot, to: str) -> Spot:
+    """The neighbour on a side."""
+    dx, dy = STEPS[to]
+    return place[0] + dx, place[1] + dy
+
+
+def side(place: Spot, other: Spot) -> str:
+    """The side of a PE on which its neighbour lies."""
+    return next(s for s in STEPS if moved(place, s) == other)
+
+
+def lane(region: Region, towards: str) -> list[Spot]:
+    """The free PEs by which a stream comes into a region to run "E" or "S"."""
+    if towards == "E":
+        return [(region.x - 1, region.y + k) for k in range(region.height)]
+    return [(region.x + k, region.y - 1) for k in range(region.width)]
+
+
+def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tuple[str, list[str]]]:
+    """Where each PE takes a stream from, and the sides by which it passes it on.
+
+    Args:
+        region: the rectangle.
+        towards: "E": along its lane and the rows; "S": along its lane and the columns; "": along
+            the column of ``start``, both ways along the rows.
+        start: where the stream enters, in the lane if there is one.
+        came: the side from which it does.
+    """
+    along, across = {"E": ("NS", "E"), "S": ("WE", "S"), "": ("NS", "WE")}[towards]
+    inside = {*pes_of(region)}
+    trunk = lane(region, towards) if towards else [p for p in inside if p[0] == start[0]]
+    spread, reached = {start: (came, list[str]())}, [start]
+    for at in reached:  # grows
+        for to in along + across:
+            there = moved(at, to)
+            if there in (trunk if to in along else inside) and there not in spread:
+                spread[at][1].append(to)
+                spread[there] = OPPOSITE[to], []
+                reached.append(there)
+    return spread
+
+
+def line_links(line: Sequence[Spot]) -> list[Link]:
+    """Links between the senders of a line, towards the first."""
+    return [(place, side(place, line[i])) for i, place in enumerate(line[1:])]
+
+
+class Links:
+    """Words per micro-batch that cross every link.
+
+    Args:
+        size: (H, W).
+        most: words that a link carries without being the slowest part of the network.
+    """
+
+    def __init__(self, size: tuple[int, int], most: int) -> None:
+        self.size, self.most = size, most
+        self.words: collections.Counter[Link] = collections.Counter()
+
+    def add(self, links: Iterable[Link], words: int) -> None:
+        """Let a stream of so many words cross the links."""
+        for link in links:
+            self.words[link] += words
+
+    def _cost(self, link: Link, words: int) -> int:
+        there = self.words[link]
+        full = there > 0 and there + words > _SHARED * self.most
+        return 1 + there // _PER_HOP + _FULL * full
+
+    def path(self, start: Spot, goal: set[Spot], walls: set[Spot], words: int) -> list[str] | None:
+        """Sides by which the cheapest path leaves each PE from ``start`` until it is at a goal."""
+        best, queue = {start: 0}, [(0, start, "")]
+        while queue:
+            cost, at, steps = heapq.heappop(queue)
+            if cost > best[at]:
+                continue
+            if at in goal:
+                return [*steps]
+            for to in STEPS:
+                there = moved(at, to)
+                inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
+                if not inside or there in walls:
+                    continue
+                total = cost + self._cost((at, to), words)
+                if total < best.get(there, total + 1):
+                    best[there] = total
+                    heapq.heappush(queue, (total, there, steps + to))
+        return None
 
 
 class Stream(NamedTuple):
@@ -47,8 +156,13 @@ class Stream(NamedTuple):
     #: sides by which it leaves the first sender and every PE until it is in the region
     steps: tuple[str, ...]
     target: Region  #: the region
-    towards: str = ""  #: how it enters and spreads, see `wafer.fabric.training.paths.tree`
+    towards: str = ""  #: how it enters and spreads, see `tree`
     colors: tuple[int, ...] = ()  #: that micro-batches take in turn; none before `Wires.connect`
+
+    @property
+    def way(self) -> list[Spot]:
+        """PEs from the first sender to the one where it spreads."""
+        return [*itertools.accumulate(self.steps, moved, initial=self.line[0])]
 
     def color(self, m: int) -> int:
         """Color of a micro-batch."""
@@ -91,7 +205,7 @@ def find_stream(
         links: what they carry already.
         lines: possible orders of the senders, neighbours in a row or column outside the region.
         target: the region.
-        towards: how it spreads in the region, see :func:`wafer.fabric.training.paths.tree`.
+        towards: how it spreads in the region, see `tree`.
         words: of a micro-batch.
         source: who sends, for the message.
 
@@ -118,13 +232,11 @@ def find_stream(
 
 def way_links(stream: Stream) -> list[Link]:
     """Links of a stream's way to its region, and of the lane by which it spreads there."""
-    at, links = stream.line[0], []
-    for step in stream.steps:
-        links.append((at, step))
-        at = moved(at, step)
+    way = stream.way
+    links = [*zip(way, stream.steps, strict=False)]
     if not stream.towards:
         return links
-    spread = tree(stream.target, stream.towards, at, "")
+    spread = tree(stream.target, stream.towards, way[-1], "")
     lanes = lane(stream.target, stream.towards)
     return links + [(place, to) for place in lanes for to in spread[place][1]]
 
@@ -155,19 +267,14 @@ class Wires:
         Raises:
             RouteError: no color is left.
         """
-        path = [stream.line[0]]
-        for step in stream.steps:
-            path.append(moved(path[-1], step))
         lanes = lane(stream.target, stream.towards) if stream.towards else []
-        used = {*stream.line, *path, *lanes, *pes_of(stream.target)}
+        used = {*stream.line, *stream.way, *lanes, *pes_of(stream.target)}
         color = self._color(used, queue)
-        self._route(stream, color, path, filters)
+        self._route(stream, color, filters)
         return stream._replace(colors=(*stream.colors, color))
 
-    def _route(
-        self, stream: Stream, color: int, path: list[Spot], filters: dict[Spot, Filter | None]
-    ) -> None:
-        layout, line = self.layout, stream.line
+    def _route(self, stream: Stream, color: int, filters: dict[Spot, Filter | None]) -> None:
+        layout, line, path = self.layout, stream.line, stream.way
         for rank, place in enumerate(line):
             behind = None if rank + 1 == len(line) else side(place, line[rank + 1])
             ahead = stream.steps[0] if rank == 0 else side(place, line[rank - 1])

@@ -60,11 +60,9 @@ def _polynomial(out: Mem, x: Mem, coefficients: list[float], n: int) -> list[Op]
     """Horner's rule, highest power first."""
     first, *rest = coefficients
     ops = [fmuls(out, x, Const(first), n)]
-    for last, c in zip([False] * (len(rest) - 1) + [True], rest, strict=True):
-        ops.append(fadds(out, out, Const(c), n))
-        if not last:
-            ops.append(fmuls(out, out, x, n))
-    return ops
+    for c in rest:
+        ops += [fadds(out, out, Const(c), n), fmuls(out, out, x, n)]
+    return ops[:-1]
 
 
 def reciprocal_ops(s: Mem, scratch: Mem, out: Mem, n: int) -> list[Op]:

@@ -36,6 +36,7 @@ struct Instruction {
 struct OperationRow {
   int32_t op, dest, src0, src1, scalar, asynchronous, action, target, control_ends,
       control_action, control_target, thread, priority, index, simd;
+  int32_t bytes[4];  // of an element of dest, src0, src1, scalar: see setup.py
 };
 struct FabricRow {
   int32_t sends, queue, color, control, advances, indexed, priority, simd, clears, control_ends,

@@ -98,9 +98,8 @@ inline bool configure(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
     else reg(core, i.a) = get_time(core, cycle, word);
     return true;
   }
-  const bool known = sets ? config_set(w, core, address, int(reg(core, i.b)))
-                          : config_get(w, core, address, &reg(core, i.a));
-  if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
+  if (!use_register(w, core, address, sets, &reg(core, sets ? i.b : i.a)))
+    return fault(core, kNoConfig, core.pc, address, worker), false;
   if (!sets) return true;
   worker->swaps |= (reg(core, i.b) & (kSwapX | kSwapY)) != 0;
   watch_all(w, core), changed(w, core.cell, true);

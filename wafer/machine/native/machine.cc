@@ -5,9 +5,10 @@ namespace wafer::csl {
 
 namespace {
 
-// What PEs hold before the first cycle: a stream behind its programs.
+// What PEs hold before the first cycle: the tables behind the programs.
 void load(Wafer& w, Reader& in) {
   const auto tiles = in.rows<int32_t>();
+  const auto registers_of_lanes = in.rows<uint32_t>();  // color and switches
   // As many microthreads and queues as anything names: less state stays in the caches.
   for (const Program& p : w.programs) {
     const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
@@ -40,7 +41,7 @@ void load(Wafer& w, Reader& in) {
     if (core.program >= 0) core.code = &w.programs[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
     for (int slot = 0; slot < w.slots; ++slot) {
-      const uint32_t word = uint32_t(in.next());  // color and switch registers
+      const uint32_t word = registers_of_lanes[size_t(cell) * size_t(w.slots) + size_t(slot)];
       Lane& lane = w.at(cell, slot);
       lane.color = uint16_t(word), lane.switches = uint16_t(word >> 16);
       w.swaps |= (lane.color & (kSwapX | kSwapY)) != 0;
@@ -60,11 +61,15 @@ void load(Wafer& w, Reader& in) {
   if (!w.filters.empty()) w.filtering.resize(w.lanes.size());
   for (int slot = 0; slot < w.slots; ++slot)
     w.to_host |= uint32_t(w.costs.streams[w.colors[slot]] == 2) << slot;
-  for (int count = in.next(); count > 0; --count) {
-    const int cell = in.next(), slot = in.next(), row = in.next();
+  struct Filtered {
+    int32_t cell, slot, row;
+  };
+  for (const auto& [cell, slot, row] : in.rows<Filtered>()) {
     filter_of(w, cell, slot) = {row, w.filters[row].start, w.filters[row].limit1, false};
     w.at(cell, slot).filtered = true;
   }
+  for (const auto& settings : in.rows<Recorder::Settings>())
+    w.recorder = std::make_unique<Recorder>(settings, w.rows, w.width);
 }
 
 // A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
@@ -177,151 +182,125 @@ using namespace wafer::csl;
 namespace {
 Machine& of(void* m) { return *static_cast<Machine*>(m); }
 
-uint8_t* bytes(const Machine& m, int cell, int64_t address, int64_t count, bool write) {
-  if (!m.runs(cell) || address < 0 || count < 0) return nullptr;
-  const Core& core = m.w.cores[cell];
-  const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
-  return count > end || address > end - count ? nullptr : core.memory + address;
-}
-
-// Whether a color can come or leave by a side of a PE that leads out of the rectangle.
-bool is_outer(const Machine& m, int cell, int slot, int side) {
-  return slot >= 0 && side >= 0 && side < 4 && !(m.w.sides[cell] >> side & 1);
+// The port of a color at a PE's side, if that leads out of the rectangle and there is the color.
+Port* outer_port(Wafer& w, int64_t cell, int slot, int64_t side) {
+  if (slot < 0 || side >= kRamp || w.sides[cell] >> side & 1) return nullptr;
+  return &port(w, int(cell), slot, int(side));
 }
 }  // namespace
 
-// What names no PE, color, program or line has no effect, and gives 0 or none.
+// Called by machine/engine.py, which has checked that there are such PEs and programs. Numbers and
+// addresses have 64 bits, results too.
 extern "C" {
 
-// None if the numbers are not those of a machine.
-void* csl_create(const int32_t* setup, int64_t count) {
+// None if there is not as much memory.
+void* csl_create(const Reader::Table* tables) {
   try {
-    return new Machine(Reader(setup, count));
+    return new Machine(Reader(tables));
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
-int64_t csl_cycle(void* m) { return of(m).w.cycle; }
-int32_t csl_run(void* m, int64_t most, int32_t threads) { return of(m).run(most, threads); }
+int64_t csl_run(void* m, int64_t most, int64_t threads) { return of(m).run(most, threads); }
 
-// Calls a function on a PE once what was called before has been answered; 0 if the PE has no such
-// instruction, or not as many registers.
-int32_t csl_launch(void* m, int32_t cell, int32_t entry, const int64_t* words, int32_t count) {
-  if (!of(m).runs(cell) || entry < 0 || count < 0) return 0;
+// The cycle; lines printed; of a recording its events, cycles of a window, the cycle in which the
+// events' limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
+void csl_numbers(void* m, int64_t* out) {
+  const Machine& machine = of(m);
+  const Fault& f = machine.all.fault;
+  const Recorder* r = machine.w.recorder.get();
+  const int64_t numbers[] = {machine.w.cycle, int64_t(machine.all.prints.size()),
+                             r ? r->count() : 0, r ? r->every() : 1, r ? r->stopped() : -1,
+                             f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
+  std::copy(std::begin(numbers), std::end(numbers), out);
+}
+
+// Calls a function on a PE once what was called before has been answered; 0 if the PE has not as
+// many registers.
+int64_t csl_launch(void* m, int64_t cell, int64_t entry, const int64_t* words, int64_t count) {
   Wafer& w = of(m).w;
   const Program& p = program(w.cores[cell]);
-  if (size_t(entry) >= p.code.size() || count > p.frame + p.slack) return 0;
-  host(w, cell).launches.push_back({entry, {words, words + count}});
+  if (count > p.frame + p.slack) return 0;
+  host(w, int(cell)).launches.push_back({int32_t(entry), {words, words + count}});
   w.cores[cell].called = true;
   of(m).unanswered += 2;  // it returns, and it frees the command stream
   w.visit[cell] = 1;
   return 1;
 }
 
-int32_t csl_has_command(void* m, int32_t cell) {
-  if (!of(m).has(cell)) return 0;
+int64_t csl_has_command(void* m, int64_t cell) {
   const Core& core = of(m).w.cores[cell];
   const bool runs = core.main != Main::kIdle && core.task == Task::kFunction;
   return core.commanded || runs || core.called;
 }
 
-// 0 if some bytes are outside of the memory.
-int32_t csl_copy(void* m, int32_t cell, int64_t address, int64_t count, uint8_t* host, int32_t write) {
-  uint8_t* const own = bytes(of(m), cell, address, count, write);
-  if (!own) return 0;
-  std::memcpy(write ? own : host, write ? host : own, size_t(count));
-  return 1;
+// Where the memory of each PE is; none without a program.
+void csl_memories(void* m, uint8_t** out) {
+  for (const Core& core : of(m).w.cores) *out++ = core.memory;
 }
 
-// The same of the first bytes of all PEs with a program, one after another.
-int32_t csl_memories(void* m, int32_t program, int64_t count, uint8_t* host, int32_t write) {
-  for (const Core& core : of(m).w.cores) {
-    if (core.program != program || !core.code) continue;
-    if (!csl_copy(m, core.cell, 0, count, host, write)) return 0;
-    host += count;
-  }
-  return 1;
+// Of each PE: wavelets that left by each port; cycles in which its CE works, and the cycle behind
+// the last of them.
+void csl_counters(void* m, uint32_t* links, int64_t* worked) {
+  const Wafer& w = of(m).w;
+  std::copy(w.links.begin(), w.links.end(), links);
+  for (const Core& core : w.cores) *worked++ = core.worked, *worked++ = core.ended;
 }
 
-// Of each PE: cycles in which its CE works, and the cycle behind the last of them.
-void csl_worked(void* m, int64_t* out) {
-  for (const Core& core : of(m).w.cores) *out++ = core.worked, *out++ = core.ended;
-}
-
-int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
+void csl_inject(void* m, int64_t cell, int64_t color, const uint32_t* words, int64_t count) {
   Wafer& w = of(m).w;
-  const int slot = of(m).slot(cell, color);
-  if (slot < 0 || count < 0) return 0;
-  std::deque<uint32_t>& to = host(w, cell).in[slot];
+  const int slot = w.slot[color];
+  std::deque<uint32_t>& to = host(w, int(cell)).in[slot];
   to.insert(to.end(), words, words + count);
   if (count) w.cores[cell].feeding |= 1u << slot, w.visit[cell] = 1;
-  return 1;
 }
 
 // Takes up to `most` words that a PE has sent to the host; returns how many there were.
-int64_t csl_collect(void* m, int32_t cell, int32_t color, uint32_t* words, int64_t most) {
-  const int slot = of(m).slot(cell, color);
+int64_t csl_collect(void* m, int64_t cell, int64_t color, uint32_t* words, int64_t most) {
+  const int slot = of(m).slot(color);
   if (slot < 0) return 0;
-  std::deque<uint32_t>& from = host(of(m).w, cell).out[slot];
+  std::deque<uint32_t>& from = host(of(m).w, int(cell)).out[slot];
   const int64_t there = int64_t(from.size()), count = std::clamp<int64_t>(most, 0, there);
   std::copy_n(from.begin(), count, words);
   from.erase(from.begin(), from.begin() + count);
   return there;
 }
 
-// Ports at the rectangle's sides, W E S N from 0 on; whether there can be one.
-int32_t csl_enter(void* m, int32_t cell, int32_t color, int32_t side, const uint32_t* words,
+// Words come in by a port at the rectangle's sides, W E S N from 0 on; 0 if there can be none.
+int64_t csl_enter(void* m, int64_t cell, int64_t color, int64_t side, const uint32_t* words,
                   const uint8_t* controls, int64_t count) {
   Wafer& w = of(m).w;
-  const int slot = of(m).slot(cell, color);
-  if (!is_outer(of(m), cell, slot, side)) return 0;
-  Port& to = port(w, cell, swapped(w, w.at(cell, slot), slot, side), side);
+  int slot = of(m).slot(color);
+  if (slot >= 0) slot = swapped(w, w.at(int(cell), slot), slot, int(side));
+  Port* const to = outer_port(w, cell, slot, side);
+  if (!to) return 0;
   for (int64_t k = 0; k < count; ++k)
-    to.in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
+    to->in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
   w.visit[cell] = 1;
   return 1;
 }
-int32_t csl_open(void* m, int32_t cell, int32_t color, int32_t side) {
-  const int slot = of(m).slot(cell, color);
-  if (!is_outer(of(m), cell, slot, side)) return 0;
-  return port(of(m).w, cell, slot, side).takes = true;
-}
-// Copies up to `most` words; returns how many there are.
-int64_t csl_left(void* m, int32_t cell, int32_t color, int32_t side, uint32_t* words, int64_t most) {
-  const int slot = of(m).slot(cell, color);
-  const Port* port = slot < 0 ? nullptr : find_port(of(m).w, cell, slot, side);
-  if (!port) return 0;
-  std::copy_n(port->out.begin(), std::clamp<int64_t>(most, 0, int64_t(port->out.size())), words);
-  return int64_t(port->out.size());
+
+// Copies up to `most` words that have left by a port since it was first asked for; returns how many
+// there are, -1 if there can be no port.
+int64_t csl_left(void* m, int64_t cell, int64_t color, int64_t side, uint32_t* words, int64_t most) {
+  const Port* const from = outer_port(of(m).w, cell, of(m).slot(color), side);
+  if (!from) return -1;
+  const int64_t there = int64_t(from->out.size());
+  std::copy_n(from->out.begin(), std::min(most, there), words);
+  return there;
 }
 
-// Rows of first byte and end: operations of a program that read or write beyond one are faults.
-void csl_check_bounds(void* m, int32_t program, const Span* rows, int64_t count) {
-  Wafer& w = of(m).w;
-  if (program < 0 || size_t(program) >= w.programs.size()) return;
-  w.variables.resize(w.programs.size()), w.checks_bounds = true;
-  w.variables[size_t(program)].assign(rows, rows + count);
-}
-
-// kind, cell, task, its id, pc, detail.
-void csl_fault(void* m, int64_t* out) {
-  const Fault& f = of(m).all.fault;
-  const int64_t numbers[] = {f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
-  std::memcpy(out, numbers, sizeof numbers);
-}
-
-// Copies up to `most` rows; returns how many there are.
+// Copies up to `most` rows; returns how many.
 int64_t csl_waiting(void* m, Waiting* out, int64_t most) {
   const auto rows = of(m).waiting();
-  std::copy_n(rows.begin(), std::clamp<int64_t>(most, 0, int64_t(rows.size())), out);
-  return int64_t(rows.size());
+  const int64_t count = std::min(most, int64_t(rows.size()));
+  std::copy_n(rows.begin(), count, out);
+  return count;
 }
 
-int64_t csl_prints(void* m) { return int64_t(of(m).all.prints.size()); }
 // The text of a line; its cycle, cell and length.
 const char* csl_print(void* m, int64_t k, int64_t* out) {
-  if (k < 0 || k >= csl_prints(m)) return nullptr;
   const Print& print = of(m).all.prints[size_t(k)];
   out[0] = print.cycle, out[1] = print.cell, out[2] = int64_t(print.text.size());
   return print.text.data();
@@ -329,8 +308,7 @@ const char* csl_print(void* m, int64_t k, int64_t* out) {
 
 // What each instruction of a program has done on all its PEs; operations that still run with what
 // they have done so far.
-void csl_work(void* m, int32_t program, Work* out) {
-  if (program < 0 || size_t(program) >= of(m).all.work.size()) return;
+void csl_work(void* m, int64_t program, Work* out) {
   const std::vector<Work>& work = of(m).all.work[size_t(program)];
   std::copy(work.begin(), work.end(), out);
   for (const Core& core : of(m).w.cores) {
@@ -342,30 +320,10 @@ void csl_work(void* m, int32_t program, Work* out) {
   }
 }
 
-// What is recorded from now on, what runs already included: eight numbers.
-void csl_record(void* m, const Recorder::Settings* settings) {
-  Wafer& w = of(m).w;
-  if (!settings->fits(w.rows, w.width)) return;
-  w.recorder = std::make_unique<Recorder>(*settings, w.rows, w.width);
-  w.recorder->advance(w.cycle);
-  for (const Core& core : w.cores) {
-    if (core.main != Main::kIdle) record_task(w, core, w.cycle, false);
-    each(core.threads, [&](int thread) { record_operation(w, core, thread, w.cycle, false); });
-  }
-}
-// How many events, cycles of a window, the cycle in which the events' limit was reached (or -1).
-void csl_recorded(void* m, int64_t* out) {
-  out[0] = 0, out[1] = 1, out[2] = -1;
-  if (const Recorder* recorder = of(m).w.recorder.get())
-    out[0] = recorder->count(), out[1] = recorder->every(), out[2] = recorder->stopped();
-}
 void csl_recording(void* m, Event* events, uint32_t* links) {
-  const Recorder* recorder = of(m).w.recorder.get();
-  if (!recorder) return;
-  const auto all = recorder->events();
+  const Recorder& recorder = *of(m).w.recorder;
+  const auto all = recorder.events();
   std::copy(all.begin(), all.end(), events);
-  std::copy(recorder->links().begin(), recorder->links().end(), links);
+  std::copy(recorder.links().begin(), recorder.links().end(), links);
 }
-
-const uint32_t* csl_links(void* m) { return of(m).w.links.data(); }
 }

@@ -63,18 +63,13 @@ static inline int64_t soonest(const Wafer& w) {
 struct Machine {
   explicit Machine(Reader in);
 
-  // Whether there is such a PE, and one with a program.
-  bool has(int cell) const { return cell >= 0 && cell < w.cells(); }
-  bool runs(int cell) const { return has(cell) && w.cores[cell].code; }
-  // The slot of a color at a PE; -1 if there is none.
-  int slot(int cell, int color) const {
-    return !has(cell) || color < 0 || color >= kColors ? -1 : w.slot[color];
-  }
+  // The slot of a color; -1 if there is none.
+  int slot(int64_t color) const { return color < 0 || color >= kColors ? -1 : w.slot[color]; }
 
   // Until nothing can change, a fault, all of the host's calls have been answered, or the limit.
-  Status run(int64_t most, int threads) {
-    constexpr int kMostThreads = 256;
-    threads = std::clamp(threads, 1, std::min(w.rows, kMostThreads));
+  Status run(int64_t most, int64_t asked) {
+    constexpr int64_t kMostThreads = 256;
+    const int threads = int(std::clamp<int64_t>(asked, 1, std::min<int64_t>(w.rows, kMostThreads)));
     const int64_t limit = most < INT64_MAX - w.cycle ? w.cycle + most : INT64_MAX;
     const bool called = unanswered > 0;
     bool running = !all.fault.kind && w.cycle < limit;

@@ -312,7 +312,7 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
 }
 
 // Whether an operand of an operation begins in a variable and goes beyond it, which is a fault.
-[[gnu::noinline, gnu::cold]] inline bool overruns(const Wafer& w, const Core& core, Operation& o,
+[[gnu::noinline, gnu::cold]] inline bool overruns(const Core& core, Operation& o,
                                                   Worker* worker) {
   if (!o.length || o.length >= uint32_t(kEndlessExtent)) return false;
   for (int k = 0; k < 4; ++k) {
@@ -320,7 +320,7 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     if (s.kind != Operand::kMemory) continue;
     const int64_t far = s.base + int64_t(s.step) * (int64_t(o.length) - 1);
     const int64_t first = std::min<int64_t>(s.base, far), last = std::max<int64_t>(s.base, far);
-    for (const Span& span : w.variables[size_t(core.program)]) {
+    for (const Span& span : program(core).variables) {
       if (s.base < span.begin || s.base >= span.end) continue;
       if (first >= span.begin && last + s.width <= span.end) break;
       const int64_t other = first < s.base ? first : last + s.width - 1;
@@ -341,14 +341,12 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   o.task = int32_t(core.task), o.task_id = core.task_id;
   o.effects[0] = {int8_t(row.action), int8_t(row.target)};
   o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
-  const Widths widths = widths_of(DsdOp(row.op));
-  const uint8_t width[4] = {widths.dest, widths.src0, widths.src1, widths.scalar};
   const int32_t kinds[4] = {row.dest, row.src0, row.src1, row.scalar};
   Issue issue{row.asynchronous != 0, row.thread, row.priority, -1, 1};
   int from = i.b, lengths[4] = {-1, -1, -1, -1};
   for (int k = 0; k < 4; ++k) {
     Stream& s = stream(o, k);
-    s.width = width[k];
+    s.width = uint8_t(row.bytes[k]);
     if (Operand(kinds[k]) == Operand::kNone) continue;
     lengths[k] = resolve(w, core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
     if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;
@@ -361,7 +359,7 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
     return fault(core, kWrongOperand, pc, 0, worker), false;
   o.length = length(o, lengths);
-  if (w.checks_bounds && overruns(w, core, o, worker)) return false;
+  if (!p.variables.empty() && overruns(core, o, worker)) return false;
   o.op = DsdOp(row.op);
   for (const Stream* s : {&o.src0, &o.src1})
     o.indexed |= s->kind == Operand::kFabric && s->width == 2;

@@ -1,4 +1,4 @@
-// What is executed, as machine/setup.py lays it out: a stream of int32 that is read once.
+// What is executed: the tables that machine/setup.py lays out, read once in that order.
 #pragma once
 #include <cstring>
 #include <stdexcept>
@@ -14,54 +14,51 @@ constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 
 class Reader {
  public:
-  Reader(const int32_t* at, int64_t count) : at_(at), end_(at + count) {}
+  struct Table {
+    const void* at;
+    int64_t bytes;
+  };
 
-  int32_t next() { return *take(1); }
-
-  template <class Row>
-  void fill(Row* rows, size_t count) {
-    const int32_t* const from = take((count * sizeof(Row) + 3) / 4);
-    std::memcpy(static_cast<void*>(rows), from, count * sizeof(Row));
-  }
-
-  template <class Row>
-  Row row() {
-    Row out;
-    return fill(&out, 1), out;
-  }
+  explicit Reader(const Table* first) : next_(first) {}
 
   template <class Row>
   std::vector<Row> rows() {
-    const int32_t count = next();
-    if (count < 0 || size_t(count) > size_t(end_ - at_) * 4) throw std::length_error("rows");
-    std::vector<Row> out(static_cast<size_t>(count));
-    if (!out.empty()) fill(out.data(), out.size());
-    return out;
+    const Row* const from = static_cast<const Row*>(next_->at);
+    return {from, from + next_++->bytes / int64_t(sizeof(Row))};
+  }
+
+  template <class Row>
+  const Row& row() {
+    if (next_->bytes != int64_t(sizeof(Row))) throw std::length_error("other than one row");
+    return *static_cast<const Row*>(next_++->at);
   }
 
  private:
-  const int32_t* take(size_t words) {
-    if (words > size_t(end_ - at_)) throw std::length_error("the stream ends too early");
-    const int32_t* const from = at_;
-    at_ += words;
-    return from;
-  }
+  const Table* next_;
+};
 
-  const int32_t *at_, *end_;
+// What each program has one of.
+struct Entries {
+  QueueRow queues[2 * kQueues];
+  int32_t local_tasks[31], data_tasks[kColors], control_tasks[64];
+  int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
+  int32_t start;           // what runs before any task, or -1
+  uint32_t active, high;   // tasks; high: that begin before others
+  int32_t frame, slack;    // registers; slack: those that one function can name, behind the last frame
+};
+
+// Bytes [begin, end) of a variable.
+struct Span {
+  int32_t begin, end;
 };
 
 // The code of some PEs; columns of the tables as in image.py.
-struct Program {
+struct Program : Entries {
   explicit Program(Reader& in)
-      : code(in.rows<Instruction>()), memory(in.rows<uint8_t>()),
-        operations(in.rows<OperationRow>()), fabrics(in.rows<FabricRow>()),
-        fifos(in.rows<FifoRow>()), shapes(in.rows<ShapeRow>()), dsr_loads(in.rows<DsrRow>()) {
-    in.fill(queues, 2 * kQueues);
-    in.fill(local_tasks, 31), in.fill(data_tasks, kColors), in.fill(control_tasks, 64);
-    in.fill(teardown_handlers, kColors), in.fill(empty_handlers, kQueues);
-    in.fill(blocked, kGates);
-    start = in.next(), active = uint32_t(in.next()), high = uint32_t(in.next());
-    frame = in.next(), slack = in.next();
+      : Entries(in.row<Entries>()), code(in.rows<Instruction>()), memory(in.rows<uint8_t>()),
+        variables(in.rows<Span>()), operations(in.rows<OperationRow>()),
+        fabrics(in.rows<FabricRow>()), fifos(in.rows<FifoRow>()), shapes(in.rows<ShapeRow>()),
+        dsr_loads(in.rows<DsrRow>()) {
     for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
     for (const int32_t task : control_tasks) controls |= task >= 0;
     for (int id = 0; id < kColors; ++id) channels |= uint32_t(data_tasks[id] >= 0) << id;
@@ -70,20 +67,20 @@ struct Program {
 
   std::vector<Instruction> code;
   std::vector<uint8_t> memory;
+  std::vector<Span> variables;  // that operations may not leave, if that is checked
   std::vector<OperationRow> operations;
   std::vector<FabricRow> fabrics;
   std::vector<FifoRow> fifos;
   std::vector<ShapeRow> shapes;
   std::vector<DsrRow> dsr_loads;
-  QueueRow queues[2 * kQueues];
-  int32_t local_tasks[31], data_tasks[kColors], control_tasks[64];
-  int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
-  int start;  // what runs before any task, or -1
-  uint32_t active, high;  // tasks; high: that begin before others
-  int frame, slack;  // registers; slack: those that one function can name, behind the last frame
-  int dsrs = 0;      // of each of the three files
+  int dsrs = 0;  // of each of the three files
   uint32_t channels = 0;  // ids whose words can start a task
   bool controls = false;
+};
+
+struct Grid {
+  int32_t rows, width, edges;  // edges: sides, W E S N from bit 0 on, on which the wafer ends
+  int32_t kinds;               // programs
 };
 
 // What the architecture fixes, and what things cost in cycles.

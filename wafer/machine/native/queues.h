@@ -127,56 +127,43 @@ inline bool feed(Wafer& w, Core& core) {
   return moved;
 }
 
-// A configuration register by its word address; CONFIG in codes.py.
-inline bool config_get(const Wafer& w, const Core& core, int address, int64_t* value) {
-  const int color = address & 31, queue = address & 7;
-  if (address >= 0x7F20 && address < 0x7F38 && w.slot[color & 31] >= 0) {
-    const Lane& lane = core.lanes[w.slot[color]];
-    *value = (lane.color & ~kTorn) | (lane.torn_tx ? kTorn : 0);
-  } else if (address >= 0x7F40 && address < 0x7F58 && w.slot[color] >= 0) {
-    const Lane& lane = core.lanes[w.slot[color]];
-    *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13;
-  } else if (address >= 0x7F58 && address < 0x7F60) {
-    *value = core.thread_words[queue];
-  } else if (address >= 0x7F60 && address < 0x7F70) {
-    const int slot = address < 0x7F68 ? core.in_slot[queue] : core.out_slot[queue];
-    *value = slot < 0 ? 0 : w.colors[slot] | 1 << 5;
-    if (slot >= 0 && address < 0x7F68) *value |= core.lanes[slot].filtered << 6;
-  } else {
-    return false;
-  }
-  return true;
-}
-
-inline bool config_set(Wafer& w, Core& core, int address, int value) {
-  const int color = address & 31, queue = address & 7;
-  if (address >= 0x7F20 && address < 0x7F38 && w.slot[color] >= 0) {
+// Reads or writes a configuration register by its word address, CONFIG in codes.py; false if there is
+// none, or none to be so.
+inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* value) {
+  const int queue = address & 7, word = int(*value);
+  const int its = (address & 31) < kColors ? w.slot[address & 31] : -1;
+  if (address >= 0x7F20 && address < 0x7F38 && its >= 0) {
+    Lane& lane = core.lanes[its];
+    if (!sets) return *value = (lane.color & ~kTorn) | (lane.torn_tx ? kTorn : 0), true;
     // What is swapped needs the other color of its pair, which no other PE may have.
-    if (value & (kSwapX | kSwapY) && w.partner[w.slot[color]] < 0) return false;
-    Lane& lane = core.lanes[w.slot[color]];
-    lane.color = uint16_t(value);
-    lane.torn_rx = lane.torn_tx = value & kTorn;
-    aim(lane);
-  } else if (address >= 0x7F40 && address < 0x7F58 && w.slot[color] >= 0) {
-    Lane& lane = core.lanes[w.slot[color]];
-    lane.switches = uint16_t(value);
-    lane.pos_rx = lane.pos_tx = value >> 13 & 3;
-    aim(lane);
-  } else if (address >= 0x7F58 && address < 0x7F60) {
-    core.thread_words[queue] = uint16_t(value);
-  } else if (address >= 0x7F60 && address < 0x7F70) {
-    const int slot = value & 1 << 5 && (value & 31) < kColors ? w.slot[value & 31] : -1;
-    if (value & 1 << 5 && slot < 0) return false;
-    if (address >= 0x7F68) {
-      core.out_slot[queue] = int8_t(slot);
-    } else {
-      bind_input(w, core, queue, slot), core.encoded |= 1 << queue;
-      if (slot >= 0 && !w.filtering.empty())
-        core.lanes[slot].filtered = filter_of(w, core.cell, slot).row >= 0 && value & 1 << 6;
-    }
-  } else {
-    return false;
+    if (word & (kSwapX | kSwapY) && w.partner[its] < 0) return false;
+    lane.color = uint16_t(word), lane.torn_rx = lane.torn_tx = word & kTorn;
+    return aim(lane), true;
   }
+  if (address >= 0x7F40 && address < 0x7F58 && its >= 0) {
+    Lane& lane = core.lanes[its];
+    if (!sets) return *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13, true;
+    lane.switches = uint16_t(word), lane.pos_rx = lane.pos_tx = word >> 13 & 3;
+    return aim(lane), true;
+  }
+  if (address >= 0x7F58 && address < 0x7F60) {
+    if (sets) core.thread_words[queue] = uint16_t(word); else *value = core.thread_words[queue];
+    return true;
+  }
+  if (address < 0x7F60 || address >= 0x7F70) return false;
+  const bool in = address < 0x7F68;
+  if (!sets) {
+    const int slot = in ? core.in_slot[queue] : core.out_slot[queue];
+    *value = slot < 0 ? 0 : w.colors[slot] | 1 << 5;
+    if (slot >= 0 && in) *value |= core.lanes[slot].filtered << 6;
+    return true;
+  }
+  const int slot = word & 1 << 5 && (word & 31) < kColors ? w.slot[word & 31] : -1;
+  if (word & 1 << 5 && slot < 0) return false;
+  if (!in) return core.out_slot[queue] = int8_t(slot), true;
+  bind_input(w, core, queue, slot), core.encoded |= 1 << queue;
+  if (slot >= 0 && !w.filtering.empty())
+    core.lanes[slot].filtered = filter_of(w, core.cell, slot).row >= 0 && word & 1 << 6;
   return true;
 }
 

@@ -25,12 +25,6 @@ class Recorder {
   // The words of Recording in recording.py.
   struct Settings {
     int64_t x, y, width, height, from, to, events, windows;
-    // Whether there are such PEs, and counts of a size that memory is spent on (recording.py).
-    bool fits(int rows, int columns) const {
-      return x >= 0 && y >= 0 && width >= 1 && height >= 1 && width <= columns && height <= rows &&
-             x <= columns - width && y <= rows - height && from >= 0 && to > from && events >= 0 &&
-             windows >= 2 && windows <= (int64_t(1) << 30) / (width * height * kPorts * 4);
-    }
   };
 
   Recorder(const Settings& settings, int rows, int columns)

@@ -27,7 +27,7 @@ inline Port* find_port(const Wafer& w, int cell, int slot, int side) {
 // The port of a color at a side; a new one if there is none.
 inline Port& port(Wafer& w, int cell, int slot, int side) {
   if (Port* there = find_port(w, cell, slot, side)) return *there;
-  w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, false, {}, {}}));
+  w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, {}, {}}));
   return *w.ports.back();
 }
 
@@ -146,7 +146,7 @@ inline void deliver(Wafer& w, int cell, int slot, Lane& lane, Wavelet word, cons
 inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word) {
   each(uint32_t(sides), [&](int side) {
     Port* const port = find_port(w, cell, slot, side);
-    if (port && port->takes && !(word.flag() & kControl)) port->out.push_back(word.word());
+    if (port && !(word.flag() & kControl)) port->out.push_back(word.word());
   });
 }
 

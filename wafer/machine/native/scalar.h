@@ -133,27 +133,6 @@ inline float function(Intrinsic which, float x) {
   }
 }
 
-// Bytes of an element of each operand.
-struct Widths {
-  uint8_t dest, src0, src1, scalar;
-};
-
-inline Widths widths_of(DsdOp op) {
-  switch (op) {
-    case DsdOp::kFadds: case DsdOp::kFsubs: case DsdOp::kFmuls: case DsdOp::kFmaxs:
-    case DsdOp::kFmacs: case DsdOp::kFmovs: case DsdOp::kMov32: case DsdOp::kFnegs:
-    case DsdOp::kFabss: case DsdOp::kFnorms: case DsdOp::kDfilt: case DsdOp::kAdd32:
-    case DsdOp::kSub32: case DsdOp::kMul32: case DsdOp::kMac32: case DsdOp::kMax32:
-      return {4, 4, 4, 4};
-    case DsdOp::kFaddhs: return {4, 2, 4, 2};
-    case DsdOp::kFmachs: return {4, 4, 2, 2};
-    case DsdOp::kFs2H: case DsdOp::kFs2Xp16: return {2, 4, 4, 4};
-    case DsdOp::kFh2S: case DsdOp::kXp162Fs: return {4, 2, 2, 2};
-    case DsdOp::kFscales: return {4, 4, 2, 2};
-    default: return {2, 2, 2, 2};
-  }
-}
-
 // The significand with the exponent of 1; zeros, infinities and NaN stay.
 inline float normalized(float x) {
   if (x == 0 || !std::isfinite(x)) return x;

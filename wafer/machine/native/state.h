@@ -225,11 +225,6 @@ enum FaultKind {
   kOverrun, kOverread
 };
 
-// Bytes [begin, end) of a variable.
-struct Span {
-  int32_t begin, end;
-};
-
 struct Fault {
   int32_t kind = kNoFault, cell = 0, task = 0, task_id = 0, pc = -1;
   int64_t detail = 0;
@@ -269,7 +264,6 @@ struct Worker {
 // Where words enter and leave a color's router by a side that leads out of the rectangle.
 struct Port {
   int cell, slot, side;
-  bool takes = false;  // what leaves is kept
   std::deque<Wavelet> in;
   std::vector<uint32_t> out;
 };
@@ -277,11 +271,11 @@ struct Port {
 constexpr int64_t kNever = INT64_MAX;
 
 // All PEs, and what they run.
-struct Wafer {
-  // From a stream, as far as its programs; load() in machine.cc reads the rest.
+struct Wafer : Grid {
+  // From tables, as far as its programs; load() in machine.cc reads the rest.
   explicit Wafer(Reader& in)
-      : rows(positive(in)), width(positive(in)), edges(uint8_t(in.next())), costs(in.row<Costs>()),
-        colors(in.rows<int32_t>()), filters(in.rows<FilterRow>()), programs(programs_of(in)),
+      : Grid(in.row<Grid>()), costs(in.row<Costs>()), colors(in.rows<int32_t>()),
+        filters(in.rows<FilterRow>()), programs(programs_of(in, kinds)),
         slots(int(colors.size())), lanes(size_t(cells()) * slots), live(cells()),
         incoming(cells()), visit(cells(), Byte(1)), next(cells()), sides(cells()),
         links(size_t(cells()) * kPorts), cores(cells()), hosts(cells()), wake(cells(), kNever),
@@ -301,8 +295,6 @@ struct Wafer {
   Lane& at(int cell, int slot) { return lanes[size_t(cell) * slots + slot]; }
   const Lane& at(int cell, int slot) const { return lanes[size_t(cell) * slots + slot]; }
 
-  const int rows, width;
-  const uint8_t edges;  // sides, W E S N from bit 0 on, on which the wafer ends with these PEs
   const Costs costs;
   const std::vector<int32_t> colors;  // in use, ascending
   const std::vector<FilterRow> filters;
@@ -312,8 +304,6 @@ struct Wafer {
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
   bool swaps = false;  // a router may swap colors
-  bool checks_bounds = false;
-  std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
 
   Arena<Lane> lanes;
   std::vector<FilterState> filtering;       // of each lane, if there are filters
@@ -339,14 +329,9 @@ struct Wafer {
   std::unique_ptr<Frame[]> frames;  // calls of PEs, by depth: what no call reaches is not touched
 
  private:
-  static int positive(Reader& in) {
-    const int32_t count = in.next();
-    if (count < 1) throw std::length_error("no PEs");
-    return count;
-  }
-  static std::vector<Program> programs_of(Reader& in) {
+  static std::vector<Program> programs_of(Reader& in, int count) {
     std::vector<Program> out;
-    for (int count = in.next(); count > 0; --count) out.emplace_back(in);
+    for (; count > 0; --count) out.emplace_back(in);
     return out;
   }
 };

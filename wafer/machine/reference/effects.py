@@ -20,10 +20,12 @@ from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = [
     "applied",
+    "bind_input",
     "choose",
     "failed",
     "field",
     "finish",
+    "flush",
     "gate_set",
     "is_any",
     "per_pe",
@@ -85,7 +87,13 @@ def with_register(pe: State, k: Array, value: int | Array) -> State:
 
 
 def failed(
-    pe: State, where: Array, kind: int | Array, detail: int | Array, pc: int | Array = -1
+    pe: State,
+    where: Array,
+    kind: int | Array,
+    detail: int | Array,
+    pc: int | Array = -1,
+    *,
+    task: Array | None = None,
 ) -> State:
     """Note a fault of a PE, or of each, unless it has one.
 
@@ -95,9 +103,36 @@ def failed(
         kind: number of ``reports.Fault``.
         detail: as its message has it.
         pc: instruction, -1 for none.
+        task: [2] or [C, 2] its kind and id; None: the running one's.
     """
     first = where & (pe.fault.kind == Kind.NO_FAULT)
-    return pe._replace(fault=choose(first, Fault(kind, pc, detail), pe.fault))
+    who = pe.task if task is None else task
+    fault = Fault(kind, who[..., 0], who[..., 1], pc, detail)
+    return pe._replace(fault=choose(first, fault, pe.fault))
+
+
+def bind_input(tables: Tables, pe: State, queue: Array, slot: Array) -> State:
+    """Bind an input queue to a color.
+
+    Args:
+        tables: constants.
+        pe: whose queue it is.
+        queue: [] number.
+        slot: [] of the color, -1 for none.
+    """
+    was, count = pe.in_slot[queue], len(pe.lanes.depth)
+    own = jnp.where(tables.wse3, 0, tables.unbound_depth)
+    depth = pe.lanes.depth.at[jnp.where(was < 0, count, was)].set(own, mode="drop")
+    of_queue = tables.input_depths[queue]
+    depth = depth.at[jnp.where(slot < 0, count, slot)].set(of_queue, mode="drop")
+    lanes = pe.lanes._replace(depth=depth)
+    return pe._replace(in_slot=pe.in_slot.at[queue].set(slot), lanes=lanes)
+
+
+def flush(pe: State) -> State:
+    """Note the output queues that the program waits to see empty and that are."""
+    empty = ((pe.outputs.size == 0).astype(jnp.int64) << jnp.arange(8)).sum()
+    return pe._replace(flushed=pe.flushed | (pe.flushing & empty), flushing=pe.flushing & ~empty)
 
 
 def finish(tables: Tables, pe: State, thread: Array, by_length: Array) -> State:

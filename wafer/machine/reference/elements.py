@@ -7,41 +7,26 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import Gate, Operand
+from wafer.machine.image import PAD
 from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
+from wafer.machine.reference.fifos import (
+    element_places,
+    lacking,
+    load_bytes,
+    passed,
+    short_of,
+    store_bytes,
+)
 from wafer.machine.reference.issue import source_slot
-from wafer.machine.reference.routers import front, pop
+from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.scalar import element
-from wafer.machine.reference.state import MAIN, PAD, THREADS, Main, Operations, State
+from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["being_read", "load_bytes", "step_operations", "store_bytes"]
+__all__ = ["being_read", "step_operations"]
 
 Array = jax.Array
-
-
-def load_bytes(memory: Array, address: Array, count: Array) -> Array:
-    """Up to 8 bytes of a ``memory`` [M] from ``address`` [], ``count`` [], little end first."""
-    at = jnp.arange(8)
-    values = jnp.where(at < count, memory[address + at], 0).astype(jnp.int64)
-    return (values << 8 * at).sum()
-
-
-def store_bytes(
-    memory: Array, which: Array, address: Array, count: Array, value: int | Array
-) -> Array:
-    """A memory in which bytes are written.
-
-    Args:
-        memory: [M] uint8.
-        which: [] whether.
-        address: [] of the first one.
-        count: [] at most 8.
-        value: [] they are its lowest.
-    """
-    at = jnp.arange(8)
-    places = jnp.where(which & (at < count), address + at, memory.size)
-    return memory.at[places].set((value >> 8 * at & 0xFF).astype(jnp.uint8), mode="drop")
 
 
 def _slots(tables: Tables, pe: State) -> Array:
@@ -87,7 +72,9 @@ class _Step(NamedTuple):
     alone: Array  # nothing on its PE competes with it
     goes: Array  # elements are due, and no control wavelet has come
     heard: Array  # one has
+    short: Array  # a FIFO has no element, or no room
     words: Array  # [3] of the sources
+    offset: Array  # in bytes, from the index of a word
     end: Array  # elements then
 
 
@@ -103,8 +90,17 @@ def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step,
         the PE; its step, whether there is one, and [S] whether a word was taken.
     """
     o, every = pe.operations, jnp.arange(len(pe.lanes.color))
-    rank = jnp.where(_ready(tables, pe) & ~(pe.busy | alone), o.rank, -1)
-    thread, stepped = jnp.where(alone, MAIN, jnp.argmax(rank)), rank.max() >= 0
+    ranks = jnp.where(_ready(tables, pe) & ~(pe.busy | alone), o.rank, -1)
+
+    def tried(thread: Array, so_far: tuple[Fifos, Array, Array]) -> tuple[Fifos, Array, Array]:
+        fifos, best, rank = so_far
+        fifos, lacks = lacking(tables, pe, fifos, thread, ranks[thread] > rank)
+        first = (ranks[thread] > rank) & ~lacks
+        return fifos, jnp.where(first, thread, best), jnp.where(first, ranks[thread], rank)
+
+    none = jnp.int64(0), jnp.int64(-1)
+    fifos, best, rank = lax.fori_loop(0, THREADS, tried, (pe.fifos, *none))
+    thread, stepped = jnp.where(alone, MAIN, best), rank >= 0
     one = jax.tree.map(lambda part: part[thread], o)
     due = stepped & (one.turn + 1 >= one.turns)
     turn = o.turn.at[thread].set(jnp.where(due, 0, one.turn + 1))
@@ -113,6 +109,7 @@ def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step,
     cycles = jnp.where(alone, (rows * steps(one.across) + steps(rest)) * one.turns, stepped)
     till = pe.cycle + cycles
     pe = pe._replace(
+        fifos=fifos,
         operations=o._replace(turn=jnp.where(stepped, turn, o.turn)),
         wake=jnp.where(alone, till, pe.wake),
         worked=pe.worked + cycles,
@@ -120,21 +117,24 @@ def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step,
     )
     most = jnp.minimum(one.wide, one.across - one.position % one.across)
     end = jnp.minimum(one.length, one.position + jnp.where(alone, one.length, most))
+    short = due & jnp.stack([short_of(tables, pe, one, k) for k in range(3)]).any()
     # A control wavelet at the head: the lowest color's first.
-    slots, (heads, controls) = _slots(tables, pe)[thread], front(pe.lanes)
-    control = (slots >= 0) & controls[slots]
-    heard = (alone | due) & control.any()
-    goes = (alone | due) & ~heard
+    slots, heads = _slots(tables, pe)[thread], front(pe.lanes)
+    control = (slots >= 0) & (heads[slots] & CONTROL != 0)
+    heard = (alone | due) & ~short & control.any()
+    goes = (alone | due) & ~short & ~heard
     lowest = jnp.where(control, slots, len(every)).min()
     taken = jnp.where(heard, every == lowest, goes & (every == slots[:, None]).any(0))
-    words = jnp.append(jnp.where(slots >= 0, heads[slots], 0), 0)
+    words = jnp.append(jnp.where(slots >= 0, heads[slots] >> 8, 0), 0)
+    has_index = ((slots >= 0) & (tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
+    offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
     pe = choose(heard, applied(tables, pe, *one.heard), pe)
-    step = _Step(one, thread, alone, goes, heard, words, end)
+    step = _Step(one, thread, alone, goes, heard, short, words, offset, end)
     return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped, taken)
 
 
-def _address(tables: Tables, pe: State, one: Operations, operand: int, k: Array) -> Array:
-    rest, offset = k, 0
+def _address(tables: Tables, pe: State, step: _Step, operand: int, k: Array) -> Array:
+    rest, offset, one = k, 0, step.one
     shape = row_of(tables, pe, "shapes", one.row[operand])
     for d in (3, 2, 1, 0):
         extent = jnp.maximum(getattr(shape, f"n{d}"), 1)
@@ -142,30 +142,37 @@ def _address(tables: Tables, pe: State, one: Operations, operand: int, k: Array)
         rest = rest // extent
     offset = offset * tables.bytes[one.op, operand]
     shaped = one.kind[operand] == Operand.SHAPED
-    return (one.base[operand] + jnp.where(shaped, offset, k * one.stride[operand])) & 0xFFFF
+    base = one.base[operand] + jnp.where(one.indexed[operand], step.offset, 0)
+    return (base + jnp.where(shaped, offset, k * one.stride[operand])) & 0xFFFF
 
 
 def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progress]:
     """One element: sources are read, and set to 0 where that is asked; the result is written."""
-    one, good, values = step.one, so_far.going, []
+    one, good, values, outside = step.one, so_far.going, [], int(Kind.OUTSIDE_MEMORY)
     size, widths = tables.size[pe.program], tables.bytes[one.op]
     kinds = (Operand.MEMORY, Operand.SHAPED, Operand.POINTER)
     held = jnp.stack([one.kind == kind for kind in kinds]).any(0)
+    fifo = one.kind == Operand.FIFO
     for k in (1, 2, 3):
-        address, width = _address(tables, pe, one, k, so_far.k), widths[k]
+        address, width = _address(tables, pe, step, k, so_far.k), widths[k]
         bad = good & held[k] & (address + width > size + PAD)
-        pe, good = failed(pe, bad, int(Kind.OUTSIDE_MEMORY), address, one.pc), good & ~bad
-        value = jnp.where(held[k], load_bytes(pe.memory, address, width), one.base[k])
+        pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad
+        places = jnp.where(fifo[k], element_places(tables, pe, one, k), address + jnp.arange(8))
+        value = load_bytes(pe.memory, places, width)
+        value = jnp.where(held[k] | fifo[k], value, one.base[k])
         value = jnp.where(one.kind[k] == Operand.FABRIC, step.words[k - 1], value)
         value = jnp.where(one.kind[k] == Operand.NONE, 0, value)
         values.append(value & jnp.where(width == 2, 0xFFFF, 0xFFFFFFFF))
         clears = good & held[k] & (one.clears >> (k - 1) & 1 != 0)
-        pe = pe._replace(memory=store_bytes(pe.memory, clears, address, width, 0))
+        pe = pe._replace(memory=store_bytes(pe.memory, places, clears * width, 0))
+        pe = passed(tables, pe, good & fifo[k], one, k)
     result, carry = element(one.op, *values, carry=so_far.carry)
-    address = _address(tables, pe, one, 0, so_far.k)
+    address = _address(tables, pe, step, 0, so_far.k)
     bad = good & held[0] & (address + widths[0] > size)
-    pe, good = failed(pe, bad, int(Kind.OUTSIDE_MEMORY), address, one.pc), good & ~bad
-    memory = store_bytes(pe.memory, good & held[0], address, widths[0], result)
+    pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad
+    places = jnp.where(fifo[0], element_places(tables, pe, one, 0), address + jnp.arange(8))
+    memory = store_bytes(pe.memory, places, (good & (held[0] | fifo[0])) * widths[0], result)
+    pe = passed(tables, pe, good & fifo[0], one, 0)
     more = so_far._replace(k=so_far.k + 1, carry=carry, result=result)
     fails, so_far = so_far.fails | (so_far.going & ~good), choose(good, more, so_far)
     going = good & (so_far.k < step.end)
@@ -176,13 +183,16 @@ def _sent(tables: Tables, pe: State, one: Operations, progress: _Progress) -> St
     """Put a wavelet into an output queue."""
     row, out = row_of(tables, pe, "fabrics", one.row[0]), pe.outputs
     last = (row.advances != 0) & (progress.k == one.length)
+    flag = 1 | CONTROL * (row.control != 0) | 4 * last
+    index = one.index + jnp.where(row.indexed >= 0, row.indexed + progress.k - 1, 0)
+    half = tables.bytes[one.op, 0] == 2
+    word = progress.result | jnp.where(half, (index & 0xFFFF) << 16, 0)
     slot = jnp.where(row.color >= 0, tables.slot[row.color], -1)
     place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
     return pe._replace(
         outputs=out._replace(
-            word=out.word.at[place].set(progress.result),
+            wavelet=out.wavelet.at[place].set(word << 8 | flag),
             slot=out.slot.at[place].set(slot),
-            flag=out.flag.at[place].set(1 | 2 * (row.control != 0) | 4 * last),
             since=out.since.at[place].set(pe.cycle),
             size=out.size.at[row.queue].add(1),
         )
@@ -200,7 +210,7 @@ def _end(tables: Tables, pe: State, step: _Step, progress: _Progress) -> tuple[S
     pe = pe._replace(operations=choose(step.goes, went, o))
     pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(tables, pe, one, progress), pe)
     ended = good & (progress.k == one.length)
-    over = ended | (step.heard & one.control_ends)
+    over = ended | (step.heard & one.control_ends) | step.short
     pe = choose(over, finish(tables, pe, step.thread, ended), pe)
     goes_on = ~step.alone & (before == Main.OPERATING) & (pe.main == Main.RUNNING)
     return pe._replace(wake=jnp.where(goes_on, pe.cycle + 1, pe.wake)), None

@@ -1,5 +1,7 @@
 """A cycle of the whole wafer, and runs of many."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,15 +10,15 @@ from jax import lax
 from wafer.errors import CompileError
 from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
-from wafer.machine.image import COLUMNS, Image
+from wafer.machine.image import COLUMNS, PAD, Image
 from wafer.machine.reference.effects import choose, per_pe
 from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
 from wafer.machine.reference.state import (
     NEVER,
-    PAD,
     THREADS,
     Fault,
+    Fifos,
     Lanes,
     Operations,
     Outputs,
@@ -25,6 +27,7 @@ from wafer.machine.reference.state import (
 )
 from wafer.machine.reference.tables import Tables, rounded_up, tables_of
 from wafer.machine.reference.tasks import begin, dispatch, run_tasks
+from wafer.machine.setup import filters_of
 
 __all__ = ["launch", "load", "run", "start", "step", "store"]
 
@@ -55,8 +58,7 @@ def start(image: Image) -> tuple[Tables, State]:
     if not jax.config.read("jax_enable_x64"):
         raise RuntimeError("registers have 64 bits: run this inside `with jax.enable_x64(True):`")
     tables = tables_of(image)
-    cells, slots = len(tables.program), len(tables.colors)
-    programs = image.programs
+    cells, slots, programs = len(tables.program), len(tables.colors), image.programs
     of = lambda values, none: np.array([*values, none])[tables.program]  # -1: the last
     size = rounded_up(max(len(p.memory) for p in programs) + PAD + 8, 1024)
     memories = [np.pad(p.memory, (0, size - len(p.memory))) for p in programs]
@@ -69,39 +71,48 @@ def start(image: Image) -> tuple[Tables, State]:
     in_slot, out_slot, depth = _bound(image, tables)
     zeros = lambda *shape: np.zeros((cells, *shape), np.int64)
     flags = lambda *shape: np.zeros((cells, *shape), bool)
+
+    def filled(kind: Any, /, *shape: int, **known: Any) -> Any:
+        """All zeros but what is known."""
+        return kind(**{name: known.get(name, zeros(*shape)) for name in kind._fields})
+
     of_slots = lambda array: np.asarray(array).reshape(cells, -1)[:, tables.colors].astype(np.int64)
     switches, color = of_slots(image.switches), of_slots(image.colors)
     both = lambda values: np.repeat(values[..., None], 2, -1)  # what enters, and what leaves
-    rules = tables.filters[np.maximum(tables.filter, 0)].astype(np.int64)
-    of_filter = lambda column: rules[..., COLUMNS["filters"].index(column)]
-    lanes = Lanes(
-        *(zeros(slots, 2) for _ in range(4)),
-        *(zeros(slots) for _ in range(2)),
+    rule = filters_of(image, tables.colors.tolist())[1]
+    of_filter = lambda name: tables.filters[np.maximum(rule, 0), COLUMNS["filters"].index(name)]
+    lanes = filled(
+        Lanes,
+        slots,
+        router=zeros(slots, 2),
+        up=zeros(slots, 2),
         queue=zeros(slots, 8),
-        control=flags(slots, 8),
-        head=zeros(slots),
-        size=zeros(slots),
         depth=depth,
         color=color,
         switches=switches,
         position=both(switches >> 13 & 3),
         torn=both(color >> 14 & 1 != 0),
-        filtered=tables.filter >= 0,
+        rule=rule,
+        filtered=rule >= 0,
         counter=of_filter("start"),
         limit=of_filter("limit1"),
         second=flags(slots),
     )
-    operations = Operations(
+    operations = filled(
+        Operations,
+        THREADS,
         on=flags(THREADS),
-        **{name: zeros(THREADS) for name in Operations._fields[1:12]},
+        task=zeros(THREADS, 2),
         control_ends=flags(THREADS),
         heard=zeros(THREADS, 2),
         effects=zeros(THREADS, 5, 2),
         **{name: zeros(THREADS, 4) for name in ("kind", "row", "base", "stride")},
+        indexed=flags(THREADS, 4),
         dsr=zeros(THREADS, 4) - 1,
     )
-    plain = ["main", "pc", "base", "depth", "debt", "worked", "ended", "unanswered"]
-    state = State(
+    fifos = tables.fifos.shape[1]
+    state = filled(
+        State,
         cycle=jnp.int64(-1),
         moved=jnp.bool_(False),
         program=tables.program,
@@ -109,7 +120,6 @@ def start(image: Image) -> tuple[Tables, State]:
         memory=of(memories, np.zeros(size, np.uint8)),
         registers=zeros(registers),
         frames=zeros(64, 2),
-        **{name: zeros() for name in plain},
         **{name: flags() for name in ("paid", "busy", "commanded")},
         task=zeros(2),
         last_task=zeros() + 31,
@@ -121,13 +131,15 @@ def start(image: Image) -> tuple[Tables, State]:
         dsr=zeros(3, dsrs, 2) + np.array([0, -1]),
         in_slot=in_slot,
         out_slot=out_slot,
+        thread_words=zeros(8),
         stamp=zeros(2) - np.array([0, 1]),
         random=zeros() + 0xDEADBEEF,
         operations=operations,
-        outputs=Outputs(*(zeros(8, 8) for _ in range(4)), head=zeros(8), size=zeros(8)),
+        outputs=filled(Outputs, 8, 8, head=zeros(8), size=zeros(8)),
+        fifos=filled(Fifos, fifos, starved=flags(fifos), choked=flags(fifos)),
         lanes=lanes,
         links=zeros(5),
-        fault=Fault(*(zeros() for _ in range(3))),
+        fault=filled(Fault),
     )
     first = of([p.start for p in programs], -1)
     return tables, _started(tables, jax.tree.map(jnp.asarray, state), first)

@@ -8,6 +8,7 @@ import numpy as np
 
 from wafer.machine.codes import Action, Operand
 from wafer.machine.reference.effects import (
+    bind_input,
     choose,
     failed,
     field,
@@ -30,12 +31,14 @@ _RANKS, _MEDIUM, _OWN = np.array([0, 4, 8, 2, 5, 6, 9]), 1, 3
 def source_slot(tables: Tables, pe: State, row: Array) -> Array:
     """Slots that rows of ``fabrics`` read, ``row`` [...]; -1 if the queue is bound to no color.
 
-    On WSE-2 the descriptor's own color comes before that of its queue.
+    On WSE-2 the descriptor's own color comes before that of its queue, unless the running program
+    has bound it.
     """
     fabric = row_of(tables, pe, "fabrics", row)
     bound = jnp.where(fabric.queue >= 0, pe.in_slot[fabric.queue], -1)
     own = jnp.where(fabric.color >= 0, tables.slot[fabric.color], -1)
-    return jnp.where((bound >= 0) & (tables.wse3 | (own < 0)), bound, own)
+    encoded = (fabric.queue >= 0) & (pe.encoded >> fabric.queue & 1 != 0)
+    return jnp.where((bound >= 0) & (tables.wse3 | (own < 0) | encoded), bound, own)
 
 
 class _Issue(NamedTuple):
@@ -47,6 +50,7 @@ class _Issue(NamedTuple):
     priority: Array
     queue: Array
     fabric: Array
+    fifo: Array
     held: Array  # a descriptor of the fabric in a DSR
     named: Array  # and in the operation
     lengths: Array  # [4] of operands, -1 for none
@@ -97,17 +101,15 @@ def _fabric(
     wrong = (reads == writes) | (~reads & (queue < 0))
     issue = _failed(issue, wrong, Kind.WRONG_OPERAND)
     # Old programs name a queue and a color without binding one to the other.
-    slot, lanes = tables.slot[row.color], pe.lanes
-    bound = pe._replace(
-        in_slot=pe.in_slot.at[queue].set(slot),
-        lanes=lanes._replace(depth=lanes.depth.at[slot].set(tables.input_depths[queue])),
-    )
+    slot = tables.slot[row.color]
     free = (pe.in_slot[queue] < 0) & (pe.in_slot != slot).all()
-    pe = choose(reads & (queue >= 0) & (row.color >= 0) & free, bound, pe)
+    binds = reads & (queue >= 0) & (row.color >= 0) & free
+    pe = choose(binds, bind_input(tables, pe, queue, slot), pe)
     issue = _failed(issue, reads & (source_slot(tables, pe, number) < 0), Kind.NO_COLOR, queue)
     issue = choose(reads, _heard(issue, row), issue)
     of_queue = tables.queues[pe.program, queue + 8 * writes, 1]
-    priority = _first(row.priority, jnp.where(queue < 0, -1, of_queue))
+    of_word = jnp.array([-1, 1, 2, 2])[pe.thread_words[queue] >> 8 & 3]
+    priority = _first(row.priority, jnp.where(queue < 0, -1, _first(of_queue, of_word)))
     return pe, issue._replace(
         fabric=jnp.bool_(True),
         queue=_first(issue.queue, queue),
@@ -122,16 +124,26 @@ def _operand(
     number = jnp.where(by_dsr, value, -1)
     loaded, its_kind, held, effect = _loaded(tables, pe, issue, value)
     issue, kind, value = choose(by_dsr, (loaded, its_kind, held), (issue, kind, value))
-    kinds = Operand.MEMORY, Operand.SHAPED, Operand.FABRIC
-    memory, shaped, fabric = (kind == each for each in kinds)
-    issue = _failed(issue, memory & (field(value, 3) >> 15 != 0), Kind.BAD_CODE)
-    row = jnp.where(shaped, field(value, 1, signed=True), field(value, 0, signed=True))
+    kinds = Operand.MEMORY, Operand.SHAPED, Operand.FABRIC, Operand.FIFO
+    memory, shaped, fabric, fifo = (kind == each for each in kinds)
+    row = jnp.select([shaped, fabric], [field(value, 1), field(value, 0)], value & 0xFFFFFFFF)
+    rows = jnp.select([shaped, fabric, fifo], list(tables.rows[pe.program]), 1 << 32)
+    misplaced = (kind == Operand.SCALAR) if k == 0 else (fabric | fifo) & (k == 3)
+    issue = _failed(issue, misplaced | (row >= rows), Kind.WRONG_OPERAND)
+    row = jnp.where(row < rows, row, 0)
     pe, issue = choose(fabric, _fabric(tables, pe, issue, row, writes=k == 0), (pe, issue))
-    shape, length, one = row_of(tables, pe, "shapes", row), field(value, 1), issue.one
+    shape, length, one, fifos = (
+        row_of(tables, pe, "shapes", row),
+        field(value, 1),
+        issue.one,
+        pe.fifos,
+    )
+    of_fifo = (fifos.read_length if k else fifos.write_length)[row]
     lengths = (
         length,
         shape.n0 * shape.n1 * shape.n2 * shape.n3,
         jnp.where(length == 0x7FFF, ENDLESS, length),
+        jnp.where(of_fifo == 0, -1, of_fifo),
     )
     base = jnp.where(kind == Operand.SCALAR, value & 0xFFFFFFFF, field(value, 0))
     stride = field(value, 2, signed=True) * tables.bytes[one.op, k]
@@ -141,13 +153,15 @@ def _operand(
         row=one.row.at[k].set(row),
         base=one.base.at[k].set(base),
         stride=one.stride.at[k].set(jnp.where(memory, stride, 0)),
+        indexed=one.indexed.at[k].set(memory & (field(value, 3) >> 15 != 0)),
         effects=one.effects.at[k + 1].set(jnp.where(by_dsr, effect, 0)),
     )
     return pe, issue._replace(
         one=one,
+        fifo=issue.fifo | fifo,
         held=issue.held | (fabric & by_dsr),
         named=issue.named | (fabric & ~by_dsr),
-        lengths=issue.lengths.at[k].set(jnp.select([memory, shaped, fabric], lengths, -1)),
+        lengths=issue.lengths.at[k].set(jnp.select([memory, shaped, fabric, fifo], lengths, -1)),
     )
 
 
@@ -155,7 +169,7 @@ def _with_steps(tables: Tables, pe: State, one: Operations) -> Operations:
     """Elements per step, cycles per step, elements of a row: rules 3 and 4 of ``costs.py``."""
     kind, base, width = one.kind[:3], one.base[:3], tables.bytes[one.op, :3]
     shaped, shape = kind == Operand.SHAPED, row_of(tables, pe, "shapes", one.row[:3])
-    in_row = (kind == Operand.MEMORY) | shaped
+    in_row = ((kind == Operand.MEMORY) | shaped) & ~one.indexed[:3]
     single = (kind == Operand.SCALAR) | (kind == Operand.NONE)
     stride = jnp.where(shaped, shape.s3, one.stride[:3] // width)
     limit = jnp.where((stride == 0) | (stride == 1), ENDLESS, tables.stride_widths[stride & 7])
@@ -201,6 +215,7 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
     row, pc, no = row_of(tables, pe, "operations", number), pe.pc, jnp.bool_(False)
     one = jax.tree.map(lambda part: jnp.zeros_like(part[0]), pe.operations)._replace(
         pc=pc,
+        task=pe.task,
         op=row.op,
         control_ends=row.control_ends != 0,
         heard=jnp.stack([row.control_action, row.control_target]),
@@ -212,6 +227,7 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         priority=row.priority,
         queue=jnp.int64(-1),
         fabric=no,
+        fifo=no,
         held=no,
         named=no,
         lengths=jnp.full(4, -1),
@@ -221,14 +237,19 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
     for k, kind in enumerate((row.dest, row.src0, row.src1, row.scalar)):
         pe, issue = _operand(tables, pe, issue, kind, register(pe, first), k=k)
         first = first + (kind != Operand.NONE)
-    one, length = _with_steps(tables, pe, issue.one), _length(issue.lengths)
+    one, fifos = issue.one, issue.one.kind[1:3] == Operand.FIFO
+    issue = _failed(issue, fifos.all() & (one.row[1] == one.row[2]), Kind.WRONG_OPERAND)
+    index = jnp.where(row.index >= 0, register(pe, first) & 0xFFFF, 0)
+    base = one.base + jnp.where(one.indexed, 2 * index, 0)
+    one = one._replace(index=index, base=base, indexed=one.indexed & (row.index < 0))
+    one, length = _with_steps(tables, pe, one), _length(issue.lengths)
     apart = issue.asynchronous & issue.fabric
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)
     issue = _failed(issue, pe.operations.on[thread], Kind.THREAD_IN_USE, thread)
     begins = issue.problem == 0
     pe = failed(pe, ~begins, issue.problem, issue.detail, pc)._replace(pc=pc + 1)
-    alone = begins & ~pe.operations.on.any() & ~issue.fabric & (length > 0)
+    alone = begins & ~(pe.operations.on.any() | issue.fabric | issue.fifo) & (length > 0)
     # What an operation names counts unless a load did, of a descriptor of the fabric in a DSR.
     own = jnp.where(issue.held & ~issue.named, 0, jnp.stack([row.action, row.target]))
     level = jnp.where(issue.priority < 0, _MEDIUM, issue.priority)

@@ -13,8 +13,7 @@ from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
 from wafer.machine.library import how_to_build
 from wafer.machine.reference.engine import run, start
-from wafer.machine.reference.state import NEVER, PAD, Main, State, TaskKind
-from wafer.machine.tools.reports import fault_message
+from wafer.machine.reference.state import NEVER, Main, State, TaskKind
 
 __all__ = ["ReferenceMachine"]
 
@@ -78,15 +77,10 @@ class ReferenceMachine(WaferMachine):
         assert self.cycle >= end
         return Status.LIMIT
 
-    @property
-    def fault(self) -> str:
-        faulty = np.flatnonzero(self._state.fault.kind)
-        if not len(faulty):
-            return ""
-        cell = faulty[0]
-        kind, pc, detail = (part[cell] for part in self._state.fault)
-        task, number = self._state.task[cell].tolist()
-        return fault_message(self.image, (kind, cell, task, number, pc, detail))
+    def _fault(self) -> list[int]:
+        cell = int(np.argmax(self._state.fault.kind != 0))
+        kind, *rest = (int(part[cell]) for part in self._state.fault)
+        return [kind, cell, *rest]
 
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
         state, room = self._state, self._state.launches.shape
@@ -108,32 +102,13 @@ class ReferenceMachine(WaferMachine):
         runs = state.main[cell] != Main.IDLE and state.task[cell, 0] == TaskKind.FUNCTION
         return bool(state.commanded[cell] or runs or state.launched[cell, 1] > 0)
 
-    def _transfer(self, cell: int, address: int, data: np.ndarray, *, write: bool) -> bool:
-        tile, content = self.image.tiles.flat[cell], data.reshape(-1).view(np.uint8)
-        size = len(self.image.programs[tile].memory) + PAD * (not write) if tile >= 0 else 0
-        if not 0 <= address <= address + len(content) <= size:
-            return False
-        there = self._state.memory[cell, address : address + len(content)]
-        if write:
-            there[:] = content
-        else:
-            content[:] = there
-        return True
+    def _memory(self, cell: int, count: int) -> np.ndarray:
+        return self._state.memory[cell, :count]
 
-    def _exchange(self, program: int, content: np.ndarray, *, write: bool) -> None:
-        cells, count = self.image.tiles.reshape(-1) == program, content.shape[1]
-        if write:
-            self._state.memory[cells, :count] = content
-        content[:] = self._state.memory[cells, :count]
-
-    @property
-    def links(self) -> np.ndarray:
-        return self._state.links.reshape(self._height, self._width, -1).astype(np.uint32)
-
-    @property
-    def worked(self) -> tuple[np.ndarray, np.ndarray]:
-        shape = self._height, self._width
-        return self._state.worked.reshape(shape), self._state.ended.reshape(shape)
+    def _counters(self) -> tuple[np.ndarray, np.ndarray]:
+        shape, state = (self._height, self._width, -1), self._state
+        worked = np.stack([state.worked, state.ended], axis=-1)
+        return state.links.astype(np.uint32).reshape(shape), worked.reshape(shape)
 
     def waiting(self) -> list[str]:
         state, out = self._state, list[str]()

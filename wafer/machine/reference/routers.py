@@ -11,17 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from wafer.machine.image import COLUMNS
-from wafer.machine.reference.effects import failed
+from wafer.machine.reference.effects import failed, flush
 from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["Departures", "depart", "drain", "front", "move", "pop"]
+__all__ = ["CONTROL", "Departures", "depart", "drain", "front", "move", "pop"]
 
 Array = jax.Array
-_RAMP, _CONTROL, _ADVANCE = 16, 2, 4
+CONTROL, _ADVANCE = 2, 4  # flags of wavelets
+_RAMP = 16
 _SWAPS = (1 << 10, 1 << 10, 1 << 11, 1 << 11, 3 << 10)  # of what comes in by W, E, S, N, RAMP
-_NO_CE = 24  # bit of a control wavelet that the CE does not see
+_NO_CE = 24  # bit of a control wavelet's word that the CE does not see
 _NOP, _ADV, _RST, _TEARDOWN = range(4)
 
 
@@ -30,8 +31,7 @@ class Departures(NamedTuple):
 
     go: Array
     ports: Array
-    word: Array
-    flag: Array
+    wavelet: Array
 
 
 def _ports(lanes: Lanes, side: int) -> Array:
@@ -44,8 +44,9 @@ def _ports(lanes: Lanes, side: int) -> Array:
     return jnp.where(lanes.torn[..., side], 0, ports)
 
 
-def _command(word: Array, flag: Array) -> Array:
-    return jnp.where(flag & _ADVANCE, _ADV, jnp.where(flag & _CONTROL, word >> 22 & 3, _NOP))
+def _command(wavelet: Array) -> Array:
+    said = jnp.where(wavelet & CONTROL, wavelet >> 8 + 22 & 3, _NOP)
+    return jnp.where(wavelet & _ADVANCE, _ADV, said)
 
 
 def _obeyed(lanes: Lanes, position: Array, command: Array) -> Array:
@@ -56,18 +57,19 @@ def _obeyed(lanes: Lanes, position: Array, command: Array) -> Array:
     return jnp.where(command == _RST, 0, out)
 
 
-def _without_first(word: Array) -> Array:
+def _without_first(wavelet: Array) -> Array:
+    word = wavelet >> 8
     field = (word >> 22 & 0xFF) | (word & 0xFFFF) << 8
     field = field >> 3 | (field & 1 << 23)
-    return (word & 0xC03F0000) | (field & 0xFF) << 22 | field >> 8
+    return ((word & 0xC03F0000) | (field & 0xFF) << 22 | field >> 8) << 8 | wavelet & 0xFF
 
 
-def _forwarded(lanes: Lanes, word: Array, flag: Array) -> Array:
-    first, mode = _command(word, flag), lanes.color >> 12 & 3
+def _forwarded(lanes: Lanes, head: Array) -> Array:
+    first, mode = _command(head), lanes.color >> 12 & 3
     leaving = lanes.position[..., 1]
     moves = _obeyed(lanes, leaving, first) != leaving
     pops = (mode == 1) | ((mode >= 2) & moves) | ((mode == 3) & (first == _NOP))
-    return jnp.where((flag & _CONTROL != 0) & pops, _without_first(word), word)
+    return jnp.where((head & CONTROL != 0) & pops, _without_first(head), head) & ~_ADVANCE
 
 
 def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
@@ -76,18 +78,18 @@ def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
     return jnp.where(color & swaps == swaps, tables.partner[slot], slot)
 
 
-def _rule(tables: Tables) -> Callable[[str], Array]:
+def _rule(tables: Tables, lanes: Lanes) -> Callable[[str], Array]:
     """[C, S] columns of the filters."""
-    rows = tables.filters[jnp.maximum(tables.filter, 0)]
+    rows = tables.filters[jnp.maximum(lanes.rule, 0)]
     return lambda name: rows[..., COLUMNS["filters"].index(name)]
 
 
 def _filtered(tables: Tables, lanes: Lanes) -> tuple[Array, Array]:
     """[C, S] whether the CE is to see the routers' heads, and whether filters count them."""
-    of, head = _rule(tables), lanes.word[..., 0]
-    control = lanes.flag[..., 0] & _CONTROL != 0
-    hidden = control & (head >> _NO_CE & 1 != 0)
-    index, by_range = head >> 16 & 0xFFFF, of("kind") == 3
+    of, head = _rule(tables, lanes), lanes.router[..., 0]
+    control = head & CONTROL != 0
+    hidden = control & (head >> 8 + _NO_CE & 1 != 0)
+    index, by_range = head >> 8 + 16, of("kind") == 3
     within = (index >= of("low")) & (index <= of("high"))
     controls = (of("controls_filtered") == 0) | (lanes.counter == of("most"))
     counted = jnp.where(control, controls, lanes.counter <= of("most"))
@@ -98,7 +100,7 @@ def _filtered(tables: Tables, lanes: Lanes) -> tuple[Array, Array]:
 
 def _counted(tables: Tables, lanes: Lanes, which: Array) -> Lanes:
     """Filters [C, S] count a word."""
-    of = _rule(tables)
+    of = _rule(tables, lanes)
     wraps = which & (lanes.counter >= lanes.limit)
     sparse = wraps & (of("kind") == 2)
     ends = sparse & (lanes.second | (of("limit2") < 0))
@@ -115,18 +117,17 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     lanes = state.lanes
     cells, slots = lanes.color.shape
     rx, tx = _ports(lanes, 0), _ports(lanes, 1)
-    full = lanes.flag[..., 1] != 0
+    head, full = lanes.router[..., 0], lanes.router[..., 1] != 0
     neighbour = tables.neighbour
     sides = sum((neighbour[:, d] >= 0).astype(jnp.int64) << d for d in range(4))
     passes, counts = _filtered(tables, lanes)
     used, links = jnp.zeros(cells, jnp.int64), state.links
     went, needs = [], []
     for slot in range(slots):
-        flag, head = lanes.flag[:, slot, 0], lanes.word[:, slot, 0]
         need = jnp.where(passes[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
-        stuck = (need & _RAMP != 0) & (lanes.down_flag[:, slot] != 0)
+        stuck = (need & _RAMP != 0) & (lanes.down[:, slot] != 0)
         stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
-        can = (flag != 0) & (need & used == 0) & ~stuck
+        can = (head[:, slot] != 0) & (need & used == 0) & ~stuck
         off = can & (need & 15 & ~sides & tables.edges != 0)
         state = failed(state, off, int(Kind.OFF_WAFER), tables.colors[slot])
         can &= ~off
@@ -140,16 +141,14 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
         needs.append(jnp.where(can, need, 0))
         links = links + (needs[-1][:, None] >> jnp.arange(5) & 1)
     go, ports = jnp.stack(went, 1), jnp.stack(needs, 1)
-    head, flag = lanes.word[..., 0], lanes.flag[..., 0]
-    leaves = Departures(go, ports, _forwarded(lanes, head, flag), flag & ~_ADVANCE)
+    leaves = Departures(go, ports, _forwarded(lanes, head))
     lanes = _counted(tables, lanes, go & counts & (tx & _RAMP != 0))
     return state._replace(links=links, lanes=lanes), leaves
 
 
-def front(lanes: Lanes) -> tuple[Array, Array]:
-    """The words at the heads of the CE's queues, [S] or [C, S], and which are control wavelets."""
-    take = lambda queue: jnp.take_along_axis(queue, lanes.head[..., None], -1)[..., 0]
-    return take(lanes.queue), take(lanes.control)
+def front(lanes: Lanes) -> Array:
+    """The wavelets at the heads of the CE's queues, [S] or [C, S]; old ones where none is."""
+    return jnp.take_along_axis(lanes.queue, lanes.head[..., None], -1)[..., 0]
 
 
 def pop(lanes: Lanes, which: Array) -> Lanes:
@@ -160,59 +159,47 @@ def pop(lanes: Lanes, which: Array) -> Lanes:
 
 
 def _enters(lanes: Lanes) -> Array:
-    return (lanes.flag[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
+    return (lanes.router[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
 
 
 def drain(tables: Tables, pe: State) -> tuple[State, tuple[Array, Array]]:
     """The word that goes onto the ramp, of the lowest output queue that can.
 
     Returns:
-        the PE; whether it or time moved, and [3] slot (-1: none), word and flag.
+        the PE; whether it or time moved, and [2] slot (-1: none) and wavelet.
     """
-    out, lanes = pe.outputs, pe.lanes
-    word, slot, flag, since = (part[jnp.arange(8), out.head] for part in out[:4])
+    out, lanes, queues = pe.outputs, pe.lanes, jnp.arange(8)
+    wavelet, slot, since = (part[queues, out.head] for part in out[:3])
     slot = jnp.where(slot < 0, pe.out_slot, slot)
     slot = jnp.where(slot < 0, slot, _swapped(tables, lanes.color[slot], slot, 4))
     young = (out.size > 0) & (pe.cycle - since < tables.output_wait)
     waits = (out.size > 0) & ~young
-    stuck = (lanes.up_flag != 0).all(-1) & ~_enters(lanes)
+    stuck = (lanes.up != 0).all(-1) & ~_enters(lanes)
     leaves = waits & (slot >= 0) & ~stuck[slot]
     queue = jnp.where(leaves.any(), jnp.argmax(leaves), 8)
     lost = waits & (slot < 0)
-    pe = failed(pe, (lost & (jnp.arange(8) <= queue)).any(), int(Kind.NO_COLOR), jnp.argmax(lost))
-    taken = jnp.arange(8) == queue
+    pe = failed(pe, (lost & (queues <= queue)).any(), int(Kind.NO_COLOR), jnp.argmax(lost))
+    taken = queues == queue
     head = jnp.where(taken, (out.head + 1) % 8, out.head)
-    gone = jnp.where(leaves.any(), jnp.stack([slot, word, flag])[:, queue], jnp.array([-1, 0, 0]))
-    pe = pe._replace(outputs=out._replace(head=head, size=out.size - taken))
+    gone = jnp.where(leaves.any(), jnp.stack([slot, wavelet])[:, queue], jnp.array([-1, 0]))
+    pe = flush(pe._replace(outputs=out._replace(head=head, size=out.size - taken)))
     return pe, (leaves.any() | young.any(), gone)
 
 
-def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array, Array]:
-    """[C, S] words from the neighbours, their flags, and how many came."""
+def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array]:
+    """[C, S] wavelets from the neighbours, and how many came."""
     cells, slots = lanes.color.shape
     every = jnp.arange(slots)
-    partner = tables.partner
-    word = flag = count = jnp.zeros((cells, slots), jnp.int64)
+    got = count = jnp.zeros((cells, slots), jnp.int64)
     for side in range(4):
         there = tables.neighbour[:, side, None]
-        back = side ^ 1
-        for its in (every, partner):
+        for its in (every, tables.partner):
             at = jnp.maximum(its, 0)[None]
-            comes = (leaves.ports[there, at] >> back & 1 != 0) & (there >= 0) & (its >= 0)
+            comes = (leaves.ports[there, at] >> (side ^ 1) & 1 != 0) & (there >= 0) & (its >= 0)
             comes &= _swapped(tables, lanes.color[:, at[0]], at, side) == every
-            word = jnp.where(comes, leaves.word[there, at], word)
-            flag = jnp.where(comes, flag | leaves.flag[there, at], flag)
+            got = jnp.where(comes, leaves.wavelet[there, at], got)
             count = count + comes
-    return word, flag, count
-
-
-def _switched(lanes: Lanes, into: Array, out: Array) -> tuple[Array, Array]:
-    """Positions and teardown: what has entered moves its side, what has left the other."""
-    commands = jnp.stack([into, out], -1)
-    position = jnp.stack(
-        [_obeyed(lanes, lanes.position[..., k], commands[..., k]) for k in (0, 1)], -1
-    )
-    return position, lanes.torn | (commands == _TEARDOWN)
+    return got, count
 
 
 def move(
@@ -228,70 +215,51 @@ def move(
         tables: constants.
         state: in which the CE has taken its words.
         leaves: of ``depart``.
-        entering: [C, 3] slot, word and flag of what goes onto the ramp.
+        entering: [C, 2] slot and wavelet of what goes onto the ramp.
         popped: [C, S] words that the CE took in this cycle; their places are free from the next on.
 
     Returns:
         the state, and [C] whether anything moved.
     """
-    lanes, slots = state.lanes, state.lanes.color.shape[1]
+    lanes, slots, go = state.lanes, state.lanes.color.shape[1], leaves.go
     room, to_router = lanes.size + popped < lanes.depth, _enters(lanes)
-    head, head_flag = lanes.word[..., 0], lanes.flag[..., 0]
-    word, flag, count = _arrivals(tables, lanes, leaves)
-    rising = lanes.up_flag[..., 1]
+    head, second = lanes.router[..., 0], lanes.router[..., 1]
+    entered, rising = lanes.up[..., 0], lanes.up[..., 1]
     own = to_router & (rising != 0)
-    got = jnp.where(count > 0, word, lanes.up_word[..., 1])
-    got_flag = jnp.where(own, rising, 0) | flag
-    clash = (count + own > 1).any(1)
-    lost = tables.colors[jnp.argmax(count + own > 1, 1)]
-    state = failed(state, clash, int(Kind.SAME_CYCLE_ARRIVAL), lost)
-    go = leaves.go
+    got, count = _arrivals(tables, lanes, leaves)
+    got = jnp.where(own & (count == 0), rising, got)
+    clash = count + own > 1
+    lost = tables.colors[jnp.argmax(clash, 1)]
+    state = failed(state, clash.any(1), int(Kind.SAME_CYCLE_ARRIVAL), lost)
     # The router's two words.
-    first = jnp.where(go, lanes.flag[..., 1], head_flag)
-    second = jnp.where(go, 0, lanes.flag[..., 1])
-    first_word = jnp.where(go, lanes.word[..., 1], head)
-    arrives, behind = got_flag != 0, first != 0
-    second_word = jnp.where(arrives & behind, got, lanes.word[..., 1])
-    second = jnp.where(arrives & behind, got_flag, second)
-    first_word = jnp.where(arrives & ~behind, got, first_word)
-    first = jnp.where(arrives & ~behind, got_flag, first)
+    first, second = jnp.where(go, second, head), jnp.where(go, 0, second)
+    arrives, behind = got != 0, first != 0
+    second = jnp.where(arrives & behind, got, second)
+    first = jnp.where(arrives & ~behind, got, first)
     # Down to the CE's queue.
-    falls = (lanes.down_flag != 0) & room
+    falls = (lanes.down != 0) & room
     place = ((lanes.head + lanes.size) % 8)[..., None] == jnp.arange(8)
-    put = falls[..., None] & place
-    queue = jnp.where(put, lanes.down_word[..., None], lanes.queue)
-    control = jnp.where(put, (lanes.down_flag & _CONTROL != 0)[..., None], lanes.control)
-    down = jnp.where(falls, 0, lanes.down_flag)
-    lands = go & (leaves.ports & _RAMP != 0)
+    down = jnp.where(falls, 0, lanes.down)
     # Up from the CE.
     rising = jnp.where(own, 0, rising)
-    shifts = (rising == 0) & (lanes.up_flag[..., 0] != 0)
-    rising = jnp.where(shifts, lanes.up_flag[..., 0], rising)
-    entered = jnp.where(shifts, 0, lanes.up_flag[..., 0])
-    slot, new, new_flag = jnp.moveaxis(entering, 1, 0)[..., None]
+    shifts = (rising == 0) & (entered != 0)
+    rising, entered = jnp.where(shifts, entered, rising), jnp.where(shifts, 0, entered)
+    slot, sent = entering[:, :1], entering[:, 1:]
     here = slot == jnp.arange(slots)
-    up_word = jnp.stack(
-        [
-            jnp.where(here, new, lanes.up_word[..., 0]),
-            jnp.where(shifts, lanes.up_word[..., 0], lanes.up_word[..., 1]),
-        ],
-        -1,
-    )
-    entered = jnp.where(here, new_flag, entered)
+    entered = jnp.where(here, sent, entered)
+    # Switches and teardown: what has entered moves its side, what has left the other.
+    left = jnp.where(go, _command(head), _NOP)
+    commands = (_command(got), left)
+    position = [_obeyed(lanes, lanes.position[..., k], commands[k]) for k in (0, 1)]
+    torn = jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
     moved = (go | here | arrives | falls | own | shifts).any(1)
-    leaving = jnp.where(go, _command(head, head_flag), _NOP)
-    position, torn = _switched(lanes, _command(got, got_flag), leaving)
     lanes = lanes._replace(
-        word=jnp.stack([first_word, second_word], -1),
-        flag=jnp.stack([first, second], -1),
-        up_word=up_word,
-        up_flag=jnp.stack([entered, rising], -1),
-        down_word=jnp.where(lands, head, lanes.down_word),
-        down_flag=jnp.where(lands, head_flag, down),
-        queue=queue,
-        control=control,
+        router=jnp.stack([first, second], -1),
+        up=jnp.stack([entered, rising], -1),
+        down=jnp.where(go & (leaves.ports & _RAMP != 0), head, down),
+        queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
         size=lanes.size + falls,
-        position=position,
-        torn=torn,
+        position=jnp.stack(position, -1),
+        torn=lanes.torn | (jnp.stack(commands, -1) == _TEARDOWN),
     )
-    return state._replace(lanes=lanes), moved
+    return state._replace(lanes=lanes, torn=state.torn | torn), moved

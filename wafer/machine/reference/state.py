@@ -6,9 +6,9 @@ __all__ = [
     "ENDLESS",
     "MAIN",
     "NEVER",
-    "PAD",
     "THREADS",
     "Fault",
+    "Fifos",
     "Lanes",
     "Main",
     "Operations",
@@ -21,7 +21,6 @@ Array = Any  # of NumPy while it is made, of JAX from the first step on
 MAIN, THREADS = 8, 9  # the task's own thread; all of them
 ENDLESS = 2**32 - 1  # length of an operation that a control wavelet ends
 NEVER = 2**62
-PAD = 64  # bytes behind a program's memory that read as zero
 
 
 class Main:
@@ -42,6 +41,7 @@ class Operations(NamedTuple):
     on: Array  #: whether there is one
     rank: Array  #: the first of those that can step is the one with the highest
     pc: Array  #: of its instruction
+    task: Array  #: that began it, TaskKind and id, [C, T, 2]
     op: Array  #: a DsdOp
     length: Array  #: elements; ENDLESS if a control wavelet ends it
     position: Array  #: elements so far
@@ -51,6 +51,7 @@ class Operations(NamedTuple):
     turns: Array  #: cycles per step
     turn: Array  #: cycles of the running step that are over
     clears: Array  #: source that is set to 0 after it was read
+    index: Array  #: of the wavelets that it sends
     control_ends: Array  #: whether a control wavelet ends it
     heard: Array  #: action and target of a control wavelet, [C, T, 2]
     effects: Array  #: actions and targets at its end, [C, T, 5, 2]
@@ -59,36 +60,41 @@ class Operations(NamedTuple):
     row: Array  #: of fabrics or shapes
     base: Array  #: address in bytes, or a scalar's value
     stride: Array  #: bytes
+    indexed: Array  #: whether a wavelet's index is an offset to the address
 
 
 class Outputs(NamedTuple):
-    """The output queues, [C, 8, 8]; head and size [C, 8]. A slot of -1 is the queue's own.
+    """The output queues, [C, 8, 8]; head and size [C, 8]."""
 
-    ``since`` is the cycle in which a word was sent.
-    """
-
-    word: Array
-    slot: Array
-    flag: Array
-    since: Array
+    wavelet: Array
+    slot: Array  #: of its color; -1: that of the queue
+    since: Array  #: cycle in which it was sent
     head: Array
     size: Array
+
+
+class Fifos(NamedTuple):
+    """The FIFOs of a program, [C, F]; lengths and places in 16-bit words."""
+
+    head: Array
+    used: Array
+    read_length: Array  #: read_length, write_length: 0: that of the other operands
+    write_length: Array
+    starved: Array  #: starved, choked: an operation found it empty, or full
+    choked: Array
 
 
 class Lanes(NamedTuple):
     """Each color at each PE, [C, S]: router, ramp up and down, and the CE's queue.
 
-    A flag is 1 for a word, with 2 for a control wavelet and 4 for one that advances switches.
+    A wavelet is ``word << 8 | flag``, 0 for none. The flag is 1, with 2 for a control wavelet and 4
+    for one that advances switches.
     """
 
-    word: Array  # [C, S, 2]: of the router
-    flag: Array
-    up_word: Array  # [C, S, 2]
-    up_flag: Array
-    down_word: Array
-    down_flag: Array
+    router: Array  # [C, S, 2] wavelets
+    up: Array  # [C, S, 2]
+    down: Array
     queue: Array  # [C, S, 8]
-    control: Array  # [C, S, 8]
     head: Array
     size: Array
     depth: Array
@@ -96,6 +102,7 @@ class Lanes(NamedTuple):
     switches: Array
     position: Array  # [C, S, 2]: for what enters and for what leaves
     torn: Array  # [C, S, 2], likewise
+    rule: Array  # row of filters, -1
     filtered: Array  # whether a filter is on
     counter: Array  # of it, and where it begins anew
     limit: Array
@@ -103,9 +110,11 @@ class Lanes(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What ended the run, [C]: a number of ``reports.Fault``, 0: none; instruction, detail."""
+    """What ended the run, [C]; fields as ``fault_message`` reads them."""
 
-    kind: Array
+    kind: Array  #: a number of ``reports.Fault``, 0: none
+    task: Array  #: TaskKind
+    number: Array  #: of that task
     pc: Array
     detail: Array
 
@@ -134,6 +143,9 @@ class State(NamedTuple):
     wake: Array  #: cycle in which the task goes on
     active: Array  #: bits of local tasks
     blocked: Array  #: [C, 5] bits by Gate
+    torn: Array  #: bits of colors that were torn down, and of output queues found empty
+    flushed: Array
+    flushing: Array  #: output queues that the program waits to see empty
     commanded: Array  #: the host's command stream waits
     launches: Array  #: [C, 8, 1 + arguments]; entry and arguments
     launched: Array  #: [C, 2]; of them, the first one and how many
@@ -141,10 +153,13 @@ class State(NamedTuple):
     dsr: Array  #: [C, 3, D, 2]; value, row of dsr_loads
     in_slot: Array  #: [C, 8]; slot of the color that an input queue is bound to, -1
     out_slot: Array  #: [C, 8]
+    encoded: Array  #: bits of input queues that the running program has bound
+    thread_words: Array  #: [C, 8]; of microthreads: bit 8 medium, bit 9 high priority
     stamp: Array  #: [C, 2]; the counter, and since when it runs (-1: it does not)
     random: Array  #: shift register
     operations: Operations  #: of the threads
     outputs: Outputs  #: queues
+    fifos: Fifos
     lanes: Lanes  #: colors
     links: Array  #: [C, 5]; wavelets that left by the W, E, S, N and down the ramp
     fault: Fault  #: the first one of each; that of the first PE counts

@@ -1,15 +1,19 @@
 """The task that runs: its instructions until it waits, and which task runs next."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wafer.machine.codes import BYTES, DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
+from wafer.machine.codes import BYTES, CONFIG, DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
+from wafer.machine.image import PAD
 from wafer.machine.reference import scalar
 from wafer.machine.reference.effects import (
     choose,
     failed,
     field,
+    flush,
     gate_set,
     is_any,
     per_pe,
@@ -18,10 +22,12 @@ from wafer.machine.reference.effects import (
     runs_operation,
     with_register,
 )
-from wafer.machine.reference.elements import being_read, load_bytes, store_bytes
+from wafer.machine.reference.elements import being_read
+from wafer.machine.reference.fifos import load_bytes, store_bytes
 from wafer.machine.reference.issue import operate
-from wafer.machine.reference.routers import front, pop
-from wafer.machine.reference.state import PAD, Main, State, TaskKind
+from wafer.machine.reference.registers import now, read_register, timer, write_register
+from wafer.machine.reference.routers import CONTROL, front, pop
+from wafer.machine.reference.state import Main, State, TaskKind
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
@@ -30,6 +36,7 @@ __all__ = ["begin", "dispatch", "run_tasks"]
 Array = jax.Array
 _AT_ONCE = 4096  # instructions without an effect that others see
 _NO_TASK = 31  # of a control wavelet that is for no task
+_HANDLERS = 29  # id of the task that teardown and empty queues raise
 
 
 def _result(pe: State, i: Array) -> tuple[Array, Array]:
@@ -65,8 +72,9 @@ def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
     there = jnp.arange(pe.memory.size)
     moved = pe.memory[jnp.maximum(there - to + source, 0)]
     moved = jnp.where((there >= to) & (there < to + c), moved, pe.memory)
-    stored = store_bytes(pe.memory, stores, address, width, register(pe, b))
-    loaded = scalar.wrapped(kind, load_bytes(pe.memory, address, width))
+    places = address + jnp.arange(8)
+    stored = store_bytes(pe.memory, places, stores * width, register(pe, b))
+    loaded = scalar.wrapped(kind, load_bytes(pe.memory, places, width))
     after = choose(op == Op.LOAD, with_register(pe, a, loaded), pe)
     after = after._replace(memory=jnp.where(moves, moved, stored))
     outside = is_any(op, (Op.LOAD, Op.STORE, Op.MOVE)) & (beyond | far)
@@ -104,33 +112,80 @@ def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
     return choose(fails, wrong, after), ~fails
 
 
+def _register(pe: State, i: Array) -> tuple[Array, Array]:
+    """Whether an instruction uses a configuration register, and its word address."""
+    op, _, a, b, c = i
+    named, sets = is_any(op, (Op.CONFIG_GET, Op.CONFIG_SET)), is_any(op, (Op.STORE, Op.CONFIG_SET))
+    at = register(pe, jnp.where(sets, a, b))
+    place = at + c & 0xFFFF
+    pointed = is_any(op, (Op.LOAD, Op.STORE)) & (place >= 0xFE40) & (place < 0xFEE8)
+    return named | pointed, jnp.where(named, at, place // 2)
+
+
+def _configured(tables: Tables, pe: State, i: Array, address: Array) -> State:
+    """The PE behind an instruction that reads or writes a configuration register."""
+    op, _, a, b, _ = i
+    value, there = read_register(tables, pe, address)
+    written, fits = write_register(tables, pe, address, register(pe, b))
+    sets = is_any(op, (Op.STORE, Op.CONFIG_SET))
+    done = choose(sets, written, with_register(pe, a, value))
+    wrong = ~jnp.where(sets, fits, there)
+    stopped = failed(pe, wrong, int(Kind.NO_CONFIG), address, pe.pc)._replace(main=Main.IDLE)
+    return choose(wrong, stopped, done)
+
+
 def _intrinsic(tables: Tables, pe: State, i: Array) -> State:
     """A call of what no instruction says."""
     _, kind, a, b, c = i
-    value = jnp.where(b >= 0, register(pe, b), 0)
+    value, fifos = jnp.where(b >= 0, register(pe, b), 0), pe.fifos
     random = pe.random
     for _ in range(8):
         random = (random << 16 | ((random >> 7 ^ random >> 2) & 0xFFFF)) & 0xFFFFFFFF
-    counter, since = pe.stamp
-    now = counter + jnp.where(since < 0, 0, pe.cycle - since)
-    runs = (value == 1) | ((value == 2) & (since >= 0))
-    timer = jnp.stack([jnp.where(value == 2, 0, now), jnp.where(runs, pe.cycle, -1)])
     results = {
         Intrinsic.RANDOM16: random & 0xFFFF,
-        Intrinsic.TIMESTAMP: now & 0xFFFFFFFFFFFF,
+        Intrinsic.TIMESTAMP: now(pe) & 0xFFFFFFFFFFFF,
         Intrinsic.COORDINATE: jnp.where(value != 0, pe.place[1], pe.place[0]),
+        Intrinsic.QUEUE_EMPTY: pe.outputs.size[value & 7] == 0,
     }
     out = scalar.chosen(kind, results, scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value))
-    silent = is_any(kind, (Intrinsic.SEED, Intrinsic.TIMER, Intrinsic.NEXT_COMMAND))
-    next_command = kind == Intrinsic.NEXT_COMMAND
-    frees = next_command & pe.commanded
-    numbers = {Intrinsic.SEED: value & 0xFFFFFFFF, Intrinsic.RANDOM16: random}
-    return choose(~silent & (a >= 0), with_register(pe, a, out), pe)._replace(
-        random=scalar.chosen(kind, numbers, pe.random),
-        stamp=jnp.where(kind == Intrinsic.TIMER, timer, pe.stamp),
-        commanded=pe.commanded & ~next_command,
-        unanswered=pe.unanswered - frees,
+    # FIFO_LENGTH and TEARDOWN_EXIT may name what there is not.
+    fifo, slot = jnp.maximum(value >> 1, 0), tables.slot[jnp.clip(value, 0, 23)]
+    no_fifo = (value < 0) | (fifo >= tables.rows[pe.program, 2])
+    no_color = (value < 0) | (value >= 24) | (slot < 0)
+    length = register(pe, jnp.maximum(c, 0))
+    read, written = (old.at[fifo].set(length) for old in (fifos.read_length, fifos.write_length))
+    given = choose(
+        value & 1 != 0, fifos._replace(write_length=written), fifos._replace(read_length=read)
     )
+    carries = pe.lanes._replace(torn=pe.lanes.torn.at[slot].set(False))
+    silent = {
+        Intrinsic.SEED: pe._replace(random=value & 0xFFFFFFFF),
+        Intrinsic.TIMER: timer(pe, value),
+        Intrinsic.NEXT_COMMAND: pe._replace(
+            commanded=False, unanswered=pe.unanswered - pe.commanded
+        ),
+        Intrinsic.FIFO_LENGTH: choose(
+            no_fifo,
+            failed(pe, no_fifo, int(Kind.WRONG_OPERAND), 0, pe.pc),
+            pe._replace(fifos=given),
+        ),
+        Intrinsic.QUEUE_FLUSH: flush(pe._replace(flushing=pe.flushing | 1 << (value & 7))),
+        Intrinsic.TEARDOWN_EXIT: choose(
+            no_color,
+            failed(pe, no_color, int(Kind.NO_CONFIG), CONFIG["color"] + value, pe.pc),
+            pe._replace(lanes=carries),
+        ),
+    }
+    spoken = choose(a >= 0, with_register(pe, a, out), pe)
+    after = spoken._replace(random=jnp.where(kind == Intrinsic.RANDOM16, random, pe.random))
+    return _by_code(kind, silent, after)
+
+
+def _by_code(code: Array, changed: dict[Any, State], otherwise: State) -> State:
+    """The PE that a ``code`` [] changes."""
+    for each, pe in changed.items():
+        otherwise = choose(code == int(each), pe, otherwise)
+    return otherwise
 
 
 def _act(tables: Tables, pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
@@ -160,9 +215,11 @@ def _act(tables: Tables, pe: State, i: Array) -> tuple[State, tuple[Array, Array
         main=jnp.where(waits, Main.WAITING, pe.main),
         wake=jnp.where(waits, pe.cycle + c, pe.wake),
     )
-    for code, one in changed.items():
-        after = choose(op == int(code), one, after)
+    after = _by_code(op, changed, after)
+    configures, address = _register(pe, i)
+    after = choose(configures, _configured(tables, pe, i, address), after)
     plain = ~is_any(op, (Op.OPERATE, Op.RETURN, Op.FAULT)) & ~waits
+    plain &= ~configures | (after.main != Main.IDLE)
     after = after._replace(pc=jnp.where(plain, pe.pc + 1, pe.pc))
     begun, (goes, alone) = operate(tables, pe, i)
     operates = op == Op.OPERATE
@@ -175,6 +232,7 @@ def _instruction(
     """The next instruction, if the task goes on, or the wait for the cycles of those before."""
     i, charge = tables.code[pe.program, pe.pc], tables.costs[pe.program, pe.pc]
     visible = is_any(i[0], tuple(VISIBLE)) | ((i[0] == Op.RETURN) & (pe.depth == 0))
+    visible |= _register(pe, i)[0]
     due = pe._replace(debt=jnp.where(pe.paid, pe.debt, pe.debt + charge))
     waits = visible & (due.debt > 0)
     due = due._replace(paid=waits)
@@ -249,6 +307,34 @@ def _channels(tables: Tables, pe: State) -> Array:
     return jnp.where(tables.wse3, by_queue, by_color) & ~blocked
 
 
+def _asked(tables: Tables, pe: State, own: Array) -> tuple[Array, list[Array]]:
+    """The slot of a data task's id ``own`` []; kind, id and first instruction that a word asks."""
+    data_tasks, control_tasks = tables.data_tasks[pe.program], tables.control_tasks[pe.program]
+    slot = jnp.where(tables.wse3, pe.in_slot[own], tables.slot[own])
+    head = front(pe.lanes)[slot]
+    control = head & CONTROL != 0
+    key = jnp.where(control, head >> 8 + 16 & 63, own)
+    shared = ~tables.wse3 & (key < 24) & (control_tasks[key] < 0)  # WSE-2 has one table
+    of_control = jnp.where(shared, data_tasks[key], control_tasks[key])
+    first = jnp.where(control, of_control, data_tasks[own])
+    return slot, [jnp.where(control, TaskKind.CONTROL, TaskKind.DATA), key, first]
+
+
+def _handled(tables: Tables, pe: State) -> tuple[State, list[Array]]:
+    """Take the lowest color that was torn down, else the lowest output queue found empty.
+
+    Returns:
+        the PE; kind, id and first instruction of the handler.
+    """
+    torn = pe.torn != 0
+    bits = jnp.where(torn, pe.torn, pe.flushed)
+    number, rest = 63 - lax.clz(jnp.maximum(bits & -bits, 1)), bits & (bits - 1)
+    of_color, of_queue = tables.teardown_handlers[pe.program], tables.empty_handlers[pe.program]
+    pe = pe._replace(torn=jnp.where(torn, rest, 0), flushed=jnp.where(torn, pe.flushed, rest))
+    kind = jnp.where(torn, TaskKind.TEARDOWN, TaskKind.EMPTY)
+    return pe, [kind, number, jnp.where(torn, of_color[number], of_queue[number])]
+
+
 def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
     """Start a task if none runs; if none is ready, the host's next call. Whether one began.
 
@@ -260,39 +346,44 @@ def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
         getattr(tables, name)[pe.program] for name in names
     )
     ready = pe.active & ~pe.blocked[Gate.LOCAL] & 0x7FFFFFFF
+    raised = ((pe.torn | pe.flushed) != 0) & (pe.blocked[Gate.LOCAL] >> _HANDLERS & 1 == 0)
     data, controls = _channels(tables, pe) & channels, (control_tasks >= 0).any()
-    (heads, is_control), busy = front(pe.lanes), being_read(tables, pe)
+    busy = being_read(tables, pe)
 
-    def tried(turn: Array, so_far: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
-        pe, begun, slot = so_far
-        own = (pe.last_task + 1 + turn) & 31
+    def tried(turn: Array, so_far: tuple[State, Array, Array, Array]) -> Any:
+        pe, last, begun, slot = so_far
+        last = jnp.where(turn == 32, pe.last_task, last)
+        own = (last + 1 + turn) & 31
         waits = ~begun & ((high >> own & 1 != 0) == (turn < 32))
         queued, local = (waits & (bits >> own & 1 != 0) for bits in (data, ready))
-        its = jnp.where(tables.wse3, pe.in_slot[own], tables.slot[own])
-        word, control = heads[its], is_control[its]
-        key = jnp.where(control, word >> 16 & 63, own)
-        shared = ~tables.wse3 & (key < 24) & (control_tasks[key] < 0)  # WSE-2 has one table
-        of_control = jnp.where(shared, data_tasks[key], control_tasks[key])
-        first = jnp.where(control, of_control, data_tasks[own])
+        handles = waits & raised & (own == _HANDLERS)
+        its, (kind, key, first) = _asked(tables, pe, own)
         readable, meant = queued & ~busy[its], controls | (data_tasks[own] >= 0)
-        lost = readable & control & (first < 0) & meant & (key != _NO_TASK)
-        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), tables.colors[its])
+        lost = readable & (kind == TaskKind.CONTROL) & (first < 0) & meant & (key != _NO_TASK)
+        task = jnp.stack([jnp.int64(TaskKind.LOCAL), key])
+        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), tables.colors[its], task=task)
         starts = readable & (first >= 0)
         local &= ~starts
         pe = pe._replace(
             active=jnp.where(local, pe.active & ~(1 << own), pe.active),
-            last_task=jnp.where(queued | local, own, pe.last_task),
+            last_task=jnp.where(queued | local | handles, own, pe.last_task),
         )
         local &= local_tasks[own] >= 0
-        pe = choose(local, begin(tables, pe, TaskKind.LOCAL, own, local_tasks[own]), pe)
-        reason = jnp.where(control, TaskKind.CONTROL, TaskKind.DATA)
-        pe = choose(starts, begin(tables, pe, reason, key, first), pe)
-        return pe, begun | starts | local, jnp.where(starts, its, slot)
+        handles &= ~(starts | local)
+        handled, handler = _handled(tables, pe)
+        pe = choose(handles, handled, pe)
+        which = [starts, local, handles & (handler[2] >= 0)]
+        tasks = [kind, key, first], [TaskKind.LOCAL, own, local_tasks[own]], handler
+        task = [jnp.select(which, list(part)) for part in zip(*tasks, strict=True)]
+        begins = jnp.stack(which).any()
+        pe = choose(begins, begin(tables, pe, *task), pe)
+        return pe, last, begun | begins, jnp.where(starts, its, slot)
 
     # Those of high priority first.
-    pe, begun, slot = lax.fori_loop(0, 64, tried, (pe, ~free, jnp.int64(-1)))
-    taking = with_register(pe, jnp.int64(0), heads[slot])
-    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(heads))))
+    none = pe.last_task, ~free, jnp.int64(-1)
+    pe, _, begun, slot = lax.fori_loop(0, 64, tried, (pe, *none))
+    taking = with_register(pe, jnp.int64(0), front(pe.lanes)[slot] >> 8)
+    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(busy))))
     pe = choose(slot >= 0, taking, pe)
     called = ~begun & (pe.launched[1] > 0) & ~pe.commanded
     launch = pe.launches[pe.launched[0] % len(pe.launches)]

@@ -1,0 +1,1 @@
+"""Cross-entropy of rows of scores in C++; ``vsl.entropy`` calls it."""

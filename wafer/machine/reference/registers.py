@@ -1,0 +1,105 @@
+"""Configuration registers and the time stamp counter, as in ``native/queues.h``."""
+
+import jax
+import jax.numpy as jnp
+
+from wafer.machine.codes import CONFIG
+from wafer.machine.reference.effects import bind_input, choose
+from wafer.machine.reference.state import State
+from wafer.machine.reference.tables import Tables
+
+__all__ = ["now", "read_register", "timer", "write_register"]
+
+Array = jax.Array
+_COUNTS = {"color": 24, "switch": 24, "timestamp": 3, "timer": 1}  # of the others 8
+_TORN, _SWAPS, _BOUND, _FILTERED = 1 << 14, 3 << 10, 1 << 5, 1 << 6
+
+
+def now(pe: State) -> Array:
+    """The time stamp counter."""
+    counter, since = pe.stamp
+    return counter + jnp.where(since < 0, 0, pe.cycle - since)
+
+
+def timer(pe: State, what: Array) -> State:
+    """Start (``what`` [] is 1), stop (0) or clear (2) the time stamp counter."""
+    runs = (what == 1) | ((what == 2) & (pe.stamp[1] >= 0))
+    stamp = [jnp.where(what == 2, 0, now(pe)), jnp.where(runs, pe.cycle, -1)]
+    return pe._replace(stamp=jnp.stack(stamp))
+
+
+def _kinds(tables: Tables, address: Array) -> tuple[dict[str, Array], Array]:
+    """Whether an address is one of each kind, and the slot of the color that it names, or -1."""
+    kinds = {
+        name: (address >= first) & (address < first + _COUNTS.get(name, 8))
+        for name, first in CONFIG.items()
+    }
+    slot = tables.slot[address & 31]
+    for name in ("color", "switch"):
+        kinds[name] &= slot >= 0
+    return kinds, slot
+
+
+def read_register(tables: Tables, pe: State, address: Array) -> tuple[Array, Array]:
+    """What a register holds, and whether there is one.
+
+    Args:
+        tables: constants.
+        pe: whose it is.
+        address: [] of its word.
+    """
+    (kinds, slot), queue = _kinds(tables, address), address & 7
+    lane = jax.tree.map(lambda part: part[slot], pe.lanes)
+    into, out = pe.in_slot[queue], pe.out_slot[queue]
+    color = lambda slot: jnp.where(slot < 0, 0, tables.colors[slot] | _BOUND)
+    filtered = jnp.where((into >= 0) & pe.lanes.filtered[into], _FILTERED, 0)
+    values = {
+        "color": (lane.color & ~_TORN) | jnp.where(lane.torn[1], _TORN, 0),
+        "switch": (lane.switches & 0x9FFF) | lane.position[1] << 13,
+        "thread": pe.thread_words[queue],
+        "input_queue": color(into) | filtered,
+        "output_queue": color(out),
+        "timestamp": now(pe) >> 16 * (address & 3) & 0xFFFF,
+        "timer": pe.stamp[1] >= 0,
+    }
+    known = jnp.stack([*kinds.values()])
+    return jnp.select([*kinds.values()], [values[name] for name in kinds], 0), known.any()
+
+
+def write_register(tables: Tables, pe: State, address: Array, value: Array) -> tuple[State, Array]:
+    """Write a register; the PE, and whether there is one and it takes the value.
+
+    Args:
+        tables: constants.
+        pe: whose it is.
+        address: [] of its word.
+        value: [] to write.
+    """
+    (kinds, slot), queue, lanes = _kinds(tables, address), address & 7, pe.lanes
+    word, named = value & 0xFFFF, value & _BOUND != 0
+    bound = jnp.where(named, tables.slot[value & 31], -1)
+    kinds["color"] &= (value & _SWAPS == 0) | (tables.partner[slot] >= 0)
+    for name in ("input_queue", "output_queue"):
+        kinds[name] &= ~named | (bound >= 0)
+    on = (lanes.rule[bound] >= 0) & (value & _FILTERED != 0)
+    takes = bind_input(tables, pe, queue, bound)
+    filtered = choose(bound >= 0, lanes.filtered.at[bound].set(on), lanes.filtered)
+    shift, counter = 16 * (address & 3), now(pe)
+    counter = (counter & ~(jnp.int64(0xFFFF) << shift)) | word << shift
+    since = jnp.where(pe.stamp[1] >= 0, pe.cycle, -1)
+    color = lanes.color.at[slot].set(word), lanes.torn.at[slot].set(value & _TORN != 0)
+    switch = lanes.switches.at[slot].set(word), lanes.position.at[slot].set(value >> 13 & 3)
+    changed = {
+        "color": pe._replace(lanes=lanes._replace(color=color[0], torn=color[1])),
+        "switch": pe._replace(lanes=lanes._replace(switches=switch[0], position=switch[1])),
+        "thread": pe._replace(thread_words=pe.thread_words.at[queue].set(word)),
+        "input_queue": takes._replace(
+            encoded=pe.encoded | 1 << queue, lanes=takes.lanes._replace(filtered=filtered)
+        ),
+        "output_queue": pe._replace(out_slot=pe.out_slot.at[queue].set(bound)),
+        "timestamp": pe._replace(stamp=jnp.stack([counter, since])),
+        "timer": timer(pe, (value != 0).astype(jnp.int64)),
+    }
+    for name, new in changed.items():
+        pe = choose(kinds[name], new, pe)
+    return pe, jnp.stack([*kinds.values()]).any()
