@@ -14,7 +14,7 @@ namespace wafer {
 
 constexpr int kSlice = 4;          // outputs walked together
 constexpr int64_t kGroup = 512;    // outputs whose sums are kept at a time, in the L2 cache
-constexpr int64_t kBlock = 128;    // inputs read at random at a time, in the L1 cache
+constexpr int64_t kBlock = 176;    // inputs read at random at a time, mostly in the L1 cache
 constexpr int kPanel = 16;
 constexpr uint16_t kAlike = 1 << 15;   // of rows[0]: all four outputs keep the same inputs
 constexpr uint16_t kPanels = 1 << 14;  // and these are whole panels: kPanel from a multiple of it

@@ -21,6 +21,7 @@ from sparsity.kernels.pattern import add_walk
 from vsl.native.library import how_to_build
 
 IMPLEMENTATIONS = ["masked", "csr"]
+BLOCK = 176  # kBlock of walk.h
 
 
 def make(mask, seed=0, dtype=jnp.float32, implementation="csr"):
@@ -384,7 +385,7 @@ def test_wrong_patterns_say_what_is_wrong():
     ("word", "value", "message"),
     [
         (0, 9, "a slice leads out of the outputs or the slots"),  # rows[0]
-        (2, 129, "a slice leads out of the outputs"),  # counts[0]
+        (2, BLOCK + 1, "a slice leads out of the outputs"),  # counts[0]
         (2, 2, "slices do not have as many values of each output"),  # counts[0]
         (3, 1 << 20, "a slice leads out of the outputs"),  # slots
     ],
@@ -445,27 +446,27 @@ def test_a_walk_by_hand():
     assert rows.tolist() == [[3, 1, 0, 4], [2, 8, 8, 8]]  # 8: no such output
     assert counts.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
     assert slices[:, 3].tolist() == [0, 12]
-    none = 128
+    none = BLOCK
     slots = [[0, 0, 1, 2], [1, 2, none, none], [2, none, none, none]]
     assert np.asarray(pattern.offsets)[:12].reshape(3, 4).tolist() == slots
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("shape", [(1, 1), (3, 515), (129, 4), (128, 512), (300, 1030)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 515), (177, 4), (176, 512), (400, 1030)])
 def test_every_kept_weight_has_one_slot(shape):
     mask = np.random.default_rng(1).random(shape) < 0.2
     pattern = kernels.pattern_from_mask(mask, int(mask.sum()))
     forward, transposed = (jax.tree.map(np.asarray, pattern[i : i + 2]) for i in (3, 5))
     for (slices, offsets), kept in ((forward, mask), (transposed, mask.T)):
         group = min(512, -(-kept.shape[1] // 4) * 4)
-        blocks, seen = -(-kept.shape[0] // 128), np.zeros(kept.shape, int)
+        blocks, seen = -(-kept.shape[0] // BLOCK), np.zeros(kept.shape, int)
         for at, (*_, place) in enumerate(slices):
             segment = at // (group // 4)
             rows = slices[at, :2].view(np.uint16) & 0x3FFF
             counts = slices[at, 2:3].view(np.uint8)
             for c in range(4):
                 read = offsets[place + c + 4 * np.arange(counts[c])].astype(int)
-                inputs = segment % blocks * 128 + read
+                inputs = segment % blocks * BLOCK + read
                 seen[inputs, segment // blocks * group + rows[c] if counts[c] else 0] += 1
         np.testing.assert_array_equal(seen, kept)
 
