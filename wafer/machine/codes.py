@@ -127,11 +127,11 @@ class Intrinsic(enum.IntEnum):
 
 
 class Gate(enum.IntEnum):
-    """What can be blocked, each a set of its own but on WSE-2, where colors are data tasks."""
+    """What can be blocked, each a set of its own; WSE-2's colors are compiled as data tasks."""
 
     LOCAL = 0  # a local task
     DATA = 1  # a data task: its color (WSE-2) or input queue (WSE-3)
-    COLOR = 2
+    COLOR = 2  # nothing waits for it
     INPUT_QUEUE = 3
     THREAD = 4  # a microthread
 

@@ -2,8 +2,6 @@
 
 import bisect
 import collections
-import itertools
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -147,21 +145,6 @@ def _bytes(row: list[int], known: int | None, operands: list[list[int]]) -> rang
     return _ANYWHERE if stride >> 15 else range(address, address + 4 * max(1, length * stride))
 
 
-class _Spans:
-    """Ranges of bytes, sorted."""
-
-    def __init__(self, ranges: Iterable[range]) -> None:
-        """Keep those that are not empty."""
-        spans = sorted({(span.start, span.stop) for span in ranges if span})
-        self._begins = [begin for begin, _ in spans]
-        self._ends = [*itertools.accumulate((end for _, end in spans), max)]  # up to each of them
-
-    def meet(self, other: range) -> bool:
-        """Whether one of them has a byte of another range."""
-        before = bisect.bisect_left(self._begins, other.stop)
-        return before > 0 and self._ends[before - 1] > other.start
-
-
 def _within(jumps: list[tuple[int, int]], begin: int, stop: int) -> list[tuple[int, int]]:
     """Return those of some jumps, in ascending order, whose instruction is in [begin, stop)."""
     return jumps[bisect.bisect_left(jumps, (begin,)) : bisect.bisect_left(jumps, (stop,))]
@@ -210,12 +193,14 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
         if indirect & region or code[start - 1][0] in _ENDS:
             continue
         inner = collections.Counter(calls[pc] for pc in region & calls.keys())
-        written = _Spans(accesses[pc] for pc in region & accesses.keys() if code[pc][0] != Op.LOAD)
+        written = np.zeros(len(program.memory), bool)
+        for pc in (pc for pc in region & accesses.keys() if code[pc][0] != Op.LOAD):
+            written[max(0, accesses[pc].start) : max(0, accesses[pc].stop)] = True
         for pc in (pc for pc in each_round & accesses.keys() if code[pc][0] == Op.LOAD):
             own, function = accesses[pc], begins[next_function(pc) - 1]
             shared = function in entries or callers[function] > inner[function]
             inside = (start <= pc <= end or not shared) and own.stop <= len(program.memory)
-            if inside and not written.meet(own):
+            if inside and not written[max(0, own.start) : max(0, own.stop)].any():
                 out[pc] = start - 1, own
     return out
 

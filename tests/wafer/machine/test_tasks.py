@@ -104,7 +104,7 @@ def test_a_data_task_runs_once_per_word_and_a_blocked_one_holds_the_words():
     local 8:
       const r0 20
       {note(8)}
-      unblock.color r0          # on WSE-2 a color is its data task
+      unblock.data r0
       return
     """
     image = build([assemble(text, memory=64)], streams=H2D)

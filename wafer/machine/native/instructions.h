@@ -258,8 +258,8 @@ inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worke
   const int pc = core.pc;
   switch (i.op) {
     case Op::kActivate: core.active |= 1u << (r(i.a) & 31); break;
-    case Op::kBlock: block(w, core, i.type, int(r(i.a) & 31)); break;
-    case Op::kUnblock: unblock(w, core, i.type, int(r(i.a) & 31)); break;
+    case Op::kBlock: core.blocked[i.type] |= 1u << (r(i.a) & 31); break;
+    case Op::kUnblock: core.blocked[i.type] &= ~(1u << (r(i.a) & 31)); break;
     case Op::kLoadDsr: {
       const DsrRow& row = program(core).dsr_loads[i.a];
       dsr(core, row.file, row.id) = {uint64_t(r(i.b)), i.a};

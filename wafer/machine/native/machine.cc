@@ -97,7 +97,7 @@ void explain(const Wafer& w, int cell, int thread, std::vector<Waiting>* out) {
   const Core& core = w.cores[cell];
   const Operation& o = running(core, thread);
   int reason = kNoReason, detail = 0;
-  if (thread != kMainThread && is_blocked(w, core, Gate::kThread, thread)) reason = kThreadBlocked;
+  if (thread != kMainThread && is_blocked(core, Gate::kThread, thread)) reason = kThreadBlocked;
   for (const Stream* s : {&o.src0, &o.src1}) {
     if (reason) break;
     if (s->kind == Operand::kFabric) {
@@ -122,7 +122,6 @@ void start(Wafer& w, Worker* worker) {
     std::copy(p.memory.begin(), p.memory.end(), core.memory);
     core.active = p.active;
     for (int gate = 0; gate < kGates; ++gate) core.blocked[gate] = uint32_t(p.blocked[gate]);
-    if (!w.costs.wse3) core.blocked[int(Gate::kData)] |= core.blocked[int(Gate::kColor)];
     for (int queue = 0; queue < kQueues; ++queue) {
       const int in = p.queues[queue].color, out = p.queues[kQueues + queue].color;
       if (in >= 0) bind_input(w, core, queue, w.slot[in]);

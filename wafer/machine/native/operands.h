@@ -228,11 +228,17 @@ inline int address(const Core& core, const Stream& s, uint32_t k, int offset) {
   return int(at & 0xFFFF);
 }
 
-template <class Word>
-Word word_at(const uint8_t* bytes) {
-  Word out;
-  std::memcpy(&out, bytes, sizeof out);
-  return out;
+// An element of 2 or 4 bytes.
+inline uint32_t get(const uint8_t* bytes, uint8_t width) {
+  uint32_t value = 0;
+  if (width == 2) std::memcpy(&value, bytes, 2);
+  else std::memcpy(&value, bytes, 4);
+  return value;
+}
+
+inline void put(uint8_t* bytes, uint8_t width, uint32_t value) {
+  if (width == 2) std::memcpy(bytes, &value, 2);
+  else std::memcpy(bytes, &value, 4);
 }
 
 inline uint32_t pop_fifo(Core& core, const Stream& s) {
@@ -240,9 +246,7 @@ inline uint32_t pop_fifo(Core& core, const Stream& s) {
   const FifoRow& row = program(core).fifos[s.row];
   uint32_t value = 0;
   for (int half = 0; half < s.width / 2; ++half) {
-    uint16_t word;
-    std::memcpy(&word, core.memory + row.address + 2 * fifo.head, 2);
-    value |= uint32_t(word) << 16 * half;
+    value |= get(core.memory + row.address + 2 * fifo.head, 2) << 16 * half;
     fifo.head = (fifo.head + 1) % (row.bytes / 2), --fifo.used;
   }
   if (fifo.choked && row.push_task >= 0) core.active |= 1u << row.push_task;
@@ -254,9 +258,8 @@ inline void push_fifo(Core& core, const Stream& s, uint32_t value) {
   Fifo& fifo = core.fifos[s.row];
   const FifoRow& row = program(core).fifos[s.row];
   for (int half = 0; half < s.width / 2; ++half) {
-    const uint16_t word = uint16_t(value >> 16 * half);
     const int place = (fifo.head + fifo.used++) % (row.bytes / 2);
-    std::memcpy(core.memory + row.address + 2 * place, &word, 2);
+    put(core.memory + row.address + 2 * place, 2, value >> 16 * half);
   }
   if (fifo.starved && row.pop_task >= 0) core.active |= 1u << row.pop_task;
   fifo.starved = false;
@@ -277,17 +280,6 @@ inline bool is_plain(const Core& core, Operation& o) {
       return false;
   }
   return true;
-}
-
-// Element k of an operand in memory.
-inline uint32_t loaded(const Core& core, const Stream& s, uint32_t k) {
-  const uint8_t* const bytes = core.memory + s.base + int64_t(k) * s.step;
-  return s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
-}
-
-inline void put(uint8_t* bytes, uint8_t width, uint32_t value) {
-  if (width == 2) std::memcpy(bytes, &value, 2);
-  else std::memcpy(bytes, &value, 4);
 }
 
 }  // namespace

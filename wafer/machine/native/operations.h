@@ -17,26 +17,14 @@ inline void note(const Core& core, const Operation& o, int kind, int64_t detail,
   worker->note({kind, core.cell, o.task, o.task_id, o.pc, detail});
 }
 
-inline int set_of(const Wafer& w, int gate) {
-  return !w.costs.wse3 && Gate(gate) == Gate::kColor ? int(Gate::kData) : gate;
+inline bool is_blocked(const Core& core, Gate gate, int id) {
+  return core.blocked[int(gate)] >> id & 1;
 }
 
-inline void block(Wafer& w, Core& core, int gate, int id) {
-  core.blocked[set_of(w, gate)] |= 1u << id;
-}
-
-inline void unblock(Wafer& w, Core& core, int gate, int id) {
-  core.blocked[set_of(w, gate)] &= ~(1u << id);
-}
-
-inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
-  return core.blocked[set_of(w, int(gate))] >> id & 1;
-}
-
-inline void apply(Wafer& w, Core& core, Effect effect) {
-  if (effect.action == int(Action::kActivate)) core.active |= 1u << effect.target;
-  if (effect.action >= int(Action::kUnblock))
-    unblock(w, core, effect.action - int(Action::kUnblock), effect.target);
+inline void apply(Core& core, Effect effect) {
+  const uint32_t bit = 1u << effect.target;
+  if (effect.action == int(Action::kActivate)) core.active |= bit;
+  if (effect.action >= int(Action::kUnblock)) core.blocked[effect.action - int(Action::kUnblock)] &= ~bit;
 }
 
 // What an operation has done so far.
@@ -128,7 +116,7 @@ inline bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32
   const int where = address(core, s, k, offset);
   uint8_t* const bytes = locate(core, where, s.width, false);
   if (!bytes) return note(core, o, kOutsideMemory, where, worker), false;
-  *value = s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
+  *value = get(bytes, s.width);
   if (o.clears >> (j - 1) & 1) std::memset(bytes, 0, s.width);
   return true;
 }
@@ -160,7 +148,7 @@ inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* wor
       d.value = (d.value & ~0xFFFFull) | uint16_t(field(d.value, 0) + int(o.done) * s.step);
   }
   if (w.recorder) record_operation(w, core, thread, w.recorder->cycle() + (o.length > 0), true);
-  for (const Effect& effect : o.effects) apply(w, core, effect);
+  for (const Effect& effect : o.effects) apply(core, effect);
   core.threads &= uint16_t(~(1 << thread));
   if (thread != kMainThread) return;
   core.main = Main::kRunning;
@@ -171,7 +159,7 @@ inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* wor
 // A control wavelet at the head of a queue that an operation reads.
 inline void take_control(Wafer& w, Core& core, int thread, Operation& o, int slot, Worker* worker) {
   take(core, slot);
-  apply(w, core, o.on_control);
+  apply(core, o.on_control);
   if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(w, core, thread, true, worker);
   if (o.control_ends) finish(w, core, thread, false, worker);
 }
@@ -208,7 +196,8 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
     if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
   }
   const auto source = [&](const Stream& s) {
-    if (s.kind == Operand::kMemory || s.kind == Operand::kPointer) return loaded(core, s, o.done);
+    if (s.kind == Operand::kMemory || s.kind == Operand::kPointer)
+      return get(core.memory + s.base + int64_t(o.done) * s.step, s.width);
     return s.kind == Operand::kFabric ? taken(core, s) : uint32_t(s.base);
   };
   const uint32_t a = source(o.src0), b = o.moves ? 0 : source(o.src1);
@@ -227,11 +216,7 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
     uint8_t* at;
     int64_t step;
     uint8_t width;
-    uint32_t load(int64_t k) {
-      uint32_t value = 0;
-      std::memcpy(&value, at + k * step, width == 2 ? 2 : 4);
-      return value;
-    }
+    uint32_t load(int64_t k) const { return get(at + k * step, width); }
   } rows[4];
   uint32_t values[4];
   for (int k = 0; k < 4; ++k) {

@@ -70,7 +70,7 @@ inline bool begin_handler(Wafer& w, Core& core, int64_t cycle) {
 inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
-  const bool handlers = (core.torn | core.flushed) && !is_blocked(w, core, Gate::kLocal, kHandlers);
+  const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
   uint32_t data = core.queued && p.channels ? channels(w, core) & p.channels : 0;
   uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
   // In turn from the last one on: a low id that is always ready must not keep others waiting.

@@ -4,7 +4,6 @@ What has a ``pe`` is of one PE: a :class:`State` without the first axis. :func:`
 of all PEs.
 """
 
-import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from wafer.machine.codes import Action, Gate, Operand
+from wafer.machine.codes import Action, Operand
 from wafer.machine.image import COLUMNS
 from wafer.machine.reference.state import MAIN, Fault, Main, State
-from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = [
@@ -26,7 +24,6 @@ __all__ = [
     "field",
     "finish",
     "flush",
-    "gate_set",
     "is_any",
     "per_pe",
     "register",
@@ -36,15 +33,15 @@ __all__ = [
 ]
 
 Array = jax.Array
-_AXES = State._make(None if name in {"cycle", "moved"} else 0 for name in State._fields)
+_ONE = {"tables", "cycle", "moved"}  # of all PEs
+_AXES = State._make(None if name in _ONE else 0 for name in State._fields)
 
 
 def per_pe(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Map a function of tables, a PE and more of it, which returns the PE and more, over all."""
+    """Map a function of a PE and more of it, which returns the PE and more, over all."""
 
-    def every(tables: Tables, state: State, *more: Any) -> tuple[State, Any]:
-        axes = _AXES, *[0] * len(more)
-        return jax.vmap(functools.partial(function, tables), axes, (_AXES, 0))(state, *more)
+    def every(state: State, *more: Any) -> tuple[State, Any]:
+        return jax.vmap(function, (_AXES, *[0] * len(more)), (_AXES, 0))(state, *more)
 
     return every
 
@@ -54,9 +51,9 @@ def choose(which: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda n, o: o if n is o else jnp.where(which, n, o), new, old)
 
 
-def row_of(tables: Tables, pe: State, table: str, row: Array) -> Any:
+def row_of(pe: State, table: str, row: Array) -> Any:
     """Rows of a table of a PE's program, by column."""
-    values = jnp.moveaxis(getattr(tables, table)[pe.program, row], -1, 0)
+    values = jnp.moveaxis(getattr(pe.tables, table)[pe.program, row], -1, 0)
     return SimpleNamespace(**dict(zip(COLUMNS[table], values, strict=True)))
 
 
@@ -111,19 +108,18 @@ def failed(
     return pe._replace(fault=choose(first, fault, pe.fault))
 
 
-def bind_input(tables: Tables, pe: State, queue: Array, slot: Array) -> State:
+def bind_input(pe: State, queue: Array, slot: Array) -> State:
     """Bind an input queue to a color.
 
     Args:
-        tables: constants.
         pe: whose queue it is.
         queue: [] number.
         slot: [] of the color, -1 for none.
     """
     was, count = pe.in_slot[queue], len(pe.lanes.depth)
-    own = jnp.where(tables.wse3, 0, tables.unbound_depth)
+    own = jnp.where(pe.tables.wse3, 0, pe.tables.unbound_depth)
     depth = pe.lanes.depth.at[jnp.where(was < 0, count, was)].set(own, mode="drop")
-    of_queue = tables.input_depths[queue]
+    of_queue = pe.tables.input_depths[queue]
     depth = depth.at[jnp.where(slot < 0, count, slot)].set(of_queue, mode="drop")
     lanes = pe.lanes._replace(depth=depth)
     return pe._replace(in_slot=pe.in_slot.at[queue].set(slot), lanes=lanes)
@@ -135,11 +131,10 @@ def flush(pe: State) -> State:
     return pe._replace(flushed=pe.flushed | (pe.flushing & empty), flushing=pe.flushing & ~empty)
 
 
-def finish(tables: Tables, pe: State, thread: Array, by_length: Array) -> State:
+def finish(pe: State, thread: Array, by_length: Array) -> State:
     """End an operation: addresses go back to DSRs, tasks are activated, the task goes on.
 
     Args:
-        tables: constants.
         pe: that runs it.
         thread: [] of the operation.
         by_length: [] whether all its elements are done.
@@ -149,7 +144,7 @@ def finish(tables: Tables, pe: State, thread: Array, by_length: Array) -> State:
     for k in range(4):
         place = one.dsr[k] >> 8, one.dsr[k] & 0xFF
         held, load = dsr[place]
-        saves = row_of(tables, pe, "dsr_loads", load).saves_address != 0
+        saves = row_of(pe, "dsr_loads", load).saves_address != 0
         saves &= (one.dsr[k] >= 0) & (one.kind[k] == Operand.MEMORY)
         value = (held & ~0xFFFF) | (held + one.position * one.stride[k] & 0xFFFF)
         dsr = dsr.at[(*place, 0)].set(jnp.where(saves, value, held))
@@ -160,22 +155,17 @@ def finish(tables: Tables, pe: State, thread: Array, by_length: Array) -> State:
         main=jnp.where(own, Main.RUNNING, pe.main),
     )
     for effect in one.effects:
-        pe = applied(tables, pe, *effect)
-    result = tables.code[pe.program, one.pc, 4]
+        pe = applied(pe, *effect)
+    result = pe.tables.code[pe.program, one.pc, 4]
     return choose(own & (result >= 0), with_register(pe, result, by_length), pe)
 
 
-def applied(tables: Tables, pe: State, action: Array, target: Array) -> State:
+def applied(pe: State, action: Array, target: Array) -> State:
     """Do an ``action`` [] with the id of a task, queue or thread: ``target`` []."""
     bit = 1 << jnp.maximum(target, 0)
-    gate = gate_set(tables, action - Action.UNBLOCK)
+    gate = action - Action.UNBLOCK
     unblocked = pe.blocked.at[gate].set(pe.blocked[gate] & ~bit)
     return pe._replace(
         active=jnp.where(action == Action.ACTIVATE, pe.active | bit, pe.active),
         blocked=jnp.where(action >= Action.UNBLOCK, unblocked, pe.blocked),
     )
-
-
-def gate_set(tables: Tables, gate: Array) -> Array:
-    """WSE-2's colors are its data tasks: the set of a ``gate`` []."""
-    return jnp.where(~tables.wse3 & (gate == Gate.COLOR), Gate.DATA, gate)

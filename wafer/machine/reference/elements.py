@@ -21,7 +21,6 @@ from wafer.machine.reference.issue import source_slot
 from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
-from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["being_read", "step_operations"]
@@ -29,27 +28,27 @@ __all__ = ["being_read", "step_operations"]
 Array = jax.Array
 
 
-def _slots(tables: Tables, pe: State) -> Array:
+def _slots(pe: State) -> Array:
     """[T, 2] slots that the sources of operations read; -1 for none."""
     o = pe.operations
     fabric = o.on[:, None] & (o.kind[:, 1:3] == Operand.FABRIC)
-    slots = source_slot(tables, pe, jnp.where(fabric, o.row[:, 1:3], 0))
+    slots = source_slot(pe, jnp.where(fabric, o.row[:, 1:3], 0))
     return jnp.where(fabric, slots, -1)
 
 
-def being_read(tables: Tables, pe: State) -> Array:
+def being_read(pe: State) -> Array:
     """[S] slots that operations read."""
-    return (_slots(tables, pe).reshape(-1, 1) == jnp.arange(len(pe.lanes.color))).any(0)
+    return (_slots(pe).reshape(-1, 1) == jnp.arange(len(pe.lanes.color))).any(0)
 
 
-def _ready(tables: Tables, pe: State) -> Array:
+def _ready(pe: State) -> Array:
     """[T] operations that can step."""
-    o, slots, threads = pe.operations, _slots(tables, pe), jnp.arange(THREADS)
+    o, slots, threads = pe.operations, _slots(pe), jnp.arange(THREADS)
     reads = o.kind[:, 1:3] == Operand.FABRIC
     lacks = reads & ((slots < 0) | (pe.lanes.size[slots] == 0))
     sends = o.kind[:, 0] == Operand.FABRIC
-    queue = row_of(tables, pe, "fabrics", jnp.where(sends, o.row[:, 0], 0)).queue
-    full = pe.outputs.size[queue] >= tables.output_depths[queue]
+    queue = row_of(pe, "fabrics", jnp.where(sends, o.row[:, 0], 0)).queue
+    full = pe.outputs.size[queue] >= pe.tables.output_depths[queue]
     blocked = (threads != MAIN) & (pe.blocked[Gate.THREAD] >> threads & 1 != 0)
     return o.on & ~lacks.any(1) & ~(sends & full) & ~blocked
 
@@ -78,11 +77,10 @@ class _Step(NamedTuple):
     end: Array  # elements then
 
 
-def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
+def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
     """Choose the operation that is first in rank; take the words that it reads.
 
     Args:
-        tables: constants.
         pe: with operations.
         alone: [] whether the task's own operation does all its elements now.
 
@@ -90,11 +88,11 @@ def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step,
         the PE; its step, whether there is one, and [S] whether a word was taken.
     """
     o, every = pe.operations, jnp.arange(len(pe.lanes.color))
-    ranks = jnp.where(_ready(tables, pe) & ~(pe.busy | alone), o.rank, -1)
+    ranks = jnp.where(_ready(pe) & ~(pe.busy | alone), o.rank, -1)
 
     def tried(thread: Array, so_far: tuple[Fifos, Array, Array]) -> tuple[Fifos, Array, Array]:
         fifos, best, rank = so_far
-        fifos, lacks = lacking(tables, pe, fifos, thread, ranks[thread] > rank)
+        fifos, lacks = lacking(pe, fifos, thread, ranks[thread] > rank)
         first = (ranks[thread] > rank) & ~lacks
         return fifos, jnp.where(first, thread, best), jnp.where(first, ranks[thread], rank)
 
@@ -117,47 +115,47 @@ def _begin(tables: Tables, pe: State, alone: Array) -> tuple[State, tuple[_Step,
     )
     most = jnp.minimum(one.wide, one.across - one.position % one.across)
     end = jnp.minimum(one.length, one.position + jnp.where(alone, one.length, most))
-    short = due & jnp.stack([short_of(tables, pe, one, k) for k in range(3)]).any()
+    short = due & jnp.stack([short_of(pe, one, k) for k in range(3)]).any()
     # A control wavelet at the head: the lowest color's first.
-    slots, heads = _slots(tables, pe)[thread], front(pe.lanes)
+    slots, heads = _slots(pe)[thread], front(pe.lanes)
     control = (slots >= 0) & (heads[slots] & CONTROL != 0)
     heard = (alone | due) & ~short & control.any()
     goes = (alone | due) & ~short & ~heard
     lowest = jnp.where(control, slots, len(every)).min()
     taken = jnp.where(heard, every == lowest, goes & (every == slots[:, None]).any(0))
     words = jnp.append(jnp.where(slots >= 0, heads[slots] >> 8, 0), 0)
-    has_index = ((slots >= 0) & (tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
+    has_index = ((slots >= 0) & (pe.tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
     offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
-    pe = choose(heard, applied(tables, pe, *one.heard), pe)
+    pe = choose(heard, applied(pe, *one.heard), pe)
     step = _Step(one, thread, alone, goes, heard, short, words, offset, end)
     return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped, taken)
 
 
-def _address(tables: Tables, pe: State, step: _Step, operand: int, k: Array) -> Array:
+def _address(pe: State, step: _Step, operand: int, k: Array) -> Array:
     rest, offset, one = k, 0, step.one
-    shape = row_of(tables, pe, "shapes", one.row[operand])
+    shape = row_of(pe, "shapes", one.row[operand])
     for d in (3, 2, 1, 0):
         extent = jnp.maximum(getattr(shape, f"n{d}"), 1)
         offset = offset + rest % extent * getattr(shape, f"s{d}")
         rest = rest // extent
-    offset = offset * tables.bytes[one.op, operand]
+    offset = offset * pe.tables.bytes[one.op, operand]
     shaped = one.kind[operand] == Operand.SHAPED
     base = one.base[operand] + jnp.where(one.indexed[operand], step.offset, 0)
     return (base + jnp.where(shaped, offset, k * one.stride[operand])) & 0xFFFF
 
 
-def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progress]:
+def _element(pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progress]:
     """One element: sources are read, and set to 0 where that is asked; the result is written."""
     one, good, values, outside = step.one, so_far.going, [], int(Kind.OUTSIDE_MEMORY)
-    size, widths = tables.size[pe.program], tables.bytes[one.op]
+    size, widths = pe.tables.size[pe.program], pe.tables.bytes[one.op]
     kinds = (Operand.MEMORY, Operand.SHAPED, Operand.POINTER)
     held = jnp.stack([one.kind == kind for kind in kinds]).any(0)
     fifo = one.kind == Operand.FIFO
     for k in (1, 2, 3):
-        address, width = _address(tables, pe, step, k, so_far.k), widths[k]
+        address, width = _address(pe, step, k, so_far.k), widths[k]
         bad = good & held[k] & (address + width > size + PAD)
         pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad
-        places = jnp.where(fifo[k], element_places(tables, pe, one, k), address + jnp.arange(8))
+        places = jnp.where(fifo[k], element_places(pe, one, k), address + jnp.arange(8))
         value = load_bytes(pe.memory, places, width)
         value = jnp.where(held[k] | fifo[k], value, one.base[k])
         value = jnp.where(one.kind[k] == Operand.FABRIC, step.words[k - 1], value)
@@ -165,29 +163,29 @@ def _element(tables: Tables, pe: State, step: _Step, so_far: _Progress) -> tuple
         values.append(value & jnp.where(width == 2, 0xFFFF, 0xFFFFFFFF))
         clears = good & held[k] & (one.clears >> (k - 1) & 1 != 0)
         pe = pe._replace(memory=store_bytes(pe.memory, places, clears * width, 0))
-        pe = passed(tables, pe, good & fifo[k], one, k)
+        pe = passed(pe, good & fifo[k], one, k)
     result, carry = element(one.op, *values, carry=so_far.carry)
-    address = _address(tables, pe, step, 0, so_far.k)
+    address = _address(pe, step, 0, so_far.k)
     bad = good & held[0] & (address + widths[0] > size)
     pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad
-    places = jnp.where(fifo[0], element_places(tables, pe, one, 0), address + jnp.arange(8))
+    places = jnp.where(fifo[0], element_places(pe, one, 0), address + jnp.arange(8))
     memory = store_bytes(pe.memory, places, (good & (held[0] | fifo[0])) * widths[0], result)
-    pe = passed(tables, pe, good & fifo[0], one, 0)
+    pe = passed(pe, good & fifo[0], one, 0)
     more = so_far._replace(k=so_far.k + 1, carry=carry, result=result)
     fails, so_far = so_far.fails | (so_far.going & ~good), choose(good, more, so_far)
     going = good & (so_far.k < step.end)
     return pe._replace(memory=memory), so_far._replace(going=going, fails=fails)
 
 
-def _sent(tables: Tables, pe: State, one: Operations, progress: _Progress) -> State:
+def _sent(pe: State, one: Operations, progress: _Progress) -> State:
     """Put a wavelet into an output queue."""
-    row, out = row_of(tables, pe, "fabrics", one.row[0]), pe.outputs
+    row, out = row_of(pe, "fabrics", one.row[0]), pe.outputs
     last = (row.advances != 0) & (progress.k == one.length)
     flag = 1 | CONTROL * (row.control != 0) | 4 * last
     index = one.index + jnp.where(row.indexed >= 0, row.indexed + progress.k - 1, 0)
-    half = tables.bytes[one.op, 0] == 2
+    half = pe.tables.bytes[one.op, 0] == 2
     word = progress.result | jnp.where(half, (index & 0xFFFF) << 16, 0)
-    slot = jnp.where(row.color >= 0, tables.slot[row.color], -1)
+    slot = jnp.where(row.color >= 0, pe.tables.slot[row.color], -1)
     place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
     return pe._replace(
         outputs=out._replace(
@@ -199,7 +197,7 @@ def _sent(tables: Tables, pe: State, one: Operations, progress: _Progress) -> St
     )
 
 
-def _end(tables: Tables, pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
+def _end(pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
     """What a step leaves behind: a word that is sent, or the operation's end."""
     one, o, before = step.one, pe.operations, pe.main
     went = o._replace(
@@ -208,33 +206,30 @@ def _end(tables: Tables, pe: State, step: _Step, progress: _Progress) -> tuple[S
     )
     good = step.goes & ~progress.fails
     pe = pe._replace(operations=choose(step.goes, went, o))
-    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(tables, pe, one, progress), pe)
+    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(pe, one, progress), pe)
     ended = good & (progress.k == one.length)
     over = ended | (step.heard & one.control_ends) | step.short
-    pe = choose(over, finish(tables, pe, step.thread, ended), pe)
+    pe = choose(over, finish(pe, step.thread, ended), pe)
     goes_on = ~step.alone & (before == Main.OPERATING) & (pe.main == Main.RUNNING)
     return pe._replace(wake=jnp.where(goes_on, pe.cycle + 1, pe.wake)), None
 
 
-def step_operations(
-    tables: Tables, state: State, alone: Array
-) -> tuple[State, tuple[Array, Array]]:
+def step_operations(state: State, alone: Array) -> tuple[State, tuple[Array, Array]]:
     """One step of one operation on each PE; all of one that began alone.
 
     Args:
-        tables: constants.
         state: of all PEs.
         alone: [C] PEs with an operation of which all elements are due now.
 
     Returns:
         the state; [C] whether an operation stepped, and [C, S] words that were taken.
     """
-    state, (step, stepped, taken) = per_pe(_begin)(tables, state, alone)
+    state, (step, stepped, taken) = per_pe(_begin)(state, alone)
     k, no = step.one.position, jnp.zeros_like(alone)
     first = _Progress(step.goes & (k < step.end), k, step.one.carry, jnp.zeros_like(k), no)
     state, progress = lax.while_loop(
         lambda so_far: so_far[1].going.any(),
-        lambda so_far: per_pe(_element)(tables, so_far[0], step, so_far[1]),
+        lambda so_far: per_pe(_element)(so_far[0], step, so_far[1]),
         (state, first),
     )
-    return per_pe(_end)(tables, state, step, progress)[0], (stepped, taken)
+    return per_pe(_end)(state, step, progress)[0], (stepped, taken)

@@ -29,7 +29,7 @@ from wafer.machine.reference.tables import Tables, rounded_up, tables_of
 from wafer.machine.reference.tasks import begin, dispatch, run_tasks
 from wafer.machine.setup import filters_of
 
-__all__ = ["launch", "load", "run", "start", "step", "store"]
+__all__ = ["launch", "load", "run", "start", "store"]
 
 Array = jax.Array
 _LAUNCHES, _ARGUMENTS = 8, 8
@@ -64,8 +64,6 @@ def start(image: Image) -> tuple[Tables, State]:
     memories = [np.pad(p.memory, (0, size - len(p.memory))) for p in programs]
     registers = rounded_up(max(p.frame + registers_beyond(p) for p in programs), 64)
     blocked = np.array([np.asarray(p.blocked, np.int64) & 0xFFFFFFFF for p in programs])
-    if image.arch == "wse2":
-        blocked[:, Gate.DATA] |= blocked[:, Gate.COLOR]
     ids = [p.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")] for p in programs]
     dsrs = rounded_up(max(int(rows.max(initial=0)) + 1 for rows in ids), 8)
     in_slot, out_slot, depth = _bound(image, tables)
@@ -113,6 +111,7 @@ def start(image: Image) -> tuple[Tables, State]:
     fifos = tables.fifos.shape[1]
     state = filled(
         State,
+        tables=None,
         cycle=jnp.int64(-1),
         moved=jnp.bool_(False),
         program=tables.program,
@@ -149,28 +148,28 @@ def start(image: Image) -> tuple[Tables, State]:
 def _started(tables: Tables, state: State, first: Array) -> State:
     """What runs before any task, and the tasks that are active."""
 
-    def started(tables: Tables, pe: State, first: Array) -> tuple[State, Array]:
-        begun = begin(tables, pe, TaskKind.START, jnp.int64(0), first)
-        return dispatch(tables, choose(first >= 0, begun, pe))
+    def started(pe: State, first: Array) -> tuple[State, Array]:
+        begun = begin(pe, TaskKind.START, jnp.int64(0), first)
+        return dispatch(choose(first >= 0, begun, pe))
 
-    return per_pe(started)(tables, state, first)[0]._replace(cycle=jnp.int64(0))
+    state, _ = per_pe(started)(state._replace(tables=tables), first)
+    return state._replace(tables=None, cycle=jnp.int64(0))
 
 
-def step(tables: Tables, state: State) -> State:
+def step(state: State) -> State:
     """One cycle of all PEs, in the phases of ``step`` in native/machine.h."""
-    tables = jax.tree.map(jnp.asarray, tables)
     # 1. Depart: the words that leave routers, as the last cycle left them.
-    state, leaves = depart(tables, state)
+    state, leaves = depart(state)
     # 2. Run tasks: the instructions that fall into this cycle.
-    state, (ran, alone) = run_tasks(tables, state)
+    state, (ran, alone) = run_tasks(state)
     # 3. Step operations: one step of one operation on each PE.
-    state, (stepped, popped) = step_operations(tables, state, alone)
+    state, (stepped, popped) = step_operations(state, alone)
     # 4. Drain: a word of an output queue goes to the ramp.
-    state, (drained, entering) = per_pe(drain)(tables, state)
+    state, (drained, entering) = per_pe(drain)(state)
     # 5. Move: words arrive in routers, go up and down ramps, and enter input queues.
-    state, routed = move(tables, state, leaves, entering, popped)
+    state, routed = move(state, leaves, entering, popped)
     # 6. Dispatch: idle PEs start a task.
-    state, begun = per_pe(dispatch)(tables, state)
+    state, begun = per_pe(dispatch)(state)
     return state._replace(moved=(ran | stepped | drained | begun | routed).any())
 
 
@@ -197,10 +196,11 @@ def run(tables: Tables, state: State, most_cycles: int | Array = 1_000_000) -> S
     limit, called = state.cycle + most_cycles, (state.unanswered > 0).any()
 
     def body(carry: tuple[State, Array]) -> tuple[State, Array]:
-        return _closed(step(tables, carry[0]), called, limit)
+        return _closed(step(carry[0]), called, limit)
 
     goes = (state.fault.kind == 0).all() & (jnp.asarray(most_cycles) > 0)
-    return lax.while_loop(lambda carry: carry[1], body, (state, goes))[0]
+    state = state._replace(tables=jax.tree.map(jnp.asarray, tables))
+    return lax.while_loop(lambda carry: carry[1], body, (state, goes))[0]._replace(tables=None)
 
 
 def launch(image: Image, state: State, function: str, words: tuple[int, ...] = ()) -> State:

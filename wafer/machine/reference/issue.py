@@ -18,7 +18,6 @@ from wafer.machine.reference.effects import (
     with_register,
 )
 from wafer.machine.reference.state import ENDLESS, MAIN, Main, Operations, State
-from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["operate", "source_slot"]
@@ -28,17 +27,17 @@ Array = jax.Array
 _RANKS, _MEDIUM, _OWN = np.array([0, 4, 8, 2, 5, 6, 9]), 1, 3
 
 
-def source_slot(tables: Tables, pe: State, row: Array) -> Array:
+def source_slot(pe: State, row: Array) -> Array:
     """Slots that rows of ``fabrics`` read, ``row`` [...]; -1 if the queue is bound to no color.
 
     On WSE-2 the descriptor's own color comes before that of its queue, unless the running program
     has bound it.
     """
-    fabric = row_of(tables, pe, "fabrics", row)
+    fabric = row_of(pe, "fabrics", row)
     bound = jnp.where(fabric.queue >= 0, pe.in_slot[fabric.queue], -1)
-    own = jnp.where(fabric.color >= 0, tables.slot[fabric.color], -1)
+    own = jnp.where(fabric.color >= 0, pe.tables.slot[fabric.color], -1)
     encoded = (fabric.queue >= 0) & (pe.encoded >> fabric.queue & 1 != 0)
-    return jnp.where((bound >= 0) & (tables.wse3 | (own < 0) | encoded), bound, own)
+    return jnp.where((bound >= 0) & (pe.tables.wse3 | (own < 0) | encoded), bound, own)
 
 
 class _Issue(NamedTuple):
@@ -76,14 +75,12 @@ def _first(old: Array, new: Array) -> Array:
     return jnp.where(old < 0, new, old)
 
 
-def _loaded(
-    tables: Tables, pe: State, issue: _Issue, value: Array
-) -> tuple[_Issue, Array, Array, Array]:
+def _loaded(pe: State, issue: _Issue, value: Array) -> tuple[_Issue, Array, Array, Array]:
     """What a DSR holds: the issue with its load; kind, value, its effect."""
     file, own = value >> 8 & 3, value & 0xFF
     held, load = pe.dsr[jnp.minimum(file, 2), own]
     missing = (file > 2) | (own >= pe.dsr.shape[1]) | (load < 0)
-    row = row_of(tables, pe, "dsr_loads", load)
+    row = row_of(pe, "dsr_loads", load)
     issue = _heard(_failed(issue, missing, Kind.DSR_NOT_LOADED, value), row)
     issue = issue._replace(
         asynchronous=issue.asynchronous | (row.asynchronous != 0),
@@ -92,22 +89,20 @@ def _loaded(
     return issue, row.kind, held, jnp.stack([row.action, row.target])
 
 
-def _fabric(
-    tables: Tables, pe: State, issue: _Issue, number: Array, *, writes: bool
-) -> tuple[State, _Issue]:
+def _fabric(pe: State, issue: _Issue, number: Array, *, writes: bool) -> tuple[State, _Issue]:
     """A row of ``fabrics`` as an operand."""
-    row = row_of(tables, pe, "fabrics", number)
+    row = row_of(pe, "fabrics", number)
     queue, reads = row.queue, row.sends == 0
     wrong = (reads == writes) | (~reads & (queue < 0))
     issue = _failed(issue, wrong, Kind.WRONG_OPERAND)
     # Old programs name a queue and a color without binding one to the other.
-    slot = tables.slot[row.color]
+    slot = pe.tables.slot[row.color]
     free = (pe.in_slot[queue] < 0) & (pe.in_slot != slot).all()
     binds = reads & (queue >= 0) & (row.color >= 0) & free
-    pe = choose(binds, bind_input(tables, pe, queue, slot), pe)
-    issue = _failed(issue, reads & (source_slot(tables, pe, number) < 0), Kind.NO_COLOR, queue)
+    pe = choose(binds, bind_input(pe, queue, slot), pe)
+    issue = _failed(issue, reads & (source_slot(pe, number) < 0), Kind.NO_COLOR, queue)
     issue = choose(reads, _heard(issue, row), issue)
-    of_queue = tables.queues[pe.program, queue + 8 * writes, 1]
+    of_queue = pe.tables.queues[pe.program, queue + 8 * writes, 1]
     of_word = jnp.array([-1, 1, 2, 2])[pe.thread_words[queue] >> 8 & 3]
     priority = _first(row.priority, jnp.where(queue < 0, -1, _first(of_queue, of_word)))
     return pe, issue._replace(
@@ -118,22 +113,22 @@ def _fabric(
 
 
 def _operand(
-    tables: Tables, pe: State, issue: _Issue, kind: Array, value: Array, *, k: int
+    pe: State, issue: _Issue, kind: Array, value: Array, *, k: int
 ) -> tuple[State, _Issue]:
     by_dsr = kind == Operand.DSR
     number = jnp.where(by_dsr, value, -1)
-    loaded, its_kind, held, effect = _loaded(tables, pe, issue, value)
+    loaded, its_kind, held, effect = _loaded(pe, issue, value)
     issue, kind, value = choose(by_dsr, (loaded, its_kind, held), (issue, kind, value))
     kinds = Operand.MEMORY, Operand.SHAPED, Operand.FABRIC, Operand.FIFO
     memory, shaped, fabric, fifo = (kind == each for each in kinds)
     row = jnp.select([shaped, fabric], [field(value, 1), field(value, 0)], value & 0xFFFFFFFF)
-    rows = jnp.select([shaped, fabric, fifo], list(tables.rows[pe.program]), 1 << 32)
+    rows = jnp.select([shaped, fabric, fifo], list(pe.tables.rows[pe.program]), 1 << 32)
     misplaced = (kind == Operand.SCALAR) if k == 0 else (fabric | fifo) & (k == 3)
     issue = _failed(issue, misplaced | (row >= rows), Kind.WRONG_OPERAND)
     row = jnp.where(row < rows, row, 0)
-    pe, issue = choose(fabric, _fabric(tables, pe, issue, row, writes=k == 0), (pe, issue))
+    pe, issue = choose(fabric, _fabric(pe, issue, row, writes=k == 0), (pe, issue))
     shape, length, one, fifos = (
-        row_of(tables, pe, "shapes", row),
+        row_of(pe, "shapes", row),
         field(value, 1),
         issue.one,
         pe.fifos,
@@ -146,7 +141,7 @@ def _operand(
         jnp.where(of_fifo == 0, -1, of_fifo),
     )
     base = jnp.where(kind == Operand.SCALAR, value & 0xFFFFFFFF, field(value, 0))
-    stride = field(value, 2, signed=True) * tables.bytes[one.op, k]
+    stride = field(value, 2, signed=True) * pe.tables.bytes[one.op, k]
     one = one._replace(
         kind=one.kind.at[k].set(kind),
         dsr=one.dsr.at[k].set(number),
@@ -165,18 +160,18 @@ def _operand(
     )
 
 
-def _with_steps(tables: Tables, pe: State, one: Operations) -> Operations:
+def _with_steps(pe: State, one: Operations) -> Operations:
     """Elements per step, cycles per step, elements of a row: rules 3 and 4 of ``costs.py``."""
-    kind, base, width = one.kind[:3], one.base[:3], tables.bytes[one.op, :3]
-    shaped, shape = kind == Operand.SHAPED, row_of(tables, pe, "shapes", one.row[:3])
+    kind, base, width = one.kind[:3], one.base[:3], pe.tables.bytes[one.op, :3]
+    shaped, shape = kind == Operand.SHAPED, row_of(pe, "shapes", one.row[:3])
     in_row = ((kind == Operand.MEMORY) | shaped) & ~one.indexed[:3]
     single = (kind == Operand.SCALAR) | (kind == Operand.NONE)
     stride = jnp.where(shaped, shape.s3, one.stride[:3] // width)
-    limit = jnp.where((stride == 0) | (stride == 1), ENDLESS, tables.stride_widths[stride & 7])
+    limit = jnp.where((stride == 0) | (stride == 1), ENDLESS, pe.tables.stride_widths[stride & 7])
     limit = jnp.where(in_row & (base % 4 == 0), limit, 1)
-    most = jnp.where(in_row[0], tables.widths[one.op], 1)
+    most = jnp.where(in_row[0], pe.tables.widths[one.op], 1)
     wide = jnp.minimum(most, jnp.where(single, ENDLESS, limit).min())
-    (banks, size), step = tables.banks, stride * width
+    (banks, size), step = pe.tables.banks, stride * width
     line = jnp.maximum(banks * size, 1)
     fills, bank = (wide * width + size - 1) // size, base // size
 
@@ -200,11 +195,10 @@ def _length(lengths: Array) -> Array:
     return jnp.where((in_order > 0).any(), in_order[jnp.argmax(in_order > 0)], empty)
 
 
-def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
+def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     """Begin an operation.
 
     Args:
-        tables: constants.
         pe: whose pc is still that of the instruction.
         instruction: [5], an OPERATE.
 
@@ -212,7 +206,7 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         the PE; whether the task goes on at once; whether all elements are done at once.
     """
     _, _, number, first, result = instruction
-    row, pc, no = row_of(tables, pe, "operations", number), pe.pc, jnp.bool_(False)
+    row, pc, no = row_of(pe, "operations", number), pe.pc, jnp.bool_(False)
     one = jax.tree.map(lambda part: jnp.zeros_like(part[0]), pe.operations)._replace(
         pc=pc,
         task=pe.task,
@@ -235,14 +229,14 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         detail=jnp.int64(0),
     )
     for k, kind in enumerate((row.dest, row.src0, row.src1, row.scalar)):
-        pe, issue = _operand(tables, pe, issue, kind, register(pe, first), k=k)
+        pe, issue = _operand(pe, issue, kind, register(pe, first), k=k)
         first = first + (kind != Operand.NONE)
     one, fifos = issue.one, issue.one.kind[1:3] == Operand.FIFO
     issue = _failed(issue, fifos.all() & (one.row[1] == one.row[2]), Kind.WRONG_OPERAND)
     index = jnp.where(row.index >= 0, register(pe, first) & 0xFFFF, 0)
     base = one.base + jnp.where(one.indexed, 2 * index, 0)
     one = one._replace(index=index, base=base, indexed=one.indexed & (row.index < 0))
-    one, length = _with_steps(tables, pe, one), _length(issue.lengths)
+    one, length = _with_steps(pe, one), _length(issue.lengths)
     apart = issue.asynchronous & issue.fabric
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)
@@ -254,12 +248,12 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
     own = jnp.where(issue.held & ~issue.named, 0, jnp.stack([row.action, row.target]))
     level = jnp.where(issue.priority < 0, _MEDIUM, issue.priority)
     level = jnp.where(apart, level, jnp.maximum(row.priority, _OWN))
-    clears = row_of(tables, pe, "fabrics", one.row[0]).clears
+    clears = row_of(pe, "fabrics", one.row[0]).clears
     one = one._replace(
         on=True,
         rank=jnp.asarray(_RANKS)[level],
         length=length,
-        turn=jnp.where(issue.fabric & ~apart, -tables.fabric_start, 0),
+        turn=jnp.where(issue.fabric & ~apart, -pe.tables.fabric_start, 0),
         clears=jnp.where(one.kind[0] == Operand.FABRIC, clears, 0),
         effects=one.effects.at[0].set(own),
     )
@@ -269,6 +263,6 @@ def operate(tables: Tables, pe: State, instruction: Array) -> tuple[State, tuple
         main=jnp.where(apart, Main.RUNNING, Main.OPERATING),
     )
     begun = choose(apart & (result >= 0), with_register(begun, result, 1), begun)
-    begun = choose(length == 0, finish(tables, begun, thread, jnp.bool_(True)), begun)
+    begun = choose(length == 0, finish(begun, thread, jnp.bool_(True)), begun)
     pe = choose(begins, begun, pe)
     return pe, (begins & (pe.main == Main.RUNNING) & ~alone, alone)

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from wafer.machine.codes import CONFIG
 from wafer.machine.reference.effects import bind_input, choose
 from wafer.machine.reference.state import State
-from wafer.machine.reference.tables import Tables
 
 __all__ = ["now", "read_register", "timer", "write_register"]
 
@@ -28,30 +27,24 @@ def timer(pe: State, what: Array) -> State:
     return pe._replace(stamp=jnp.stack(stamp))
 
 
-def _kinds(tables: Tables, address: Array) -> tuple[dict[str, Array], Array]:
+def _kinds(pe: State, address: Array) -> tuple[dict[str, Array], Array]:
     """Whether an address is one of each kind, and the slot of the color that it names, or -1."""
     kinds = {
         name: (address >= first) & (address < first + _COUNTS.get(name, 8))
         for name, first in CONFIG.items()
     }
-    slot = tables.slot[address & 31]
+    slot = pe.tables.slot[address & 31]
     for name in ("color", "switch"):
         kinds[name] &= slot >= 0
     return kinds, slot
 
 
-def read_register(tables: Tables, pe: State, address: Array) -> tuple[Array, Array]:
-    """What a register holds, and whether there is one.
-
-    Args:
-        tables: constants.
-        pe: whose it is.
-        address: [] of its word.
-    """
-    (kinds, slot), queue = _kinds(tables, address), address & 7
+def read_register(pe: State, address: Array) -> tuple[Array, Array]:
+    """What the register at a word ``address`` [] holds, and whether there is one."""
+    (kinds, slot), queue = _kinds(pe, address), address & 7
     lane = jax.tree.map(lambda part: part[slot], pe.lanes)
     into, out = pe.in_slot[queue], pe.out_slot[queue]
-    color = lambda slot: jnp.where(slot < 0, 0, tables.colors[slot] | _BOUND)
+    color = lambda slot: jnp.where(slot < 0, 0, pe.tables.colors[slot] | _BOUND)
     filtered = jnp.where((into >= 0) & pe.lanes.filtered[into], _FILTERED, 0)
     values = {
         "color": (lane.color & ~_TORN) | jnp.where(lane.torn[1], _TORN, 0),
@@ -66,23 +59,22 @@ def read_register(tables: Tables, pe: State, address: Array) -> tuple[Array, Arr
     return jnp.select([*kinds.values()], [values[name] for name in kinds], 0), known.any()
 
 
-def write_register(tables: Tables, pe: State, address: Array, value: Array) -> tuple[State, Array]:
+def write_register(pe: State, address: Array, value: Array) -> tuple[State, Array]:
     """Write a register; the PE, and whether there is one and it takes the value.
 
     Args:
-        tables: constants.
         pe: whose it is.
         address: [] of its word.
         value: [] to write.
     """
-    (kinds, slot), queue, lanes = _kinds(tables, address), address & 7, pe.lanes
+    (kinds, slot), queue, lanes = _kinds(pe, address), address & 7, pe.lanes
     word, named = value & 0xFFFF, value & _BOUND != 0
-    bound = jnp.where(named, tables.slot[value & 31], -1)
-    kinds["color"] &= (value & _SWAPS == 0) | (tables.partner[slot] >= 0)
+    bound = jnp.where(named, pe.tables.slot[value & 31], -1)
+    kinds["color"] &= (value & _SWAPS == 0) | (pe.tables.partner[slot] >= 0)
     for name in ("input_queue", "output_queue"):
         kinds[name] &= ~named | (bound >= 0)
     on = (lanes.rule[bound] >= 0) & (value & _FILTERED != 0)
-    takes = bind_input(tables, pe, queue, bound)
+    takes = bind_input(pe, queue, bound)
     filtered = choose(bound >= 0, lanes.filtered.at[bound].set(on), lanes.filtered)
     shift, counter = 16 * (address & 3), now(pe)
     counter = (counter & ~(jnp.int64(0xFFFF) << shift)) | word << shift

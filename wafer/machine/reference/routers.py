@@ -112,9 +112,9 @@ def _counted(tables: Tables, lanes: Lanes, which: Array) -> Lanes:
     )
 
 
-def depart(tables: Tables, state: State) -> tuple[State, Departures]:
+def depart(state: State) -> tuple[State, Departures]:
     """The first half of a cycle: the heads that can leave, lower colors first."""
-    lanes = state.lanes
+    lanes, tables = state.lanes, state.tables
     cells, slots = lanes.color.shape
     rx, tx = _ports(lanes, 0), _ports(lanes, 1)
     head, full = lanes.router[..., 0], lanes.router[..., 1] != 0
@@ -162,7 +162,7 @@ def _enters(lanes: Lanes) -> Array:
     return (lanes.router[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
 
 
-def drain(tables: Tables, pe: State) -> tuple[State, tuple[Array, Array]]:
+def drain(pe: State) -> tuple[State, tuple[Array, Array]]:
     """The word that goes onto the ramp, of the lowest output queue that can.
 
     Returns:
@@ -171,8 +171,8 @@ def drain(tables: Tables, pe: State) -> tuple[State, tuple[Array, Array]]:
     out, lanes, queues = pe.outputs, pe.lanes, jnp.arange(8)
     wavelet, slot, since = (part[queues, out.head] for part in out[:3])
     slot = jnp.where(slot < 0, pe.out_slot, slot)
-    slot = jnp.where(slot < 0, slot, _swapped(tables, lanes.color[slot], slot, 4))
-    young = (out.size > 0) & (pe.cycle - since < tables.output_wait)
+    slot = jnp.where(slot < 0, slot, _swapped(pe.tables, lanes.color[slot], slot, 4))
+    young = (out.size > 0) & (pe.cycle - since < pe.tables.output_wait)
     waits = (out.size > 0) & ~young
     stuck = (lanes.up != 0).all(-1) & ~_enters(lanes)
     leaves = waits & (slot >= 0) & ~stuck[slot]
@@ -202,17 +202,10 @@ def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, 
     return got, count
 
 
-def move(
-    tables: Tables,
-    state: State,
-    leaves: Departures,
-    entering: Array,
-    popped: Array,
-) -> tuple[State, Array]:
+def move(state: State, leaves: Departures, entering: Array, popped: Array) -> tuple[State, Array]:
     """The second half of a cycle for routers and ramps.
 
     Args:
-        tables: constants.
         state: in which the CE has taken its words.
         leaves: of ``depart``.
         entering: [C, 2] slot and wavelet of what goes onto the ramp.
@@ -221,7 +214,7 @@ def move(
     Returns:
         the state, and [C] whether anything moved.
     """
-    lanes, slots, go = state.lanes, state.lanes.color.shape[1], leaves.go
+    lanes, tables, go = state.lanes, state.tables, leaves.go
     room, to_router = lanes.size + popped < lanes.depth, _enters(lanes)
     head, second = lanes.router[..., 0], lanes.router[..., 1]
     entered, rising = lanes.up[..., 0], lanes.up[..., 1]
@@ -245,7 +238,7 @@ def move(
     shifts = (rising == 0) & (entered != 0)
     rising, entered = jnp.where(shifts, entered, rising), jnp.where(shifts, 0, entered)
     slot, sent = entering[:, :1], entering[:, 1:]
-    here = slot == jnp.arange(slots)
+    here = slot == jnp.arange(len(tables.colors))
     entered = jnp.where(here, sent, entered)
     # Switches and teardown: what has entered moves its side, what has left the other.
     left = jnp.where(go, _command(head), _NOP)

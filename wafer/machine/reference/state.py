@@ -122,6 +122,7 @@ class Fault(NamedTuple):
 class State(NamedTuple):
     """All PEs, row by row; arrays are [C] where nothing else is said."""
 
+    tables: Any  #: the constants while it runs, else None
     cycle: Array  #: scalar
     moved: Array  #: scalar; whether anything happened in the last cycle
     program: Array  #: -1 for none

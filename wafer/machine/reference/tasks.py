@@ -14,7 +14,6 @@ from wafer.machine.reference.effects import (
     failed,
     field,
     flush,
-    gate_set,
     is_any,
     per_pe,
     register,
@@ -28,7 +27,6 @@ from wafer.machine.reference.issue import operate
 from wafer.machine.reference.registers import now, read_register, timer, write_register
 from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.state import Main, State, TaskKind
-from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["begin", "dispatch", "run_tasks"]
@@ -60,10 +58,10 @@ def _result(pe: State, i: Array) -> tuple[Array, Array]:
     return scalar.chosen(op, values, two), (op <= Op.CAST) | is_any(op, tuple(values))
 
 
-def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
+def _access(pe: State, i: Array) -> tuple[State, Array, Array]:
     """LOAD, STORE and MOVE: the PE behind one, whether it went outside of the memory, where."""
     op, kind, a, b, c = i
-    size, width = tables.size[pe.program], jnp.asarray(BYTES)[kind]
+    size, width = pe.tables.size[pe.program], jnp.asarray(BYTES)[kind]
     stores, moves = op == Op.STORE, op == Op.MOVE
     to, source = register(pe, a) & 0xFFFF, register(pe, b) & 0xFFFF
     address = (register(pe, jnp.where(stores, a, b)) + c) & 0xFFFF
@@ -81,11 +79,11 @@ def _access(tables: Tables, pe: State, i: Array) -> tuple[State, Array, Array]:
     return after, outside, jnp.where(moves, jnp.where(beyond, to, source), address)
 
 
-def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
+def _compute(pe: State, i: Array) -> tuple[State, Array]:
     """An instruction that only its task sees; whether the task goes on."""
     op, kind, a, b, c = i
     result, computes = _result(pe, i)
-    after, outside, where = _access(tables, pe, i)
+    after, outside, where = _access(pe, i)
     after = choose(computes, with_register(after, a, result), after)
     by_zero = is_any(op, (Op.DIV, Op.REM)) & ~is_any(kind, (Type.F16, Type.F32))
     by_zero &= register(pe, c) == 0
@@ -99,7 +97,7 @@ def _compute(tables: Tables, pe: State, i: Array) -> tuple[State, Array]:
         depth=pe.depth + 1,
     )
     calls, back = is_any(op, (Op.CALL, Op.CALL_AT)), pe.frames[pe.depth - 1]
-    deep = (pe.depth == DEEPEST_CALL) | (called.base > tables.frame[pe.program])
+    deep = (pe.depth == DEEPEST_CALL) | (called.base > pe.tables.frame[pe.program])
     returned = after._replace(pc=back[0], base=back[1], depth=pe.depth - 1)
     after = choose(op == Op.RETURN, returned, choose(calls, called, after))
     wrong, fails = pe._replace(main=Main.IDLE), jnp.bool_(False)
@@ -122,11 +120,11 @@ def _register(pe: State, i: Array) -> tuple[Array, Array]:
     return named | pointed, jnp.where(named, at, place // 2)
 
 
-def _configured(tables: Tables, pe: State, i: Array, address: Array) -> State:
+def _configured(pe: State, i: Array, address: Array) -> State:
     """The PE behind an instruction that reads or writes a configuration register."""
     op, _, a, b, _ = i
-    value, there = read_register(tables, pe, address)
-    written, fits = write_register(tables, pe, address, register(pe, b))
+    value, there = read_register(pe, address)
+    written, fits = write_register(pe, address, register(pe, b))
     sets = is_any(op, (Op.STORE, Op.CONFIG_SET))
     done = choose(sets, written, with_register(pe, a, value))
     wrong = ~jnp.where(sets, fits, there)
@@ -134,7 +132,7 @@ def _configured(tables: Tables, pe: State, i: Array, address: Array) -> State:
     return choose(wrong, stopped, done)
 
 
-def _intrinsic(tables: Tables, pe: State, i: Array) -> State:
+def _intrinsic(pe: State, i: Array) -> State:
     """A call of what no instruction says."""
     _, kind, a, b, c = i
     value, fifos = jnp.where(b >= 0, register(pe, b), 0), pe.fifos
@@ -149,8 +147,8 @@ def _intrinsic(tables: Tables, pe: State, i: Array) -> State:
     }
     out = scalar.chosen(kind, results, scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value))
     # FIFO_LENGTH and TEARDOWN_EXIT may name what there is not.
-    fifo, slot = jnp.maximum(value >> 1, 0), tables.slot[jnp.clip(value, 0, 23)]
-    no_fifo = (value < 0) | (fifo >= tables.rows[pe.program, 2])
+    fifo, slot = jnp.maximum(value >> 1, 0), pe.tables.slot[jnp.clip(value, 0, 23)]
+    no_fifo = (value < 0) | (fifo >= pe.tables.rows[pe.program, 2])
     no_color = (value < 0) | (value >= 24) | (slot < 0)
     length = register(pe, jnp.maximum(c, 0))
     read, written = (old.at[fifo].set(length) for old in (fifos.read_length, fifos.write_length))
@@ -188,26 +186,25 @@ def _by_code(code: Array, changed: dict[Any, State], otherwise: State) -> State:
     return otherwise
 
 
-def _act(tables: Tables, pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
+def _act(pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
     """An instruction that others see; whether the task goes on at once, and operates alone."""
     op, kind, a, b, c = i
-    bit, gate = 1 << (register(pe, a) & 31), gate_set(tables, kind)
-    old = pe.blocked[gate]
+    bit, old = 1 << (register(pe, a) & 31), pe.blocked[kind]
     file, number = jnp.clip(kind, 0, 2), b
-    load = row_of(tables, pe, "dsr_loads", a)
+    load = row_of(pe, "dsr_loads", a)
     based = (pe.dsr[file, number, 0] & ~0xFFFF) | register(pe, c) & 0xFFFF
     fails = failed(pe, op == Op.FAULT, int(Kind.MESSAGE), a, pe.pc)
     called = pe.task[0] == TaskKind.FUNCTION
     waits = (op == Op.WAIT) & (kind == 0) & ((c > 0) | runs_operation(pe, a))
     changed = {
         Op.ACTIVATE: pe._replace(active=pe.active | bit),
-        Op.BLOCK: pe._replace(blocked=pe.blocked.at[gate].set(old | bit)),
-        Op.UNBLOCK: pe._replace(blocked=pe.blocked.at[gate].set(old & ~bit)),
+        Op.BLOCK: pe._replace(blocked=pe.blocked.at[kind].set(old | bit)),
+        Op.UNBLOCK: pe._replace(blocked=pe.blocked.at[kind].set(old & ~bit)),
         Op.LOAD_DSR: pe._replace(
             dsr=pe.dsr.at[load.file, load.id].set(jnp.stack([register(pe, b), a]))
         ),
         Op.DSR_BASE: pe._replace(dsr=pe.dsr.at[file, number, 0].set(based)),
-        Op.INTRINSIC: _intrinsic(tables, pe, i),
+        Op.INTRINSIC: _intrinsic(pe, i),
         Op.FAULT: fails._replace(main=Main.IDLE),
         Op.RETURN: pe._replace(main=Main.IDLE, unanswered=pe.unanswered - called),
     }
@@ -217,27 +214,27 @@ def _act(tables: Tables, pe: State, i: Array) -> tuple[State, tuple[Array, Array
     )
     after = _by_code(op, changed, after)
     configures, address = _register(pe, i)
-    after = choose(configures, _configured(tables, pe, i, address), after)
+    after = choose(configures, _configured(pe, i, address), after)
     plain = ~is_any(op, (Op.OPERATE, Op.RETURN, Op.FAULT)) & ~waits
     plain &= ~configures | (after.main != Main.IDLE)
     after = after._replace(pc=jnp.where(plain, pe.pc + 1, pe.pc))
-    begun, (goes, alone) = operate(tables, pe, i)
+    begun, (goes, alone) = operate(pe, i)
     operates = op == Op.OPERATE
     return choose(operates, begun, after), (plain | (operates & goes), operates & alone)
 
 
 def _instruction(
-    tables: Tables, pe: State, going: Array, alone: Array, left: Array
+    pe: State, going: Array, alone: Array, left: Array
 ) -> tuple[State, tuple[Array, Array, Array]]:
     """The next instruction, if the task goes on, or the wait for the cycles of those before."""
-    i, charge = tables.code[pe.program, pe.pc], tables.costs[pe.program, pe.pc]
+    i, charge = pe.tables.code[pe.program, pe.pc], pe.tables.costs[pe.program, pe.pc]
     visible = is_any(i[0], tuple(VISIBLE)) | ((i[0] == Op.RETURN) & (pe.depth == 0))
     visible |= _register(pe, i)[0]
     due = pe._replace(debt=jnp.where(pe.paid, pe.debt, pe.debt + charge))
     waits = visible & (due.debt > 0)
     due = due._replace(paid=waits)
-    computed, goes_on = _compute(tables, due, i)
-    acted, (at_once, by_itself) = _act(tables, due, i)
+    computed, goes_on = _compute(due, i)
+    acted, (at_once, by_itself) = _act(due, i)
     after = choose(waits, due, choose(visible, acted, computed))
     goes_on = ~waits & jnp.where(visible, at_once, goes_on)
     tired = goes_on & (left <= 1)
@@ -249,37 +246,36 @@ def _instruction(
     return choose(going, after, pe), (going & goes_on & ~tired, alone, left - going)
 
 
-def _resumed(tables: Tables, pe: State) -> tuple[State, Array]:
+def _resumed(pe: State) -> tuple[State, Array]:
     """The PE, and whether its task's time has come."""
-    due, operation = pe.wake <= pe.cycle, tables.code[pe.program, pe.pc, 2]
+    due, operation = pe.wake <= pe.cycle, pe.tables.code[pe.program, pe.pc, 2]
     goes = due & (pe.main == Main.WAITING) & ~runs_operation(pe, operation)
     runs = due & (pe.main == Main.RUNNING) | goes
     main = jnp.where(goes, Main.RUNNING, pe.main)
     return pe._replace(busy=pe.busy & ~runs, main=main, pc=pe.pc + goes), runs
 
 
-def run_tasks(tables: Tables, state: State) -> tuple[State, tuple[Array, Array]]:
+def run_tasks(state: State) -> tuple[State, tuple[Array, Array]]:
     """Go on with tasks whose time has come.
 
     Returns:
         the state; [C] whether a task did anything; [C] whether it began an operation in memory that
         nothing on its PE competes with, whose elements are due now.
     """
-    state, runs = per_pe(_resumed)(tables, state)
+    state, runs = per_pe(_resumed)(state)
     left = jnp.full_like(state.pc, _AT_ONCE)
     state, (_, alone, _) = lax.while_loop(
         lambda carry: carry[1][0].any(),
-        lambda carry: per_pe(_instruction)(tables, carry[0], *carry[1]),
+        lambda carry: per_pe(_instruction)(carry[0], *carry[1]),
         (state, (runs, jnp.zeros_like(runs), left)),
     )
     return state, (runs, alone)
 
 
-def begin(tables: Tables, pe: State, kind: int | Array, own: Array, pc: Array) -> State:
+def begin(pe: State, kind: int | Array, own: Array, pc: Array) -> State:
     """Start a task, in the next cycle.
 
     Args:
-        tables: constants.
         pe: that is idle.
         kind: a ``TaskKind``.
         own: [] id.
@@ -294,33 +290,36 @@ def begin(tables: Tables, pe: State, kind: int | Array, own: Array, pc: Array) -
         paid=False,
         busy=False,
         debt=0,
-        wake=pe.cycle + 1 + tables.switch_task,
+        wake=pe.cycle + 1 + pe.tables.switch_task,
     )
 
 
-def _channels(tables: Tables, pe: State) -> Array:
+def _channels(pe: State) -> Array:
     """Bits of data tasks (by color or queue) that a word waits for."""
     queued, bits = pe.lanes.size > 0, jnp.arange(8)
-    by_color = (queued.astype(jnp.int64) << tables.colors).sum()
+    by_color = (queued.astype(jnp.int64) << pe.tables.colors).sum()
     by_queue = (((pe.in_slot >= 0) & queued[pe.in_slot]).astype(jnp.int64) << bits).sum()
-    blocked = jnp.where(tables.wse3, pe.blocked[Gate.INPUT_QUEUE], 0) | pe.blocked[Gate.DATA]
-    return jnp.where(tables.wse3, by_queue, by_color) & ~blocked
+    blocked = jnp.where(pe.tables.wse3, pe.blocked[Gate.INPUT_QUEUE], 0) | pe.blocked[Gate.DATA]
+    return jnp.where(pe.tables.wse3, by_queue, by_color) & ~blocked
 
 
-def _asked(tables: Tables, pe: State, own: Array) -> tuple[Array, list[Array]]:
+def _asked(pe: State, own: Array) -> tuple[Array, list[Array]]:
     """The slot of a data task's id ``own`` []; kind, id and first instruction that a word asks."""
-    data_tasks, control_tasks = tables.data_tasks[pe.program], tables.control_tasks[pe.program]
-    slot = jnp.where(tables.wse3, pe.in_slot[own], tables.slot[own])
+    data_tasks, control_tasks = (
+        pe.tables.data_tasks[pe.program],
+        pe.tables.control_tasks[pe.program],
+    )
+    slot = jnp.where(pe.tables.wse3, pe.in_slot[own], pe.tables.slot[own])
     head = front(pe.lanes)[slot]
     control = head & CONTROL != 0
     key = jnp.where(control, head >> 8 + 16 & 63, own)
-    shared = ~tables.wse3 & (key < 24) & (control_tasks[key] < 0)  # WSE-2 has one table
+    shared = ~pe.tables.wse3 & (key < 24) & (control_tasks[key] < 0)  # WSE-2 has one table
     of_control = jnp.where(shared, data_tasks[key], control_tasks[key])
     first = jnp.where(control, of_control, data_tasks[own])
     return slot, [jnp.where(control, TaskKind.CONTROL, TaskKind.DATA), key, first]
 
 
-def _handled(tables: Tables, pe: State) -> tuple[State, list[Array]]:
+def _handled(pe: State) -> tuple[State, list[Array]]:
     """Take the lowest color that was torn down, else the lowest output queue found empty.
 
     Returns:
@@ -329,13 +328,16 @@ def _handled(tables: Tables, pe: State) -> tuple[State, list[Array]]:
     torn = pe.torn != 0
     bits = jnp.where(torn, pe.torn, pe.flushed)
     number, rest = 63 - lax.clz(jnp.maximum(bits & -bits, 1)), bits & (bits - 1)
-    of_color, of_queue = tables.teardown_handlers[pe.program], tables.empty_handlers[pe.program]
+    of_color, of_queue = (
+        pe.tables.teardown_handlers[pe.program],
+        pe.tables.empty_handlers[pe.program],
+    )
     pe = pe._replace(torn=jnp.where(torn, rest, 0), flushed=jnp.where(torn, pe.flushed, rest))
     kind = jnp.where(torn, TaskKind.TEARDOWN, TaskKind.EMPTY)
     return pe, [kind, number, jnp.where(torn, of_color[number], of_queue[number])]
 
 
-def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
+def dispatch(pe: State) -> tuple[State, Array]:
     """Start a task if none runs; if none is ready, the host's next call. Whether one began.
 
     In turn from the last dispatched id on, the first task that can run.
@@ -343,12 +345,12 @@ def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
     free = (pe.main == Main.IDLE) & (pe.program >= 0)
     names = "local_tasks", "data_tasks", "control_tasks", "channels", "high"
     local_tasks, data_tasks, control_tasks, channels, high = (
-        getattr(tables, name)[pe.program] for name in names
+        getattr(pe.tables, name)[pe.program] for name in names
     )
     ready = pe.active & ~pe.blocked[Gate.LOCAL] & 0x7FFFFFFF
     raised = ((pe.torn | pe.flushed) != 0) & (pe.blocked[Gate.LOCAL] >> _HANDLERS & 1 == 0)
-    data, controls = _channels(tables, pe) & channels, (control_tasks >= 0).any()
-    busy = being_read(tables, pe)
+    data, controls = _channels(pe) & channels, (control_tasks >= 0).any()
+    busy = being_read(pe)
 
     def tried(turn: Array, so_far: tuple[State, Array, Array, Array]) -> Any:
         pe, last, begun, slot = so_far
@@ -357,11 +359,11 @@ def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
         waits = ~begun & ((high >> own & 1 != 0) == (turn < 32))
         queued, local = (waits & (bits >> own & 1 != 0) for bits in (data, ready))
         handles = waits & raised & (own == _HANDLERS)
-        its, (kind, key, first) = _asked(tables, pe, own)
+        its, (kind, key, first) = _asked(pe, own)
         readable, meant = queued & ~busy[its], controls | (data_tasks[own] >= 0)
         lost = readable & (kind == TaskKind.CONTROL) & (first < 0) & meant & (key != _NO_TASK)
         task = jnp.stack([jnp.int64(TaskKind.LOCAL), key])
-        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), tables.colors[its], task=task)
+        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), pe.tables.colors[its], task=task)
         starts = readable & (first >= 0)
         local &= ~starts
         pe = pe._replace(
@@ -370,13 +372,13 @@ def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
         )
         local &= local_tasks[own] >= 0
         handles &= ~(starts | local)
-        handled, handler = _handled(tables, pe)
+        handled, handler = _handled(pe)
         pe = choose(handles, handled, pe)
         which = [starts, local, handles & (handler[2] >= 0)]
         tasks = [kind, key, first], [TaskKind.LOCAL, own, local_tasks[own]], handler
         task = [jnp.select(which, list(part)) for part in zip(*tasks, strict=True)]
         begins = jnp.stack(which).any()
-        pe = choose(begins, begin(tables, pe, *task), pe)
+        pe = choose(begins, begin(pe, *task), pe)
         return pe, last, begun | begins, jnp.where(starts, its, slot)
 
     # Those of high priority first.
@@ -387,7 +389,7 @@ def dispatch(tables: Tables, pe: State) -> tuple[State, Array]:
     pe = choose(slot >= 0, taking, pe)
     called = ~begun & (pe.launched[1] > 0) & ~pe.commanded
     launch = pe.launches[pe.launched[0] % len(pe.launches)]
-    call = begin(tables, pe, TaskKind.FUNCTION, launch[0], launch[0])._replace(
+    call = begin(pe, TaskKind.FUNCTION, launch[0], launch[0])._replace(
         registers=pe.registers.at[: len(launch) - 1].set(launch[1:]),
         commanded=True,
         launched=pe.launched + jnp.array([1, -1]),

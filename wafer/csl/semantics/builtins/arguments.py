@@ -135,6 +135,8 @@ def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
         ev.fail(
             at, f"expected a task, color or queue known at compile time, found {described(value)}"
         )
+    if gate == Gate.COLOR and ev.unit.arch == "wse2":  # a color is its data task
+        gate = Gate.DATA
     return gate, value.data
 
 
