@@ -57,12 +57,10 @@ def emit(program: Program) -> Image:
             f" {ARCHITECTURES[spec.name].ramp_latency}; count_cycles times other ones"
         )
     shape = (height, width, COLORS)
-    color, routed = np.zeros(shape, np.int32), np.zeros(shape, bool)
-    switch = np.full(shape, NO_SWITCH, np.int32)
+    color, switch = np.zeros(shape, np.int32), np.full(shape, NO_SWITCH, np.int32)
     filters = np.zeros((*shape, len(COLUMNS["filters"])), np.int32)
     for number, own in program.colors.items():
         color[..., number], switch[..., number] = own.color, own.switch
-        routed[..., number] = own.routed
         filters[:, :, number] = np.array(own.rules, np.int32)[own.filters]
     enters = {n: own.sides[1] & Port.RAMP != 0 for n, own in program.colors.items()}
     keys = _keys(program, enters)
@@ -77,7 +75,7 @@ def emit(program: Program) -> Image:
         tiles=tiles.reshape(height, width).astype(np.int32),
         colors=color,
         switches=switch,
-        routed=routed,
+        routed=color != 0,
         filters=filters,
         exports=(),
         streams={},

@@ -114,7 +114,6 @@ class Layout:
             depth=depth,
             color=np.zeros(grid, np.int32),
             switch=np.full(grid, NO_SWITCH, np.int32),
-            routed=np.zeros(grid, bool),
             filters=np.zeros(grid, np.int32),
             rules=[[0] * len(COLUMNS["filters"])],
             reroutes=[],
@@ -172,7 +171,6 @@ class Layout:
             switch = switch & ~(15 << 4 * k) | code << 4 * k
         there.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
         there.switch[mask] = switch
-        there.routed[mask] = True
         there.filters[mask] = 0
         if filter is not None:
             there.filters[mask] = len(there.rules)

@@ -39,9 +39,8 @@ class RoutedColor(NamedTuple):
     """A color in all routers, as their registers have it."""
 
     depth: int  #: words of its input queue
-    color: np.ndarray  #: [H, W] int32 color registers
+    color: np.ndarray  #: [H, W] int32 color registers, 0 without a route
     switch: np.ndarray  #: [H, W] int32 switch registers
-    routed: np.ndarray  #: [H, W] bool, whether it has a route
     filters: np.ndarray  #: [H, W] int32, places in ``rules``
     rules: list[list[int]]  #: rows of the machine's table of filters; the first filters nothing
     reroutes: list[np.ndarray]  #: [H, W] int32 color registers that a PE itself may write
