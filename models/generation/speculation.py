@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from models.base import Model
 from models.families.decoder_config import DecoderConfig
 from models.generation.decode import StepFn, begin_rows, end_ids, is_end, prompt_rows
+from models.generation.sampling import best_token
 from models.layers.caches import KVCache
 from models.paths import Params
 
@@ -126,7 +127,7 @@ def _run(
             token, cache = carry
             real = (i < added).astype(jnp.int32)
             logits, cache = draft_step(draft_weights, token[:, None], real, cache)
-            token = logits[:, 0].argmax(-1).astype(jnp.int32)
+            token = best_token(logits[:, 0])
             return (token, cache), token
 
         (_, cache), guesses = jax.lax.scan(guess, (token, cache), jnp.arange(k + 1))
@@ -140,7 +141,7 @@ def _run(
         guesses, draft_cache = propose(s.token, added, s.draft_cache)
         read = jnp.concatenate([s.token[:, None], guesses], 1)
         logits, cache = step(weights, read, added, s.cache)
-        best = logits.argmax(-1).astype(jnp.int32)
+        best = best_token(logits)
         checked = jnp.arange(k) < added[:, None] - 1
         accepted = jnp.cumprod((guesses == best[:, :k]) & checked, 1).sum(1)
         new = jnp.where(added > 0, accepted + 1, 0)

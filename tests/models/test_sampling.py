@@ -7,7 +7,7 @@ import pytest
 
 import models
 from models.generation import decode as generation
-from models.generation.sampling import Sampling, check_sampling, next_token
+from models.generation.sampling import Sampling, best_token, check_sampling, next_token
 
 SHARES = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
 CONFIG = {
@@ -20,6 +20,23 @@ CONFIG = {
     "max_position_embeddings": 64,
     "initializer_range": 1.0,
 }
+
+
+def test_the_best_token_is_the_first_of_equal_ones_as_argmax_has_it():
+    rng = np.random.default_rng(0)
+    scores = np.float32(rng.integers(0, 4, (3, 40, 9)))
+    scores[0, 0], scores[0, 1, 5], scores[1, 2] = -np.inf, np.nan, [0.0, -0.0] + [-1.0] * 7
+    best = best_token(jnp.asarray(scores))
+    assert best.dtype == jnp.int32
+    np.testing.assert_array_equal(best, scores.argmax(-1))
+
+
+def test_a_draw_is_that_of_jax():
+    scores = jax.random.normal(jax.random.key(1), (5, 77))
+    for key in jax.random.split(jax.random.key(2), 20):
+        best = scores - scores.max(-1, keepdims=True)
+        own = next_token(scores, None, Sampling(temperature=1.0), key)
+        np.testing.assert_array_equal(own, jax.random.categorical(key, best))
 
 
 def drawn(sampling, scores=SHARES, seen=None):
