@@ -7,7 +7,6 @@ trace, profile by operation.
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer.fabric.program.tables import Program
@@ -26,7 +25,6 @@ __all__ = [
     "profile_text",
     "record",
     "timeline",
-    "utilisation",
 ]
 
 _LINKS = ("west", "east", "south", "north", "ramp")
@@ -57,13 +55,6 @@ def record(
     return state, trace._replace(texts={(k, 0): text for k, text in enumerate(trace.files)})
 
 
-def utilisation(state: FabricState) -> dict[str, np.ndarray]:
-    """[H, W] fractions of the run's cycles in which the CE and each link were busy."""
-    total = max(1, int(state.end.max()))
-    links = {name: np.asarray(state.links[i]) / total for i, name in enumerate(_LINKS)}
-    return {"ce": np.asarray(state.busy) / total} | links
-
-
 def heat_map(seen: Trace | FabricState, what: str = "ce", path: str | None = None):  # noqa: ANN201
     """Draw what was busy for which fraction of a run's cycles.
 
@@ -75,5 +66,8 @@ def heat_map(seen: Trace | FabricState, what: str = "ce", path: str | None = Non
     Returns:
         The matplotlib figure.
     """
-    planes = seen if isinstance(seen, Trace) else utilisation(seen)
-    return drawing.heat_map(planes, what, path)
+    if isinstance(seen, Trace):
+        return drawing.heat_map(seen, what, path)
+    busy = dict(zip(("ce", *_LINKS), (seen.busy, *seen.links), strict=True))
+    total = max(1, int(seen.end.max()))
+    return drawing.heat_map({name: plane / total for name, plane in busy.items()}, what, path)

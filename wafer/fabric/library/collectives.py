@@ -197,18 +197,17 @@ def reduce(
     if algorithm == "auto":
         algorithm = timing.best_algorithm(width, words, spec)
     group = group or timing.default_group(width)
-    match algorithm:
-        case "chain":
-            total, clock = _chain(x), timing.chain_time(clock, words, spec)
-        case "two_phase":
-            total = _two_phase(x, group)
-            clock = timing.two_phase_time(clock, words, group, spec)
-        case "tree":
-            total, clock = _tree(x), timing.tree_time(clock, words, spec)
-        case _:
-            raise FabricError(
-                f"reduce algorithm {algorithm!r}; there are auto, chain, two_phase and tree"
-            )
+    ways = {
+        "chain": lambda: (_chain(x), timing.chain_time(clock, words, spec)),
+        "two_phase": lambda: (
+            _two_phase(x, group),
+            timing.two_phase_time(clock, words, group, spec),
+        ),
+        "tree": lambda: (_tree(x), timing.tree_time(clock, words, spec)),
+    }
+    if algorithm not in ways:
+        raise FabricError(f"reduce algorithm {algorithm!r}; there are auto, {', '.join(ways)}")
+    total, clock = ways[algorithm]()
     return _along(axis, jnp.zeros_like(x).at[:, 0].set(total), clock)
 
 

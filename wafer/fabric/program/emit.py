@@ -152,8 +152,7 @@ class _PeCode:
     def _ids(self) -> dict[str, int]:
         """Ids of the local tasks here."""
         data = {task.key for task in self.tasks.values() if task.kind == "data"}
-        free = [k for k in range(31) if k != _HANDLERS]
-        free.sort(key=lambda k: k in data)
+        free = sorted({*range(31)} - {_HANDLERS}, key=lambda k: (k in data, k))
         local = [name for name, task in self.tasks.items() if task.kind == "local"]
         if len(local) > len(free):
             raise FabricError(f"{len(local)} local tasks; a PE has {len(free)} ids for them")
