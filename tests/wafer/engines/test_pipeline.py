@@ -90,8 +90,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "clip-rigl" else pytest.mark.slow)
+        for name in VARIANTS
+    ],
+)
 def test_same_parameters_as_resident(name):
     assert_equal(**VARIANTS[name])
 

@@ -65,13 +65,22 @@ class StageCall:
     branches: tuple[Branch, ...]  #: that it reads
 
     def forward(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, *, keep: bool, train: bool
+        self,
+        parts: Parts,
+        carry: PyTree,
+        where: StageSpecs,
+        *,
+        keep: bool,
+        train: bool,
+        dense: bool,
     ) -> tuple[Any, Any]:
         """Return (the next carry, what the backward pass need not compute again).
 
-        The latter is None unless ``keep``. Dropout acts where the run asks for it and ``train``.
+        The latter is None unless ``keep``, and is of a backward pass with the same ``dense``:
+        without dense gradients several sparse products are one. Dropout acts where the run asks
+        for it and ``train``.
         """
-        ready, sparse = self.core.prepare(self.branches, parts, dense=False)
+        ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
 
         def micro(item: Any) -> tuple[None, Any]:
             carry, batch = item

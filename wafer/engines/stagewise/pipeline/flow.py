@@ -154,7 +154,8 @@ class Flow:
             parts, where = self._inputs(place, i, micro)
             if i == last:
                 return self._turn(task, parts, where, carry)
-            forward = self.pipe.program(StageCall.forward, place, i, keep=self.keep, train=True)
+            options = {"keep": self.keep, "train": True, "dense": self.ledger.change}
+            forward = self.pipe.program(StageCall.forward, place, i, **options)
             after, kept = forward(parts, carry, where)
             self._saved[i, micro] = carry, kept
             carry = after
@@ -262,7 +263,8 @@ def evaluate(
                 total = aux if total is None else add(total, aux)
                 outputs.append(put(named, 0, _SHARED))
                 break
-            forward = pipe.program(StageCall.forward, place, i, keep=False, train=False)
+            options = {"keep": False, "train": False, "dense": False}
+            forward = pipe.program(StageCall.forward, place, i, **options)
             carry, _ = forward(
                 own, carry, StageSpecs(batches[micro][place], keys[place], np.int32(i))
             )

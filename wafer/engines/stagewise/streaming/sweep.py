@@ -66,7 +66,8 @@ class StreamingSweep:
         carries: list[Any] = [None]
         residue: list[Any] = []
         for i in range(last):
-            forward = self._program(StageCall.forward, i, keep=keep[i], train=True)
+            options = {"keep": keep[i], "train": True, "dense": self.ledger.change}
+            forward = self._program(StageCall.forward, i, **options)
             parts = tuple(next(fetched).parts.values())
             carry, kept = forward(parts, carries[-1], self._where(batch, i))
             self.mover.pace("forward", stages[i].name, carry)
@@ -166,7 +167,7 @@ class StreamingSweep:
         carry, sizes = None, []
         for i in range(len(self.plan.stages) - 1):
             parts = tuple(branch.shapes for branch in self.plan.at(i)[1])
-            forward = self._program(StageCall.forward, i, keep=True, train=True)
+            forward = self._program(StageCall.forward, i, keep=True, train=True, dense=False)
             carry, kept = jax.eval_shape(forward, parts, carry, self._where(batch, i))
             total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
             sizes.append(total // self.programs.mesh.size)
@@ -193,7 +194,8 @@ def evaluate(
     *before, last = visits
     carry: PyTree = None
     for i, at in enumerate(before):
-        forward = programs.program(StageCall.forward, *at, keep=False, train=False)
+        options = {"keep": False, "train": False, "dense": False}
+        forward = programs.program(StageCall.forward, *at, **options)
         carry, _ = forward(next(fetched), carry, StageSpecs(batch, key, np.int32(i)))
         mover.pace("forward", at[0].name, carry)
     return programs.program(StageCall.score, *last, names=names)(next(fetched), carry, batch)
