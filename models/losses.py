@@ -24,7 +24,7 @@ __all__ = [
 def cross_entropy(
     logits: Float[Array, "*B V"], labels: Int[Array, "*B"], label_smoothing: float = 0.0
 ) -> Float[Array, "*B"]:
-    """Compute -log softmax(logits)[label] in float32; labels out of range give garbage, not NaN.
+    """Compute -log softmax(logits)[label] in float32; a label out of range stands for the nearest.
 
     With ``label_smoothing`` e the target distribution is (1-e) one-hot + e uniform.
     """

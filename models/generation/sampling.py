@@ -71,7 +71,8 @@ def next_token(
         limit = getattr(sampling, name)
         if limit is not None:
             scores = jnp.where(keep(scores, limit), scores, -jnp.inf)
-    return best_token(scores + jax.random.gumbel(key, scores.shape))  # jax.random.categorical
+    # As jax.random.categorical draws, but for its argmax.
+    return best_token(scores + jax.random.gumbel(key, scores.shape))
 
 
 def best_token(scores: Float[Array, "*B V"]) -> Int[Array, "*B"]:

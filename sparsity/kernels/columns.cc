@@ -223,6 +223,4 @@ void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t en
 
 }  // namespace
 
-#define WAFER_JOIN_(a, b) a##b
-#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
 extern "C" const wafer::DecodeKernels WAFER_JOIN(WAFER_TARGET, _decode) = {ByPairs, Entry};

@@ -160,7 +160,5 @@ void Entry(const Weight& w, const float* x, int rows, int64_t begin, int64_t end
 
 }  // namespace
 
-#define WAFER_JOIN_(a, b) a##b
-#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
 extern "C" const wafer::StreamKernels WAFER_JOIN(WAFER_TARGET, _streams) = {
     Entry<ByDense, Columns>, Entry<BySteps, Stepped>};

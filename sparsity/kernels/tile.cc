@@ -183,8 +183,9 @@ __attribute__((noinline)) void AddAlike(const Slice& slice, const float* values,
 
 // Adds the slices of a segment; the first one of a group makes the sums.
 template <int V, bool kHalves, bool kFresh>
-__attribute__((noinline)) void AddSegment(const Slice* slice, const Slice* end, const float* values, const uint8_t* offsets,
-                const float* block, float* sums, Prefetch* prefetch) {
+__attribute__((noinline)) void AddSegment(const Slice* slice, const Slice* end, const float* values,
+                                          const uint8_t* offsets, const float* block, float* sums,
+                                          Prefetch* prefetch) {
   for (; slice < end; ++slice) {
     if (!kFresh && slice->counts[0] == 0) break;  // the others of the segment have none, too
     const float* from = values + slice->slots;
@@ -213,14 +214,16 @@ void Multiply(const Factor* factors, int factor_count, int64_t first, int tokens
     Prefetch output(y, first, tokens, row0, count, slices);
     for (int f = 0; f < factor_count; ++f) {
       const Walk& walk = factors[f].walk;
+      const float* values = factors[f].values;
       for (int64_t block = 0; block < walk.blocks; ++block) {
         const bool last = f == factor_count - 1 && block == walk.blocks - 1;
         const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
         const float* from = factors[f].tile + block * kBlockFloats;
         if (f == 0 && block == 0) {
-          AddSegment<V, kHalves, true>(slice, slice + slices, factors[f].values, walk.offsets, from, sums, &next);
+          AddSegment<V, kHalves, true>(slice, slice + slices, values, walk.offsets, from, sums, &next);
         } else {
-          AddSegment<V, kHalves, false>(slice, slice + slices, factors[f].values, walk.offsets, from, sums, last ? &output : nullptr);
+          AddSegment<V, kHalves, false>(slice, slice + slices, values, walk.offsets, from, sums,
+                                        last ? &output : nullptr);
         }
       }
     }

@@ -88,9 +88,6 @@ void Block(const Product& product, int64_t i, int64_t from, int64_t to, float* s
   }
 }
 
-#define WAFER_JOIN_(a, b) a##b
-#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
-
 }  // namespace
 
 extern "C" const wafer::ProductKernels WAFER_JOIN(WAFER_TARGET, _product) = {Pack, Block};

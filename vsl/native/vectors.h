@@ -11,6 +11,10 @@
 
 #define WAFER_INLINE static inline __attribute__((always_inline))
 
+// The name of what a per-target object exports: WAFER_JOIN(WAFER_TARGET, _norm).
+#define WAFER_JOIN_(a, b) a##b
+#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
+
 // Before a loop over an array of vectors: unrolled whole, so that they stay in registers. GCC does so
 // by itself; Clang gives up where the body is long.
 #define WAFER_UNROLL _Pragma("GCC unroll 64")

@@ -76,9 +76,6 @@ void Backward(const Scores& call, int64_t from, int64_t to, const float* norm, c
   }
 }
 
-#define WAFER_JOIN_(a, b) a##b
-#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
-
 }  // namespace
 
 extern "C" const wafer::EntropyKernels WAFER_JOIN(WAFER_TARGET, _entropy) = {Forward, Backward};

@@ -126,9 +126,6 @@ void Backward(const Normalization& call, int64_t from, int64_t to, const void* d
   (call.bf16 ? BackwardRows<uint16_t> : BackwardRows<float>)(call, from, to, dy, dx, sums);
 }
 
-#define WAFER_JOIN_(a, b) a##b
-#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
-
 }  // namespace
 
 extern "C" const wafer::NormKernels WAFER_JOIN(WAFER_TARGET, _norm) = {Forward, Backward};
