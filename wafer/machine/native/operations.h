@@ -22,7 +22,7 @@ inline bool is_blocked(const Core& core, Gate gate, int id) {
 }
 
 inline void apply(Core& core, Effect effect) {
-  const uint32_t bit = 1u << effect.target;
+  const uint32_t bit = 1u << (effect.target & 31);  // -1 without an action
   if (effect.action == int(Action::kActivate)) core.active |= bit;
   if (effect.action >= int(Action::kUnblock)) core.blocked[effect.action - int(Action::kUnblock)] &= ~bit;
 }
