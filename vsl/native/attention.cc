@@ -1,12 +1,14 @@
 // Attention over the keys that each query sees: forward and backward, as XLA FFI handlers.
 //
-// The reference is vsl/implementations/blocks.py. The forward pass shares out (query block, head) pairs. The
-// backward pass shares out key heads, each with its own sums of dk and dv; when there are few key
-// heads each is cut into a number of chunks of query blocks that depends on the shapes alone, and
-// the chunks are added in order: the result does not depend on the number of threads.
+// The reference is vsl/implementations/blocks.py. A task goes through query blocks of a key head and packs
+// the keys and values that they see as it comes to them, so that those stay in its core's cache. The
+// backward pass cuts the query blocks of a head into a number of runs that depends on the shapes
+// alone, and adds what several of them give a key block in order: the result does not depend on the
+// number of threads.
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "block.h"
 #include "runtime.h"
@@ -21,7 +23,7 @@ using S32 = ffi::Buffer<ffi::S32>;
 using U32 = ffi::Buffer<ffi::U32>;
 using ResultF32 = ffi::ResultBuffer<ffi::F32>;
 
-constexpr int64_t kTasks = 8;  // backward tasks wanted at least
+constexpr int64_t kTasks = 16;  // backward tasks wanted at least
 
 const BlockKernels& Kernels() {
   static const BlockKernels& kernels = BestOf(
@@ -106,34 +108,56 @@ ffi::Error Invalid(const char* what) {
                         "layout_from_spans");
 }
 
-// The packed keys and values of every key head.
-class PackedHeads {
+// Key blocks [first, last) that a query block sees.
+struct Seen {
+  int64_t first, last;
+};
+
+std::vector<Seen> BlocksSeen(const Attention& call) {
+  std::vector<Seen> seen(Blocks(call.queries), {INT64_MAX, 0});
+  for (int64_t t = 0; t < call.queries; ++t) {
+    if (call.low[t] >= call.high[t]) continue;
+    Seen& block = seen[t / kTile];
+    block.first = std::min<int64_t>(block.first, call.low[t] / kTile);
+    block.last = std::max<int64_t>(block.last, Blocks(call.high[t]));
+  }
+  return seen;
+}
+
+// Query blocks [begin, end) that a task goes through in order. At block i, and later, it needs key
+// blocks from low(i) on; up to then those below high(i).
+class Run {
  public:
-  PackedHeads(const Attention& call, bool backward)
-      : call_(call),
-        size_(Blocks(call.keys) * kTile * call.width),
-        backward_(backward),
-        scratch_(sizeof(float) * (backward ? 3 : 2) * size_ * call.key_heads) {}
-  bool ok() const { return scratch_.ok(); }
-  // Fills them; comes before every use.
-  Phase Packing() const {
-    return {call_.key_heads * Blocks(call_.keys), [this](int64_t item) {
-              const int64_t key_head = item % call_.key_heads;  // neighbours in memory
-              Kernels().pack(call_, key_head, item / call_.key_heads, head(key_head));
-            }};
+  Run(const std::vector<Seen>& seen, int64_t begin, int64_t end)
+      : begin(begin), end(end), low_(end - begin + 1), high_(end - begin) {
+    int64_t most = 0;
+    for (int64_t i = begin; i < end; ++i) high_[i - begin] = most = std::max(most, seen[i].last);
+    low_.back() = most;
+    for (int64_t i = end; i-- > begin;) {
+      low_[i - begin] = std::min(low_[i + 1 - begin], seen[i].first);
+      places = std::max(places, high(i) - low(i));
+    }
   }
-  Packed head(int64_t key_head) const {
-    float* at = scratch_.floats() + key_head * (backward_ ? 3 : 2) * size_;
-    if (backward_) return {at, at + size_, nullptr, at + 2 * size_};
-    return {nullptr, at, at + size_, nullptr};
-  }
+  int64_t low(int64_t i) const { return low_[i - begin]; }
+  int64_t high(int64_t i) const { return high_[i - begin]; }
+  bool reaches(int64_t j) const { return low_.front() <= j && j < low_.back(); }
+
+  int64_t begin, end;
+  int64_t places = 1;  // the most key blocks needed at a time
 
  private:
-  const Attention& call_;
-  int64_t size_;
-  bool backward_;
-  Scratch scratch_;
+  std::vector<int64_t> low_, high_;
 };
+
+std::vector<Run> Runs(const Attention& call, int64_t tasks) {
+  const std::vector<Seen> seen = BlocksSeen(call);
+  const int64_t blocks = seen.size();
+  const int64_t wanted = (tasks + call.key_heads - 1) / call.key_heads;
+  const int64_t count = std::max<int64_t>(1, std::min(wanted, blocks));
+  std::vector<Run> runs;
+  for (int64_t c = 0; c < count; ++c) runs.emplace_back(seen, c * blocks / count, (c + 1) * blocks / count);
+  return runs;
+}
 
 ffi::Error NoMemory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "native attention: no memory for scratch");
@@ -150,34 +174,91 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 high,
   }
   const Attention call = Describe(q, k, v, low, high, profile, noise, position,
                                   {scale, keep, threshold, profile_zero});
-  const PackedHeads packed(call, false);
-  if (!packed.ok()) return NoMemory();
-  const int64_t blocks = Blocks(call.queries), group = call.heads / call.key_heads;
+  const int64_t group = call.heads / call.key_heads;
+  const std::vector<Run> runs = Runs(call, 8 * pool.num_threads());
   std::atomic<bool> failed{false};
-  const auto attend = [&](int64_t item) {
-    const Scratch scratch(sizeof(float) * ScratchFloats(call.width));
+  ParallelFor(pool, call.key_heads * runs.size(), [&](int64_t item) {
+    const int64_t key_head = item % call.key_heads;
+    const Run& run = runs[item / call.key_heads];
+    const int64_t size = run.places * kTile * call.width;
+    const Scratch scratch(sizeof(float) * (2 * size + ScratchFloats(call.width)));
     if (!scratch.ok()) return failed.store(true);
-    const int64_t n = item % call.heads;
-    Kernels().forward(call, packed.head(n / group), item / call.heads, n, scratch.floats(),
-                      out->typed_data(), lse->typed_data());
-  };
-  ParallelPhases(pool, {packed.Packing(), {call.heads * blocks, attend}});
+    float* kt = scratch.floats();
+    const Packed packed{run.places, nullptr, kt, kt + size, nullptr};
+    int64_t j = 0;  // the next key block to be packed
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      for (j = std::max(j, run.low(i)); j < run.high(i); ++j) Kernels().pack(call, key_head, j, packed);
+      for (int64_t n = key_head * group; n < (key_head + 1) * group; ++n) {
+        Kernels().forward(call, packed, i, n, kt + 2 * size, out->typed_data(), lse->typed_data());
+      }
+    }
+  });
   return failed ? NoMemory() : ffi::Error::Success();
 }
 
-// Sums the chunks of dk or dv of one key block into the result [S, K, H].
-void Finish(const Attention& call, const float* parts, int64_t chunks, int64_t size, int64_t key_head,
-            int64_t j, float* result) {
-  const int64_t rows = std::min<int64_t>(kTile, call.keys - j * kTile);
-  for (int64_t r = 0; r < rows; ++r) {
-    float* to = result + ((j * kTile + r) * call.key_heads + key_head) * call.width;
-    const float* from = parts + key_head * chunks * size + (j * kTile + r) * call.width;
-    std::memcpy(to, from, sizeof(float) * call.width);
-    for (int64_t c = 1; c < chunks; ++c) {
-      for (int64_t h = 0; h < call.width; ++h) to[h] += from[c * size + h];
+// The gradients of keys and values, which runs of query blocks add to.
+class KeyGradients {
+ public:
+  KeyGradients(const Attention& call, const std::vector<Run>& runs, float* dk, float* dv)
+      : call_(call), runs_(runs), results_{dk, dv}, givers_(Blocks(call.keys)),
+        size_(Blocks(call.keys) * kTile * call.width) {
+    for (int64_t j = 0; j < Blocks(call.keys); ++j) {
+      for (const Run& run : runs) givers_[j] += run.reaches(j);
     }
   }
-}
+  // Floats for what several runs give a block.
+  int64_t room() const {
+    const bool shares = std::any_of(givers_.begin(), givers_.end(), [](int n) { return n > 1; });
+    return shares ? 2 * call_.key_heads * runs_.size() * size_ : 0;
+  }
+
+  // Takes what a run gives block j: [kTile][H] of dk and dv, or nullptr for nothing.
+  void Take(float* parts, int64_t key_head, int64_t run, int64_t j, const float* dk, const float* dv) const {
+    for (int which = 0; which < 2; ++which) {
+      const float* from = which == 0 ? dk : dv;
+      float* to = givers_[j] == 1 ? Result(which, key_head, j) : Part(parts, which, key_head, run, j);
+      const int64_t stride = givers_[j] == 1 ? call_.key_heads * call_.width : call_.width;
+      for (int64_t r = 0; r < Rows(j); ++r, to += stride) {
+        if (from == nullptr) {
+          std::memset(to, 0, sizeof(float) * call_.width);
+        } else {
+          std::memcpy(to, from + r * call_.width, sizeof(float) * call_.width);
+        }
+      }
+    }
+  }
+
+  // Adds up what runs gave block j; 0 if none did.
+  void Finish(float* parts, int64_t key_head, int64_t j) const {
+    if (givers_[j] == 1) return;
+    for (int which = 0; which < 2; ++which) {
+      for (int64_t r = 0; r < Rows(j); ++r) {
+        float* to = Result(which, key_head, j) + r * call_.key_heads * call_.width;
+        std::memset(to, 0, sizeof(float) * call_.width);
+        for (size_t run = 0; run < runs_.size(); ++run) {
+          if (!runs_[run].reaches(j)) continue;
+          const float* from = Part(parts, which, key_head, run, j) + r * call_.width;
+          for (int64_t h = 0; h < call_.width; ++h) to[h] += from[h];
+        }
+      }
+    }
+  }
+
+ private:
+  int64_t Rows(int64_t j) const { return std::min<int64_t>(kTile, call_.keys - j * kTile); }
+  float* Result(int which, int64_t key_head, int64_t j) const {
+    return results_[which] + (j * kTile * call_.key_heads + key_head) * call_.width;
+  }
+  float* Part(float* parts, int which, int64_t key_head, int64_t run, int64_t j) const {
+    return parts + ((key_head * runs_.size() + run) * 2 + which) * size_ + j * kTile * call_.width;
+  }
+
+  const Attention& call_;
+  const std::vector<Run>& runs_;
+  float* results_[2];
+  std::vector<int> givers_;
+  int64_t size_;
+};
 
 ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 high, F32 profile,
                        U32 noise, S32 position, F32 out, F32 lse, F32 d_out, ResultF32 dq,
@@ -192,44 +273,52 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
   }
   const Attention call = Describe(q, k, v, low, high, profile, noise, position,
                                   {scale, keep, threshold, profile_zero});
-  const int64_t blocks = Blocks(call.queries), key_blocks = Blocks(call.keys);
   const int64_t group = call.heads / call.key_heads;
-  // Chunks would share a head's profile gradient: one then.
-  const int64_t wanted = call.profile ? 1 : (kTasks + call.key_heads - 1) / call.key_heads;
-  const int64_t chunks = std::max<int64_t>(1, std::min(wanted, blocks));
-  const int64_t size = key_blocks * kTile * call.width;
-  const PackedHeads packed(call, true);
-  const Scratch sums(sizeof(float) * 2 * call.key_heads * chunks * size);
-  if (!packed.ok() || !sums.ok()) return NoMemory();
-  float* dk_parts = sums.floats();
-  float* dv_parts = dk_parts + call.key_heads * chunks * size;
+  // Runs would share a head's profile gradient: one then.
+  const std::vector<Run> runs = Runs(call, call.profile ? 1 : kTasks);
+  const KeyGradients gradients(call, runs, dk->typed_data(), dv->typed_data());
+  const Scratch parts(sizeof(float) * gradients.room());
+  if (!parts.ok()) return NoMemory();
   std::atomic<bool> failed{false};
   const auto differentiate = [&](int64_t item) {
-    const int64_t key_head = item / chunks, chunk = item % chunks;
-    const Scratch scratch(sizeof(float) * ScratchFloats(call.width));
+    const int64_t key_head = item % call.key_heads, number = item / call.key_heads;
+    const Run& run = runs[number];
+    const int64_t block = kTile * call.width, size = run.places * block;
+    const Scratch scratch(sizeof(float) * (5 * size + ScratchFloats(call.width)));
     if (!scratch.ok()) return failed.store(true);
+    float* k = scratch.floats();
+    const Packed packed{run.places, k, k + size, nullptr, k + 2 * size};
     Backward io{out.typed_data(), d_out.typed_data(), lse.typed_data(), dq->typed_data(),
-                dk_parts + item * size, dv_parts + item * size, nullptr};
-    std::memset(io.dk, 0, sizeof(float) * size);
-    std::memset(io.dv, 0, sizeof(float) * size);
-    for (int64_t n = key_head * group; n < (key_head + 1) * group; ++n) {
-      if (call.profile) {
-        io.d_profile = d_profile->typed_data() + n * call.profile_width;
-        std::memset(io.d_profile, 0, sizeof(float) * call.profile_width);
+                k + 3 * size, k + 4 * size, nullptr};
+    const int64_t heads = key_head * group;
+    if (call.profile) {
+      std::memset(d_profile->typed_data() + heads * call.profile_width, 0,
+                  sizeof(float) * group * call.profile_width);
+    }
+    int64_t next = 0, done = run.low(run.begin);  // key blocks to be packed, and to be given
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      for (next = std::max(next, run.low(i)); next < run.high(i); ++next) {
+        Kernels().pack(call, key_head, next, packed);
+        std::memset(io.dk + next % run.places * block, 0, sizeof(float) * block);
+        std::memset(io.dv + next % run.places * block, 0, sizeof(float) * block);
       }
-      for (int64_t i = chunk * blocks / chunks; i < (chunk + 1) * blocks / chunks; ++i) {
-        Kernels().backward(call, packed.head(key_head), i, n, scratch.floats(), io);
+      for (int64_t n = heads; n < heads + group; ++n) {
+        if (call.profile) io.d_profile = d_profile->typed_data() + n * call.profile_width;
+        Kernels().backward(call, packed, i, n, k + 5 * size, io);
+      }
+      for (; done < run.low(i + 1); ++done) {
+        const int64_t at = done % run.places * block;
+        const bool seen = done < next;
+        gradients.Take(parts.floats(), key_head, number, done, seen ? io.dk + at : nullptr,
+                       seen ? io.dv + at : nullptr);
       }
     }
   };
   const auto finish = [&](int64_t item) {
-    const int64_t key_head = item % call.key_heads, j = item / call.key_heads;
-    Finish(call, dk_parts, chunks, size, key_head, j, dk->typed_data());
-    Finish(call, dv_parts, chunks, size, key_head, j, dv->typed_data());
+    gradients.Finish(parts.floats(), item % call.key_heads, item / call.key_heads);
   };
-  ParallelPhases(pool, {packed.Packing(),
-                        {call.key_heads * chunks, differentiate},
-                        {call.key_heads * key_blocks, finish}});
+  ParallelPhases(pool, {{static_cast<int64_t>(call.key_heads * runs.size()), differentiate},
+                        {call.key_heads * Blocks(call.keys), finish}});
   return failed ? NoMemory() : ffi::Error::Success();
 }
 

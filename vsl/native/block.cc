@@ -22,8 +22,12 @@ using wafer::Packed;
 constexpr int kRows = 4;                         // queries of a group
 constexpr int kGroups = kTile / kRows;
 constexpr int kVectors = kLanes == 16 ? 4 : 2;   // vectors of a row held in registers
-constexpr float kFloor = -1e20f;                 // first running maximum, above kHidden
+// Scores are logarithms to base 2, up to a factor of the probabilities.
+constexpr float kFloor = -1e20f;                 // first offset of a row, above kHidden
 constexpr float kHidden = -1e30f;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+// How far a row's scores may pass its offset: what was summed is scaled anew only beyond.
+constexpr float kSlack = 8.0f;
 
 typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
@@ -130,9 +134,9 @@ struct Row {
     low = Ints{} + static_cast<int32_t>(c.low[query] - slot);
     high = Ints{} + static_cast<int32_t>(c.high[query] - slot);
   }
-  WAFER_INLINE Floats Score(const Row& row, Floats raw, int w) {
-    Floats s = raw * row.call.scale;
-    if (row.bias != nullptr) s = s + Load(row.bias + w * kLanes);
+  // Of a score without bias.
+  WAFER_INLINE Floats Score(const Row& row, Floats s, int w) {
+    if (row.bias != nullptr) s = s + Load(row.bias + w * kLanes) * kLog2E;
     const Ints lane = LaneNumbers(AllLanes{}) + w * kLanes;
     return ((lane >= row.low) & (lane < row.high)) ? s : Splat(kHidden);
   }
@@ -143,14 +147,23 @@ struct Row {
   }
 };
 
-// Copies the rows that are used; the others, which may hold anything, become 0.
+// Whether a query sees all keys of a span, and its scores are the products alone.
+bool IsPlain(const Attention& call, const Span& span, int64_t query, int64_t j) {
+  const int64_t slot = j * kTile;
+  return call.profile == nullptr && call.noise == nullptr &&
+         call.low[query] <= slot + span.begin * kLanes &&
+         call.high[query] >= slot + span.end * kLanes;
+}
+
+// Copies the rows that are used, times a factor; the others, which may hold anything, become 0.
 template <typename Used>
-WAFER_INLINE void CopyRows(const float* from, int64_t stride, int64_t width, Used used, float* to) {
+WAFER_INLINE void CopyRows(const float* from, int64_t stride, int64_t width, float factor, Used used,
+                           float* to) {
   for (int r = 0; r < kTile; ++r, from += stride, to += width) {
     // Rows lie far apart, where the processor does not fetch ahead by itself.
     for (int64_t h = 0; h < width; h += 16) __builtin_prefetch(from + 6 * stride + h);
     if (used(r)) {
-      std::memcpy(to, from, sizeof(float) * width);
+      for (int64_t h = 0; h < width; h += kLanes) Store(to + h, Load(from + h) * factor);
     } else {
       std::memset(to, 0, sizeof(float) * width);
     }
@@ -184,12 +197,44 @@ struct Seeing {
 void Pack(const Attention& call, int64_t key_head, int64_t j, const Packed& packed) {
   const int32_t* position = call.position + j * kTile;
   const auto used = [position](int r) { return position[r] >= 0; };
-  const int64_t stride = call.key_heads * call.width, block = j * kTile * call.width;
+  const int64_t stride = call.key_heads * call.width;
+  const int64_t block = j % packed.places * kTile * call.width;
   const int64_t start = j * kTile * stride + key_head * call.width;
-  if (packed.k) CopyRows(call.k + start, stride, call.width, used, packed.k + block);
+  if (packed.k) CopyRows(call.k + start, stride, call.width, 1, used, packed.k + block);
   if (packed.kt) Transposed(call.k + start, stride, call.width, used, packed.kt + block);
-  if (packed.v) CopyRows(call.v + start, stride, call.width, used, packed.v + block);
+  if (packed.v) CopyRows(call.v + start, stride, call.width, 1, used, packed.v + block);
   if (packed.vt) Transposed(call.v + start, stride, call.width, used, packed.vt + block);
+}
+
+// Turns the scores of a row into probabilities times 2^-top, and adds them to total. Where a score
+// passes top by more than kSlack, top rises to it, and what was summed shrinks.
+WAFER_INLINE void Softmax(const Attention& call, const Span& span, int64_t query, int64_t n,
+                          int64_t j, float* score, float* acc, int features, float& top,
+                          Floats& total) {
+  const bool plain = IsPlain(call, span, query, j);
+  const Row row(call, query, n, j);
+  Floats most = Splat(top);
+  for (int w = span.begin; w < span.end; ++w) {
+    Floats s = Load(score + w * kLanes);
+    if (!plain) {
+      s = Row::Score(row, s, w);
+      Store(score + w * kLanes, s);
+    }
+    most = Larger(most, s);
+  }
+  const float new_top = LargestLane(most);
+  if (new_top > top + kSlack) {
+    const Floats shrink = Exp2(Splat(top - new_top));
+    top = new_top;
+    total *= shrink;
+    for (int w = 0; w < features; ++w) Store(acc + w * kLanes, Load(acc + w * kLanes) * shrink);
+  }
+  for (int w = span.begin; w < span.end; ++w) {
+    Floats x = Exp2(Load(score + w * kLanes) - top);
+    total += x;
+    if (call.noise != nullptr) x *= Row::Keep(row, w);
+    Store(score + w * kLanes, x);
+  }
 }
 
 void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, float* scratch,
@@ -200,15 +245,17 @@ void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, 
   float* acc = q + kTile * width;
   float* p = acc + kTile * width;
   const Ranges ranges(call, i);
-  CopyRows(call.q + start * stride + n * width, stride, width, Seeing(call, i), q);
+  CopyRows(call.q + start * stride + n * width, stride, width, call.scale * kLog2E,
+           Seeing(call, i), q);
   std::memset(acc, 0, sizeof(float) * kTile * width);
   float top[kTile];
   Floats total[kTile];
   for (int r = 0; r < kTile; ++r) top[r] = kFloor, total[r] = Floats{};
 
   for (int64_t j = ranges.first; j < ranges.last; ++j) {
-    const float* kt = packed.kt + j * kTile * width;
-    const float* v = packed.v + j * kTile * width;
+    const int64_t at = j % packed.places * kTile * width;
+    const float* kt = packed.kt + at;
+    const float* v = packed.v + at;
     for (int g = 0; g < kGroups; ++g) {
       const Span span(ranges, g, j);
       if (span.empty()) continue;
@@ -221,29 +268,7 @@ void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, 
           for (int w = span.begin; w < span.end; ++w) Store(score + w * kLanes, Floats{});
           continue;
         }
-        const Row row(call, start + r, n, j);
-        Floats most = Splat(top[r]);
-        for (int w = span.begin; w < span.end; ++w) {
-          const Floats s = Row::Score(row, Load(score + w * kLanes), w);
-          most = Larger(most, s);
-          Store(score + w * kLanes, s);
-        }
-        const float new_top = LargestLane(most);
-        if (new_top != top[r]) {
-          const Floats shrink = Exp(Splat(top[r] - new_top));
-          top[r] = new_top;
-          total[r] *= shrink;
-          for (int w = 0; w < features; ++w) {
-            float* at = acc + r * width + w * kLanes;
-            Store(at, Load(at) * shrink);
-          }
-        }
-        for (int w = span.begin; w < span.end; ++w) {
-          Floats x = Exp(Load(score + w * kLanes) - new_top);
-          total[r] += x;
-          if (call.noise != nullptr) x *= Row::Keep(row, w);
-          Store(score + w * kLanes, x);
-        }
+        Softmax(call, span, start + r, n, j, score, acc + r * width, features, top[r], total[r]);
       }
       Multiply<true>(p + k0, kTile, 1, v + k0 * width, width, span.size() * kLanes,
                      acc + r0 * width, width, features);
@@ -251,7 +276,7 @@ void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, 
   }
   for (int r = 0; r < ranges.rows; ++r) {
     const float sum = SumOfLanes(total[r]);
-    lse[n * call.queries + start + r] = sum > 0 ? top[r] + std::log(sum) : -kHidden;
+    lse[n * call.queries + start + r] = sum > 0 ? top[r] * kLn2 + std::log(sum) : -kHidden;
     const Floats factor = Splat(sum > 0 ? 1.0f / sum : 0.0f);
     float* to = out + (start + r) * stride + n * width;
     for (int w = 0; w < features; ++w) Store(to + w * kLanes, Load(acc + r * width + w * kLanes) * factor);
@@ -260,10 +285,10 @@ void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, 
 
 // The block being differentiated, and its buffers.
 struct Block {
-  float *q, *d_out, *dq;  // [kTile][H]
+  float *q, *d_out, *dq;  // [kTile][H]; q is scaled, dq not yet
   float *p, *ds;          // [kTile][kTile], 0 where no key is seen
   float *dp;              // [kRows][kTile]
-  float lse[kTile], delta[kTile];
+  float lse[kTile], delta[kTile];  // lse to base 2
 };
 
 // Fills a group's rows of p and ds from the raw scores in p and the raw dp.
@@ -280,10 +305,13 @@ void Differentiate(const Attention& call, const Backward& io, Block& block, cons
       }
     }
     if (r >= ranges.rows) continue;
+    const bool plain = IsPlain(call, span, i * kTile + r, j);
     const Row row(call, i * kTile + r, n, j);
     for (int w = span.begin; w < span.end; ++w) {
       const int at = w * kLanes;
-      Floats x = Exp(Row::Score(row, Load(p + at), w) - block.lse[r]);
+      Floats x = Load(p + at) * kLog2E;
+      if (!plain) x = Row::Score(row, x, w);
+      x = Exp2(x - block.lse[r]);
       Floats gradient = Load(dp + at);
       if (call.noise != nullptr) {
         const Floats keep = Row::Keep(row, w);
@@ -297,14 +325,14 @@ void Differentiate(const Attention& call, const Backward& io, Block& block, cons
         Store(to, Load(to) + gradient);
       }
       Store(p + at, x);
-      Store(ds + at, gradient * call.scale);
+      Store(ds + at, gradient);
     }
   }
 }
 
 // Adds to dk and dv of tile j: four keys at a time, over the queries whose group reaches them.
-void AddKeyGradients(const Attention& call, const Backward& io, const Block& block,
-                     const Ranges& ranges, int64_t j) {
+void AddKeyGradients(const Attention& call, const Packed& packed, const Backward& io,
+                     const Block& block, const Ranges& ranges, int64_t j) {
   const int64_t width = call.width;
   const int features = static_cast<int>(width / kLanes);
   for (int w = 0; w < kTile / kLanes; ++w) {
@@ -317,7 +345,7 @@ void AddKeyGradients(const Attention& call, const Backward& io, const Block& blo
     }
     if (from >= to) continue;
     for (int k = w * kLanes; k < (w + 1) * kLanes; k += kRows) {
-      const int64_t at = (j * kTile + k) * width;
+      const int64_t at = (j % packed.places * kTile + k) * width;
       Multiply<true>(block.ds + from * kTile + k, 1, kTile, block.q + from * width, width,
                      to - from, io.dk + at, width, features);
       Multiply<true>(block.p + from * kTile + k, 1, kTile, block.d_out + from * width, width,
@@ -339,8 +367,8 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
   block.dp = block.ds + kTile * kTile;
   const Ranges ranges(call, i);
   const int64_t head = start * stride + n * width;
-  CopyRows(call.q + head, stride, width, Seeing(call, i), block.q);
-  CopyRows(io.d_out + head, stride, width, Seeing(call, i), block.d_out);
+  CopyRows(call.q + head, stride, width, call.scale, Seeing(call, i), block.q);
+  CopyRows(io.d_out + head, stride, width, 1, Seeing(call, i), block.d_out);
   std::memset(block.dq, 0, sizeof(float) * kTile * width);
   for (int r = 0; r < ranges.rows; ++r) {
     Floats sum{};
@@ -348,10 +376,10 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
       sum += Load(io.out + head + r * stride + w * kLanes) * Load(block.d_out + r * width + w * kLanes);
     }
     block.delta[r] = SumOfLanes(sum);
-    block.lse[r] = io.lse[n * call.queries + start + r];
+    block.lse[r] = io.lse[n * call.queries + start + r] * kLog2E;
   }
   for (int64_t j = ranges.first; j < ranges.last; ++j) {
-    const int64_t at = j * kTile * width;
+    const int64_t at = j % packed.places * kTile * width;
     for (int g = 0; g < kGroups; ++g) {
       const Span span(ranges, g, j);
       const int r0 = g * kRows, k0 = span.begin * kLanes, depth = static_cast<int>(width);
@@ -368,10 +396,13 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
       Multiply<true>(block.ds + r0 * kTile + k0, kTile, 1, packed.k + at + k0 * width, width,
                      span.size() * kLanes, block.dq + r0 * width, width, features);
     }
-    AddKeyGradients(call, io, block, ranges, j);
+    AddKeyGradients(call, packed, io, block, ranges, j);
   }
   for (int r = 0; r < ranges.rows; ++r) {
-    std::memcpy(io.dq + head + r * stride, block.dq + r * width, sizeof(float) * width);
+    float* to = io.dq + head + r * stride;
+    for (int w = 0; w < features; ++w) {
+      Store(to + w * kLanes, Load(block.dq + r * width + w * kLanes) * call.scale);
+    }
   }
 }
 

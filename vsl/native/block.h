@@ -30,12 +30,14 @@ struct Attention {
   float scale;
 };
 
-// The keys and values of one key head, in blocks of kTile with 0 at the slots past S.
+// Keys and values of one key head, in blocks of kTile with 0 behind key S; block j lies at place
+// j % places.
 struct Packed {
-  float* k;   // [J][kTile][H]; nullptr when not wanted
-  float* kt;  // [J][H][kTile]
-  float* v;   // [J][kTile][H]; nullptr when not wanted
-  float* vt;  // [J][H][kTile]; nullptr when not wanted
+  int64_t places;
+  float* k;   // [places][kTile][H]; nullptr when not wanted
+  float* kt;  // [places][H][kTile]
+  float* v;   // [places][kTile][H]; nullptr when not wanted
+  float* vt;  // [places][H][kTile]; nullptr when not wanted
 };
 
 // What the backward pass of a block reads and adds to.
@@ -44,8 +46,8 @@ struct Backward {
   const float* d_out;  // [T, N, H]
   const float* lse;    // [N, T]
   float* dq;           // [T, N, H], written
-  float* dk;           // [J][kTile][H] of this key head, added to
-  float* dv;           // [J][kTile][H], added to
+  float* dk;           // [places][kTile][H] of this key head, added to
+  float* dv;           // [places][kTile][H], added to
   float* d_profile;    // [profile_width] of this head, added to; or nullptr
 };
 

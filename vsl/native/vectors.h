@@ -100,23 +100,34 @@ WAFER_INLINE float LargestLane(Floats v) {
   }
 }
 
-// exp(x) for x <= 88 to 2 units in the last place; exactly 0 below -87.
+// 2^(n + r) to 2 units in the last place, for `shifted` = n + kMagic, -126 < n < 128, |r| <= 1/2.
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+WAFER_INLINE Floats Power(Floats shifted, Floats r) {
+  Floats y = Splat(1.5345811e-4f);
+  y = y * r + 1.3399931e-3f;
+  y = y * r + 9.618489e-3f;
+  y = y * r + 5.5503286e-2f;
+  y = y * r + 2.4022646e-1f;
+  y = y * r + 6.931472e-1f;
+  y = y * r + 1.0f;
+  return reinterpret_cast<Floats>(reinterpret_cast<Ints>(y) + (reinterpret_cast<Ints>(shifted) << 23));
+}
+
+// 2^x for x < 128; exactly 0 below -126.
+WAFER_INLINE Floats Exp2(Floats x) {
+  const Floats shifted = x + kMagic;
+  const Floats y = Power(shifted, x - (shifted - kMagic));
+  return x < -126.0f ? Floats{} : y;
+}
+
+// exp(x) for x <= 88; exactly 0 below -87.
 WAFER_INLINE Floats Exp(Floats x) {
-  const Floats magic = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Floats shifted = x * 1.44269504f + magic;
-  const Floats n = shifted - magic;
+  const Floats shifted = x * 1.44269504f + kMagic;
+  const Floats n = shifted - kMagic;
   Floats r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  Floats y = Splat(1.9875691500e-4f);
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  const Ints exponent = (reinterpret_cast<Ints>(shifted) + 127) << 23;
-  const Floats power = reinterpret_cast<Floats>(exponent);
-  return x < -87.0f ? Floats{} : y * power;
+  const Floats y = Power(shifted, r * 1.44269504f);
+  return x < -87.0f ? Floats{} : y;
 }
 
 // Vectors of bfloat16.
