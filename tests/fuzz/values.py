@@ -29,8 +29,8 @@ def other_values(array, rng):
     flat = out.reshape(-1)
     for _ in range(rng.randrange(1, 5) if flat.size else 0):
         at = rng.randrange(flat.size)
-        value = rng.choice([rng.choice(_EDGES), rng.randrange(-3, 40), int(flat[at]) + 1])
-        flat[at] = np.int64(value).astype(flat.dtype)
+        value = rng.choice([rng.choice(_EDGES), rng.randrange(-3, 40), flat[at : at + 1] + 1])
+        flat[at : at + 1] = np.asarray(value).astype(flat.dtype)
     return out
 
 
@@ -53,6 +53,7 @@ def other_shape(array, rng):
     return rng.choice(kinds)()
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a cast to another type is damage too
 def damaged_array(array, rng, shapes=0.2):
     """Other values or, less often, another shape."""
     return other_shape(array, rng) if rng.random() < shapes else other_values(array, rng)
