@@ -346,6 +346,36 @@ PROGRAMS = {
         """,
         "no color is bound to input queue 0",
     ),
+    "significands and other exponents, without a full significand and beyond the range too": (
+        """
+        .data s u32 0x40C00000 0xBEC00000 0 0x00000007 0x7F7FFFFF 0x7F800000
+        .data h u16 0x4600 0xB600 0x8000 0x0003 0x7BFF 0xFC00
+        .data by i16 -2 3 7 -1 4 100
+        .data by_more i16 -148 -127 -30000 5 30000 -1
+        .space out 120
+        memory r0 out 6
+        memory r1 s 6
+        operate FNORMS dest=MEMORY src0=MEMORY at=r0
+        const r9 24
+        """
+        + "".join(
+            f"""
+        add.u64 r0 r0 r9
+        memory r1 {source} 6
+        memory r2 {by} 6
+        operate {op} dest=MEMORY src0=MEMORY {more} at=r0
+        """
+            for op, source, by, more in (
+                ("FSCALES", "s", "by", "src1=MEMORY"),
+                ("FSCALES", "s", "by_more", "src1=MEMORY"),
+                ("FNORMH", "h", "by", ""),
+                ("FSCALEH", "h", "by", "src1=MEMORY"),
+            )
+        )
+        + "return",
+        "return",
+        "",
+    ),
     "a DSR as the scalar": (
         """
         memory r0 words 2
@@ -373,7 +403,7 @@ PROGRAMS = {
 def test_small_programs_agree(name, arch):
     sender, receiver, fault = PROGRAMS[name]
     programs = [
-        assemble(f"{SENDS}\nlocal 8:\n{sender}", memory=128),
+        assemble(f"{SENDS}\nlocal 8:\n{sender}", memory=256),
         assemble(f"{TAKES}\nlocal 8:\n{receiver}", memory=128),
     ]
     machine = agree(build(programs, [[0, 1]], arch, TWO), every=1)

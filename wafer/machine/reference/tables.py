@@ -15,8 +15,6 @@ from wafer.machine.timing import instruction_cycles
 __all__ = ["Tables", "rounded_up", "tables_of"]
 
 Array = Any  # of NumPy, or traced by JAX
-_OPERATIONS = {DsdOp.DFILT: "filters", DsdOp.FNORMS: "normalizes", DsdOp.FNORMH: "normalizes"}
-_OPERATIONS |= {DsdOp.FSCALES: "scales", DsdOp.FSCALEH: "scales"}
 # Of functions only those that round alike everywhere.
 _INTRINSICS = [*range(Intrinsic.EXP, Intrinsic.FLOOR), Intrinsic.PRINT]
 
@@ -73,9 +71,8 @@ def _refuse(image: Image) -> None:
                     f"{place}: calls {Intrinsic(kind).name.lower()}, which the JAX reference does"
                     " not; use Machine"
                 )
-        for row in program.tables["operations"]:
-            if what := _OPERATIONS.get(DsdOp(int(row[0])), ""):
-                raise CompileError(f"{program.name} {what}, which the JAX reference does not")
+        if DsdOp.DFILT in program.tables["operations"][:, 0]:
+            raise CompileError(f"{program.name} filters, which the JAX reference does not")
     if image.streams or image.ports:
         raise CompileError("the program has streams to the host; the JAX reference runs none")
 
