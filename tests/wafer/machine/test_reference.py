@@ -209,6 +209,7 @@ TAKES = """
 .active 8
 .fabric queue=2 color=0
 .fabric queue=3 color=1
+.fabric queue=4
 .queue in 2 color=0
 .space into 128
 """
@@ -292,6 +293,89 @@ PROGRAMS = {
         "return\ncontrol 1:\nreturn",
         "asks for control task 5",
     ),
+    "values as wavelets, to a PE that takes them late": (
+        """
+        const r0 0
+        const r1 1
+        const r2 20
+        fabric r3 0 1
+        again:
+        send.i16 r3 r0
+        add.i16 r0 r0 r1
+        lt.i16 r4 r0 r2
+        jump_if again r4
+        fabric r5 2 1
+        const r6 0x1000000      # a control wavelet that the CE does not see
+        send.u32 r5 r6
+        const r6 0
+        send.u32 r5 r6
+        const r7 f32:-1.5
+        send.f32 r3 r7
+        fabric r8 9 1
+        send.u32 r8 r0
+        return
+        """,
+        """
+        wait.1 0 0 90
+        const r0 0
+        const r1 1
+        const r2 20
+        const r3 into
+        fabric r4 0 1
+        again:
+        receive.i16 r5 r4
+        store.i16 r3 r5 0
+        add.u16 r3 r3 r1
+        add.u16 r3 r3 r1
+        add.i16 r0 r0 r1
+        lt.i16 r6 r0 r2
+        jump_if again r6
+        receive.f32 r7 r4
+        store.f32 r3 r7 0
+        receive.u32 r7 r4
+        return
+        """,
+        "local task 8: an output descriptor is read",
+    ),
+    "a value from a queue without a color": (
+        "return",
+        """
+        fabric r0 2 1
+        receive.u16 r1 r0
+        return
+        """,
+        "no color is bound to input queue 0",
+    ),
+    "significands and other exponents, without a full significand and beyond the range too": (
+        """
+        .data s u32 0x40C00000 0xBEC00000 0 0x00000007 0x7F7FFFFF 0x7F800000
+        .data h u16 0x4600 0xB600 0x8000 0x0003 0x7BFF 0xFC00
+        .data by i16 -2 3 7 -1 4 100
+        .data by_more i16 -148 -127 -30000 5 30000 -1
+        .space out 120
+        memory r0 out 6
+        memory r1 s 6
+        operate FNORMS dest=MEMORY src0=MEMORY at=r0
+        const r9 24
+        """
+        + "".join(
+            f"""
+        add.u64 r0 r0 r9
+        memory r1 {source} 6
+        memory r2 {by} 6
+        operate {op} dest=MEMORY src0=MEMORY {more} at=r0
+        """
+            for op, source, by, more in (
+                ("FSCALES", "s", "by", "src1=MEMORY"),
+                ("FSCALES", "s", "by_more", "src1=MEMORY"),
+                ("FNORMH", "h", "by", ""),
+                ("FSCALEH", "h", "by", "src1=MEMORY"),
+            )
+        )
+        + "return",
+        "return",
+        "",
+    ),
     "a DSR as the scalar": (
         """
         memory r0 words 2
@@ -319,10 +403,10 @@ PROGRAMS = {
 def test_small_programs_agree(name, arch):
     sender, receiver, fault = PROGRAMS[name]
     programs = [
-        assemble(f"{SENDS}\nlocal 8:\n{sender}", memory=128),
+        assemble(f"{SENDS}\nlocal 8:\n{sender}", memory=256),
         assemble(f"{TAKES}\nlocal 8:\n{receiver}", memory=128),
     ]
-    machine = agree(build(programs, [[0, 1]], arch, TWO), every=5)
+    machine = agree(build(programs, [[0, 1]], arch, TWO), every=1)
     assert fault in machine.fault
     assert bool(fault) == bool(machine.fault)
 
@@ -352,8 +436,8 @@ def test_rules_agree(rule):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("intrinsic.print r1 r2", "print"),
-        ("receive r1 r2", "reads a wavelet as a value"),
+        ("intrinsic.print r1 r2", "calls print"),
+        ("intrinsic.exp r1 r2", "calls exp"),
     ],
 )
 def test_what_it_does_not_run_is_refused(text, message):

@@ -1,6 +1,6 @@
 """Steps of operations: which thread's turn it is, and what its elements read and write."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["being_read", "step_operations"]
+__all__ = ["being_read", "sent", "step_operations"]
 
 Array = jax.Array
 
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
     end: Array  # elements then
 
 
-def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
+def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     """Choose the operation that is first in rank; take the words that it reads.
 
     Args:
@@ -85,7 +85,7 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
         alone: [] whether the task's own operation does all its elements now.
 
     Returns:
-        the PE; its step, whether there is one, and [S] whether a word was taken.
+        the PE; its step, and whether there is one.
     """
     o, every = pe.operations, jnp.arange(len(pe.lanes.color))
     ranks = jnp.where(_ready(pe) & ~(pe.busy | alone), o.rank, -1)
@@ -128,7 +128,7 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array, Array]]:
     offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
     pe = choose(heard, applied(pe, *one.heard), pe)
     step = _Step(one, thread, alone, goes, heard, short, words, offset, end)
-    return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped, taken)
+    return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped)
 
 
 def _address(pe: State, step: _Step, operand: int, k: Array) -> Array:
@@ -177,14 +177,24 @@ def _element(pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progres
     return pe._replace(memory=memory), so_far._replace(going=going, fails=fails)
 
 
-def _sent(pe: State, one: Operations, progress: _Progress) -> State:
-    """Put a wavelet into an output queue."""
-    row, out = row_of(pe, "fabrics", one.row[0]), pe.outputs
-    last = (row.advances != 0) & (progress.k == one.length)
-    flag = 1 | CONTROL * (row.control != 0) | 4 * last
+def _element_sent(pe: State, one: Operations, progress: _Progress) -> State:
+    row = row_of(pe, "fabrics", one.row[0])
     index = one.index + jnp.where(row.indexed >= 0, row.indexed + progress.k - 1, 0)
     half = pe.tables.bytes[one.op, 0] == 2
     word = progress.result | jnp.where(half, (index & 0xFFFF) << 16, 0)
+    return sent(pe, row, word, (row.advances != 0) & (progress.k == one.length))
+
+
+def sent(pe: State, row: Any, word: Array, advances: Array) -> State:
+    """Put a wavelet into an output queue.
+
+    Args:
+        pe: that sends it.
+        row: of ``fabrics``, by column.
+        word: [] of the wavelet.
+        advances: [] whether it advances switches.
+    """
+    flag, out = 1 | CONTROL * (row.control != 0) | 4 * advances, pe.outputs
     slot = jnp.where(row.color >= 0, pe.tables.slot[row.color], -1)
     place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
     return pe._replace(
@@ -206,7 +216,7 @@ def _end(pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
     )
     good = step.goes & ~progress.fails
     pe = pe._replace(operations=choose(step.goes, went, o))
-    pe = choose(good & (one.kind[0] == Operand.FABRIC), _sent(pe, one, progress), pe)
+    pe = choose(good & (one.kind[0] == Operand.FABRIC), _element_sent(pe, one, progress), pe)
     ended = good & (progress.k == one.length)
     over = ended | (step.heard & one.control_ends) | step.short
     pe = choose(over, finish(pe, step.thread, ended), pe)
@@ -214,7 +224,7 @@ def _end(pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
     return pe._replace(wake=jnp.where(goes_on, pe.cycle + 1, pe.wake)), None
 
 
-def step_operations(state: State, alone: Array) -> tuple[State, tuple[Array, Array]]:
+def step_operations(state: State, alone: Array) -> tuple[State, Array]:
     """One step of one operation on each PE; all of one that began alone.
 
     Args:
@@ -222,9 +232,9 @@ def step_operations(state: State, alone: Array) -> tuple[State, tuple[Array, Arr
         alone: [C] PEs with an operation of which all elements are due now.
 
     Returns:
-        the state; [C] whether an operation stepped, and [C, S] words that were taken.
+        the state; [C] whether an operation stepped.
     """
-    state, (step, stepped, taken) = per_pe(_begin)(state, alone)
+    state, (step, stepped) = per_pe(_begin)(state, alone)
     k, no = step.one.position, jnp.zeros_like(alone)
     first = _Progress(step.goes & (k < step.end), k, step.one.carry, jnp.zeros_like(k), no)
     state, progress = lax.while_loop(
@@ -232,4 +242,4 @@ def step_operations(state: State, alone: Array) -> tuple[State, tuple[Array, Arr
         lambda so_far: per_pe(_element)(so_far[0], step, so_far[1]),
         (state, first),
     )
-    return per_pe(_end)(state, step, progress)[0], (stepped, taken)
+    return per_pe(_end)(state, step, progress)[0], stepped

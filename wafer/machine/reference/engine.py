@@ -11,6 +11,7 @@ from wafer.errors import CompileError
 from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
 from wafer.machine.image import COLUMNS, PAD, Image
+from wafer.machine.reference.dispatch import begin, dispatch
 from wafer.machine.reference.effects import choose, per_pe
 from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
@@ -26,7 +27,7 @@ from wafer.machine.reference.state import (
     TaskKind,
 )
 from wafer.machine.reference.tables import Tables, rounded_up, tables_of
-from wafer.machine.reference.tasks import begin, dispatch, run_tasks
+from wafer.machine.reference.tasks import run_tasks
 from wafer.machine.setup import filters_of
 
 __all__ = ["launch", "load", "run", "start", "store"]
@@ -159,15 +160,16 @@ def _started(tables: Tables, state: State, first: Array) -> State:
 def step(state: State) -> State:
     """One cycle of all PEs, in the phases of ``step`` in native/machine.h."""
     # 1. Depart: the words that leave routers, as the last cycle left them.
+    sizes = state.lanes.size
     state, leaves = depart(state)
     # 2. Run tasks: the instructions that fall into this cycle.
     state, (ran, alone) = run_tasks(state)
     # 3. Step operations: one step of one operation on each PE.
-    state, (stepped, popped) = step_operations(state, alone)
+    state, stepped = step_operations(state, alone)
     # 4. Drain: a word of an output queue goes to the ramp.
     state, (drained, entering) = per_pe(drain)(state)
     # 5. Move: words arrive in routers, go up and down ramps, and enter input queues.
-    state, routed = move(state, leaves, entering, popped)
+    state, routed = move(state, leaves, entering, sizes)
     # 6. Dispatch: idle PEs start a task.
     state, begun = per_pe(dispatch)(state)
     return state._replace(moved=(ran | stepped | drained | begun | routed).any())

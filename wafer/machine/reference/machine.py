@@ -116,10 +116,15 @@ class ReferenceMachine(WaferMachine):
             if tile < 0:
                 continue
             program, (y, x) = self.image.programs[tile], divmod(cell, self._width)
-            for thread in np.flatnonzero(state.operations.on[cell]):
-                file, line = program.lines[state.operations.pc[cell, thread]]
-                place = f"{program.files[file]}:{line}"
-                out.append(f"PE ({x}, {y}): the operation of thread {thread} waits ({place})")
+            threads = np.flatnonzero(state.operations.on[cell])
+            waits = [
+                (f"the operation of thread {k}", state.operations.pc[cell, k]) for k in threads
+            ]
+            if state.main[cell] in (Main.RECEIVING, Main.SENDING):
+                waits.append(("the task", state.pc[cell]))
+            for who, pc in waits:
+                file, line = program.lines[pc]
+                out.append(f"PE ({x}, {y}): {who} waits ({program.files[file]}:{line})")
             if state.launched[cell, 1]:
                 out.append(f"PE ({x}, {y}): host waits for unblock_cmd_stream()")
         return out

@@ -151,11 +151,9 @@ def front(lanes: Lanes) -> Array:
     return jnp.take_along_axis(lanes.queue, lanes.head[..., None], -1)[..., 0]
 
 
-def pop(lanes: Lanes, which: Array) -> Lanes:
-    """Take heads of the CE's queues away: ``which`` [S] or [C, S]."""
-    return lanes._replace(
-        head=jnp.where(which, (lanes.head + 1) % 8, lanes.head), size=lanes.size - which
-    )
+def pop(lanes: Lanes, count: Array) -> Lanes:
+    """Take the first wavelets of the CE's queues away: ``count`` [S] or [C, S] of each."""
+    return lanes._replace(head=(lanes.head + count) % 8, size=lanes.size - count)
 
 
 def _enters(lanes: Lanes) -> Array:
@@ -202,20 +200,21 @@ def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, 
     return got, count
 
 
-def move(state: State, leaves: Departures, entering: Array, popped: Array) -> tuple[State, Array]:
+def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tuple[State, Array]:
     """The second half of a cycle for routers and ramps.
 
     Args:
         state: in which the CE has taken its words.
         leaves: of ``depart``.
         entering: [C, 2] slot and wavelet of what goes onto the ramp.
-        popped: [C, S] words that the CE took in this cycle; their places are free from the next on.
+        sizes: [C, S] of the CE's queues when the cycle began: a place that the CE has taken a word
+            from is free from the next cycle on.
 
     Returns:
         the state, and [C] whether anything moved.
     """
     lanes, tables, go = state.lanes, state.tables, leaves.go
-    room, to_router = lanes.size + popped < lanes.depth, _enters(lanes)
+    room, to_router = sizes < lanes.depth, _enters(lanes)
     head, second = lanes.router[..., 0], lanes.router[..., 1]
     entered, rising = lanes.up[..., 0], lanes.up[..., 1]
     own = to_router & (rising != 0)

@@ -174,6 +174,26 @@ def _pair(operation: Callable[[Array, Array], Array], a: Array, b: Array) -> tup
     )
 
 
+def _rescaled(x: Array, new_exponent: Callable[[Array], Array]) -> Array:
+    """Bits of a single with another exponent, rounded to nearest even; 0, infinity and NaN stay.
+
+    By integers: XLA takes singles without a full significand for 0.
+
+    Args:
+        x: [] its bits.
+        new_exponent: the biased exponent from that of ``x``, as if it had a full significand.
+    """
+    exponent, fraction = x >> 23 & 0xFF, x & 0x7FFFFF
+    shift = jnp.where(exponent == 0, lax.clz(fraction) - 40, 0)
+    significand = fraction << shift | (exponent != 0).astype(jnp.int64) << 23
+    new = new_exponent(jnp.maximum(exponent, 1) - shift)
+    lost = jnp.clip(1 - new, 0, 25)
+    half = jnp.where(lost > 0, (1 << lost >> 1) - 1 + (significand >> lost & 1), 0)
+    size = ((jnp.maximum(new, 1) - 1) << 23) + (significand + half >> lost)
+    stays = (exponent == 0xFF) | (x & 0x7FFFFFFF == 0)
+    return jnp.where(stays, x, x & 0x80000000 | jnp.minimum(size, 0x7F800000))
+
+
 def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
     """Bits of the result from those of the sources, and the next element's carry.
 
@@ -196,6 +216,9 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     number = wrapped(i16, a).astype(jnp.float32)
     lowest = low & -low
     word = lambda value: value & 0xFFFFFFFF
+    as_single, by = _single_bits(_half(a)), wrapped(i16, b)
+    halved = lambda bits: _half_bits(_single(bits))
+    normal, scaled = lambda _: 127, lambda exponent: exponent + by
     results = {
         DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
         DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
@@ -214,6 +237,8 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
         DsdOp.CLZ: lax.clz(low) - 48,
         DsdOp.CTZ: jnp.where(low == 0, 16, 63 - lax.clz(lowest)),
         DsdOp.POPCNT: lax.population_count(low),
+        DsdOp.FNORMS: _rescaled(a, normal), DsdOp.FNORMH: halved(_rescaled(as_single, normal)),
+        DsdOp.FSCALES: _rescaled(a, scaled), DsdOp.FSCALEH: halved(_rescaled(as_single, scaled)),
         DsdOp.ADD32: word(a + b), DsdOp.SUB32: word(a - b), DsdOp.MUL32: word(a * b),
         DsdOp.MAC32: word(a + b * s), DsdOp.MAX32: jnp.maximum(a, b),
     }  # fmt: skip

@@ -26,7 +26,7 @@ NEVER = 2**62
 class Main:
     """What the task's thread does."""
 
-    IDLE, RUNNING, OPERATING, WAITING = range(4)
+    IDLE, RUNNING, OPERATING, RECEIVING, SENDING, WAITING = range(6)
 
 
 class TaskKind:

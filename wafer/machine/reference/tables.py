@@ -15,9 +15,6 @@ from wafer.machine.timing import instruction_cycles
 __all__ = ["Tables", "rounded_up", "tables_of"]
 
 Array = Any  # of NumPy, or traced by JAX
-_VALUES = {Op.RECEIVE: "reads a wavelet as a value", Op.SEND: "sends a value as a wavelet"}
-_OPERATIONS = {DsdOp.DFILT: "filters", DsdOp.FNORMS: "normalizes", DsdOp.FNORMH: "normalizes"}
-_OPERATIONS |= {DsdOp.FSCALES: "scales", DsdOp.FSCALEH: "scales"}
 # Of functions only those that round alike everywhere.
 _INTRINSICS = [*range(Intrinsic.EXP, Intrinsic.FLOOR), Intrinsic.PRINT]
 
@@ -68,17 +65,14 @@ class Tables(NamedTuple):
 def _refuse(image: Image) -> None:
     for program in image.programs:
         for (op, kind, *_), (file, line) in zip(program.code, program.lines, strict=True):
-            what = _VALUES.get(op, "")
             if op == Op.INTRINSIC and kind in _INTRINSICS:
-                what = f"calls {Intrinsic(kind).name.lower()}"
-            if what:
                 place = f"{program.files[file]}:{line}" if program.files else program.name
                 raise CompileError(
-                    f"{place}: {what}, which the JAX reference does not; use Machine"
+                    f"{place}: calls {Intrinsic(kind).name.lower()}, which the JAX reference does"
+                    " not; use Machine"
                 )
-        for row in program.tables["operations"]:
-            if what := _OPERATIONS.get(DsdOp(int(row[0])), ""):
-                raise CompileError(f"{program.name} {what}, which the JAX reference does not")
+        if DsdOp.DFILT in program.tables["operations"][:, 0]:
+            raise CompileError(f"{program.name} filters, which the JAX reference does not")
     if image.streams or image.ports:
         raise CompileError("the program has streams to the host; the JAX reference runs none")
 
@@ -107,8 +101,8 @@ def tables_of(image: Image) -> Tables:
     """The constants of an image.
 
     Raises:
-        CompileError: code that cannot be run, or what the reference leaves out: wavelets as
-            values, streams, printing, functions that are not exact.
+        CompileError: code that cannot be run, or what the reference leaves out: streams, printing,
+            functions that are not exact.
     """
     _refuse(image)
     programs, arch = list(image.programs), ARCHITECTURES[image.arch]
