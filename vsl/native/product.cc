@@ -17,9 +17,9 @@ using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using ResultF32 = ffi::ResultBuffer<ffi::F32>;
 
-constexpr int64_t kPanels = 8;  // of a task at most
+constexpr int64_t kPanels = 16;  // of a task at most: its part of c stays in cache
 constexpr int64_t kLines = 64;  // of b, packed by a task
-constexpr int64_t kTasks = 32;  // wanted at least, so that two threads end together
+constexpr int64_t kTasks = 16;  // wanted for each thread, so that they end together
 
 const ProductKernels& Kernels() {
   static const ProductKernels& kernels =
@@ -34,16 +34,17 @@ struct Matrix {
   int64_t row, column;
 };
 
-// c [rows, columns] = a [rows, depth] b [depth, columns] + bias, in two phases. `column_sums`: also
-// the sums of b's columns, whose lines lie along memory then.
+// c [rows, columns] = a [rows, depth] b [depth, columns] + bias, in two phases, the second in about
+// as many tasks as wanted. `column_sums`: also the sums of b's columns, whose lines lie along memory
+// then.
 class Multiplication {
  public:
   Multiplication(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float* c,
-                 const float* bias, bool column_sums)
+                 int64_t wanted, const float* bias, bool column_sums)
       : b_(b),
         packed_(sizeof(float) * depth * columns),
         product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), bias, c},
-        group_(std::clamp<int64_t>(Blocks() * panels() / kTasks, 1, kPanels)),
+        group_(std::clamp<int64_t>(Blocks() * panels() / wanted, 1, kPanels)),
         sums_(column_sums ? sizeof(float) * packs() * columns : 0),
         has_sums_(column_sums) {}
   bool ok() const { return packed_.ok() && sums_.ok(); }
@@ -142,7 +143,8 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 bias, Resu
   const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);
   Clear(y->typed_data(), tokens, capacity, weight.out);
   const Multiplication forward({x.typed_data(), weight.in, 1}, weight.forward, tokens, weight.in,
-                               weight.out, y->typed_data(), BiasOf(bias), false);
+                               weight.out, y->typed_data(), kTasks * pool.num_threads(),
+                               BiasOf(bias), false);
   if (!forward.ok()) return NoMemory();
   ParallelPhases(pool, {{forward.packs(), [&](int64_t j) { forward.Pack(j); }},
                         {forward.tasks(), [&](int64_t task) { forward.Run(task); }}});
@@ -161,11 +163,13 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, Resul
   Clear(dx->typed_data(), tokens, capacity, in);
   if (tokens == 0) Clear(dw->typed_data(), 0, in, out);
   const Multiplication back({dy.typed_data(), out, 1}, weight.backward, tokens, out, in,
-                            dx->typed_data(), nullptr, false);
+                            dx->typed_data(), kTasks * pool.num_threads(), nullptr, false);
   const Matrix tall = transposed ? Matrix{dy.typed_data(), 1, out} : Matrix{x.typed_data(), 1, in};
   const Matrix wide = transposed ? Matrix{x.typed_data(), in, 1} : Matrix{dy.typed_data(), out, 1};
+  // Its tasks, which begin first, are larger: each copies its rows of the turned matrix.
   const Multiplication sum(tall, wide, transposed ? out : in, tokens, transposed ? in : out,
-                           dw->typed_data(), nullptr, d_bias->element_count() > 0);
+                           dw->typed_data(), 4 * pool.num_threads(), nullptr,
+                           d_bias->element_count() > 0);
   if (!back.ok() || !sum.ok()) return NoMemory();
   const auto pack = [&](int64_t j) {
     j < back.packs() ? back.Pack(j) : sum.Pack(j - back.packs());
@@ -174,7 +178,7 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, Resul
   const auto run = [&](int64_t task) {
     if (task < biases) return sum.ColumnSums(d_bias->typed_data());
     task -= biases;
-    task < back.tasks() ? back.Run(task) : sum.Run(task - back.tasks());
+    task < sum.tasks() ? sum.Run(task) : back.Run(task - sum.tasks());
   };
   ParallelPhases(pool, {{back.packs() + sum.packs(), pack},
                         {biases + back.tasks() + sum.tasks(), run}});
