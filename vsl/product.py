@@ -9,6 +9,7 @@ operands at a stride.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
@@ -24,14 +25,15 @@ __all__ = ["StreamWeight", "Weight", "stream_kernels", "stream_product", "stream
 
 _PANEL = 64  # features that the native product takes at a time
 _PACKED = 2**26  # floats that a product may pack to save time alone
+_NO_BIAS = np.zeros((0,), np.float32)
 _FASTER = {"avx512", "avx2"}  # targets whose products are faster than XLA's where all rows are real
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(transposed: bool, x: Array, kernel: Array, count: Array) -> Array:
+def _product(transposed: bool, x: Array, kernel: Array, count: Array, bias: Array) -> Array:
     result = _like(x, kernel.shape[0 if transposed else 1])
     y: Any = LIBRARY.call(
-        "wafer_product_forward", result, x, kernel, count, transposed=np.bool_(transposed)
+        "wafer_product_forward", result, x, kernel, count, bias, transposed=np.bool_(transposed)
     )
     return y
 
@@ -41,20 +43,20 @@ def _like(x: Array, features: int) -> jax.ShapeDtypeStruct:
 
 
 def _product_fwd(
-    transposed: bool, x: Array, kernel: Array, count: Array
+    transposed: bool, x: Array, kernel: Array, count: Array, bias: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    return _product(transposed, x, kernel, count), (x, kernel, count)
+    return _product(transposed, x, kernel, count, bias), (x, kernel, count, bias)
 
 
 def _product_bwd(
     transposed: bool, residuals: tuple[Array, ...], dy: Array
-) -> tuple[Array, Array, np.ndarray]:
-    x, kernel, count = residuals
-    results = (_like(x, x.shape[1]), jax.ShapeDtypeStruct(kernel.shape, jnp.float32))
-    dx, dw = LIBRARY.call(
+) -> tuple[Array, Array, np.ndarray, Array]:
+    x, kernel, count, bias = residuals
+    results = tuple(jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in (x, kernel, bias))
+    dx, dw, d_bias = LIBRARY.call(
         "wafer_product_backward", results, x, kernel, count, dy, transposed=np.bool_(transposed)
     )
-    return dx, dw, np.zeros((1,), jax.dtypes.float0)
+    return dx, dw, np.zeros((1,), jax.dtypes.float0), d_bias
 
 
 _product.defvjp(_product_fwd, _product_bwd)
@@ -65,6 +67,7 @@ def stream_product(
     kernel: Float[AnyArray, "rows columns"],
     count: Int[Array, ""],
     *,
+    bias: Float[AnyArray, " F"] | None = None,
     transposed: bool = False,
 ) -> Float[Array, "T F"]:
     """Multiply the first ``count`` rows of a stream by a weight.
@@ -73,7 +76,8 @@ def stream_product(
         x: [T, D] float32; what lies at rows from ``count`` on is not read.
         kernel: [D, F] float32, D and F multiples of 64.
         count: [] int32 number of rows, known when the program runs.
-        transposed: ``kernel`` is [F, D], as an embedding table is.
+        bias: [F] added to each of those rows, or None.
+        transposed: ``kernel`` is [F, D], as an embedding table is; there is no bias then.
 
     Returns:
         [T, F] float32, 0 at rows from ``count`` on. Reverse-mode differentiable: the gradient of
@@ -83,15 +87,22 @@ def stream_product(
         RuntimeError: the native library is not built, or programs run on a GPU.
         ValueError: sizes that do not fit, or are no multiples of 64.
     """
-    inner = kernel.shape[1 if transposed else 0]
+    inner, features = kernel.shape[::-1] if transposed else kernel.shape
     if x.shape[1] != inner or any(size % _PANEL for size in kernel.shape):
         raise ValueError(
             f"stream_product: x {x.shape} and kernel {kernel.shape}"
             f"{' (transposed)' if transposed else ''}: expected x [T, {inner}] and sizes that are "
             f"multiples of {_PANEL}; use x @ kernel for others"
         )
+    if bias is not None and (transposed or bias.shape != (features,)):
+        raise ValueError(
+            f"stream_product: bias {bias.shape} for {features} features"
+            f"{' (transposed)' if transposed else ''}; expected ({features},), and none for a "
+            "transposed kernel"
+        )
     count = jnp.reshape(count, (1,)).astype(jnp.int32)
-    return _product(transposed, x, jnp.asarray(kernel), count)
+    added = jnp.asarray(_NO_BIAS if bias is None else bias, jnp.float32)
+    return _product(transposed, x, jnp.asarray(kernel), count, added)
 
 
 @runtime_checkable
@@ -119,6 +130,25 @@ class StreamWeight:
             return stream_product(x, self.weight, self.tokens, transposed=self.transposed)
         weight = self.weight.T if self.transposed else self.weight
         return x @ weight.astype(x.dtype)
+
+    def project_all(
+        self, x: Array, weights: Sequence["StreamWeight"], biases: Sequence[Array | None]
+    ) -> list[Array]:
+        """Compute x W + bias for several weights, this one among them.
+
+        Args:
+            x: [T, D].
+            weights: of D inputs each.
+            biases: [F] of each weight, or None.
+        """
+        ys = []
+        for each, bias in zip(weights, biases, strict=True):
+            if x.dtype == jnp.float32 and not each.transposed:
+                ys.append(stream_product(x, each.weight, each.tokens, bias=bias))
+            else:
+                y = each.project(x)
+                ys.append(y if bias is None else y + bias.astype(y.dtype))
+        return ys
 
 
 def _count(layout: Layout) -> Int[Array, ""] | None:

@@ -36,22 +36,29 @@ def test_by_hand() -> None:
     share=st.floats(0, 1),
     width=st.sampled_from([64, 128, 320]),
     features=st.sampled_from([64, 576]),
-    transposed=st.booleans(),
+    form=st.sampled_from(["plain", "biased", "transposed"]),
 )
 def test_equals_the_product_of_the_tokens(
-    rows: int, share: float, width: int, features: int, transposed: bool
+    rows: int, share: float, width: int, features: int, form: str
 ) -> None:
+    transposed, biased = form == "transposed", form == "biased"
     count = round(share * rows)
     rng = np.random.default_rng(rows)  # small whole numbers: every sum is exact
     draw = lambda *shape: rng.integers(-3, 4, shape).astype(np.float64)
     x, dy, weight = draw(rows, width), draw(rows, features), draw(width, features)
     dirty = [np.where(np.arange(rows)[:, None] < count, a, np.nan) for a in (x, dy)]
-    stored = weight.T if transposed else weight
-    run = lambda x, w: vsl.stream_product(x, w, jnp.int32(count), transposed=transposed)
-    y, pull = jax.vjp(run, *(jnp.asarray(a, jnp.float32) for a in (dirty[0], stored)))
-    dx, dw = pull(jnp.asarray(dirty[1], jnp.float32))
+    stored, bias = weight.T if transposed else weight, draw(features)
+
+    def run(x: Any, w: Any, b: Any) -> Any:
+        added = b if biased else None
+        return vsl.stream_product(x, w, jnp.int32(count), bias=added, transposed=transposed)
+
+    y, pull = jax.vjp(run, *(jnp.asarray(a, jnp.float32) for a in (dirty[0], stored, bias)))
+    dx, dw, db = pull(jnp.asarray(dirty[1], jnp.float32))
     x[count:], dy[count:] = 0, 0  # slack is never read and comes out as 0
-    np.testing.assert_array_equal(y, x @ weight)
+    added = np.where(np.arange(rows)[:, None] < count, bias * biased, 0)
+    np.testing.assert_array_equal(y, x @ weight + added)
+    np.testing.assert_array_equal(db, dy.sum(0) * biased)
     np.testing.assert_array_equal(dx, dy @ weight.T)
     np.testing.assert_array_equal(dw.T if transposed else dw, x.T @ dy)
 
@@ -85,6 +92,8 @@ def test_sizes_that_do_not_fit() -> None:
         vsl.stream_product(x, jnp.zeros((64, 65)), jnp.int32(1))
     with pytest.raises(ValueError, match=r"expected x \[T, 128\]"):
         vsl.stream_product(x, jnp.zeros((64, 128)), jnp.int32(1), transposed=True)
+    with pytest.raises(ValueError, match=r"bias \(64,\) for 128 features; expected \(128,\)"):
+        vsl.stream_product(x, jnp.zeros((64, 128)), jnp.int32(1), bias=jnp.zeros(64))
 
 
 def test_which_weights_are_wrapped() -> None:

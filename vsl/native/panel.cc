@@ -21,13 +21,17 @@ constexpr int kWide = kLanes == 16 ? 4 : 2;    // vectors of a row there
 constexpr int kStrip = kWide * kLanes;         // columns
 static_assert(kPanel % kStrip == 0 && kBlockRows % kRows == 0, "blocks are whole");
 
-// c[r][0..kStrip) (+)= sum_k a[r * row + k * step] * b[k * kPanel ..].
+// c[r][0..kStrip) = sum_k a[r * row + k * step] * b[k * kPanel ..], added to what is there or to the
+// bias, if there is one.
 template <int kCount, bool kAdd>
 WAFER_INLINE void Strip(const float* a, int64_t row, int64_t step, const float* b, int64_t depth,
-                        float* c, int64_t stride) {
+                        float* c, int64_t stride, const float* bias) {
   Floats sum[kCount][kWide];
   for (int r = 0; r < kCount; ++r) {
-    for (int w = 0; w < kWide; ++w) sum[r][w] = kAdd ? Load(c + r * stride + w * kLanes) : Floats{};
+    for (int w = 0; w < kWide; ++w) {
+      const float* start = kAdd ? c + r * stride : bias;
+      sum[r][w] = start == nullptr ? Floats{} : Load(start + w * kLanes);
+    }
   }
   for (int64_t k = 0; k < depth; ++k, a += step, b += kPanel) {
     Floats line[kWide];
@@ -45,12 +49,12 @@ WAFER_INLINE void Strip(const float* a, int64_t row, int64_t step, const float* 
 // The same for up to kRows rows and a whole panel.
 template <bool kAdd, int kCount = kRows>
 void Rows(int64_t rows, const float* a, int64_t row, int64_t step, const float* b, int64_t depth,
-          float* c, int64_t stride) {
+          float* c, int64_t stride, const float* bias) {
   if constexpr (kCount > 1) {
-    if (rows < kCount) return Rows<kAdd, kCount - 1>(rows, a, row, step, b, depth, c, stride);
+    if (rows < kCount) return Rows<kAdd, kCount - 1>(rows, a, row, step, b, depth, c, stride, bias);
   }
   for (int64_t s = 0; s < kPanel; s += kStrip) {
-    Strip<kCount, kAdd>(a, row, step, b + s, depth, c + s, stride);
+    Strip<kCount, kAdd>(a, row, step, b + s, depth, c + s, stride, bias ? bias + s : nullptr);
   }
 }
 
@@ -61,6 +65,17 @@ void Pack(const float* b, int64_t stride, int64_t depth, float* to) {
       for (int l = 0; l < kLanes; ++l) square[l] = Load(b + (n + l) * stride + k);
       Transpose(square);
       for (int l = 0; l < kLanes; ++l) Store(to + (k + l) * kPanel + n, square[l]);
+    }
+  }
+}
+
+void Lines(const Product& product, const float* b, int64_t stride, int64_t k, int64_t lines,
+           float* panels, float* sums) {
+  for (int64_t i = 0; i < lines; ++i, ++k, b += stride) {
+    for (int64_t n = 0; n < product.columns; n += kLanes) {
+      const Floats line = Load(b + n);
+      Store(panels + (n / kPanel * product.depth + k) * kPanel + n % kPanel, line);
+      if (sums != nullptr) Store(sums + n, i == 0 ? line : Load(sums + n) + line);
     }
   }
 }
@@ -82,7 +97,8 @@ void Block(const Product& product, int64_t i, int64_t from, int64_t to, float* s
       float* c = product.c + i * product.columns + j * kPanel;
       for (int64_t r = 0; r < rows; r += kRows) {
         const auto run = k == 0 ? Rows<false> : Rows<true>;
-        run(rows - r, a + r * row, row, step, b, depth, c + r * product.columns, product.columns);
+        run(rows - r, a + r * row, row, step, b, depth, c + r * product.columns, product.columns,
+            product.bias ? product.bias + j * kPanel : nullptr);
       }
     }
   }
@@ -90,4 +106,4 @@ void Block(const Product& product, int64_t i, int64_t from, int64_t to, float* s
 
 }  // namespace
 
-extern "C" const wafer::ProductKernels WAFER_JOIN(WAFER_TARGET, _product) = {Pack, Block};
+extern "C" const wafer::ProductKernels WAFER_JOIN(WAFER_TARGET, _product) = {Pack, Lines, Block};

@@ -17,9 +17,9 @@ using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using ResultF32 = ffi::ResultBuffer<ffi::F32>;
 
-constexpr int64_t kPanels = 8;  // of a task at most
+constexpr int64_t kPanels = 16;  // of a task at most: its part of c stays in cache
 constexpr int64_t kLines = 64;  // of b, packed by a task
-constexpr int64_t kTasks = 32;  // wanted at least, so that two threads end together
+constexpr int64_t kTasks = 16;  // wanted for each thread, so that they end together
 
 const ProductKernels& Kernels() {
   static const ProductKernels& kernels =
@@ -34,15 +34,20 @@ struct Matrix {
   int64_t row, column;
 };
 
-// c [rows, columns] = a [rows, depth] b [depth, columns], in two phases.
+// c [rows, columns] = a [rows, depth] b [depth, columns] + bias, in two phases, the second in about
+// as many tasks as wanted. `column_sums`: also the sums of b's columns, whose lines lie along memory
+// then.
 class Multiplication {
  public:
-  Multiplication(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float* c)
+  Multiplication(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float* c,
+                 int64_t wanted, const float* bias, bool column_sums)
       : b_(b),
         packed_(sizeof(float) * depth * columns),
-        product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), c},
-        group_(std::clamp<int64_t>(Blocks() * panels() / kTasks, 1, kPanels)) {}
-  bool ok() const { return packed_.ok(); }
+        product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), bias, c},
+        group_(std::clamp<int64_t>(Blocks() * panels() / wanted, 1, kPanels)),
+        sums_(column_sums ? sizeof(float) * packs() * columns : 0),
+        has_sums_(column_sums) {}
+  bool ok() const { return packed_.ok() && sums_.ok(); }
 
   int64_t panels() const { return product_.columns / kPanel; }
   int64_t packs() const {
@@ -57,11 +62,17 @@ class Multiplication {
                      packed_.floats() + task * depth * kPanel);
       return;
     }
-    for (int64_t k = task * kLines; k < std::min(depth, (task + 1) * kLines); ++k) {
-      for (int64_t j = 0; j < panels(); ++j) {
-        std::memcpy(packed_.floats() + (j * depth + k) * kPanel, b_.data + k * b_.row + j * kPanel,
-                    sizeof(float) * kPanel);
-      }
+    const int64_t k = task * kLines;
+    float* sums = has_sums_ ? sums_.floats() + task * product_.columns : nullptr;
+    Kernels().lines(product_, b_.data + k * b_.row, b_.row, k, std::min(depth - k, kLines),
+                    packed_.floats(), sums);
+  }
+  // Once all is packed.
+  void ColumnSums(float* to) const {
+    std::fill_n(to, product_.columns, 0.0f);
+    for (int64_t task = 0; task < packs(); ++task) {
+      const float* sums = sums_.floats() + task * product_.columns;
+      for (int64_t n = 0; n < product_.columns; ++n) to[n] += sums[n];
     }
   }
   int64_t tasks() const { return Blocks() * ((panels() + group_ - 1) / group_); }
@@ -77,6 +88,8 @@ class Multiplication {
   Scratch packed_;
   Product product_;
   int64_t group_;  // panels of a task
+  Scratch sums_;   // [packs, columns]
+  bool has_sums_;
 };
 
 ffi::Error NoMemory() {
@@ -91,12 +104,16 @@ void Clear(float* rows, int64_t from, int64_t capacity, int64_t width) {
   std::memset(rows + from * width, 0, sizeof(float) * (capacity - from) * width);
 }
 
-// Whether x [T, in], the weight, the number of tokens and y [T, out] or its gradient fit.
-bool Fits(const F32& x, const F32& w, const S32& count, const F32& y, bool transposed) {
+// Whether x [T, in], the weight, the number of tokens, y [T, out] or its gradient and the bias [out],
+// or [0] where there is none, fit.
+bool Fits(const F32& x, const F32& w, const S32& count, const F32& y, const F32& bias,
+          bool transposed) {
+  const int64_t biases = bias.element_count();
   const auto tall = x.dimensions(), sizes = w.dimensions(), out = y.dimensions();
   return out.size() == 2 && tall.size() == 2 && sizes.size() == 2 && count.element_count() == 1 &&
          tall[1] == sizes[transposed ? 1 : 0] &&
-         out[0] == tall[0] && out[1] == sizes[transposed ? 0 : 1] && sizes[0] % kPanel == 0 && sizes[1] % kPanel == 0;
+         out[0] == tall[0] && out[1] == sizes[transposed ? 0 : 1] && sizes[0] % kPanel == 0 && sizes[1] % kPanel == 0 &&
+         (biases == 0 || (biases == out[1] && !transposed));
 }
 
 ffi::Error Invalid() {
@@ -117,13 +134,17 @@ struct Weight {
   }
 };
 
-ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, bool transposed) {
-  if (!Fits(x, w, count, *y, transposed)) return Invalid();
+const float* BiasOf(const F32& bias) { return bias.element_count() == 0 ? nullptr : bias.typed_data(); }
+
+ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 bias, ResultF32 y,
+                   bool transposed) {
+  if (!Fits(x, w, count, *y, bias, transposed)) return Invalid();
   const Weight weight(w, transposed);
   const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);
   Clear(y->typed_data(), tokens, capacity, weight.out);
   const Multiplication forward({x.typed_data(), weight.in, 1}, weight.forward, tokens, weight.in,
-                               weight.out, y->typed_data());
+                               weight.out, y->typed_data(), kTasks * pool.num_threads(),
+                               BiasOf(bias), false);
   if (!forward.ok()) return NoMemory();
   ParallelPhases(pool, {{forward.packs(), [&](int64_t j) { forward.Pack(j); }},
                         {forward.tasks(), [&](int64_t task) { forward.Run(task); }}});
@@ -131,8 +152,8 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, b
 }
 
 ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, ResultF32 dx,
-                    ResultF32 dw, bool transposed) {
-  if (!Fits(x, w, count, dy, transposed) || dx->element_count() != x.element_count() ||
+                    ResultF32 dw, ResultF32 d_bias, bool transposed) {
+  if (!Fits(x, w, count, dy, *d_bias, transposed) || dx->element_count() != x.element_count() ||
       dw->element_count() != w.element_count()) {
     return Invalid();
   }
@@ -142,19 +163,25 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, Resul
   Clear(dx->typed_data(), tokens, capacity, in);
   if (tokens == 0) Clear(dw->typed_data(), 0, in, out);
   const Multiplication back({dy.typed_data(), out, 1}, weight.backward, tokens, out, in,
-                            dx->typed_data());
+                            dx->typed_data(), kTasks * pool.num_threads(), nullptr, false);
   const Matrix tall = transposed ? Matrix{dy.typed_data(), 1, out} : Matrix{x.typed_data(), 1, in};
   const Matrix wide = transposed ? Matrix{x.typed_data(), in, 1} : Matrix{dy.typed_data(), out, 1};
+  // Its tasks, which begin first, are larger: each copies its rows of the turned matrix.
   const Multiplication sum(tall, wide, transposed ? out : in, tokens, transposed ? in : out,
-                           dw->typed_data());
+                           dw->typed_data(), 4 * pool.num_threads(), nullptr,
+                           d_bias->element_count() > 0);
   if (!back.ok() || !sum.ok()) return NoMemory();
   const auto pack = [&](int64_t j) {
     j < back.packs() ? back.Pack(j) : sum.Pack(j - back.packs());
   };
+  const int64_t biases = d_bias->element_count() > 0 ? 1 : 0;
   const auto run = [&](int64_t task) {
-    task < back.tasks() ? back.Run(task) : sum.Run(task - back.tasks());
+    if (task < biases) return sum.ColumnSums(d_bias->typed_data());
+    task -= biases;
+    task < sum.tasks() ? sum.Run(task) : back.Run(task - sum.tasks());
   };
-  ParallelPhases(pool, {{back.packs() + sum.packs(), pack}, {back.tasks() + sum.tasks(), run}});
+  ParallelPhases(pool, {{back.packs() + sum.packs(), pack},
+                        {biases + back.tasks() + sum.tasks(), run}});
   return ffi::Error::Success();
 }
 
@@ -169,6 +196,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_product_forward, wafer::Forward,
                                   .Arg<wafer::F32>()
                                   .Arg<wafer::F32>()
                                   .Arg<wafer::S32>()
+                                  .Arg<wafer::F32>()
                                   .Ret<wafer::F32>()
                                   .Attr<bool>("transposed"));
 
@@ -179,6 +207,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_product_backward, wafer::Backward,
                                   .Arg<wafer::F32>()
                                   .Arg<wafer::S32>()
                                   .Arg<wafer::F32>()
+                                  .Ret<wafer::F32>()
                                   .Ret<wafer::F32>()
                                   .Ret<wafer::F32>()
                                   .Attr<bool>("transposed"));

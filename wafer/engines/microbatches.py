@@ -13,7 +13,14 @@ from jaxtyping import PyTree
 from models.base import Batch
 from wafer.data.batching.batches import to_batch
 
-__all__ = ["add_axis", "as_batch", "local_shard", "num_micro_batches", "scan_micro_batches"]
+__all__ = [
+    "add_axis",
+    "as_batch",
+    "local_shard",
+    "num_micro_batches",
+    "scan_micro_batches",
+    "sum_over_systems",
+]
 
 
 def local_shard(tree: PyTree) -> Any:
@@ -24,6 +31,11 @@ def local_shard(tree: PyTree) -> Any:
 def add_axis(tree: PyTree) -> Any:
     """Put an axis of one in front."""
     return jax.tree.map(lambda x: x[None], tree)
+
+
+def sum_over_systems(tree: PyTree) -> Any:
+    """Add up what each system has; XLA copies all of it where there is one."""
+    return tree if jax.lax.axis_size("csx") == 1 else jax.lax.psum(tree, "csx")
 
 
 def num_micro_batches(items: Any) -> int:

@@ -28,6 +28,7 @@ from wafer.engines.microbatches import (
     local_shard,
     num_micro_batches,
     scan_micro_batches,
+    sum_over_systems,
 )
 from wafer.engines.programs import Programs, shapes_of
 from wafer.engines.teacher import KL, Teacher, make_teacher
@@ -245,7 +246,7 @@ class Resident(Engine):
             return _Reduced(*jax.grad(loss_sum, has_aux=True)(ready)), None
 
         sums, _ = scan_micro_batches(micro, (share, jnp.arange(count)))
-        return jax.lax.psum(sums, "csx")
+        return sum_over_systems(sums)
 
     def _evaluate(
         self, params: PyTree, sparse: Any, features: Features, *, names: tuple[str, ...]
@@ -259,7 +260,7 @@ class Resident(Engine):
             return self.model.objective(out, batch), {name: outputs[name] for name in names}
 
         total, outputs = scan_micro_batches(micro, local_shard(features))
-        return jax.lax.psum(total, "csx"), add_axis(outputs)
+        return sum_over_systems(total), add_axis(outputs)
 
 
 def make(experiment: Experiment) -> Resident:

@@ -21,6 +21,7 @@ from wafer.engines.microbatches import (
     local_shard,
     num_micro_batches,
     scan_micro_batches,
+    sum_over_systems,
 )
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, BranchArrays
@@ -107,7 +108,7 @@ class StageCall:
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
 
         grads, cotangent = scan_micro_batches(micro, local_shard((carry, where.batch, *back)))
-        return jax.lax.psum(self._by_branch(grads), "csx"), add_axis(cotangent)
+        return sum_over_systems(self._by_branch(grads)), add_axis(cotangent)
 
     def last(
         self, parts: Parts, carry: PyTree, where: StageSpecs, scale: Array, *, dense: bool
@@ -132,7 +133,7 @@ class StageCall:
             return (grads, aux), cotangent
 
         (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, where.batch)))
-        return jax.lax.psum((self._by_branch(grads), aux), "csx"), add_axis(cotangent)
+        return sum_over_systems((self._by_branch(grads), aux)), add_axis(cotangent)
 
     def score(
         self, parts: Parts, carry: PyTree, batch: Batch, *, names: tuple[str, ...]
@@ -147,7 +148,7 @@ class StageCall:
             return self.core.model.objective(out, batch), {name: outputs[name] for name in names}
 
         total, outputs = scan_micro_batches(micro, local_shard((carry, batch)))
-        return jax.lax.psum(total, "csx"), add_axis(outputs)
+        return sum_over_systems(total), add_axis(outputs)
 
     @property
     def _compute(self) -> Any:
