@@ -190,6 +190,39 @@ def test_completion_priorities_and_words_that_leave_agree(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.native
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_functions_of_elements_that_come_and_go_agree(tmp_path, arch):
+    """@map takes and sends wavelets as values; the receiver lags behind, then its sum is scaled."""
+    text = """
+    const c = @get_color(1);
+    const oq = @get_output_queue(2);
+    const iq = @get_input_queue(3);
+    const out = @get_dsd(fabout_dsd, .{ .extent = 12, .fabric_color = c, .output_queue = oq });
+    const into = @get_dsd(fabin_dsd, .{ .extent = 12, .fabric_color = c, .input_queue = iq });
+    var a = @zeros([12]f32);
+    const all = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> a[i] });
+    const row = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    fn half(v: f32) f32 { return 0.5 * v; }
+    fn sum(v: f32, so_far: *f32) f32 { return so_far.* + v / 3.0; }
+    fn go() void {
+      for (@range(u16, 12)) |i| { a[i] = @as(f32, i); }
+      if (x == 0) { @map(half, all, out); } else { @map(sum, into, &y[0], &y[0]); }
+      @fscales(row, row, @as(i16, -3));
+    }
+    comptime {
+      @initialize_queue(iq, .{ .color = c });
+      if (@is_arch("wse3")) { @initialize_queue(oq, .{ .color = c }); }
+    }"""
+    routes = """const c = @get_color(1);
+    @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+    @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
+    image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch=arch)
+    machine = agree(image, "go", every=1)
+    assert floats(machine, 1, 1) == [pytest.approx(11 / 8)]
+
+
+@pytest.mark.slow
+@pytest.mark.native
 def test_a_fault_stops_both(tmp_path):
     machine = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
     assert "integer division by zero" in machine.fault
@@ -376,6 +409,44 @@ PROGRAMS = {
         "return",
         "",
     ),
+    "data dropped until two control wavelets have come": (
+        """
+        fabric r0 0 3
+        memory r1 words 3
+        fabric r2 2 1
+        const r3 0x1000000      # NOCE: the CE does not see it
+        const r4 0
+        operate MOV16 dest=FABRIC src0=MEMORY at=r0
+        send.u32 r2 r4
+        operate MOV16 dest=FABRIC src0=MEMORY at=r0
+        send.u32 r2 r3
+        send.u32 r2 r4
+        operate MOV16 dest=FABRIC src0=MEMORY at=r0
+        return
+        """,
+        """
+        fabric r0 0 2
+        operate DFILT src0=FABRIC asynchronous=1 action=ACTIVATE target=9 at=r0
+        return
+        local 9:
+        fabric r2 0 2
+        memory r1 into 2
+        operate MOV16 dest=MEMORY src0=FABRIC at=r1
+        return
+        """,
+        "",
+    ),
+    "an operation alone that leaves the memory": (
+        """
+        memory r0 words 200
+        memory r1 words 200
+        const r2 1
+        operate ADD16 dest=MEMORY src0=MEMORY src1=SCALAR at=r0
+        return
+        """,
+        "return",
+        "byte address 256 is outside of the 256 bytes",
+    ),
     "a DSR as the scalar": (
         """
         memory r0 words 2
@@ -416,6 +487,7 @@ def test_small_programs_agree(name, arch):
 @pytest.mark.parametrize(
     "rule",
     [
+        "descriptors/dropped_until_controls",
         "descriptors/lengths_of_a_fifo",
         "switches/pops_moved",
         "switches/teardown",

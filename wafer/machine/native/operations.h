@@ -292,6 +292,7 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   w.wake[core.cell] = cycle + cycles;
   worker->work[core.program][o.pc].cycles += cycles;
   core.worked += cycles, core.ended = cycle + cycles;
+  core.busy = true;  // none of its steps follows in this cycle, after a fault either
   if (o.plain) walk(w, core, kMainThread, o, o.length, worker);
   else execute(w, core, kMainThread, o, o.length, worker);
 }

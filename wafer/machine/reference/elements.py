@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wafer.machine.codes import Gate, Operand
+from wafer.machine.codes import DsdOp, Gate, Operand
 from wafer.machine.image import PAD
 from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
 from wafer.machine.reference.fifos import (
@@ -118,15 +118,20 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     short = due & jnp.stack([short_of(pe, one, k) for k in range(3)]).any()
     # A control wavelet at the head: the lowest color's first.
     slots, heads = _slots(pe)[thread], front(pe.lanes)
+    # DFILT counts control wavelets; it drops the others, of the lowest color if it reads two.
+    filters = (one.op == DsdOp.DFILT) & (slots >= 0).any()
+    slots = jnp.where(filters & (slots != jnp.where(slots < 0, len(every), slots).min()), -1, slots)
     control = (slots >= 0) & (heads[slots] & CONTROL != 0)
-    heard = (alone | due) & ~short & control.any()
-    goes = (alone | due) & ~short & ~heard
+    takes = (alone | due) & ~short
+    heard = takes & control.any()
+    goes = takes & ~heard & ~filters
     lowest = jnp.where(control, slots, len(every)).min()
-    taken = jnp.where(heard, every == lowest, goes & (every == slots[:, None]).any(0))
+    taken = jnp.where(heard, every == lowest, takes & (every == slots[:, None]).any(0))
     words = jnp.append(jnp.where(slots >= 0, heads[slots] >> 8, 0), 0)
     has_index = ((slots >= 0) & (pe.tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
     offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
     pe = choose(heard, applied(pe, *one.heard), pe)
+    one = one._replace(position=one.position + (heard & filters))
     step = _Step(one, thread, alone, goes, heard, short, words, offset, end)
     return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped)
 
@@ -215,9 +220,9 @@ def _end(pe: State, step: _Step, progress: _Progress) -> tuple[State, None]:
         carry=o.carry.at[step.thread].set(progress.carry),
     )
     good = step.goes & ~progress.fails
-    pe = pe._replace(operations=choose(step.goes, went, o))
+    pe = pe._replace(operations=choose(step.goes | step.heard, went, o))
     pe = choose(good & (one.kind[0] == Operand.FABRIC), _element_sent(pe, one, progress), pe)
-    ended = good & (progress.k == one.length)
+    ended = (good | step.heard) & (progress.k == one.length)
     over = ended | (step.heard & one.control_ends) | step.short
     pe = choose(over, finish(pe, step.thread, ended), pe)
     goes_on = ~step.alone & (before == Main.OPERATING) & (pe.main == Main.RUNNING)

@@ -6,7 +6,7 @@ import numpy as np
 
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
-from wafer.machine.codes import DsdOp, Intrinsic, Op
+from wafer.machine.codes import Intrinsic, Op
 from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLUMNS, Image, Program
 from wafer.machine.setup import colors_of, costs_of, element_bytes, entries_of, filters_of
@@ -71,8 +71,6 @@ def _refuse(image: Image) -> None:
                     f"{place}: calls {Intrinsic(kind).name.lower()}, which the JAX reference does"
                     " not; use Machine"
                 )
-        if DsdOp.DFILT in program.tables["operations"][:, 0]:
-            raise CompileError(f"{program.name} filters, which the JAX reference does not")
     if image.streams or image.ports:
         raise CompileError("the program has streams to the host; the JAX reference runs none")
 
