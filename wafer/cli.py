@@ -98,7 +98,12 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
 
 
 def _advice(error: OSError) -> str:
-    """Say what to do about a disk that takes no more."""
+    """Say what to do about a disk that takes no more, and which file is in a folder's place."""
+    if error.errno in (errno.EEXIST, errno.ENOTDIR) and isinstance(error.filename, str):
+        path = error.filename
+        while path and not os.path.lexists(path):
+            path = os.path.dirname(path)
+        return f" ({path} is a file; expected a folder)" if os.path.isfile(path) else ""
     if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return ""
     return (

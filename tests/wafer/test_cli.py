@@ -103,3 +103,12 @@ def test_a_copied_script_runs_with_one_line_changed(tmp_path, capsys, monkeypatc
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     assert "parameters" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", ["notes", "notes/rows"])
+def test_a_file_in_the_place_of_a_folder_is_named(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("a text", encoding="utf-8")
+    params = str(ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml")
+    assert main(["run", "--params", params, "--mode", "train", "--model_dir", folder]) == 1
+    assert "(notes is a file; expected a folder)" in capsys.readouterr().err

@@ -173,9 +173,10 @@ def _add_make(verbs: argparse._SubParsersAction) -> None:
 
 def _make(args: argparse.Namespace) -> int:
     from wafer.data.make import make_data
+    from wafer.session.hints import typed
 
     path = make_data(args.name, args.folder, args.seed)
-    _say(f"{path}\nTry: wafer run CPU --params {path} --mode train --validate_only")
+    _say(f"{path}\nTry: wafer run CPU --params {typed(path)} --mode train --validate_only")
     return 0
 
 

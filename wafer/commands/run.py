@@ -464,7 +464,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
     from rich.table import Table
 
-    from wafer.session.hints import first_words, next_lines, tensorboard
+    from wafer.session.hints import first_words, next_lines, tensorboard, typed
     from wafer.session.logs import CONSOLE
 
     key = "eval/bits_per_byte"
@@ -492,8 +492,9 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
         functions = section.data_processor == "PyStdlibDataProcessor"
         begin = "def read_" if functions or job.train is None else first_words(job.train)
-        lines.append(f'wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
+        lines.append(f'wafer generate --checkpoint_path {typed(checkpoint)} --prompt "{begin}"')
     if job.experiment.sparsifier:
-        lines.append(f"wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
+        finalized = typed(job.model_dir / "finalized")
+        lines.append(f"wafer finalize -i {typed(checkpoint)} -o {finalized}")
     lines.append(tensorboard(job.summary_dir))
     CONSOLE.print("\n" + "\n".join(next_lines(lines)))

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a command that only prints suggestions reads no data
     from wafer.data.batching.dataset import Dataset
 
-__all__ = ["command", "first_words", "next_lines", "tensorboard"]
+__all__ = ["command", "first_words", "next_lines", "tensorboard", "typed"]
 
 _READ = 32  # tokens that are decoded for a prompt
 
@@ -23,19 +24,19 @@ def command() -> str:
     """
     called = pathlib.Path(sys.argv[0])
     if called.name == "__main__.py" and called.parent.name == "wafer":
-        return f"{_typed(sys.executable)} -m wafer"
-    return _typed(str(called)) if called.stem == "wafer" and called.suffix != ".py" else "wafer"
+        return f"{_program(sys.executable)} -m wafer"
+    return _program(str(called)) if called.stem == "wafer" and called.suffix != ".py" else "wafer"
 
 
 def tensorboard(folder: pathlib.Path) -> str:
     """Return the line that starts TensorBoard on a folder; where it is missing, how to get it."""
     beside = pathlib.Path(sys.executable).with_name("tensorboard")
     if beside.is_file():
-        return f"{_typed(str(beside))} --logdir {folder}"
-    line = f"tensorboard --logdir {folder}"
+        return f"{_program(str(beside))} --logdir {typed(folder)}"
+    line = f"tensorboard --logdir {typed(folder)}"
     if shutil.which("tensorboard"):
         return line
-    return f"{line}    (first: {_typed(sys.executable)} -m pip install tensorboard)"
+    return f"{line}    (first: {_program(sys.executable)} -m pip install tensorboard)"
 
 
 def first_words(data: "Dataset") -> str:
@@ -56,13 +57,18 @@ def first_words(data: "Dataset") -> str:
     return plain[0] if plain else "The"
 
 
+def typed(path: str | os.PathLike[str]) -> str:
+    """Return a path as a shell takes it: quoted where it has blanks or other special letters."""
+    return shlex.quote(os.fspath(path))
+
+
 def next_lines(lines: Sequence[str]) -> list[str]:
     """Lay suggestions out; lines that begin with ``wafer`` get the command as it was called."""
     named = (re.sub("^wafer(?= )", lambda _: command(), line) for line in lines)
     return ["Next:", *(f"  {line}" for line in named)]
 
 
-def _typed(program: str) -> str:
+def _program(program: str) -> str:
     """Shorten a program's path: its name where the shell finds it, else relative if below here."""
     path = pathlib.Path(os.path.abspath(program))  # links are kept: a venv's python is one
     if shutil.which(path.name) == str(path):
@@ -70,5 +76,5 @@ def _typed(program: str) -> str:
     here = pathlib.Path.cwd()
     if path.is_relative_to(here):
         short = str(path.relative_to(here))
-        return short if os.sep in short else f".{os.sep}{short}"
-    return str(path)
+        return typed(short if os.sep in short else f".{os.sep}{short}")
+    return typed(path)

@@ -118,6 +118,7 @@ def test_the_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
     assert main(["csl", "compile", "layout.csl", f"--arch={arch}", "-o", "out"]) == 0
     assert run_here("run.py", []) == 0
     assert capsys.readouterr().out.endswith("SUCCESS!\n")
+    assert main(["csl", "format", "--check", str(folder)]) == 0
     assert main(["csl", "example", str(folder)]) == 1
     assert "layout.csl is there already" in capsys.readouterr().err
 

@@ -288,6 +288,15 @@ def test_the_command_refuses_what_shows_nothing(folder, capsys):
     assert "made no SdkRuntime" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("option", "known"), [("picture", "png"), ("film", "gif, png, webp")])
+def test_the_command_refuses_an_unknown_kind_of_file_before_the_run(folder, option, known, capsys):
+    (folder / "long.py").write_text("raise SystemExit(9)", encoding="utf-8")
+    assert main(["csl", "trace", f"--{option}", "t.xyz", "long.py"]) == 1
+    err = capsys.readouterr().err
+    assert f"--{option} t.xyz: unknown kind of file; endings: " in err
+    assert known in err
+
+
 def test_a_profile_names_files_as_a_reader_looks_for_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = [

@@ -147,6 +147,7 @@ def test_rows_of_a_prompt_and_a_completion(tmp_path, separator, inputs, mask):
     assert rows_in(tmp_path / "out")[0].tolist() == want
     after = report.params["post-process"]
     assert (after["total_raw_docs"], after["raw_docs_skipped"]) == (3, 1)  # the empty prompt
+    assert "1 records left out: nothing to train on" in str(report)
     assert after["discarded_files"] == 1  # 13 tokens and more do not fit
 
 

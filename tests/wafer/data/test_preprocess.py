@@ -390,6 +390,18 @@ def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
         preprocess(settings(tmp_path, vocabulary, **keys))
 
 
+@pytest.mark.parametrize("output", [".", "rows/new"])
+def test_rows_do_not_go_where_texts_are_read(tmp_path, vocabulary, output):
+    """A second run would take data_params.json for a text."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    write(texts / "a.jsonl", [{"text": "a b c d e f"}])
+    keys = {"input_dir": str(texts), "output_dir": str(texts / output)}
+    with pytest.raises(DataError, match=r"lies in the input folder .*; name a folder outside"):
+        preprocess(settings(tmp_path, vocabulary, **keys))
+    assert [path.name for path in texts.iterdir()] == ["a.jsonl"]
+
+
 def test_a_missing_tokenizer_type_is_told_from_those_there_are():
     message = "tokenizer_type: missing, .*; it is one of 'GPT2Tokenizer', .*, 'TrainBPE'"
     with pytest.raises(ConfigError, match=message):

@@ -51,3 +51,10 @@ def test_tensorboard_is_named_where_it_is_or_with_how_to_install_it(venv, monkey
     assert hints.tensorboard(folder) == ".venv/bin/tensorboard --logdir runs/demo"
     monkeypatch.setenv("PATH", str(venv))
     assert hints.tensorboard(folder) == "tensorboard --logdir runs/demo"
+
+
+def test_paths_are_quoted_where_a_shell_would_split_or_read_them(venv):
+    assert hints.typed(pathlib.Path("läufe/a b")) == "'läufe/a b'"
+    assert hints.typed("runs/$1") == "'runs/$1'"
+    assert hints.typed("runs/demo") == "runs/demo"
+    assert "--logdir 'my runs'" in hints.tensorboard(pathlib.Path("my runs"))

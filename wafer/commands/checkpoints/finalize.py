@@ -104,7 +104,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from models.paths import named_leaves
     from models.registry import parse_config
     from wafer.errors import CheckpointError
-    from wafer.session.hints import next_lines
+    from wafer.session.hints import next_lines, typed
 
     stored, record = load_params(input)
     settings = model_section(record, input)
@@ -130,8 +130,8 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
         f"Folded {len(folded) // 2} {what} into their kernels: {path}",
         *next_lines(
             [
-                f"wafer run ... --checkpoint_path {path}    (drop model.{key} there)",
-                f"wafer convert convert --src-fmt wafer --tgt-fmt hf ... {path}",
+                f"wafer run ... --checkpoint_path {typed(path)}    (drop model.{key} there)",
+                f"wafer convert convert --src-fmt wafer --tgt-fmt hf ... {typed(path)}",
             ]
         ),
     ]

@@ -142,6 +142,7 @@ def _advice(
     """Commands that go on from a pruned checkpoint."""
     import yaml
 
+    from wafer.session.hints import typed
     from wafer.session.masks import section_that_keeps
 
     masked = {
@@ -149,11 +150,11 @@ def _advice(
         for name, mask in pruned.masks.items()
         if not mask.all()
     }
-    rows = "ROWS" if calibration is None else calibration
+    rows = "ROWS" if calibration is None else typed(calibration)
     lines = [
-        f"wafer config new --checkpoint_path {path} --data {rows} -o finetune.yaml",
+        f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml",
         "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
-        f"wafer finalize -i {path} -o {path}-finalized",
+        f"wafer finalize -i {typed(path)} -o {typed(f'{path}-finalized')}",
     ]
     if not masked:
         return lines

@@ -207,7 +207,7 @@ def deduplicate(
     """
     options = options or Deduplication()
     _check(options)
-    paths = find_inputs(inputs, None)
+    paths = find_inputs(inputs, None, output=output_dir)
     folder = pathlib.Path(output_dir)
     mark = _mark(options, paths)
     standing = _load(folder, mark)

@@ -39,7 +39,11 @@ class OutputSummary(NamedTuple):
             f"vocabulary {after['vocab_size']:,}",
         ]
         if after["discarded"]:
-            lines.append(f"{after['discarded']:,} too short or too long, left out")
+            lines.append(f"{after['discarded']:,} empty, too short or too long, left out")
+        if self.counts.empty:
+            lines.append(
+                f"{self.counts.empty:,} records left out: nothing to train on, or an empty field"
+            )
         if self.counts.marks:
             lines.append(
                 f"{self.counts.marks:,} special token(s), such as <|endoftext|>, stood in the "

@@ -107,7 +107,9 @@ def preprocess_parts(settings: AnySettings) -> Iterator[OutputSummary]:
         DataError: all parts are complete, or what ``preprocess`` raises.
     """
     ratios = settings.split or (1.0,)
-    inputs = find_inputs(settings.input_dir, settings.metadata_files, settings.fields)
+    inputs = find_inputs(
+        settings.input_dir, settings.metadata_files, settings.fields, settings.output_dir
+    )
     read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
     parts = share_out((r for batch in read for r in batch.records), ratios, settings.seed)
     made = 0
@@ -178,7 +180,9 @@ def split_rows(
     settings = parse_settings(written | own)
     _LOG.info("Making the rows of %s again, so that each document is in one part", source)
     try:
-        find_inputs(settings.input_dir, settings.metadata_files, settings.fields)
+        find_inputs(
+            settings.input_dir, settings.metadata_files, settings.fields, settings.output_dir
+        )
     except DataError as error:
         raise DataError(
             f"{source}: its rows hold pieces of documents, so they are made again from the texts, "

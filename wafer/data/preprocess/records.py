@@ -303,6 +303,7 @@ def find_inputs(
     inputs: Sequence[str] | None,
     metadata_files: Sequence[str] | None,
     fields: Sequence[str] = ("text",),
+    output: str | None = None,
 ) -> list[pathlib.Path]:
     """List the files to read, in the order of reading.
 
@@ -312,9 +313,11 @@ def find_inputs(
         inputs: files, folders of files (in the order of their names, deep), datasets on disk.
         metadata_files: files that list input files, one to a line; they win over ``inputs``.
         fields: names of the text fields; texts (.txt) in a folder count only where there is one.
+        output: folder that is written to; it may not lie in an input folder, where the next run
+            would read its JSON files as texts.
 
     Raises:
-        DataError: a path that does not exist, a folder without readable files.
+        DataError: a path that does not exist, a folder without readable files, ``output`` in one.
     """
     if metadata_files:
         lists = [pathlib.Path(name) for name in metadata_files]
@@ -324,7 +327,16 @@ def find_inputs(
         lines = [line.strip() for path in lists for line in text_lines(path)]
         files = [pathlib.Path(line) for line in lines if line]
     else:
-        files = [path for name in inputs or () for path in _under(pathlib.Path(name), fields)]
+        folders = [pathlib.Path(name) for name in inputs or ()]
+        for folder in folders:
+            if output is not None and pathlib.Path(output).resolve().is_relative_to(
+                folder.resolve()
+            ):
+                raise DataError(
+                    f"output_dir: {output} lies in the input folder {folder}, so its files would "
+                    "be read as texts; name a folder outside"
+                )
+        files = [path for folder in folders for path in _under(folder, fields)]
     for path in files:
         if not path.is_file():
             raise DataError(f"no such input: {path}")

@@ -77,7 +77,9 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> OutputSummary
         DataError: input, tokenizer or output folder that cannot be used.
     """
     folder = pathlib.Path(settings.output_dir)
-    inputs = find_inputs(settings.input_dir, settings.metadata_files, settings.fields)
+    inputs = find_inputs(
+        settings.input_dir, settings.metadata_files, settings.fields, settings.output_dir
+    )
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)

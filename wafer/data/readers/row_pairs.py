@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,7 +78,8 @@ class PairSource:
 
 def _reference(folder: str, count: int) -> np.ndarray:
     path = pathlib.Path(folder) / REFERENCE
-    command = f"`wafer score --params X.yaml --checkpoint_path DIR --input {folder}` writes it"
+    rows = shlex.quote(folder)
+    command = f"`wafer score --params X.yaml --checkpoint_path DIR --input {rows}` writes it"
     if not path.is_file():
         raise DataError(f"{path}: no such file; {command}")
     try:

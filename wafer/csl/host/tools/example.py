@@ -8,7 +8,7 @@ _LAYOUT = """// Four PEs in a row; color 4 goes from each to the next one.
 param width: u16 = 4;
 
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = width, .height = 1 });
-const sums = [2]color{ @get_color(4), @get_color(5) };
+const sums = [2]color{@get_color(4), @get_color(5)};
 
 layout {
   @set_rectangle(width, 1);
@@ -27,7 +27,7 @@ layout {
     }
   }
   @export_name("x", [*]f32, true);
-  @export_name("add", fn()void);
+  @export_name("add", fn() void);
 }
 """
 _PE = """// Adds the vector from the west to this PE's own, and passes the sum on to the east.

@@ -81,6 +81,7 @@ def trace_script(args: argparse.Namespace) -> int:
         raise CompileError(
             "nothing to show; give --chrome, --picture, --film (FILE), --profile or --energy"
         )
+    _check_endings(wanted)
     given = {"begin": args.begin, "end": args.end, "rectangle": args.pes, "events": args.events}
     recording = Recording(**{name: value for name, value in given.items() if value is not None})
     problem = None
@@ -96,6 +97,21 @@ def trace_script(args: argparse.Namespace) -> int:
     if problem is not None:
         raise problem
     return status
+
+
+def _check_endings(wanted: dict[str, Path]) -> None:
+    """Refuse files of an unknown kind before the run, not after it."""
+    known = {"film": {"gif", "png", "webp"}}
+    if "picture" in wanted:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        known["picture"] = set(FigureCanvasBase.get_supported_filetypes())
+    for option, path in wanted.items():
+        endings = known.get(option)
+        if endings and path.suffix.removeprefix(".").lower() not in endings:
+            raise CompileError(
+                f"--{option} {path}: unknown kind of file; endings: {', '.join(sorted(endings))}"
+            )
 
 
 def _show(
