@@ -96,7 +96,7 @@ def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
     [
         ((4, 2), 16, {}),
         ((4, 1), 8, {"causal": False, "window": 20}),  # one key head: cut into chunks
-        ((16, 16), 16, {"window": 40}),  # one task for all queries of a head, two places for its keys
+        ((16, 16), 16, {"window": 40}),  # one task has all of a head
         ((2, 2), 20, {"window": (5, 9), "causal": False, "scale": 0.7}),
         ((3, 3), 64, {"dropout_rate": 0.3}),
         ((3, 3), 64, {"alibi": True}),
