@@ -96,6 +96,7 @@ def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
     [
         ((4, 2), 16, {}),
         ((4, 1), 8, {"causal": False, "window": 20}),  # one key head: cut into chunks
+        ((16, 16), 16, {"window": 40}),  # one task has all of a head
         ((2, 2), 20, {"window": (5, 9), "causal": False, "scale": 0.7}),
         ((3, 3), 64, {"dropout_rate": 0.3}),
         ((3, 3), 64, {"alibi": True}),
@@ -103,7 +104,7 @@ def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
         ((4, 2), 16, {"alibi": True, "relative": True, "window": 33}),
         ((4, 4), 16, {"relative": True, "causal": False}),
     ],
-    ids=["gqa", "mqa", "scale", "dropout", "alibi", "alibi+dropout", "alibi+t5", "t5"],
+    ids=["gqa", "mqa", "heads", "scale", "dropout", "alibi", "alibi+dropout", "alibi+t5", "t5"],
 )
 def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[str, Any]) -> None:
     """Forward and every gradient; dropout drops the same weights."""
