@@ -4,7 +4,6 @@ A kernel leaf may be a plain [in, out] array or any object with a method ``proje
 weight): the layers read an existing leaf without asking Flax to check its shape.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -216,6 +215,13 @@ _SLOPE_OVER = (1.92906326e-7, 3.59542537e-5, 1.9239038e-5, 0.0142301722, -0.0309
 _SLOPE_UNDER = (8.95168614e-6, 1.92037754e-4, 0.00352302892, 0.0409803689, 0.294494987, 1.0)
 
 
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    total = jnp.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        total = total * x + c
+    return total
+
+
 def _density(x: Array) -> Array:
     return jnp.exp(-0.5 * x * x) * 0.3989422804014327
 
@@ -226,8 +232,8 @@ def _gelu_slope(x: Array) -> Array:
     if x.dtype == jnp.float64:
         return 0.5 * (1 + jax.lax.erf(x * 0.7071067811865476)) + x * _density(x)
     near = jnp.clip(x.astype(jnp.float32), -5.75, 5.75)
-    horner = functools.partial(functools.reduce, lambda total, c: total * (near * near) + c)
-    return (0.5 + near * horner(_SLOPE_OVER) / horner(_SLOPE_UNDER)).astype(x.dtype)
+    ratio = _polynomial(_SLOPE_OVER, near * near) / _polynomial(_SLOPE_UNDER, near * near)
+    return (0.5 + near * ratio).astype(x.dtype)
 
 
 @_gelu_slope.defjvp

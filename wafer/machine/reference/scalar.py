@@ -218,7 +218,8 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     word = lambda value: value & 0xFFFFFFFF
     as_single, by = _single_bits(_half(a)), wrapped(i16, b)
     halved = lambda bits: _half_bits(_single(bits))
-    normal, scaled = lambda _: 127, lambda exponent: exponent + by
+    normal = lambda exponent: jnp.full_like(exponent, 127)
+    scaled = lambda exponent: exponent + by
     results = {
         DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
         DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
