@@ -110,6 +110,16 @@ def test_words_agree_with_closed_forms(overheads):
 
 
 @pytest.mark.native
+def test_words_may_lie_at_any_multiple_of_8_bytes():
+    header, (part,) = planes.plane_parts(lowering.chain_program(20, 1, 5, overheads=False))
+    room = np.empty(part.size + 8, part.dtype)
+    for offset in range(8):
+        moved = room[offset : offset + part.size].reshape(part.shape)
+        moved[:] = part
+        assert planes.run_parts(header, [moved]) == 5 + 6 * 19
+
+
+@pytest.mark.native
 def test_rows_that_differ_are_all_counted():
     """The last of three rows alone has a launch of 9 cycles; a fourth one does nothing."""
     layout = fabric.Layout(2, 4, overheads=False)

@@ -13,7 +13,9 @@ namespace {
 
 enum { W, E, S, N, RAMP };
 using V = uint64_t __attribute__((vector_size(64)));
-using Mask = uint64_t __attribute__((vector_size(64), aligned(8)));  // in an array of NumPy's
+// In an array of NumPy's. Clang ignores `aligned` in a type that `using` names.
+typedef uint64_t Mask __attribute__((vector_size(64), aligned(8)));
+static_assert(alignof(Mask) == 8);
 constexpr V kZero = {0, 0, 0, 0, 0, 0, 0, 0};
 constexpr int64_t kMostCycles = 10'000'000, kFault = -1, kStuck = -2;
 
