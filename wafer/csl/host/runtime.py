@@ -128,7 +128,7 @@ class Runtime:
             HostError: there is none.
         """
         if name not in self._ids:
-            hint, there = did_you_mean(name, self._ids) or ";", ", ".join(self._ids) or "nothing"
+            hint, there = did_you_mean(name, self._ids) or ".", ", ".join(self._ids) or "nothing"
             raise HostError(f"no exported symbol '{name}'{hint} The layout exports {there}")
         return self._ids[name]
 

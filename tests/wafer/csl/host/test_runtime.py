@@ -267,6 +267,8 @@ def test_wrong_regions(runtime, arguments, options, message):
 def test_wrong_names_and_arrays(runtime):
     with pytest.raises(HostError, match=r"no exported symbol 'wrok'; did you mean 'work'\?"):
         runtime.launch("wrok")
+    with pytest.raises(HostError, match=r"no exported symbol 'q9'\. The layout exports "):
+        runtime.get_id("q9")
     with pytest.raises(HostError, match=r"'work' is a fn.*launch it instead of copying"):
         runtime.memcpy_h2d(runtime.get_id("work"), np.zeros(1, np.uint32), 0, 0, 1, 1, 1)
     with pytest.raises(HostError, match=r"'a' is a .*not a function"):
