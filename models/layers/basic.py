@@ -5,7 +5,7 @@ weight): the layers read an existing leaf without asking Flax to check its shape
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -209,10 +209,38 @@ def _gelu(x: Array) -> Array:
     return 0.5 * x * (1 + jax.lax.erf(x * 0.7071067811865476))
 
 
-# (GELU' - 1/2) / x is a quotient of polynomials in x^2, highest power first: a minimax fit up to
-# |x| = 5.75, where GELU' is 1 or 0 in float32.
-_SLOPE_OVER = (1.92906326e-7, 3.59542537e-5, 1.9239038e-5, 0.0142301722, -0.0309950989, 0.79788536)
-_SLOPE_UNDER = (8.95168614e-6, 1.92037754e-4, 0.00352302892, 0.0409803689, 0.294494987, 1.0)
+class _Slope(NamedTuple):
+    """Derivative of an activation within reach; beyond it is what it is there.
+
+    A minimax fit of 1/2 + x P(x^2) / Q(x^2).
+    """
+
+    reach: float  #: largest absolute x
+    over: tuple[float, ...]  #: coefficients of P, highest power first
+    under: tuple[float, ...]  #: of Q
+
+
+# To 4e-7 in float32. With erf and exp, or tanh, a backward pass takes twice the time.
+_SLOPES: dict[Any, _Slope] = {
+    _gelu: _Slope(
+        5.75,
+        (1.92906326e-7, 3.59542537e-5, 1.9239038e-5, 0.0142301722, -0.0309950989, 0.79788536),
+        (8.95168614e-6, 1.92037754e-4, 0.00352302892, 0.0409803689, 0.294494987, 1.0),
+    ),
+    _gelu_new: _Slope(
+        5.25,
+        (-2.91904939e-07, 2.98782688e-05, -0.000367522618, 0.0135905594, -0.0537068956, 0.79788512),
+        (
+            -5.59293518e-08,
+            3.60420995e-06,
+            9.85689985e-05,
+            0.0015233286,
+            0.0299725179,
+            0.267677218,
+            1.0,
+        ),
+    ),
+}
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -222,24 +250,23 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     return total
 
 
-def _density(x: Array) -> Array:
-    return jnp.exp(-0.5 * x * x) * 0.3989422804014327
+def _derivative(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return the derivative of ``act``, for those of ``_SLOPES`` the fit but in float64."""
+    exact = lambda x: jax.jvp(act, (x,), (jnp.ones_like(x),))[1]
+    fit = _SLOPES.get(act)
+    if fit is None:
+        return exact
 
+    @jax.custom_jvp
+    def slope(x: Array) -> Array:
+        if x.dtype == jnp.float64:
+            return exact(x)
+        near = jnp.clip(x.astype(jnp.float32), -fit.reach, fit.reach)
+        ratio = _polynomial(fit.over, near * near) / _polynomial(fit.under, near * near)
+        return (0.5 + near * ratio).astype(x.dtype)
 
-@jax.custom_jvp
-def _gelu_slope(x: Array) -> Array:
-    """Derivative of GELU, in float32 to 4e-7: two fifths of the time that erf and exp take."""
-    if x.dtype == jnp.float64:
-        return 0.5 * (1 + jax.lax.erf(x * 0.7071067811865476)) + x * _density(x)
-    near = jnp.clip(x.astype(jnp.float32), -5.75, 5.75)
-    ratio = _polynomial(_SLOPE_OVER, near * near) / _polynomial(_SLOPE_UNDER, near * near)
-    return (0.5 + near * ratio).astype(x.dtype)
-
-
-@_gelu_slope.defjvp
-def _gelu_slope_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (x,), (dx,) = primals, tangents
-    return _gelu_slope(x), _density(x) * (2 - x * x) * dx
+    slope.defjvp(lambda at, moved: (slope(*at), jax.jvp(exact, at, moved)[1]))
+    return slope
 
 
 def _laplace(x: Array) -> Array:
@@ -251,26 +278,21 @@ def _linear(x: Array) -> Array:
     return x
 
 
-def _from_input(
-    act: Callable[[Array], Array], slope: Callable[[Array], Array] | None = None
-) -> Callable[[Array], Array]:
+def _from_input(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Differentiate ``act`` from its input alone, which the next product keeps anyway.
-
-    ``slope`` is the derivative, if there is a better one than JAX's.
 
     Left to itself the forward pass writes out a factor as wide as the layer (for GELU the error
     function) for the backward pass to read: two sweeps over memory instead of some arithmetic.
     """
+    slope = _derivative(act)
 
     @jax.custom_vjp
     def run(x: Array) -> Array:
         return act(x)
 
     def backward(x: Array, dy: Array) -> tuple[Array]:
-        if slope:
-            return (slope(x) * dy,)
         # The barrier keeps the compiler from finding the same arithmetic in the forward pass.
-        return jax.vjp(act, jax.lax.optimization_barrier(x))[1](dy)
+        return (slope(jax.lax.optimization_barrier(x)) * dy,)
 
     run.defvjp(lambda x: (act(x), x), backward)
     return run
@@ -282,7 +304,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu6": jax.nn.relu6,
     "silu": _from_input(jax.nn.silu),
     "swish": _from_input(jax.nn.silu),
-    "gelu": _from_input(_gelu, _gelu_slope),
+    "gelu": _from_input(_gelu),
     "gelu_new": _from_input(_gelu_new),
     "gelu_fast": _from_input(_gelu_new),
     "gelu_10": _from_input(lambda x: jnp.clip(_gelu(x), -10, 10)),
