@@ -390,15 +390,26 @@ def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
         preprocess(settings(tmp_path, vocabulary, **keys))
 
 
-@pytest.mark.parametrize("output", [".", "rows/new"])
-def test_rows_do_not_go_where_texts_are_read(tmp_path, vocabulary, output):
-    """A second run would take data_params.json for a text."""
+def test_folders_of_rows_inside_the_input_are_no_texts(tmp_path, vocabulary):
+    """A second run, with other rows, would take data_params.json and tokenizer.json for texts."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    path = write(texts / "a.jsonl", [{"text": "a b c d e f"}])
+    for name in ("rows/one", "rows/two"):
+        own = settings(tmp_path, vocabulary, input_dir=str(texts), output_dir=str(texts / name))
+        assert preprocess(own).counts.records == 1
+        assert records.find_inputs([str(texts)], None, output=str(texts / name)) == [path]
+    (texts / "rows" / "two" / "data_params.json").unlink()  # as after a kill
+    assert records.find_inputs([str(texts)], None, output=str(texts / "rows" / "two")) == [path]
+
+
+def test_the_input_folder_is_not_the_output_folder(tmp_path, vocabulary):
     texts = tmp_path / "texts"
     texts.mkdir()
     write(texts / "a.jsonl", [{"text": "a b c d e f"}])
-    keys = {"input_dir": str(texts), "output_dir": str(texts / output)}
-    with pytest.raises(DataError, match=r"lies in the input folder .*; name a folder outside"):
-        preprocess(settings(tmp_path, vocabulary, **keys))
+    own = settings(tmp_path, vocabulary, input_dir=str(texts), output_dir=str(texts / "."))
+    with pytest.raises(DataError, match="is the input folder, so the next run would read"):
+        preprocess(own)
     assert [path.name for path in texts.iterdir()] == ["a.jsonl"]
 
 

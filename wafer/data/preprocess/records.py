@@ -5,6 +5,7 @@ preprocessing goes on where it was; what cannot be read names its file and line.
 """
 
 import logging
+import os
 import pathlib
 import tarfile
 from collections import Counter
@@ -313,11 +314,12 @@ def find_inputs(
         inputs: files, folders of files (in the order of their names, deep), datasets on disk.
         metadata_files: files that list input files, one to a line; they win over ``inputs``.
         fields: names of the text fields; texts (.txt) in a folder count only where there is one.
-        output: folder that is written to; it may not lie in an input folder, where the next run
-            would read its JSON files as texts.
+        output: folder that is written to. What lies in it, or in another folder of rows below an
+            input folder, is no input: the next run would read its JSON files as texts.
 
     Raises:
-        DataError: a path that does not exist, a folder without readable files, ``output`` in one.
+        DataError: a path that does not exist, a folder without readable files or that is
+            ``output``.
     """
     if metadata_files:
         lists = [pathlib.Path(name) for name in metadata_files]
@@ -327,16 +329,8 @@ def find_inputs(
         lines = [line.strip() for path in lists for line in text_lines(path)]
         files = [pathlib.Path(line) for line in lines if line]
     else:
-        folders = [pathlib.Path(name) for name in inputs or ()]
-        for folder in folders:
-            if output is not None and pathlib.Path(output).resolve().is_relative_to(
-                folder.resolve()
-            ):
-                raise DataError(
-                    f"output_dir: {output} lies in the input folder {folder}, so its files would "
-                    "be read as texts; name a folder outside"
-                )
-        files = [path for folder in folders for path in _under(folder, fields)]
+        places = [pathlib.Path(name) for name in inputs or ()]
+        files = [path for place in places for path in _under(place, fields, output)]
     for path in files:
         if not path.is_file():
             raise DataError(f"no such input: {path}")
@@ -345,15 +339,25 @@ def find_inputs(
     return files
 
 
-def _under(path: pathlib.Path, fields: Sequence[str]) -> list[pathlib.Path]:
+def _under(path: pathlib.Path, fields: Sequence[str], output: str | None) -> list[pathlib.Path]:
     if not path.is_dir():
         return [path]
+    root, target = path.resolve(), pathlib.Path(output or os.devnull).resolve()
+    if root == target:
+        raise DataError(
+            f"output_dir: {output} is the input folder, so the next run would read its files as "
+            "texts; name another folder, such as one inside"
+        )
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         return _dataset_files(path)
     one, hooked = _is_one_text(fields), isinstance(fields, Columns)
     wanted = {_text: one, _fasta: one and hooked}
     known = {end: read for end, read in SUFFIXES.items() if wanted.get(read, True)}
     inside = sorted(p for p in path.rglob("*") if p.is_file())
+    rows = {p.parent for p in inside if p.name == "data_params.json"} - {path}
+    if target.is_relative_to(root):
+        rows.add(path / target.relative_to(root))
+    inside = [p for p in inside if rows.isdisjoint(p.parents)]
     files = [p for p in inside if p.name.lower().endswith(tuple(known))]
     if not files:
         raise DataError(f"{path}: no file to read in it; known: {', '.join(known)}")
