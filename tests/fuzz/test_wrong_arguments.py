@@ -121,6 +121,7 @@ count, kept = np.full(1, 9, np.int32), np.int32([50, 20])
 decoded = kernels.DecodeWeight.from_dense(np.where(mask, 1.0, 0.0))
 stepped = kernels.DecodeWeight.from_dense(np.where(mask & (rng.random((K, N)) < 0.2), 1.0, 0.0))
 turned, lse = dict(transposed=np.bool_(False)), np.zeros((2, 70), np.float32)
+labels, sums = np.arange(K, dtype=np.int32) % N, np.ones(K, np.float32)
 bias, norm = np.ones(N, np.float32), dict(eps=np.float32(1e-5), centered=np.bool_(True))
 like = lambda *arrays: tuple(shape(a.shape, a.dtype) for a in arrays)
 CALLS = {
@@ -151,6 +152,8 @@ CALLS = {
         (like(tall, wide), (tall, wide, count, np.ones((70, 128), np.float32)), turned),
     "wafer_norm_forward": (like(x), (x, x[0], x[1]), norm),
     "wafer_norm_backward": (like(x, x[0], x[1]), (x, x, x[0]), norm),
+    "wafer_entropy_forward": (like(sums, sums), (dense, labels), {}),
+    "wafer_entropy_backward": (shape((K, N), f32), (sums, dense, labels, sums), {}),
 }
 assert CALLS.keys() == {*native.HANDLERS, *LIBRARY.handlers}
 assert native.usable() and LIBRARY.usable()
