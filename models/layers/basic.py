@@ -243,13 +243,6 @@ _SLOPES: dict[Any, _Slope] = {
 }
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
-    total = jnp.full_like(x, coefficients[0])
-    for c in coefficients[1:]:
-        total = total * x + c
-    return total
-
-
 def _derivative(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Return the derivative of ``act``, for those of ``_SLOPES`` the fit but in float64."""
     exact = lambda x: jax.jvp(act, (x,), (jnp.ones_like(x),))[1]
@@ -262,8 +255,8 @@ def _derivative(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
         if x.dtype == jnp.float64:
             return exact(x)
         near = jnp.clip(x.astype(jnp.float32), -fit.reach, fit.reach)
-        ratio = _polynomial(fit.over, near * near) / _polynomial(fit.under, near * near)
-        return (0.5 + near * ratio).astype(x.dtype)
+        over, under = (jnp.polyval(jnp.array(p), near * near) for p in (fit.over, fit.under))
+        return (0.5 + near * over / under).astype(x.dtype)
 
     slope.defjvp(lambda at, moved: (slope(*at), jax.jvp(exact, at, moved)[1]))
     return slope

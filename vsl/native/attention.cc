@@ -295,21 +295,21 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
       std::memset(d_profile->typed_data() + heads * call.profile_width, 0,
                   sizeof(float) * group * call.profile_width);
     }
-    int64_t next = 0, done = run.low(run.begin);  // key blocks to be packed, and to be given
+    int64_t first = run.low(run.begin), last = 0;  // key blocks at hand: [first, last)
     for (int64_t i = run.begin; i < run.end; ++i) {
-      for (next = std::max(next, run.low(i)); next < run.high(i); ++next) {
-        Kernels().pack(call, key_head, next, packed);
-        std::memset(io.dk + next % run.places * block, 0, sizeof(float) * block);
-        std::memset(io.dv + next % run.places * block, 0, sizeof(float) * block);
+      for (last = std::max(last, run.low(i)); last < run.high(i); ++last) {
+        Kernels().pack(call, key_head, last, packed);
+        std::memset(io.dk + last % run.places * block, 0, sizeof(float) * block);
+        std::memset(io.dv + last % run.places * block, 0, sizeof(float) * block);
       }
       for (int64_t n = heads; n < heads + group; ++n) {
         if (call.profile) io.d_profile = d_profile->typed_data() + n * call.profile_width;
         Kernels().backward(call, packed, i, n, k + 5 * size, io);
       }
-      for (; done < run.low(i + 1); ++done) {
-        const int64_t at = done % run.places * block;
-        const bool seen = done < next;
-        gradients.Take(parts.floats(), key_head, number, done, seen ? io.dk + at : nullptr,
+      for (; first < run.low(i + 1); ++first) {
+        const int64_t at = first % run.places * block;
+        const bool seen = first < last;
+        gradients.Take(parts.floats(), key_head, number, first, seen ? io.dk + at : nullptr,
                        seen ? io.dv + at : nullptr);
       }
     }

@@ -240,15 +240,15 @@ def _act(pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
     after = _by_code(op, changed, after)
     configures, address = _register(pe, i)
     after = choose(configures, _configured(pe, i, address), after)
-    exchanges, (exchanged, done) = is_any(op, (Op.RECEIVE, Op.SEND)), _exchanged(pe, i)
+    exchanges, (exchanged, moves) = is_any(op, (Op.RECEIVE, Op.SEND)), _exchanged(pe, i)
     stalls, stalled = jnp.where(op == Op.RECEIVE, Main.RECEIVING, Main.SENDING), _stalls(pe)
     exchanged = exchanged._replace(
-        main=jnp.where(done, Main.RUNNING, stalls),
-        paid=~done,
-        wake=jnp.where(done & stalled, pe.cycle + 1, pe.wake),
+        main=jnp.where(moves, Main.RUNNING, stalls),
+        paid=~moves,
+        wake=jnp.where(moves & stalled, pe.cycle + 1, pe.wake),
     )
     after = choose(exchanges, exchanged, after)
-    plain = ~is_any(op, (Op.OPERATE, Op.RETURN, Op.FAULT)) & ~waits & ~(exchanges & ~done)
+    plain = ~is_any(op, (Op.OPERATE, Op.RETURN, Op.FAULT)) & ~waits & ~(exchanges & ~moves)
     plain &= ~configures | (after.main != Main.IDLE)
     after = after._replace(pc=jnp.where(plain, pe.pc + 1, pe.pc))
     begun, (goes, alone) = operate(pe, i)
