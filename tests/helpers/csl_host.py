@@ -120,17 +120,19 @@ class FakeMachine:
     def write(self, x, y, address, data):
         self.memory[x, y][address : address + data.nbytes] = data.view(np.uint8)
 
-    def inject(self, color, x, y, words):
+    def send(self, color, port, words):
         assert color == IN
-        self.streams_in.setdefault((x, y), []).extend(words.tolist())
+        assert port[2] == "RAMP"
+        self.streams_in.setdefault(port[:2], []).extend(words.tolist())
 
-    def collectable(self, color, x, y):
+    def receivable(self, color, port):
         assert color == OUT
-        return len(self.streams_out.get((x, y), []))
+        assert port[2] == "RAMP"
+        return len(self.streams_out.get(port[:2], []))
 
-    def collected(self, color, x, y, most):
-        there = self.streams_out[x, y]
-        taken, self.streams_out[x, y] = there[:most], there[most:]
+    def receive(self, color, port, most):
+        there = self.streams_out[port[:2]]
+        taken, self.streams_out[port[:2]] = there[:most], there[most:]
         return np.array(taken, np.uint32)
 
     def waiting(self):

@@ -216,64 +216,58 @@ class WaferMachine(abc.ABC):
     def _counters(self) -> tuple[np.ndarray, np.ndarray]:
         """[H, W, 5] ``links``; [H, W, 2] ``worked``."""
 
-    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        """Queue uint32 words that the host sends to a PE on a stream's color.
-
-        Raises:
-            CompileError: a color that is no stream from the host.
-        """
-        if "H2D" not in self.image.streams.get(color, "").upper():
-            raise CompileError(f"color {color} is no stream from the host: {self.image.streams}")
-
-    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        """Take what a PE has sent to the host on a stream's color: [n] uint32, in order.
-
-        Args:
-            color: of the stream.
-            x: column of the PE.
-            y: row of the PE.
-            most: how many to take; None: all.
-        """
-        return np.zeros(0, np.uint32)
-
-    def collectable(self, color: int, x: int, y: int) -> int:
-        """How many words ``collected`` could take."""
-        return 0
-
-    def enter(
-        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    def send(
+        self,
+        color: int,
+        port: tuple[int, int, str],
+        words: np.ndarray,
+        controls: np.ndarray | None = None,
     ) -> None:
-        """Queue words that come from outside of the rectangle by a PE's side.
+        """Queue words of the host: on a stream, or from outside of the rectangle.
 
         Args:
             color: that they come on.
-            port: column and row of the PE, and the side by which they come: W, E, S or N.
+            port: column and row of the PE, and its port by which they come: RAMP for a stream, or
+                the side W, E, S or N.
             words: [n] uint32.
-            controls: [n] bool, whether each is a control wavelet.
+            controls: [n] bool, whether each is a control wavelet; None: none is.
 
         Raises:
-            CompileError: nothing is outside there, or the program does not use the color.
+            CompileError: no such stream, nothing outside there, or the program does not use the
+                color.
         """
         self._refuse_port(color, port)
 
-    def open(self, color: int, port: tuple[int, int, str]) -> None:
-        """Keep what leaves by a PE's side from now on, for ``left``.
+    def receivable(self, color: int, port: tuple[int, int, str]) -> int:
+        """How many words ``receive`` could take; by a side they are kept from the first call on.
 
         Raises:
-            CompileError: nothing is outside there, or the program does not use the color.
+            CompileError: as of ``send``.
+        """
+        self._refuse_port(color, port)
+
+    def receive(
+        self, color: int, port: tuple[int, int, str], most: int | None = None
+    ) -> np.ndarray:
+        """Take what a PE has sent to the host: [n] uint32, in order, without control wavelets.
+
+        Args:
+            color: that it left on.
+            port: as of ``send``.
+            most: how many to take; None: all.
+
+        Raises:
+            CompileError: as of ``send``.
         """
         self._refuse_port(color, port)
 
     def _refuse_port(self, color: int, port: tuple[int, int, str]) -> NoReturn:
         x, y, side = port
         raise CompileError(
-            f"PE ({x}, {y}) has no port of color {color} at its side {side}: that side is not"
-            " the rectangle's, or the program does not use the color"
+            f"PE ({x}, {y}) exchanges no words of color {color} with the host by {side}; expected a"
+            f" color of the program and a side of the rectangle, or RAMP and a stream of"
+            f" {self.image.streams}"
         )
-
-    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        """Words that have left by a side since it was opened: uint32, without control wavelets."""
-        return np.zeros(0, np.uint32)
 
     @abc.abstractmethod
     def waiting(self) -> Sequence[object]:

@@ -94,22 +94,31 @@ class Machine(WaferMachine):
         content = (ctypes.c_uint8 * count).from_address(int(self._memories[cell]))
         return np.ctypeslib.as_array(content)
 
-    def enter(
-        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    def send(
+        self,
+        color: int,
+        port: tuple[int, int, str],
+        words: np.ndarray,
+        controls: np.ndarray | None = None,
     ) -> None:
-        words = np.ascontiguousarray(words, np.uint32)
-        flags = np.ascontiguousarray(controls, np.uint8)
-        if not self._c("enter", *self._port(color, port), words, flags, len(words)):
+        words = np.ascontiguousarray(words, np.uint32).reshape(-1)
+        flags = np.zeros(len(words), np.uint8)
+        flags[:] = False if controls is None else controls
+        if not self._c("send", *self._port(color, port), words, flags, len(words)):
             self._refuse_port(color, port)
 
-    def open(self, color: int, port: tuple[int, int, str]) -> None:
-        if self._c("left", *self._port(color, port), 0, 0) < 0:
+    def receivable(self, color: int, port: tuple[int, int, str]) -> int:
+        there = self._c("receive", *self._port(color, port), 0, 0)
+        if there < 0:
             self._refuse_port(color, port)
+        return there
 
-    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        where = self._port(color, port)
-        out = np.zeros(max(0, self._c("left", *where, 0, 0)), np.uint32)
-        self._c("left", *where, out, len(out))
+    def receive(
+        self, color: int, port: tuple[int, int, str], most: int | None = None
+    ) -> np.ndarray:
+        there = self.receivable(color, port)
+        out = np.zeros(there if most is None else min(there, most), np.uint32)
+        self._c("receive", *self._port(color, port), out, len(out))
         return out
 
     def _port(self, color: int, port: tuple[int, int, str]) -> tuple[int, int, int]:
@@ -121,21 +130,6 @@ class Machine(WaferMachine):
         links, worked = np.zeros((*shape, 5), np.uint32), np.zeros((*shape, 2), np.int64)
         self._c("counters", links, worked)
         return links, worked
-
-    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        super().inject(color, x, y, words)
-        words = np.ascontiguousarray(words, np.uint32).reshape(-1)
-        self._c("inject", self._cell(x, y), color, words, len(words))
-
-    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        cell = self._cell(x, y)
-        there = self.collectable(color, x, y)
-        out = np.zeros(there if most is None else min(there, most), np.uint32)
-        self._c("collect", cell, color, out, len(out))
-        return out
-
-    def collectable(self, color: int, x: int, y: int) -> int:
-        return self._c("collect", self._cell(x, y), color, 0, 0)
 
     def waiting(self) -> list[Waiting]:
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
