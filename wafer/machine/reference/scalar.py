@@ -14,6 +14,10 @@ __all__ = ["arithmetic", "cast", "chosen", "compare", "element", "function", "ne
 
 _ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
 _WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
+_INTEGERS = {
+    **{Type.I8: jnp.int8, Type.I16: jnp.int16, Type.I32: jnp.int32, Type.I64: jnp.int64},
+    **{Type.U8: jnp.uint8, Type.U16: jnp.uint16, Type.U32: jnp.uint32, Type.U64: jnp.uint64},
+}
 
 Array = jax.Array
 
@@ -126,24 +130,9 @@ def negated(kind: Array, x: Array) -> Array:
 
 
 def _to_integer(kind: Array, value: Array) -> Array:
-    """Toward zero; out of range to the nearest end, NaN to 0."""
-    bits, signed = jnp.asarray(_ROOM)[kind], _signed(kind)
-    exact = value.astype(jnp.float64)
-    end = 2.0 ** (bits - signed)
-    highest = jnp.where(
-        signed,
-        lax.shift_right_logical(jnp.int64(-1), (65 - bits).astype(jnp.int64)),
-        wrapped(kind, jnp.full_like(bits, -1)),
-    )
-    inside = jnp.where(jnp.abs(exact) < end, exact, 0)
-    down = inside.astype(jnp.int64)
-    up = lax.bitcast_convert_type(jnp.maximum(inside, 0).astype(jnp.uint64), jnp.int64)
-    out = jnp.where(signed, down, up)
-    out = jnp.where(exact >= end, highest, out)
-    lowest = jnp.where(signed, -highest - 1, 0)
-    out = jnp.where(jnp.where(signed, exact < -end, exact <= 0), lowest, out)
-    out = jnp.where(signed & (exact == -end), lowest, out)
-    return jnp.where(jnp.isnan(exact), 0, out)
+    """Toward zero; out of range to the nearest end, NaN to 0, as XLA converts."""
+    integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
+    return chosen(kind, integers, jnp.int64(0))
 
 
 def cast(to: Array, kind: Array, x: Array) -> Array:
@@ -212,7 +201,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)
     left, right = jnp.full_like(a, Op.SHL), jnp.full_like(a, Op.SHR)
-    integer = lambda value: _to_integer(i16, value) & 0xFFFF
+    integer = lambda value: value.astype(jnp.int16).astype(jnp.int64) & 0xFFFF
     number = wrapped(i16, a).astype(jnp.float32)
     lowest = low & -low
     word = lambda value: value & 0xFFFFFFFF

@@ -14,11 +14,11 @@ _LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 class Line(NamedTuple):
     """What one source line took."""
 
-    file: str  #: as the compiler named it
-    line: int  #: from 1 on
+    file: str  #: as the compiler named it; of a ``Layout``, the operation
+    line: int  #: from 1 on; 0 of a ``Layout``
     cycles: int  #: of all PEs together: of instructions, and of the steps of operations
     share: float  #: of all lines' cycles
-    text: str  #: of the line; '' if the file is not there any more
+    text: str  #: of the line, or the operation; '' if the file is not there any more
 
 
 @functools.lru_cache(maxsize=64)
@@ -37,15 +37,21 @@ def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
     """
     total = max(1, sum(cycles.values()))
     rows = sorted(cycles.items(), key=lambda row: (-row[1], row[0]))
+    text = lambda file, line: "".join(_lines(file)[line - 1 : line]).strip() if line else file
     return [
-        Line(file, line, count, count / total, "".join(_lines(file)[line - 1 : line]).strip())
+        Line(file, line, count, count / total, text(file, line))
         for (file, line), count in rows
         if count
     ]
 
 
 def _place(row: Line) -> str:
-    """File and line as a reader looks for them: from here on, or as the name of a system module."""
+    """File and line as a reader looks for them: from here on, or as the name of a system module.
+
+    Nothing for an operation of a ``Layout``, which is the row's text.
+    """
+    if not row.line:
+        return ""
     path = Path(row.file)
     if path.is_relative_to(_LIBRARY):
         name = str(path.relative_to(_LIBRARY).with_suffix("")).removeprefix("values/")

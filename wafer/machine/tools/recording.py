@@ -1,7 +1,5 @@
 """What a run did when: tasks and operations as intervals, words over links by windows of cycles."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -52,8 +50,8 @@ class Trace(NamedTuple):
     name: np.ndarray
     names: tuple[str, ...]  #: of tasks
     file: np.ndarray  #: [n] int64; index into files
-    files: tuple[str, ...]  #: of source
-    line: np.ndarray  #: [n] int64; of the operation, or the task's first
+    files: tuple[str, ...]  #: of source; of a ``Layout``, its operations
+    line: np.ndarray  #: [n] int64; of the operation, or the task's first; 0 of a ``Layout``
     elements: np.ndarray  #: [n] int64; that an operation has done
     #: [windows, height, width, 5] uint32; words to the W, E, S, N and down the ramp
     links: np.ndarray
@@ -61,8 +59,6 @@ class Trace(NamedTuple):
     cycles: tuple[int, int]  #: (first, last + 1) that were recorded
     rectangle: tuple[int, int, int, int]  #: (x, y, width, height) of the PEs
     full: int | None  #: cycle in which the limit of events was reached; None if it was not
-    #: (file, line) -> what stands there, where that is no text file
-    texts: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 
 def settings_of(recording: Recording, image: Image) -> np.ndarray:

@@ -4,6 +4,7 @@ A trace is ``runtime.trace`` or ``machine.trace`` of a CSL program, or what
 ``wafer.fabric.trace.record`` returns of a ``Layout``'s.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
         args, label = {"file": trace.files[file], "line": line}, trace.names[name]
         if thread != TASK:
             args |= {"elements": elements, "of": label}
-            label = trace.texts.get((file, line), f"line {line}")
+            label = f"line {line}" if line else trace.files[file]
         event = {"name": label, "ph": "X", "ts": begin, "dur": end - begin}
         events.append(event | {"pid": y * width + x, "tid": _place(thread), "args": args})
     return write_events(events, path)
@@ -187,17 +188,8 @@ def profile(trace: Trace) -> list[Line]:
     An operation's cycles are those from its first to its last element, waits included. Cycles of
     instructions are in ``runtime.profile``.
     """
-    first, cycles = dict[str, tuple[int, int]](), dict[tuple[str, int], int]()
-    for place, text in sorted(trace.texts.items()):
-        first.setdefault(text, place)  # PEs may have the same operation at several places
-    rows = trace.thread != TASK
+    rows, cycles = trace.thread != TASK, Counter[tuple[str, int]]()
     columns = (trace.file, trace.line, trace.end - trace.begin)
     for file, line, spent in zip(*(column[rows].tolist() for column in columns), strict=True):
-        place = first.get(trace.texts.get((file, line), ""), (file, line))
-        key = trace.files[place[0]], place[1]
-        cycles[key] = cycles.get(key, 0) + spent
-    texts = {(trace.files[file], line): text for text, (file, line) in first.items()}
-    return [
-        line._replace(text=texts.get((line.file, line.line), line.text))
-        for line in profile_of(cycles)
-    ]
+        cycles[trace.files[file], line] += spent
+    return profile_of(cycles)
