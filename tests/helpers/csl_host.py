@@ -69,7 +69,8 @@ class FakeMachine:
     scalar_share = 0.5
     counts = Counts(adds32=3)
 
-    def __init__(self, program, record=None):
+    def __init__(self, program, record=None, *, check_bounds=False):
+        del record, check_bounds
         height, width = program.tiles.shape
         self.cycle, self.fault, self.prints = 0, "", []
         self.memory = {

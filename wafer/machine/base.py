@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine.image import PAD, Image
-from wafer.machine.library import how_to_build
 from wafer.machine.tools.reports import fault_message
 
 __all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
@@ -31,10 +31,6 @@ class Rectangle(NamedTuple):
     y: int
     width: int
     height: int
-
-    def has(self, x: int, y: int) -> bool:
-        """Whether a PE is one of them."""
-        return 0 <= x - self.x < self.width and 0 <= y - self.y < self.height
 
     def pes(self) -> Iterator[tuple[int, int]]:
         """Column and row of each PE, row by row."""
@@ -75,7 +71,6 @@ class WaferMachine(abc.ABC):
     def __init__(self, image: Image) -> None:
         self.image = image
         self._height, self._width = image.tiles.shape
-        self._calls = list[tuple[Rectangle, str]]()
 
     def _cell(self, x: int, y: int) -> int:
         if not (0 <= x < self._width and 0 <= y < self._height):
@@ -123,11 +118,6 @@ class WaferMachine(abc.ABC):
                 raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
             if problem := self._call(cell, entries[function], arguments):
                 raise CompileError(f"{function!r} on PE ({x}, {y}) {problem}")
-        self._calls.append((rectangle, function))
-
-    def _called(self, x: int, y: int) -> list[str]:
-        """What the host has called on a PE."""
-        return [function for rectangle, function in self._calls if rectangle.has(x, y)]
 
     @abc.abstractmethod
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
@@ -172,34 +162,14 @@ class WaferMachine(abc.ABC):
     def _memory(self, cell: int, count: int) -> np.ndarray:
         """A view of the first bytes of a PE with a program."""
 
-    def memories(self, program: int, count: int, content: np.ndarray | None = None) -> np.ndarray:
-        """Read the first bytes of all PEs with a program, row by row; write them first if given.
+    def memories(self, program: int) -> list[np.ndarray]:
+        """Views of what all PEs with a program hold, row by row: [bytes] uint8 each.
 
         Args:
             program: its place in the image.
-            count: of bytes, at most the program's.
-            content: [PEs, count] uint8.
-
-        Returns:
-            [PEs, count] uint8.
-
-        Raises:
-            CompileError: a program that declares fewer bytes.
         """
-        declared = len(self.image.programs[program].memory)
-        if count > declared:
-            raise CompileError(f"program {program} declares {declared} bytes, fewer than {count}")
         cells = np.flatnonzero(self.image.tiles == program).tolist()
-        out = np.zeros((len(cells), count), np.uint8)
-        if content is not None:
-            out[:] = content
-        for row, cell in zip(out, cells, strict=True):
-            memory = self._memory(cell, count)
-            if content is None:
-                row[:] = memory
-            else:
-                memory[:] = row
-        return out
+        return [self._memory(cell, len(self.image.programs[program].memory)) for cell in cells]
 
     @property
     def links(self) -> np.ndarray:

@@ -18,9 +18,9 @@ from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
-from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.lines import Line, profile_of
 from wafer.machine.tools.recording import Recording, Trace
+from wafer.machine.tools.reports import by_cause
+from wafer.machine.tools.trace import Line, profile_of
 
 __all__ = ["Runtime"]
 
@@ -54,8 +54,8 @@ class Runtime:
         record: Recording | None = None,
         check_bounds: bool = False,
     ) -> None:
-        checks = {"check_bounds": True} if check_bounds else {}
-        self.image, self.machine = image, machine or machine_for(image, record, **checks)
+        self.image = image
+        self.machine = machine or machine_for(image, record, check_bounds=check_bounds)
         self._log, self._offsets = log, offsets
         self._commands = list[HostCall | Copy]()  # that are not done: the command stream
         self._reads = list[Receive]()  # and the streams to the host

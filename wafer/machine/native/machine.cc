@@ -167,7 +167,7 @@ std::vector<Waiting> Machine::waiting() {
       const uint32_t read = being_read(core);
       each(core.queued & ~read, [&](int slot) { add(-1, 0, kWordUnread, w.colors[slot]); });
       if (core.commanded && core.main == Main::kIdle)
-        add(-1, 0, kForCommand, int(host(w, cell).launches.size()));
+        add(int(Task::kFunction), host(w, cell).entry, kForCommand, 0);
     }
     each(w.live[cell], [&](int slot) { out.push_back(held(w, cell, slot)); });
   }
@@ -209,14 +209,14 @@ void* csl_create(const Reader::Table* tables) {
 void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
 int64_t csl_run(void* m, int64_t most, int64_t threads) { return of(m).run(most, threads); }
 
-// The cycle; lines printed; of a recording its events, cycles of a window, the cycle in which the
-// events' limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
+// The cycle; lines printed; of a recording the cycles of a window, the cycle in which the events'
+// limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
 void csl_numbers(void* m, int64_t* out) {
   const Machine& machine = of(m);
   const Fault& f = machine.all.fault;
   const Recorder* r = machine.w.recorder.get();
   const int64_t numbers[] = {machine.w.cycle, int64_t(machine.all.prints.size()),
-                             r ? r->count() : 0, r ? r->every() : 1, r ? r->stopped() : -1,
+                             r ? r->every() : 1, r ? r->stopped() : -1,
                              f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
   std::copy(std::begin(numbers), std::end(numbers), out);
 }
@@ -306,10 +306,12 @@ void csl_work(void* m, int64_t program, Work* out) {
   }
 }
 
-void csl_recording(void* m, Event* events, uint32_t* links) {
+// Copies the words over links and up to `most` events; returns how many there are.
+int64_t csl_recording(void* m, uint32_t* links, Event* events, int64_t most) {
   const Recorder& recorder = *of(m).w.recorder;
   const auto all = recorder.events();
-  std::copy(all.begin(), all.end(), events);
   std::copy(recorder.links().begin(), recorder.links().end(), links);
+  std::copy_n(all.begin(), std::min(most, int64_t(all.size())), events);
+  return int64_t(all.size());
 }
 }

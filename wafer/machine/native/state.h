@@ -217,6 +217,7 @@ struct Exchange {
 // What a PE exchanges with the host.
 struct Host {
   std::deque<Launch> launches;
+  int32_t entry = -1;                 // of the last one that began
   std::map<int, Exchange> exchanges;  // by slot * kPorts + port
   std::string line;                   // printed so far
 };

@@ -15,8 +15,7 @@ __all__ = ["arithmetic", "cast", "chosen", "compare", "element", "function", "ne
 _ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
 _WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
 _INTEGERS = {
-    **{Type.I8: jnp.int8, Type.I16: jnp.int16, Type.I32: jnp.int32, Type.I64: jnp.int64},
-    **{Type.U8: jnp.uint8, Type.U16: jnp.uint16, Type.U32: jnp.uint32, Type.U64: jnp.uint64},
+    kind: f"{'u' * (kind >= Type.U8)}int{8 * BYTES[kind]}" for kind in Type if kind < Type.F16
 }
 
 Array = jax.Array
@@ -78,23 +77,18 @@ def chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
 
 
 def _divided(op: Array, kind: Array, x: Array, y: Array) -> Array:
-    divisor = jnp.where((y == 0) | (y == -1), 1, y)
-    signed = jnp.where(op == Op.DIV, lax.div(x, divisor), lax.rem(x, divisor))
-    signed = jnp.where(y == -1, jnp.where(op == Op.DIV, -x, 0), signed)
-    ux, uy = _unsigned(x), _unsigned(jnp.where(y == 0, 1, y))
+    """XLA wraps the lowest number by -1."""
+    signed = jnp.where(op == Op.DIV, lax.div(x, y), lax.rem(x, y))
+    ux, uy = _unsigned(x), _unsigned(y)
     unsigned = jnp.where(op == Op.DIV, lax.div(ux, uy), lax.rem(ux, uy))
     return jnp.where(_signed(kind), signed, lax.bitcast_convert_type(unsigned, jnp.int64))
 
 
 def _shifted(op: Array, kind: Array, x: Array, by: Array) -> Array:
-    bits = jnp.asarray(_ROOM)[kind]
-    beyond = (by < 0) | (by >= bits)
-    near = jnp.where(beyond, 0, by)
-    left = jnp.where(beyond, 0, lax.shift_left(x, near))
-    arithmetic = jnp.where(beyond, jnp.where(x < 0, -1, 0), lax.shift_right_arithmetic(x, near))
-    logical = jnp.where(beyond, 0, lax.shift_right_logical(x, near))
+    """XLA shifts by 64 or more, and by less than 0, to 0 or the sign."""
+    logical, arithmetic = lax.shift_right_logical(x, by), lax.shift_right_arithmetic(x, by)
     right = jnp.where(_signed(kind), arithmetic, logical)
-    return jnp.where(op == Op.SHL, left, right)
+    return jnp.where(op == Op.SHL, lax.shift_left(x, by), right)
 
 
 def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
