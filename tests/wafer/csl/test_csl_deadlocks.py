@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import wafer.csl
-from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.reports import IN_ROUTER, Waiting
+from wafer.machine.tools.reports import IN_ROUTER, Waiting, by_cause
 
 LAYOUT = """
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });

@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 
 from wafer.errors import CompileError
-from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
 from wafer.machine.image import COLUMNS, PAD, Image
 from wafer.machine.reference.dispatch import begin, dispatch
@@ -63,10 +62,9 @@ def start(image: Image) -> tuple[Tables, State]:
     of = lambda values, none: np.array([*values, none])[tables.program]  # -1: the last
     size = rounded_up(max(len(p.memory) for p in programs) + PAD + 8, 1024)
     memories = [np.pad(p.memory, (0, size - len(p.memory))) for p in programs]
-    registers = rounded_up(max(p.frame + registers_beyond(p) for p in programs), 64)
+    registers = rounded_up(int((tables.frame + tables.slack).max()), 64)
     blocked = np.array([np.asarray(p.blocked, np.int64) & 0xFFFFFFFF for p in programs])
-    ids = [p.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")] for p in programs]
-    dsrs = rounded_up(max(int(rows.max(initial=0)) + 1 for rows in ids), 8)
+    dsrs = rounded_up(int(tables.dsrs.max()), 8)
     in_slot, out_slot, depth = _bound(image, tables)
     zeros = lambda *shape: np.zeros((cells, *shape), np.int64)
     flags = lambda *shape: np.zeros((cells, *shape), bool)

@@ -1,22 +1,26 @@
-"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
+"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix.
+
+In a deadlock each of the waiting things waits for others that wait, in chains. What ends a chain,
+and so is likely the cause, comes first: a word that no router will ever take, then what waits for
+nothing that waits itself.
+"""
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from wafer.machine.arch import STEPS
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
 
 __all__ = [
-    "FOR_DATA",
-    "FOR_ROOM",
     "IN_ROUTER",
     "RAMP",
     "SIDES",
-    "UNREAD",
     "Fault",
     "Waiting",
+    "by_cause",
     "fault_message",
     "neighbor",
     "side_names",
@@ -77,13 +81,15 @@ _REASONS = (
     "being unblocked",
     "being unblocked (it is activated)",
     "a task or operation that takes the wavelet of color {detail} at the head of its queue",
-    "unblock_cmd_stream() after function {function}",
+    "unblock_cmd_stream() after {task}",
     "",  # of a router: see _held
     "microthread {detail} to end its operation",
 )
-FOR_DATA, FOR_ROOM, UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
+_FOR_DATA, _FOR_ROOM, _UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
+_LONGEST = 1000  # routers that are searched for the senders of a color
+_Key = tuple[Any, ...]  # of what something waits for
 _SUBJECTS = {
-    UNREAD: "input queue",
+    _UNREAD: "input queue",
     _FOR_COMMAND: "host",
     IN_ROUTER: "router",
 }  # of reasons that are nobody's task
@@ -183,29 +189,26 @@ def _overrun(program: Program | None, detail: int) -> str:
     return "its variable"
 
 
-def waiting_for(
-    image: Image, row: Sequence[int], called: Callable[[int, int], Sequence[str]]
-) -> Waiting:
+def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
     """A row of the machine's report in words.
 
     Args:
         image: that ran.
         row: column, row, thread, task, its id, reason, detail, instruction.
-        called: the functions that the host has called on a PE, in order.
     """
     x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
     if reason == IN_ROUTER:
         return _held(image, row)
-    program, function = _program(image, x, y), "?"
-    if reason == _FOR_COMMAND and program is not None:
-        function = called(x, y)[-1 - detail]  # that many have not begun
-        pc = program.functions[function]
-    who = _SUBJECTS.get(reason) or task_label(program, task, number)
+    program = _program(image, x, y)
+    label = task_label(program, task, number) if task >= 0 else ""
+    if reason == _FOR_COMMAND:
+        pc = number
+    who = _SUBJECTS.get(reason, label)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
-    text = _REASONS[reason].format(detail=detail, function=function)
-    routed = reason != FOR_DATA or detail < 0 or detail in image.streams
+    text = _REASONS[reason].format(detail=detail, task=label)
+    routed = reason != _FOR_DATA or detail < 0 or detail in image.streams
     if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
@@ -287,3 +290,75 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
     where = text, file, int(line or 0), IN_ROUTER, color
     return Waiting(x, y, _SUBJECTS[IN_ROUTER], *where, sides, busy, bool(outside))
+
+
+def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
+    """What waits, the likely causes first.
+
+    Args:
+        image: that ran.
+        reported: of the machine, in the order of the PEs; the text of the JAX machine keeps it.
+    """
+    waiting = [each for each in reported if isinstance(each, Waiting)]
+    if len(waiting) < len(reported):
+        return list(reported)
+    holders = defaultdict[_Key, set[int]](set)
+    for number, each in enumerate(waiting):
+        for key in _keys(each):
+            holders[key].add(number)
+
+    def rank(numbered: tuple[int, Waiting]) -> int:
+        number, each = numbered
+        if each.refused or each.outside:
+            return 0
+        return 2 if any(holders[key] - {number} for key in _targets(image, each)) else 1
+
+    return [each for _, each in sorted(enumerate(waiting), key=rank)]
+
+
+def _keys(each: Waiting) -> Iterator[_Key]:
+    """What others may name it by."""
+    x, y = each.x, each.y
+    if each.code == IN_ROUTER:
+        yield ("router", x, y, each.detail)
+        yield ("routers", x, y)
+    elif each.code == _UNREAD:
+        yield ("queue", x, y, each.detail)
+    else:
+        yield ("pe", x, y)
+
+
+def _targets(image: Image, each: Waiting) -> Iterator[_Key]:
+    """What it waits for."""
+    x, y = each.x, each.y
+    if each.code == IN_ROUTER:
+        for side in each.full:
+            kind = "queue" if side == "RAMP" else "router"
+            yield (kind, *neighbor(x, y, side), each.detail)
+        if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
+            yield ("pe", x, y)
+    elif each.code == _FOR_ROOM:
+        yield ("routers", x, y)
+    elif each.code == _FOR_DATA and each.detail >= 0:
+        for cell in _upstream(image, x, y, each.detail):
+            yield ("router", *cell, each.detail)
+            yield ("pe", *cell)
+    else:
+        yield ("pe", x, y)
+
+
+def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
+    """The routers by which words of a color come to a PE, as they are configured."""
+    height, width = image.tiles.shape
+    seen, waiting = {(x, y)}, [(x, y)]
+    while waiting and len(seen) < _LONGEST:
+        cell = waiting.pop()
+        for side in side_names(sides_of(image, *cell, color, enter=True) & (1 << RAMP) - 1):
+            other = neighbor(*cell, side)
+            inside = 0 <= other[0] < width and 0 <= other[1] < height
+            back = SIDES.index(side) ^ 1
+            new = inside and other not in seen
+            if new and sides_of(image, *other, color, enter=False) >> back & 1:
+                seen.add(other)
+                waiting.append(other)
+    return sorted(seen - {(x, y)})
