@@ -9,18 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wafer.machine.image import Image
-from wafer.machine.tools.reports import (
-    FOR_DATA,
-    FOR_ROOM,
-    IN_ROUTER,
-    RAMP,
-    SIDES,
-    UNREAD,
-    Waiting,
-    neighbor,
-    side_names,
-    sides_of,
-)
+from wafer.machine.tools.reports import RAMP, SIDES, Reason, Waiting, neighbor, side_names, sides_of
 
 __all__ = ["by_cause"]
 
@@ -55,10 +44,10 @@ def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
 def _keys(each: Waiting) -> Iterator[Key]:
     """What others may name it by."""
     x, y = each.x, each.y
-    if each.code == IN_ROUTER:
+    if each.code == Reason.IN_ROUTER:
         yield ("router", x, y, each.detail)
         yield ("routers", x, y)
-    elif each.code == UNREAD:
+    elif each.code == Reason.WORD_UNREAD:
         yield ("queue", x, y, each.detail)
     else:
         yield ("pe", x, y)
@@ -67,15 +56,15 @@ def _keys(each: Waiting) -> Iterator[Key]:
 def _targets(image: Image, each: Waiting) -> Iterator[Key]:
     """What it waits for."""
     x, y = each.x, each.y
-    if each.code == IN_ROUTER:
+    if each.code == Reason.IN_ROUTER:
         for side in each.full:
             kind = "queue" if side == "RAMP" else "router"
             yield (kind, *neighbor(x, y, side), each.detail)
         if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
             yield ("pe", x, y)
-    elif each.code == FOR_ROOM:
+    elif each.code == Reason.FOR_ROOM:
         yield ("routers", x, y)
-    elif each.code == FOR_DATA and each.detail >= 0:
+    elif each.code == Reason.FOR_DATA and each.detail >= 0:
         for cell in _upstream(image, x, y, each.detail):
             yield ("router", *cell, each.detail)
             yield ("pe", *cell)
