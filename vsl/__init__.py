@@ -72,7 +72,7 @@ _MODULES = {
     "layout": ("AnyArray", "Layout", "layout_from_lengths", "layout_from_spans", "padded_layout"),
     "lengths": ("check_capacity", "lengths_from_mask"),
     "noise": ("dropout",),
-    "norm": ("normalize",),
+    "norm": ("normalize", "normalize_branch"),
     "packing": ("Ladder", "budget_batches", "first_fit", "fit_ladder"),
     "product": ("Weight", "stream_kernels", "stream_product", "stream_table"),
     "ragged": ("Ragged", "restore_padding", "strip_padding"),

@@ -19,7 +19,7 @@ from vsl.implementations.linear import compose, with_tangent
 from vsl.layout import AnyArray
 from vsl.native.kernels import LIBRARY
 
-__all__ = ["normalize"]
+__all__ = ["normalize", "normalize_branch"]
 
 _LEAST = 2**16  # numbers of x below which XLA's program takes no longer
 _NARROWEST = 32  # features
@@ -49,6 +49,46 @@ def normalize(
     Raises:
         ValueError: a scale or bias of another size.
     """
+    native = _operands(x, scale, bias)
+    if native is None:
+        return _by_xla(x, scale, bias, eps=eps, centered=centered)
+    return _NORM.bind(*native, eps=eps, centered=centered)[0].reshape(x.shape)
+
+
+def normalize_branch(
+    x: Float[Array, "*rows D"],
+    scale: Float[AnyArray, " features"] | None = None,
+    bias: Float[AnyArray, " features"] | None = None,
+    *,
+    eps: float,
+    centered: bool = True,
+) -> tuple[Float[Array, "*rows D"], Float[Array, "*rows D"]]:
+    """Normalize what a residual branch begins with: ``normalize(x)``, and x for the sum after it.
+
+    A native backward pass adds the gradients of both as it writes that of ``x``.
+
+    Args:
+        x: [..., D], and the others as of ``normalize``.
+        scale: [D] factor; None is 1.
+        bias: [D] added last; None is 0.
+        eps: added to the variance.
+        centered: subtract the mean.
+
+    Returns:
+        [..., D] normalized, and x.
+
+    Raises:
+        ValueError: a scale or bias of another size.
+    """
+    native = _operands(x, scale, bias)
+    if native is None:
+        return _by_xla(x, scale, bias, eps=eps, centered=centered), x
+    y, kept = _BRANCH.bind(*native, eps=eps, centered=centered)
+    return y.reshape(x.shape), kept.reshape(x.shape)
+
+
+def _operands(x: Array, scale: AnyArray | None, bias: AnyArray | None) -> list[Array] | None:
+    """Check, and return what a native norm of x takes; None where XLA's program serves."""
     for name, leaf in (("scale", scale), ("bias", bias)):
         if leaf is not None and leaf.shape != x.shape[-1:]:
             raise ValueError(
@@ -57,14 +97,17 @@ def normalize(
             )
     large = x.size >= _LEAST and x.shape[-1] >= _NARROWEST and x.dtype in _TYPES
     if not (large and may_be_native() and LIBRARY.usable()):
-        return _by_xla(x, scale, bias, eps=eps, centered=centered)
+        return None
     features = (x.shape[-1],)
-    ready = [
-        jnp.full(features, fill, jnp.float32) if leaf is None else jnp.asarray(leaf, jnp.float32)
-        for leaf, fill in ((scale, 1), (bias, 0))
+    return [
+        x.reshape(-1, *features),
+        *(
+            jnp.full(features, fill, jnp.float32)
+            if leaf is None
+            else jnp.asarray(leaf, jnp.float32)
+            for leaf, fill in ((scale, 1), (bias, 0))
+        ),
     ]
-    rows = x.reshape(-1, *features)
-    return _NORM.bind(rows, *ready, eps=eps, centered=centered)[0].reshape(x.shape)
 
 
 def _by_xla(
@@ -87,19 +130,22 @@ def _forward(x: Array, scale: Array, bias: Array, **static: Any) -> list[Array]:
     return [LIBRARY.call("wafer_norm_forward", result, x, scale, bias, **_attributes(**static))]
 
 
-def _backward(dy: Array, x: Array, scale: Array, **static: Any) -> list[Array]:
+def _backward(dy: Array, x: Array, scale: Array, *kept: Array, **static: Any) -> list[Array]:
     sums = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
     results = (jax.ShapeDtypeStruct(x.shape, x.dtype), sums, sums)
-    return list(LIBRARY.call("wafer_norm_backward", results, dy, x, scale, **_attributes(**static)))
+    added = kept or (jnp.zeros((0, x.shape[1]), x.dtype),)
+    operands = (dy, x, scale, *added)
+    return list(LIBRARY.call("wafer_norm_backward", results, *operands, **_attributes(**static)))
 
 
 def _at_zero_bias(x: Array, scale: Array, static: Any) -> tuple[Callable[..., Array], list[Array]]:
     return functools.partial(_by_xla, **static), [x, scale, jnp.zeros_like(scale)]
 
 
-def _backward_by_xla(dy: Array, x: Array, scale: Array, **static: Any) -> list[Array]:
+def _backward_by_xla(dy: Array, x: Array, scale: Array, *kept: Array, **static: Any) -> list[Array]:
     function, point = _at_zero_bias(x, scale, static)
-    return list(jax.vjp(function, *point)[1](dy))
+    dx, *rest = jax.vjp(function, *point)[1](dy)
+    return [sum(kept, dx), *rest]
 
 
 def _tangent(*operands: Array, **static: Any) -> list[Array]:
@@ -113,6 +159,18 @@ def _tangent_t(dy: Any, *operands: Any, **static: Any) -> list[Any]:
     return _GRADIENTS.bind(dy, x, scale, **static)
 
 
+def _branch_t(dy: Any, kept: Any, *operands: Any, **static: Any) -> list[Any]:
+    *_, x, scale, _ = operands
+    return _GRADIENTS.bind(dy, x, scale, kept, **static)
+
+
+def _with_x(function: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    """Return the first operand, x or its tangent, beside the result."""
+    return lambda x, *rest, **static: [*function(x, *rest, **static), x]
+
+
 _GRADIENTS = compose("norm_gradients", _backward, _backward_by_xla)
 _TANGENT = compose("norm_tangent", _tangent, _tangent, _tangent_t)
 _NORM = with_tangent("norm", _forward, _TANGENT.bind, moving=lambda **_: 3)
+_BRANCH_TANGENT = compose("norm_branch_tangent", _with_x(_tangent), _with_x(_tangent), _branch_t)
+_BRANCH = with_tangent("norm_branch", _with_x(_forward), _BRANCH_TANGENT.bind, moving=lambda **_: 3)

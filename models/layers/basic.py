@@ -140,17 +140,25 @@ class Norm(nn.Module):
     eps: float  #: added to the variance
 
     @nn.compact
+    def rule(self, features: int) -> dict[str, Any]:
+        """Read or declare the leaves: the arguments of ``vsl.normalize``."""
+        scale, bias = None, None
+        if self.kind == "rmsnorm-1p":
+            scale = 1 + leaf(self, "scale", zeros_init, (features,)).astype(jnp.float32)
+        elif self.kind != "nonparametric-layernorm":
+            scale = leaf(self, "scale", nn.initializers.ones, (features,))
+        if self.kind == "layernorm":
+            bias = leaf(self, "bias", zeros_init, (features,))
+        centered = self.kind not in RMS_NORMS
+        return {"scale": scale, "bias": bias, "eps": self.eps, "centered": centered}
+
     def __call__(self, x: Array) -> Array:
         """Normalise the last axis."""
-        features, scale, bias = (x.shape[-1],), None, None
-        if self.kind == "rmsnorm-1p":
-            scale = 1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32)
-        elif self.kind != "nonparametric-layernorm":
-            scale = leaf(self, "scale", nn.initializers.ones, features)
-        if self.kind == "layernorm":
-            bias = leaf(self, "bias", zeros_init, features)
-        centered = self.kind not in RMS_NORMS
-        return vsl.normalize(x, scale, bias, eps=self.eps, centered=centered)
+        return vsl.normalize(x, **self.rule(x.shape[-1]))
+
+    def branch(self, x: Array) -> tuple[Array, Array]:
+        """Normalise x [..., D], and return it, too: for the sum behind a residual branch."""
+        return vsl.normalize_branch(x, **self.rule(x.shape[-1]))
 
 
 class Embedding(nn.Module):

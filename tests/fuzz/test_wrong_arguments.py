@@ -151,7 +151,7 @@ CALLS = {
     "wafer_product_backward":
         (like(tall, wide, wide[0]), (tall, wide, count, np.ones((70, 128), np.float32)), turned),
     "wafer_norm_forward": (like(x), (x, x[0], x[1]), norm),
-    "wafer_norm_backward": (like(x, x[0], x[1]), (x, x, x[0]), norm),
+    "wafer_norm_backward": (like(x, x[0], x[1]), (x, x, x[0], x), norm),
     "wafer_entropy_forward": (like(sums, sums), (dense, labels), {}),
     "wafer_entropy_backward": (shape((K, N), f32), (sums, dense, labels, sums), {}),
 }

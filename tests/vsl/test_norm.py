@@ -90,6 +90,27 @@ def test_values_and_gradients(
     _assert_close(*_both(plain, leaves[0], eps=0.1), 2**-7 if half else 3e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_branch_adds_the_gradient_of_what_is_kept(any_size: None, dtype: Any) -> None:
+    """One native sweep gives what normalize and a sum give, also where x alone is used."""
+    *leaves, dy = _draw((130, 97), dtype)
+    text = jax.jit(lambda *a: vsl.normalize_branch(*a, eps=1e-5)).lower(*leaves).as_text()
+    assert text.count("wafer_norm_forward") == 1
+    plain = lambda *a: (vsl.normalize(*a, eps=1e-5), a[0])
+    (y, x), pull = jax.vjp(lambda *a: vsl.normalize_branch(*a, eps=1e-5), *leaves)
+    (want_y, want_x), want_pull = jax.vjp(plain, *leaves)
+    np.testing.assert_array_equal(y, want_y)
+    np.testing.assert_array_equal(x, want_x)
+    for pair in ((dy, dy[::-1]), (jnp.zeros_like(dy), dy)):
+        _assert_close(pull(pair), want_pull(pair), 2**-8 if dtype == jnp.bfloat16 else 2e-6)
+    moved = [leaf + 1 for leaf in leaves]
+    branch = lambda *a: vsl.normalize_branch(*a, eps=1e-3)
+    exact = lambda *a: (vsl.normalize(*a, eps=1e-3), a[0])
+    tolerance = 2**-7 if dtype == jnp.bfloat16 else 1e-5
+    got, want = (jax.jvp(f, leaves, moved)[1] for f in (branch, exact))
+    _assert_close(got, want, tolerance)
+
+
 DERIVATIVES = {
     "jvp": lambda f, x, s: jax.jvp(f, (x, s), (x + 1, 2 * s))[1],
     "frozen scale": lambda f, x, s: jax.grad(f)(x, s),
@@ -106,6 +127,15 @@ def test_further_derivatives(any_size: None, name: str) -> None:
     x, scale, bias, _ = _draw((3, 5))
     run = lambda one: DERIVATIVES[name](lambda x, s: jnp.sin(one(x, s, bias)).sum(), x, scale)
     _assert_close(*_both(run, x, scale, eps=1e-3), 1e-5)
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_further_derivatives_of_a_branch(any_size: None, name: str) -> None:
+    x, scale, bias, _ = _draw((3, 5))
+    total = lambda y, x: (jnp.sin(y) * jnp.cos(x)).sum()
+    branch = lambda x, s: total(*vsl.normalize_branch(x, s, bias, eps=1e-3))
+    plain = lambda x, s: total(vsl.normalize(x, s, bias, eps=1e-3), x)
+    _assert_close(*(DERIVATIVES[name](f, x, scale) for f in (branch, plain)), 1e-5)
 
 
 @pytest.mark.parametrize("axes", [(1, None), (None, 0), (0, 0)], ids=str)

@@ -41,8 +41,8 @@ bool Fits(const ffi::AnyBuffer& x, const F32& scale) {
 
 ffi::Error Invalid() {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                    "native norm: expected x [T, D] and its gradient of float32 or bfloat16, scale "
-                    "and bias [D] of float32");
+                    "native norm: expected x [T, D] and gradients of it, all of float32 or of "
+                    "bfloat16, scale and bias [D] of float32");
 }
 
 Normalization Describe(const ffi::AnyBuffer& x, const F32& scale, float eps, bool centered) {
@@ -64,10 +64,12 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, F32 scale, F32 bias,
   return ffi::Error::Success();
 }
 
+// `added` is another gradient of x, or has no rows.
 ffi::Error Backward(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::AnyBuffer x, F32 scale,
-                    ffi::Result<ffi::AnyBuffer> dx, ResultF32 d_scale, ResultF32 d_bias, float eps,
+                    ffi::AnyBuffer added, ffi::Result<ffi::AnyBuffer> dx, ResultF32 d_scale, ResultF32 d_bias, float eps,
                     bool centered) {
   if (!Fits(x, scale) || !Same(x, dy) || !Same(x, *dx) ||
+      (added.element_count() > 0 && !Same(x, added)) ||
       d_scale->element_count() != scale.element_count() ||
       d_bias->element_count() != scale.element_count()) {
     return Invalid();
@@ -80,6 +82,7 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::AnyBuffer x, F
   }
   const auto differentiate = [&](int64_t chunk) {
     Kernels().backward(call, rows * chunk / chunks, rows * (chunk + 1) / chunks, dy.untyped_data(),
+                       added.element_count() > 0 ? added.untyped_data() : nullptr,
                        dx->untyped_data(), sums.floats() + chunk * 2 * width);
   };
   const auto finish = [&](int64_t task) {
@@ -117,6 +120,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_norm_backward, wafer::Backward,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<wafer::F32>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<wafer::F32>()
                                   .Ret<wafer::F32>()

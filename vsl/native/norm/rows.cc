@@ -86,14 +86,15 @@ void ForwardRows(const Normalization& call, int64_t from, int64_t to, const floa
   }
 }
 
-template <typename Element>
-void BackwardRows(const Normalization& call, int64_t from, int64_t to, const void* dy, void* dx,
-                  float* sums) {
+template <typename Element, bool kAdd>
+void BackwardRows(const Normalization& call, int64_t from, int64_t to, const void* dy,
+                  const void* added, void* dx, float* sums) {
   float* const d_bias = sums + call.features;
   std::memset(sums, 0, sizeof(float) * 2 * call.features);
   for (int64_t r = from; r < to; ++r) {
     const Element* x = static_cast<const Element*>(call.x) + r * call.features;
     const Element* d_out = static_cast<const Element*>(dy) + r * call.features;
+    const Element* more = kAdd ? static_cast<const Element*>(added) + r * call.features : nullptr;
     Element* out = static_cast<Element*>(dx) + r * call.features;
     const Statistics row(call, x);
     Sum level, slope;  // of the gradient of the row: along a constant, and along the row
@@ -112,7 +113,9 @@ void BackwardRows(const Normalization& call, int64_t from, int64_t to, const voi
       using V = decltype(zero);
       const V unit = (Get<V>(x + i) - row.mean) * row.factor;
       const V inner = Get<V>(d_out + i) * Get<V>(call.scale + i);
-      Put<V>(out + i, (inner - constant - unit * along) * row.factor);
+      V result = (inner - constant - unit * along) * row.factor;
+      if constexpr (kAdd) result += Get<V>(more + i);
+      Put<V>(out + i, result);
     });
   }
 }
@@ -121,9 +124,16 @@ void Forward(const Normalization& call, int64_t from, int64_t to, const float* b
   (call.bf16 ? ForwardRows<uint16_t> : ForwardRows<float>)(call, from, to, bias, y);
 }
 
-void Backward(const Normalization& call, int64_t from, int64_t to, const void* dy, void* dx,
-              float* sums) {
-  (call.bf16 ? BackwardRows<uint16_t> : BackwardRows<float>)(call, from, to, dy, dx, sums);
+template <typename Element>
+void BackwardOf(const Normalization& call, int64_t from, int64_t to, const void* dy,
+                const void* added, void* dx, float* sums) {
+  const auto run = added == nullptr ? BackwardRows<Element, false> : BackwardRows<Element, true>;
+  run(call, from, to, dy, added, dx, sums);
+}
+
+void Backward(const Normalization& call, int64_t from, int64_t to, const void* dy, const void* added,
+              void* dx, float* sums) {
+  (call.bf16 ? BackwardOf<uint16_t> : BackwardOf<float>)(call, from, to, dy, added, dx, sums);
 }
 
 }  // namespace

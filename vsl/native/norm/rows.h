@@ -23,8 +23,9 @@ struct NormKernels {
   // Rows [from, to) of y.
   void (*forward)(const Normalization& call, int64_t from, int64_t to, const float* bias, void* y);
   // Rows [from, to) of dx, and their sums for the gradients of scale and bias: sums [2][D], written.
-  void (*backward)(const Normalization& call, int64_t from, int64_t to, const void* dy, void* dx,
-                   float* sums);
+  // `added` [T, D], where it is not null, is added to dx.
+  void (*backward)(const Normalization& call, int64_t from, int64_t to, const void* dy,
+                   const void* added, void* dx, float* sums);
 };
 
 }  // namespace wafer
