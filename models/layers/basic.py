@@ -5,7 +5,7 @@ weight): the layers read an existing leaf without asking Flax to check its shape
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -139,26 +139,27 @@ class Norm(nn.Module):
     kind: str
     eps: float  #: added to the variance
 
+    @overload
+    def __call__(self, x: Array) -> Array: ...
+    @overload
+    def __call__(self, x: Array, *, branch: Literal[True]) -> tuple[Array, Array]: ...
     @nn.compact
-    def rule(self, features: int) -> dict[str, Any]:
-        """Read or declare the leaves: the arguments of ``vsl.normalize``."""
-        scale, bias = None, None
+    def __call__(self, x: Array, *, branch: bool = False) -> Array | tuple[Array, Array]:
+        """Normalise the last axis.
+
+        Args:
+            x: [..., D].
+            branch: return x, too, for the sum behind a residual branch.
+        """
+        features, scale, bias = (x.shape[-1],), None, None
         if self.kind == "rmsnorm-1p":
-            scale = 1 + leaf(self, "scale", zeros_init, (features,)).astype(jnp.float32)
+            scale = 1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32)
         elif self.kind != "nonparametric-layernorm":
-            scale = leaf(self, "scale", nn.initializers.ones, (features,))
+            scale = leaf(self, "scale", nn.initializers.ones, features)
         if self.kind == "layernorm":
-            bias = leaf(self, "bias", zeros_init, (features,))
-        centered = self.kind not in RMS_NORMS
-        return {"scale": scale, "bias": bias, "eps": self.eps, "centered": centered}
-
-    def __call__(self, x: Array) -> Array:
-        """Normalise the last axis."""
-        return vsl.normalize(x, **self.rule(x.shape[-1]))
-
-    def branch(self, x: Array) -> tuple[Array, Array]:
-        """Normalise x [..., D], and return it, too: for the sum behind a residual branch."""
-        return vsl.normalize_branch(x, **self.rule(x.shape[-1]))
+            bias = leaf(self, "bias", zeros_init, features)
+        run = vsl.normalize_branch if branch else vsl.normalize
+        return run(x, scale, bias, eps=self.eps, centered=self.kind not in RMS_NORMS)
 
 
 class Embedding(nn.Module):

@@ -138,17 +138,17 @@ class Block(nn.Module):
             return module(h, positions, cross_attend, memory=memory)
 
         if cfg.parallel_attention:
-            h, x = norm(name="norm1").branch(x)
+            h, x = norm(name="norm1")(x, branch=True)
             h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
             f, routed = self._ffn(h2, routed, drop)
             x = x + drop(attn(h), rate) + drop(f, rate)
         elif cfg.norm_first:
-            h, x = norm(name="norm1").branch(x)
+            h, x = norm(name="norm1")(x, branch=True)
             x = (h if cfg.residual_after_norm else x) + drop(attn(h), rate)
             if self.cross:
-                h, x = norm(name="norm_cross").branch(x)
+                h, x = norm(name="norm_cross")(x, branch=True)
                 x = x + drop(cross(h), rate)
-            h, x = norm(name="norm2").branch(x)
+            h, x = norm(name="norm2")(x, branch=True)
             f, routed = self._ffn(h, routed, drop)
             f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
             x = (h if cfg.residual_after_norm else x) + drop(f, rate)

@@ -80,7 +80,8 @@ def _linearly(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context:
     if isinstance(module, Embedding):
         return jnp.ones_like(call(*args, **kwargs))
     if isinstance(module, Norm):
-        return _norm(module, *args)
+        y = _norm(module, *args)
+        return (y, *args) if kwargs.get("branch") else y
     if isinstance(module, Attention):
         x, positions, attend = args
         return call(x, positions, functools.partial(_attend, attend), **kwargs)
