@@ -497,5 +497,4 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     if job.experiment.sparsifier:
         finalized = typed(job.model_dir / "finalized")
         lines.append(f"wafer finalize -i {typed(checkpoint)} -o {finalized}")
-    lines.append(tensorboard(job.summary_dir))
-    CONSOLE.print("\n" + "\n".join(next_lines(lines)))
+    CONSOLE.print("\n" + "\n".join(next_lines([*lines, tensorboard(job.summary_dir)])))
