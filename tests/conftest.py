@@ -104,7 +104,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Skip tests that ask for the native kernels by name, likewise."""
     try:
         return (yield)
-    except Exception as error:  # RuntimeError, SparsityError, FabricError
+    except Exception as error:  # RuntimeError, SparsityError, CompileError
         if "is not built" in str(error) and not _native():
             pytest.skip("the native kernels were not built")
         raise

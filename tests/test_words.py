@@ -32,7 +32,7 @@ UNDOCUMENTED = {
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),
     "wafer.csl": (51, 19),
-    "wafer.machine": (21, 18),
+    "wafer.machine": (17, 16),
     "wafer.data": (25, 24),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),

@@ -6,6 +6,7 @@ import numpy as np
 from helpers.assembly import assemble, build, color_register, switch_register
 
 from fuzz.values import damaged_array
+from wafer.machine.arch import PORTS
 from wafer.machine.engine import Machine, Rectangle
 from wafer.machine.image import COLUMNS
 from wafer.machine.tools.recording import Recording
@@ -194,6 +195,7 @@ def _method(machine, rng):
     """One method with numbers of every size."""
     odd = lambda: rng.choice(_ODD)
     near = lambda: rng.choice([0, 0, 1, odd()])
+    port = lambda: (near(), near(), rng.choice([*PORTS]))
     words = rng.choice([np.zeros(3, np.uint32), np.zeros((2, 0)), np.full(4, np.nan), np.zeros(())])
     return rng.choice(
         [
@@ -205,9 +207,9 @@ def _method(machine, rng):
             lambda: machine.commands_waiting(Rectangle(near(), near(), rng.randrange(3), 2)),
             lambda: machine.read(near(), near(), odd(), rng.choice([n for n in _ODD if n < 1001])),
             lambda: machine.write(near(), near(), odd(), words),
-            lambda: machine.inject(rng.choice([9, odd()]), near(), near(), words),
-            lambda: machine.collected(odd(), near(), near(), rng.choice([None, odd()])),
-            lambda: machine.collectable(odd(), near(), near()),
+            lambda: machine.send(rng.choice([9, odd()]), port(), words),
+            lambda: machine.receive(odd(), port(), rng.choice([None, odd()])),
+            lambda: machine.receivable(odd(), port()),
             lambda: Machine(
                 machine.image, None, Recording(odd(), odd(), (near(), 0, 1, near()), odd(), near())
             ).run(50),

@@ -69,7 +69,8 @@ class FakeMachine:
     scalar_share = 0.5
     counts = Counts(adds32=3)
 
-    def __init__(self, program, record=None):
+    def __init__(self, program, record=None, *, check_bounds=False):
+        del record, check_bounds
         height, width = program.tiles.shape
         self.cycle, self.fault, self.prints = 0, "", []
         self.memory = {
@@ -120,17 +121,19 @@ class FakeMachine:
     def write(self, x, y, address, data):
         self.memory[x, y][address : address + data.nbytes] = data.view(np.uint8)
 
-    def inject(self, color, x, y, words):
+    def send(self, color, port, words):
         assert color == IN
-        self.streams_in.setdefault((x, y), []).extend(words.tolist())
+        assert port[2] == "RAMP"
+        self.streams_in.setdefault(port[:2], []).extend(words.tolist())
 
-    def collectable(self, color, x, y):
+    def receivable(self, color, port):
         assert color == OUT
-        return len(self.streams_out.get((x, y), []))
+        assert port[2] == "RAMP"
+        return len(self.streams_out.get(port[:2], []))
 
-    def collected(self, color, x, y, most):
-        there = self.streams_out[x, y]
-        taken, self.streams_out[x, y] = there[:most], there[most:]
+    def receive(self, color, port, most):
+        there = self.streams_out[port[:2]]
+        taken, self.streams_out[port[:2]] = there[:most], there[most:]
         return np.array(taken, np.uint32)
 
     def waiting(self):

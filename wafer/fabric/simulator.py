@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.program.emit import emit
 from wafer.fabric.program.tables import Program
-from wafer.machine import engine
 from wafer.machine.base import Status, WaferMachine
-from wafer.machine.image import Image
-from wafer.machine.tools.chains import by_cause
+from wafer.machine.engine import machine_for
 from wafer.machine.tools.recording import Recording
+from wafer.machine.tools.reports import by_cause
 
 __all__ = [
     "FabricState",
@@ -69,30 +68,12 @@ def initial_arrays(
     return arrays
 
 
-def _machine(image: Image, implementation: str, record: Recording | None) -> WaferMachine:
-    if implementation not in {"auto", "jax", "native"}:
-        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
-    if implementation == "native" and not engine.available():
-        raise FabricError(
-            "the native machine is not built (_native.so is missing or does not load); ask for"
-            f" implementation='jax', or build it: {engine.how_to_build()}"
-        )
-    if implementation != "jax":
-        return engine.machine_for(image, record)
-    from wafer.machine.reference.machine import ReferenceMachine  # compiles the whole machine
-
-    return ReferenceMachine(image)
-
-
 def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: bool) -> None:
     """Copy [H, W, n] arrays to the PEs, or from them."""
     for number, program in enumerate(machine.image.programs):
-        pes, size = machine.image.tiles == number, len(program.memory)
-        if not size:
-            continue
-        content = np.zeros((int(pes.sum()), size), np.uint8)
-        if not load:
-            content = machine.memories(number, size)
+        pes, memories = machine.image.tiles == number, machine.memories(number)
+        size = len(program.memory)
+        content = np.zeros((len(memories), size), np.uint8) if load else np.stack(memories)
         for name, symbol in program.symbols.items():
             own = content[:, symbol.address : symbol.address + symbol.bytes]
             own = own.view(arrays[name].dtype)
@@ -100,8 +81,8 @@ def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: boo
                 own[:] = arrays[name][pes]
             else:
                 arrays[name][pes] = own
-        if load:
-            machine.memories(number, size, content)
+        for memory, row in zip(memories, content, strict=True) if load else ():
+            memory[:] = row
 
 
 def run(
@@ -120,9 +101,12 @@ def run(
         max_cycles: limit.
         implementation: "native" (C++), "jax", or "auto": native where built.
         record: what the machine keeps in its ``trace``; the C++ one can.
+
+    Raises:
+        CompileError: another word, or a machine that is not there or does not record.
     """
     arrays = initial_arrays(program, values)
-    machine = _machine(emit(program), implementation, record)
+    machine = machine_for(emit(program), record, implementation=implementation)
     _exchange(machine, arrays, load=True)
     status = machine.run(max_cycles)
     _exchange(machine, arrays, load=False)

@@ -51,8 +51,7 @@ def record(
         CompileError: the C++ machine is not built.
     """
     state = run(program, values, cycles, record=Recording(**options))
-    trace = state.machine.trace
-    return state, trace._replace(texts={(k, 0): text for k, text in enumerate(trace.files)})
+    return state, state.machine.trace
 
 
 def heat_map(seen: Trace | FabricState, what: str = "ce", path: str | None = None):  # noqa: ANN201

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine.image import PAD, Image
-from wafer.machine.library import how_to_build
 from wafer.machine.tools.reports import fault_message
 
 __all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
@@ -31,10 +31,6 @@ class Rectangle(NamedTuple):
     y: int
     width: int
     height: int
-
-    def has(self, x: int, y: int) -> bool:
-        """Whether a PE is one of them."""
-        return 0 <= x - self.x < self.width and 0 <= y - self.y < self.height
 
     def pes(self) -> Iterator[tuple[int, int]]:
         """Column and row of each PE, row by row."""
@@ -75,7 +71,6 @@ class WaferMachine(abc.ABC):
     def __init__(self, image: Image) -> None:
         self.image = image
         self._height, self._width = image.tiles.shape
-        self._calls = list[tuple[Rectangle, str]]()
 
     def _cell(self, x: int, y: int) -> int:
         if not (0 <= x < self._width and 0 <= y < self._height):
@@ -123,11 +118,6 @@ class WaferMachine(abc.ABC):
                 raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
             if problem := self._call(cell, entries[function], arguments):
                 raise CompileError(f"{function!r} on PE ({x}, {y}) {problem}")
-        self._calls.append((rectangle, function))
-
-    def _called(self, x: int, y: int) -> list[str]:
-        """What the host has called on a PE."""
-        return [function for rectangle, function in self._calls if rectangle.has(x, y)]
 
     @abc.abstractmethod
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
@@ -172,34 +162,14 @@ class WaferMachine(abc.ABC):
     def _memory(self, cell: int, count: int) -> np.ndarray:
         """A view of the first bytes of a PE with a program."""
 
-    def memories(self, program: int, count: int, content: np.ndarray | None = None) -> np.ndarray:
-        """Read the first bytes of all PEs with a program, row by row; write them first if given.
+    def memories(self, program: int) -> list[np.ndarray]:
+        """Views of what all PEs with a program hold, row by row: [bytes] uint8 each.
 
         Args:
             program: its place in the image.
-            count: of bytes, at most the program's.
-            content: [PEs, count] uint8.
-
-        Returns:
-            [PEs, count] uint8.
-
-        Raises:
-            CompileError: a program that declares fewer bytes.
         """
-        declared = len(self.image.programs[program].memory)
-        if count > declared:
-            raise CompileError(f"program {program} declares {declared} bytes, fewer than {count}")
         cells = np.flatnonzero(self.image.tiles == program).tolist()
-        out = np.zeros((len(cells), count), np.uint8)
-        if content is not None:
-            out[:] = content
-        for row, cell in zip(out, cells, strict=True):
-            memory = self._memory(cell, count)
-            if content is None:
-                row[:] = memory
-            else:
-                memory[:] = row
-        return out
+        return [self._memory(cell, len(self.image.programs[program].memory)) for cell in cells]
 
     @property
     def links(self) -> np.ndarray:
@@ -216,64 +186,58 @@ class WaferMachine(abc.ABC):
     def _counters(self) -> tuple[np.ndarray, np.ndarray]:
         """[H, W, 5] ``links``; [H, W, 2] ``worked``."""
 
-    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        """Queue uint32 words that the host sends to a PE on a stream's color.
-
-        Raises:
-            CompileError: a color that is no stream from the host.
-        """
-        if "H2D" not in self.image.streams.get(color, "").upper():
-            raise CompileError(f"color {color} is no stream from the host: {self.image.streams}")
-
-    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        """Take what a PE has sent to the host on a stream's color: [n] uint32, in order.
-
-        Args:
-            color: of the stream.
-            x: column of the PE.
-            y: row of the PE.
-            most: how many to take; None: all.
-        """
-        return np.zeros(0, np.uint32)
-
-    def collectable(self, color: int, x: int, y: int) -> int:
-        """How many words ``collected`` could take."""
-        return 0
-
-    def enter(
-        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    def send(
+        self,
+        color: int,
+        port: tuple[int, int, str],
+        words: np.ndarray,
+        controls: np.ndarray | None = None,
     ) -> None:
-        """Queue words that come from outside of the rectangle by a PE's side.
+        """Queue words of the host: on a stream, or from outside of the rectangle.
 
         Args:
             color: that they come on.
-            port: column and row of the PE, and the side by which they come: W, E, S or N.
+            port: column and row of the PE, and its port by which they come: RAMP for a stream, or
+                the side W, E, S or N.
             words: [n] uint32.
-            controls: [n] bool, whether each is a control wavelet.
+            controls: [n] bool, whether each is a control wavelet; None: none is.
 
         Raises:
-            CompileError: nothing is outside there, or the program does not use the color.
+            CompileError: no such stream, nothing outside there, or the program does not use the
+                color.
         """
         self._refuse_port(color, port)
 
-    def open(self, color: int, port: tuple[int, int, str]) -> None:
-        """Keep what leaves by a PE's side from now on, for ``left``.
+    def receivable(self, color: int, port: tuple[int, int, str]) -> int:
+        """How many words ``receive`` could take; by a side they are kept from the first call on.
 
         Raises:
-            CompileError: nothing is outside there, or the program does not use the color.
+            CompileError: as of ``send``.
+        """
+        self._refuse_port(color, port)
+
+    def receive(
+        self, color: int, port: tuple[int, int, str], most: int | None = None
+    ) -> np.ndarray:
+        """Take what a PE has sent to the host: [n] uint32, in order, without control wavelets.
+
+        Args:
+            color: that it left on.
+            port: as of ``send``.
+            most: how many to take; None: all.
+
+        Raises:
+            CompileError: as of ``send``.
         """
         self._refuse_port(color, port)
 
     def _refuse_port(self, color: int, port: tuple[int, int, str]) -> NoReturn:
         x, y, side = port
         raise CompileError(
-            f"PE ({x}, {y}) has no port of color {color} at its side {side}: that side is not"
-            " the rectangle's, or the program does not use the color"
+            f"PE ({x}, {y}) exchanges no words of color {color} with the host by {side}; expected a"
+            f" color of the program and a side of the rectangle, or RAMP and a stream of"
+            f" {self.image.streams}"
         )
-
-    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        """Words that have left by a side since it was opened: uint32, without control wavelets."""
-        return np.zeros(0, np.uint32)
 
     @abc.abstractmethod
     def waiting(self) -> Sequence[object]:

@@ -8,21 +8,40 @@ from typing import Any
 
 import numpy as np
 
+from vsl.native.library import Library, how_to_build
 from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.base import Print, Rectangle, Status, WaferMachine
 from wafer.machine.codes import Op
 from wafer.machine.image import Image, Program
-from wafer.machine.library import available, call, how_to_build
 from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
-from wafer.machine.tools.recording import Recording, Trace, events_of, settings_of, trace_of
+from wafer.machine.tools.recording import EVENT, Recording, Trace, settings_of, trace_of
 from wafer.machine.tools.reports import Waiting, waiting_for
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 
+_LIBRARY = Library(
+    what="machine for CSL",
+    package="wafer.machine.native",
+    handlers=(),
+    instead="the machine in JAX",
+)
+available = _LIBRARY.available
 _MOST_REPORTED = 10_000
+
+
+def _call(name: str, *arguments: Any) -> int:
+    """Call a function of ``native/machine.cc``: all is numbers of 64 bits, arrays their addresses.
+
+    Raises:
+        RuntimeError: the library is not built.
+    """
+    function = getattr(_LIBRARY.loaded(), f"csl_{name}")
+    function.restype = ctypes.c_int64
+    numbers = (one.ctypes.data if isinstance(one, np.ndarray) else int(one) for one in arguments)
+    return function(*map(ctypes.c_int64, numbers))
 
 
 class Machine(WaferMachine):
@@ -56,19 +75,19 @@ class Machine(WaferMachine):
         self._recorded = np.zeros(0, np.int64) if record is None else settings_of(record, image)
         tables.append(self._recorded)
         places = np.array([(table.ctypes.data, table.nbytes) for table in tables], np.int64)
-        self._machine = call("create", places)
+        self._machine = _call("create", places)
         if not self._machine:
             raise CompileError("the image does not fit into memory")
-        self._end = weakref.finalize(self, call, "destroy", self._machine)
+        self._end = weakref.finalize(self, _call, "destroy", self._machine)
         self._memories = np.zeros(image.tiles.size, np.int64)
         self._c("memories", self._memories)
 
     def _c(self, name: str, *arguments: Any) -> int:
-        return call(name, self._machine, *arguments)
+        return _call(name, self._machine, *arguments)
 
     def _numbers(self) -> list[int]:
         """As ``csl_numbers`` lists them."""
-        out = np.zeros(11, np.int64)
+        out = np.zeros(10, np.int64)
         self._c("numbers", out)
         return out.tolist()
 
@@ -80,7 +99,7 @@ class Machine(WaferMachine):
         return Status(self._c("run", most_cycles, self._threads))
 
     def _fault(self) -> list[int]:
-        return self._numbers()[5:]
+        return self._numbers()[4:]
 
     def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
         if self._c("launch", cell, entry, arguments, len(arguments)):
@@ -94,22 +113,31 @@ class Machine(WaferMachine):
         content = (ctypes.c_uint8 * count).from_address(int(self._memories[cell]))
         return np.ctypeslib.as_array(content)
 
-    def enter(
-        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    def send(
+        self,
+        color: int,
+        port: tuple[int, int, str],
+        words: np.ndarray,
+        controls: np.ndarray | None = None,
     ) -> None:
-        words = np.ascontiguousarray(words, np.uint32)
-        flags = np.ascontiguousarray(controls, np.uint8)
-        if not self._c("enter", *self._port(color, port), words, flags, len(words)):
+        words = np.ascontiguousarray(words, np.uint32).reshape(-1)
+        flags = np.zeros(len(words), np.uint8)
+        flags[:] = False if controls is None else controls
+        if not self._c("send", *self._port(color, port), words, flags, len(words)):
             self._refuse_port(color, port)
 
-    def open(self, color: int, port: tuple[int, int, str]) -> None:
-        if self._c("left", *self._port(color, port), 0, 0) < 0:
+    def receivable(self, color: int, port: tuple[int, int, str]) -> int:
+        there = self._c("receive", *self._port(color, port), 0, 0)
+        if there < 0:
             self._refuse_port(color, port)
+        return there
 
-    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
-        where = self._port(color, port)
-        out = np.zeros(max(0, self._c("left", *where, 0, 0)), np.uint32)
-        self._c("left", *where, out, len(out))
+    def receive(
+        self, color: int, port: tuple[int, int, str], most: int | None = None
+    ) -> np.ndarray:
+        there = self.receivable(color, port)
+        out = np.zeros(there if most is None else min(there, most), np.uint32)
+        self._c("receive", *self._port(color, port), out, len(out))
         return out
 
     def _port(self, color: int, port: tuple[int, int, str]) -> tuple[int, int, int]:
@@ -122,25 +150,10 @@ class Machine(WaferMachine):
         self._c("counters", links, worked)
         return links, worked
 
-    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
-        super().inject(color, x, y, words)
-        words = np.ascontiguousarray(words, np.uint32).reshape(-1)
-        self._c("inject", self._cell(x, y), color, words, len(words))
-
-    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
-        cell = self._cell(x, y)
-        there = self.collectable(color, x, y)
-        out = np.zeros(there if most is None else min(there, most), np.uint32)
-        self._c("collect", cell, color, out, len(out))
-        return out
-
-    def collectable(self, color: int, x: int, y: int) -> int:
-        return self._c("collect", self._cell(x, y), color, 0, 0)
-
     def waiting(self) -> list[Waiting]:
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
         count = self._c("waiting", rows, len(rows))
-        return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
+        return [waiting_for(self.image, row) for row in rows[:count].tolist()]
 
     @property
     def prints(self) -> list[Print]:
@@ -190,28 +203,39 @@ class Machine(WaferMachine):
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"
             )
-        cycle, _, count, every, full = self._numbers()[:5]
+        cycle, _, every, full = self._numbers()[:4]
         width, height, windows = self._recorded[[2, 3, 7]].tolist()
-        events, links = events_of(count), np.zeros((windows, height, width, 5), np.uint32)
-        self._c("recording", events, links)
+        links = np.zeros((windows, height, width, len(PORTS)), np.uint32)
+        events = np.zeros(self._c("recording", links, 0, 0), EVENT)
+        self._c("recording", links, events, len(events))
         now = {"every": every, "cycle": cycle, "full": full}
         return trace_of(self.image, self._recorded, events, links, **now)
 
 
 def machine_for(
-    image: Image, record: Recording | None = None, *, check_bounds: bool = False
+    image: Image,
+    record: Recording | None = None,
+    *,
+    check_bounds: bool = False,
+    implementation: str = "auto",
 ) -> WaferMachine:
-    """Load an image into the fastest machine of this install.
+    """Load an image into a machine.
 
     Args:
         image: compiled.
         record: what ``trace`` is to hold; None: nothing.
         check_bounds: whether an operation that reads or writes beyond a variable is a fault.
+        implementation: "native" (C++), "jax", or "auto": native where built.
 
     Raises:
-        CompileError: code that cannot be run, or that the JAX machine does not run or record.
+        CompileError: code that cannot be run, a machine that is not there, or what the JAX machine
+            does not run or record.
     """
-    if available():
+    if implementation not in {"auto", "jax", "native"}:
+        raise CompileError(f"implementation {implementation!r}; there are auto, jax and native")
+    if implementation == "native" and not available():
+        raise CompileError(f"the native machine is not built; to build it: {how_to_build()}")
+    if implementation != "jax" and available():
         return Machine(image, record=record, check_bounds=check_bounds)
     if record is not None or check_bounds:
         raise CompileError(

@@ -49,7 +49,12 @@ def entries_of(program: Program) -> dict[str, np.ndarray]:
         values[: len(known)] = known
     for name in ("blocked", "start", "active", "high", "frame"):
         out[name] = np.asarray(getattr(program, name), np.int64)
-    return out | {"slack": np.array(registers_beyond(program))}
+    ids = program.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")]
+    data = sum(1 << k for k, pc in enumerate(program.data_tasks) if pc >= 0)
+    controls = (np.asarray(program.control_tasks) >= 0).any()
+    out["slack"] = np.array(registers_beyond(program))
+    out["dsrs"] = np.array(ids.max(initial=-1) + 1)
+    return out | {"channels": np.array((1 << COLORS) - 1 if controls else data)}
 
 
 def _program(program: Program, arch: str, *, check_bounds: bool) -> list[np.ndarray]:

@@ -125,6 +125,7 @@ def test_calls():
     for address in (-1, 2**63 - 1, 2**64):
         with pytest.raises(CompileError, match="are outside of what its program declares"):
             machine.read(0, 0, address, 64)
-    machine.inject(9, 0, 0, np.zeros((2, 3), np.uint32))
-    assert machine.collectable(99, 0, 0) == 0
+    machine.send(9, (0, 0, "RAMP"), np.zeros((2, 3), np.uint32))
+    with pytest.raises(CompileError, match="no words of color 99 with the host by RAMP"):
+        machine.receivable(99, (0, 0, "RAMP"))
     assert machine.run(1000) == Status.QUIET

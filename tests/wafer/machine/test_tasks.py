@@ -7,6 +7,8 @@ from helpers.assembly import assemble, build, color_register
 from wafer.errors import CompileError
 from wafer.machine.engine import Machine, Print, Rectangle, Status, available
 
+RAMP = (0, 0, "RAMP")  # of the PE, for streams
+
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
 
 H2D, D2H = {20: "MEMCPYH2D_1"}, {21: "MEMCPYD2H_1"}
@@ -109,7 +111,7 @@ def test_a_data_task_runs_once_per_word_and_a_blocked_one_holds_the_words():
     """
     image = build([assemble(text, memory=64)], streams=H2D)
     machine = Machine(image)
-    machine.inject(20, 0, 0, np.array([7, 8, 0x10009]))
+    machine.send(20, RAMP, np.array([7, 8, 0x10009]))
     assert machine.run(10_000) == Status.QUIET
     assert log(machine) == [8, 7, 8, 9]
 
@@ -122,7 +124,7 @@ def test_on_wse3_data_tasks_go_by_input_queue():
       return
     """
     machine = Machine(build([assemble(text, memory=64)], arch="wse3", streams=H2D))
-    machine.inject(20, 0, 0, np.arange(3))
+    machine.send(20, RAMP, np.arange(3))
     assert machine.run(10_000) == Status.QUIET
     assert log(machine) == [0, 1, 2]
 
@@ -140,7 +142,7 @@ local 8:
 
 def echo(tail, words, **settings):
     machine = Machine(build([assemble(ECHO + tail, memory=64)], streams=H2D | D2H, **settings))
-    machine.inject(20, 0, 0, np.array(words))
+    machine.send(20, RAMP, np.array(words))
     machine.run(10_000)
     assert not machine.fault, machine.fault
     return machine
@@ -159,8 +161,8 @@ def test_an_asynchronous_operation_lets_the_task_go_on_and_activates_another():
         np.array([1, 2, 3, 4], np.float32).view(np.uint32),
     )
     assert log(machine) == [8, 9]
-    assert machine.collected(21, 0, 0).view(np.float32).tolist() == [-1, -2, -3, -4]
-    assert machine.collected(21, 0, 0).size == 0
+    assert machine.receive(21, RAMP).view(np.float32).tolist() == [-1, -2, -3, -4]
+    assert machine.receive(21, RAMP).size == 0
 
 
 def test_words_of_16_bits_travel_in_the_low_half_with_an_index_if_asked():
@@ -179,7 +181,7 @@ def test_words_of_16_bits_travel_in_the_low_half_with_an_index_if_asked():
       return
     """
     machine = machine_of(text, streams=D2H)
-    assert machine.collected(21, 0, 0).tolist() == [
+    assert machine.receive(21, RAMP).tolist() == [
         *(0x5FFFF, 0x60002),
         *(0x453C00, 0x463C00),
     ]
@@ -199,7 +201,7 @@ def test_the_index_of_a_wavelet_says_where_it_goes():
       return
     """
     machine = Machine(build([assemble(text)], streams=H2D))
-    machine.inject(20, 0, 0, np.array([0x30007, 0x00008, 0x50009]))
+    machine.send(20, RAMP, np.array([0x30007, 0x00008, 0x50009]))
     machine.run()
     assert machine.read(0, 0, 0, 16).view(np.uint16).tolist() == [0, 0, 8, 0, 0, 7, 0, 9]
 
@@ -291,10 +293,10 @@ def test_a_fifo_buffers_between_two_microthreads():
         )
     )
     words = np.arange(1, 7, dtype=np.float32)
-    machine.inject(20, 0, 0, words.view(np.uint32))
+    machine.send(20, RAMP, words.view(np.uint32))
     assert machine.run(10_000) == Status.QUIET, machine.fault
     assert machine.waiting() == []
-    assert machine.collected(21, 0, 0).view(np.float32).tolist() == (-words).tolist()
+    assert machine.receive(21, RAMP).view(np.float32).tolist() == (-words).tolist()
 
 
 @pytest.mark.parametrize(("ends", "expected"), [(1, [1, 0]), (0, [1, 0])])
@@ -362,9 +364,9 @@ def test_of_two_microthreads_the_one_of_higher_priority_goes_first():
     streams = {21: "MEMCPYD2H_1", 22: "MEMCPYD2H_2"}
     machine = Machine(build([assemble(text, memory=4)], streams=streams))
     machine.run(70)
-    assert machine.collectable(22, 0, 0) == 40 > machine.collectable(21, 0, 0)
+    assert machine.receivable(22, RAMP) == 40 > machine.receivable(21, RAMP)
     machine.run()
-    assert machine.collectable(21, 0, 0) == 40
+    assert machine.receivable(21, RAMP) == 40
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
@@ -391,9 +393,9 @@ def test_a_microthread_goes_before_the_task_unless_it_has_low_priority(arch, pri
     machine = Machine(build([assemble(text, memory=4)], arch=arch, streams=streams))
     machine.run(100)
     assert not machine.fault, machine.fault
-    assert (machine.collectable(21, 0, 0) == 60) == (first == "fabric")
+    assert (machine.receivable(21, RAMP) == 60) == (first == "fabric")
     machine.run()
-    assert machine.collectable(21, 0, 0) == 60
+    assert machine.receivable(21, RAMP) == 60
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -422,7 +424,7 @@ def test_what_an_operation_names_counts_unless_its_fabric_descriptor_is_in_a_dsr
         streams=D2H,
     )
     assert log(machine) == ([8] if held else [8, 9])
-    assert machine.collectable(21, 0, 0) == 3
+    assert machine.receivable(21, RAMP) == 3
 
 
 def test_an_operation_by_dsrs_takes_completion_and_asynchrony_from_their_loads():
@@ -449,7 +451,7 @@ def test_an_operation_by_dsrs_takes_completion_and_asynchrony_from_their_loads()
         streams=D2H,
     )
     assert log(machine) == [8, 9]
-    assert machine.collected(21, 0, 0).view(np.float32).tolist() == [1, 2, 3]
+    assert machine.receive(21, RAMP).view(np.float32).tolist() == [1, 2, 3]
 
 
 def test_a_queue_bound_anew_takes_the_other_colors_words():
@@ -471,10 +473,10 @@ def test_a_queue_bound_anew_takes_the_other_colors_words():
     """
     streams = {18: "MEMCPYH2D_1", 19: "MEMCPYH2D_2"}
     machine = Machine(build([assemble(text, memory=64)], arch="wse3", streams=streams))
-    machine.inject(19, 0, 0, np.array([2]))
+    machine.send(19, RAMP, np.array([2]))
     machine.run(1000)
     assert log(machine) == []
-    machine.inject(18, 0, 0, np.array([1]))
+    machine.send(18, RAMP, np.array([1]))
     assert machine.run(1000) == Status.QUIET
     assert log(machine) == [1, 2]
 
@@ -588,8 +590,8 @@ def test_what_the_host_may_not_do():
         machine.read(1, 0, 0, 4)
     with pytest.raises(CompileError, match="bytes 30 to 34 are outside"):
         machine.write(0, 0, 30, np.zeros(1, np.float32))
-    with pytest.raises(CompileError, match="color 3 is no stream from the host"):
-        machine.inject(3, 0, 0, np.zeros(1))
+    with pytest.raises(CompileError, match="exchanges no words of color 3 with the host by RAMP"):
+        machine.send(3, RAMP, np.zeros(1))
     assert machine.read(0, 0, 24, 72).tolist() == [0] * 72  # 64 bytes behind the 32 are zero
     with pytest.raises(CompileError, match="bytes 24 to 97 are outside"):
         machine.read(0, 0, 24, 73)

@@ -12,9 +12,9 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
 from wafer.machine.base import Rectangle, WaferMachine
-from wafer.machine.image import HostPort, Image
+from wafer.machine.image import Image
 
-__all__ = ["Collect", "Copy", "HostCall", "Receive", "Task"]
+__all__ = ["Copy", "HostCall", "Receive", "Task"]
 
 # A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
 # thousands of cycles of a real host, in which programs get ready what is copied.
@@ -125,52 +125,25 @@ class Copy(Task):
 
 
 @dataclasses.dataclass(eq=False)
-class Collect(Task):
-    """Words that PEs send to the host on a stream."""
+class Receive(Task):
+    """Words that PEs send to the host, on a stream or by a port of the rectangle."""
 
-    stream: int  #: its color
-    rectangle: Rectangle  #: of PEs
-    places: np.ndarray  #: [height, width, items]; of each word in the array
+    stream: object  #: of several that receive from one, the first one goes first
+    color: int  #: of the words
+    ports: list[tuple[int, int, str]]  #: columns and rows of the PEs, and by which port they leave
+    places: np.ndarray  #: [ports, items]; of each word in the array
     array: np.ndarray  #: [n] uint32
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
         """Take the words once all are there."""
-        items = self.places.shape[2]
-        if any(machine.collectable(self.stream, x, y) < items for x, y in self.rectangle.pes()):
+        if self.missing(machine):
             return
-        for x, y in self.rectangle.pes():
-            places = self.places[y - self.rectangle.y, x - self.rectangle.x]
-            self.array[places] = machine.collected(self.stream, x, y, items)
+        for port, places in zip(self.ports, self.places, strict=True):
+            self.array[places] = machine.receive(self.color, port, len(places))
         self.finished = True
 
     def missing(self, machine: WaferMachine) -> list[str]:
         """Which PEs have sent too few words, in words."""
-        items = self.places.shape[2]
-        there = {(x, y): machine.collectable(self.stream, x, y) for x, y in self.rectangle.pes()}
-        return [
-            f"PE ({x}, {y}) has sent {n} of {items}" for (x, y), n in there.items() if n < items
-        ]
-
-
-@dataclasses.dataclass(eq=False)
-class Receive(Task):
-    """Words that leave the fabric by a port of the host."""
-
-    stream: HostPort  #: the port by which they leave
-    first: int  #: how many left for those who received before
-    array: np.ndarray  #: [n] uint32
-
-    def advance(self, machine: WaferMachine, *, quiet: bool) -> None:
-        """Take the words once all are there."""
-        words = self._there(machine)
-        if len(words) == len(self.array):
-            self.array[:] = words
-            self.finished = True
-
-    def _there(self, machine: WaferMachine) -> np.ndarray:
-        color, x, y, side, _ = self.stream
-        return machine.left(color, (x, y, side))[self.first : self.first + len(self.array)]
-
-    def missing(self, machine: WaferMachine) -> list[str]:
-        """How many words have left, in words."""
-        return [f"{len(self._there(machine))} of {len(self.array)} have left the fabric"]
+        items = self.places.shape[1]
+        there = [(port, machine.receivable(self.color, port)) for port in self.ports]
+        return [f"PE ({x}, {y}) has sent {n} of {items}" for (x, y, _), n in there if n < items]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import did_you_mean
-from wafer.csl.host.commands import SETTLES, Collect, Copy, HostCall, Receive, Task
+from wafer.csl.host.commands import SETTLES, Copy, HostCall, Receive, Task
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.order import places
 from wafer.csl.host.region import CopyRegion, flat_words
@@ -18,9 +18,9 @@ from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
-from wafer.machine.tools.chains import by_cause
-from wafer.machine.tools.lines import Line, profile_of
 from wafer.machine.tools.recording import Recording, Trace
+from wafer.machine.tools.reports import by_cause
+from wafer.machine.tools.trace import Line, profile_of
 
 __all__ = ["Runtime"]
 
@@ -54,12 +54,11 @@ class Runtime:
         record: Recording | None = None,
         check_bounds: bool = False,
     ) -> None:
-        checks = {"check_bounds": True} if check_bounds else {}
-        self.image, self.machine = image, machine or machine_for(image, record, **checks)
+        self.image = image
+        self.machine = machine or machine_for(image, record, check_bounds=check_bounds)
         self._log, self._offsets = log, offsets
         self._commands = list[HostCall | Copy]()  # that are not done: the command stream
-        self._reads = list[Collect | Receive]()  # and the streams to the host
-        self._received = dict[str, int]()  # words asked for, of each port
+        self._reads = list[Receive]()  # and the streams to the host
         self._ids = {export.name: k for k, export in enumerate(image.exports)}
         self._prepare()
 
@@ -72,7 +71,7 @@ class Runtime:
                 self.machine.write(column, row, symbol.address, preset.values[y, x])
         for color, x, y, side, to_host in self.image.ports.values():
             if to_host:
-                self.machine.open(color, (x, y, side))
+                self.machine.receivable(color, (x, y, side))
 
     @property
     def cycles(self) -> int:
@@ -199,7 +198,8 @@ class Runtime:
             return self._copy(src, array, todo, where, to_host=True)
         self._check_stream(src, "D2H")
         what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of color {src}"
-        task = Collect(what, src, todo.rectangle, where, array)
+        ports = [(x, y, "RAMP") for x, y in todo.rectangle.pes()]
+        task = Receive(what, src, src, ports, where.reshape(len(ports), -1), array)
         return self._begin(task, self._reads, todo.options.nonblock)
 
     def send(self, port: str, array: np.ndarray, nonblock: bool = False) -> Task:
@@ -215,7 +215,7 @@ class Runtime:
         """
         color, x, y, side, _ = self._port(port, to_host=False)
         words = flat_words(np.ascontiguousarray(array))
-        self.machine.enter(color, (x, y, side), words, np.zeros(len(words), bool))
+        self.machine.send(color, (x, y, side), words)
         return Task(f"the stream to '{port}'", finished=True)
 
     def receive(self, port: str, array: np.ndarray, size: int, nonblock: bool = False) -> Task:
@@ -230,12 +230,12 @@ class Runtime:
         Raises:
             HostError: no such port, one from the host, or an array that is too small.
         """
-        there, words = self._port(port, to_host=True), flat_words(array)
+        color, x, y, side, _ = there = self._port(port, to_host=True)
+        words = flat_words(array)
         if size > len(words):
             raise HostError(f"'{port}': {size} words for an array of {len(words)}")
-        first = self._received.get(port, 0)
-        self._received[port] = first + size
-        task = Receive(f"{size} word(s) from '{port}'", there, first, words[:size])
+        places = np.arange(size)[None]
+        task = Receive(f"{size} word(s) from '{port}'", there, color, [(x, y, side)], places, words)
         return self._begin(task, self._reads, nonblock)
 
     def get_port_id(self, name: str) -> str:
@@ -268,7 +268,7 @@ class Runtime:
         self._finish_commands()
         left, top = region.rectangle.x, region.rectangle.y
         for x, y in region.rectangle.pes():
-            self.machine.inject(dest, x, y, array[where[y - top, x - left]])
+            self.machine.send(dest, (x, y, "RAMP"), array[where[y - top, x - left]])
         return Task(f"the stream of color {dest}", finished=True)
 
     def _copy(
@@ -460,7 +460,7 @@ class Runtime:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
-        if isinstance(task, Collect | Receive):
+        if isinstance(task, Receive):
             lines += task.missing(self.machine)
         elif self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")

@@ -11,20 +11,15 @@ from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
     "COEFFICIENTS",
-    "RADIUS",
     "bicgstab",
-    "bicgstab_cycles",
-    "halo_stencil_cycles",
     "seven_point",
-    "wave_cycles",
     "wave_step",
 ]
 
-RADIUS = 4
+_RADIUS = 4
 # Eighth-order second derivative.
 COEFFICIENTS = np.array([-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560], np.float32)
-_FMACS = 4 * RADIUS + 2 * RADIUS + 1  # one per point
-_INTEGER_DIVISION = 50  # a subroutine on the CE
+_FMACS = 4 * _RADIUS + 2 * _RADIUS + 1  # one per point
 
 
 def seven_point(
@@ -99,24 +94,6 @@ def bicgstab(
     return x, (r * r).sum(), clock
 
 
-def bicgstab_cycles(
-    cells: int, all_reduce_cycles: int, *, bits: int = 32, spec: WaferSpec = WSE2
-) -> int:
-    """Cycles of one iteration at a PE far from the edges, to within the links' latency.
-
-    Args:
-        cells: Z.
-        all_reduce_cycles: of one scalar all-reduce over the grid.
-        bits: 32, or 16 for the mixed precision of the paper: two elements per wavelet, vector
-            operations at the SIMD rate.
-        spec: the machine.
-    """
-    words = -(-cells * bits // 32)
-    vector = -(-cells // (spec.simd_16bit if bits == 16 else 1)) + spec.op_launch
-    operator = 4 * (2 * words + 1) + 7 * vector
-    return 2 * operator + 4 * (vector + all_reduce_cycles) + 6 * vector
-
-
 def wave_step(
     u: Array, previous: Array, speed: Array, clock: Array, *, spec: WaferSpec = WSE2
 ) -> tuple[Array, Array]:
@@ -138,7 +115,7 @@ def wave_step(
     """
     cells = u.shape[2]
     neighbours = []
-    for hops in range(1, RADIUS + 1):
+    for hops in range(1, _RADIUS + 1):
         for side in "NESW":
             if hops >= u.shape[0 if side in "NS" else 1]:
                 neighbours.append(jnp.zeros_like(u))
@@ -147,41 +124,10 @@ def wave_step(
             neighbours.append(moved)
 
     laplace = 3 * COEFFICIENTS[0] * u
-    for hops in range(1, RADIUS + 1):
+    for hops in range(1, _RADIUS + 1):
         padded = jnp.pad(u, ((0, 0), (0, 0), (hops, hops)))
         near = [padded[..., 2 * hops :], padded[..., :cells]]
         near += neighbours[4 * (hops - 1) : 4 * hops]
         laplace = laplace + COEFFICIENTS[hops] * sum(near)
     clock = timing.local_time(clock, (_FMACS + 2) * (cells + spec.op_launch))
     return 2 * u - previous + speed * laplace, clock
-
-
-def wave_cycles(cells: int, spec: WaferSpec = WSE2) -> int:
-    """Cycles of :func:`wave_step` at a PE far from the edges, to within the links' latency.
-
-    A shift over h hops takes ``max(2, h) Z``, h streams sharing every link; then 27 operations.
-    """
-    shifts = 4 * sum(max(2, hops) for hops in range(1, RADIUS + 1))
-    return shifts * cells + (_FMACS + 2) * (cells + spec.op_launch)
-
-
-def halo_stencil_cycles(
-    radius: int, rows: int, columns: int, sides: int, *, divides: bool, spec: WaferSpec = WSE2
-) -> int:
-    """Cycles per iteration of a 2-D star stencil whose halo arrives word by word in data tasks.
-
-    The program of CStencil (Elia-Belli/stencil-cerebras): ``4 radius + 1`` operations over the
-    tile, and one task per word of the lines that ``sides`` neighbours send; its descriptors send
-    one line whatever the radius.
-
-    Args:
-        radius: of the star.
-        rows: of a PE's tile.
-        columns: of a PE's tile.
-        sides: neighbours of the PE.
-        divides: whether the task divides to find its address, as that for any radius does.
-        spec: the machine.
-    """
-    words = sides * max(rows, columns)
-    task = spec.op_reload + (_INTEGER_DIVISION if divides else 0)
-    return (4 * radius + 1) * (rows * columns + spec.op_launch) + words * task

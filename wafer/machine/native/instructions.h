@@ -6,8 +6,8 @@ namespace wafer::csl {
 namespace {
 
 inline void record_task(Wafer& w, const Core& core, int64_t cycle, bool ends) {
-  w.recorder->event(
-      {cycle, core.cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
+  if (ends) return w.recorder->end(core.cell, kTaskLane, cycle, 0);
+  w.recorder->begin({cycle, 0, core.cell, kTaskLane, core.pc, int32_t(core.task), core.task_id, 0});
 }
 
 // Whether a microthread (-1: none) runs an operation.

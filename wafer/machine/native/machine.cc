@@ -167,7 +167,7 @@ std::vector<Waiting> Machine::waiting() {
       const uint32_t read = being_read(core);
       each(core.queued & ~read, [&](int slot) { add(-1, 0, kWordUnread, w.colors[slot]); });
       if (core.commanded && core.main == Main::kIdle)
-        add(-1, 0, kForCommand, int(host(w, cell).launches.size()));
+        add(int(Task::kFunction), host(w, cell).entry, kForCommand, 0);
     }
     each(w.live[cell], [&](int slot) { out.push_back(held(w, cell, slot)); });
   }
@@ -181,10 +181,16 @@ using namespace wafer::csl;
 namespace {
 Machine& of(void* m) { return *static_cast<Machine*>(m); }
 
-// The port of a color at a PE's side, if that leads out of the rectangle and there is the color.
-Port* outer_port(Wafer& w, int64_t cell, int slot, int64_t side) {
-  if (slot < 0 || side >= kRamp || w.sides[cell] >> side & 1) return nullptr;
-  return &port(w, int(cell), slot, int(side));
+// What the host exchanges on a color by a PE's port; none if the color has no such stream, or the side
+// does not lead out of the rectangle.
+Exchange* exchange(Wafer& w, int64_t cell, int64_t color, int64_t port, bool enters) {
+  int slot = color < 0 || color >= kColors ? -1 : w.slot[color];
+  if (slot < 0) return nullptr;
+  if (port == kRamp ? w.costs.streams[color] != (enters ? 1 : 2) : w.sides[cell] >> port & 1)
+    return nullptr;
+  w.open |= port != kRamp;
+  if (enters && port != kRamp) slot = swapped(w, w.at(int(cell), slot), slot, int(port));
+  return &host(w, int(cell)).exchanges[slot * kPorts + int(port)];
 }
 }  // namespace
 
@@ -203,14 +209,14 @@ void* csl_create(const Reader::Table* tables) {
 void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
 int64_t csl_run(void* m, int64_t most, int64_t threads) { return of(m).run(most, threads); }
 
-// The cycle; lines printed; of a recording its events, cycles of a window, the cycle in which the
-// events' limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
+// The cycle; lines printed; of a recording the cycles of a window, the cycle in which the events'
+// limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
 void csl_numbers(void* m, int64_t* out) {
   const Machine& machine = of(m);
   const Fault& f = machine.all.fault;
   const Recorder* r = machine.w.recorder.get();
   const int64_t numbers[] = {machine.w.cycle, int64_t(machine.all.prints.size()),
-                             r ? r->count() : 0, r ? r->every() : 1, r ? r->stopped() : -1,
+                             r ? r->every() : 1, r ? r->stopped() : -1,
                              f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
   std::copy(std::begin(numbers), std::end(numbers), out);
 }
@@ -247,46 +253,27 @@ void csl_counters(void* m, uint32_t* links, int64_t* worked) {
   for (const Core& core : w.cores) *worked++ = core.worked, *worked++ = core.ended;
 }
 
-void csl_inject(void* m, int64_t cell, int64_t color, const uint32_t* words, int64_t count) {
+// Words of the host come in by a PE's port, W E S N RAMP from 0 on; 0 if there can be none.
+int64_t csl_send(void* m, int64_t cell, int64_t color, int64_t port, const uint32_t* words,
+                 const uint8_t* controls, int64_t count) {
   Wafer& w = of(m).w;
-  const int slot = w.slot[color];
-  std::deque<uint32_t>& to = host(w, int(cell)).in[slot];
-  to.insert(to.end(), words, words + count);
-  if (count) w.cores[cell].feeding |= 1u << slot, w.visit[cell] = 1;
-}
-
-// Takes up to `most` words that a PE has sent to the host; returns how many there were.
-int64_t csl_collect(void* m, int64_t cell, int64_t color, uint32_t* words, int64_t most) {
-  const int slot = of(m).slot(color);
-  if (slot < 0) return 0;
-  std::deque<uint32_t>& from = host(of(m).w, int(cell)).out[slot];
-  const int64_t there = int64_t(from.size()), count = std::clamp<int64_t>(most, 0, there);
-  std::copy_n(from.begin(), count, words);
-  from.erase(from.begin(), from.begin() + count);
-  return there;
-}
-
-// Words come in by a port at the rectangle's sides, W E S N from 0 on; 0 if there can be none.
-int64_t csl_enter(void* m, int64_t cell, int64_t color, int64_t side, const uint32_t* words,
-                  const uint8_t* controls, int64_t count) {
-  Wafer& w = of(m).w;
-  int slot = of(m).slot(color);
-  if (slot >= 0) slot = swapped(w, w.at(int(cell), slot), slot, int(side));
-  Port* const to = outer_port(w, cell, slot, side);
+  Exchange* const to = exchange(w, cell, color, port, true);
   if (!to) return 0;
   for (int64_t k = 0; k < count; ++k)
     to->in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
-  w.visit[cell] = 1;
+  w.cores[cell].feeding = true, w.visit[cell] = 1;
   return 1;
 }
 
-// Copies up to `most` words that have left by a port since it was first asked for; returns how many
-// there are, -1 if there can be no port.
-int64_t csl_left(void* m, int64_t cell, int64_t color, int64_t side, uint32_t* words, int64_t most) {
-  const Port* const from = outer_port(of(m).w, cell, of(m).slot(color), side);
+// Takes up to `most` words that a PE has sent to the host by a port, by a side since it was first asked
+// for; returns how many there were, -1 if there can be none.
+int64_t csl_receive(void* m, int64_t cell, int64_t color, int64_t port, uint32_t* words,
+                    int64_t most) {
+  Exchange* const from = exchange(of(m).w, cell, color, port, false);
   if (!from) return -1;
-  const int64_t there = int64_t(from->out.size());
-  std::copy_n(from->out.begin(), std::min(most, there), words);
+  const int64_t there = int64_t(from->out.size()), count = std::clamp<int64_t>(most, 0, there);
+  std::copy_n(from->out.begin(), count, words);
+  from->out.erase(from->out.begin(), from->out.begin() + count);
   return there;
 }
 
@@ -319,10 +306,12 @@ void csl_work(void* m, int64_t program, Work* out) {
   }
 }
 
-void csl_recording(void* m, Event* events, uint32_t* links) {
+// Copies the words over links and up to `most` events; returns how many there are.
+int64_t csl_recording(void* m, uint32_t* links, Event* events, int64_t most) {
   const Recorder& recorder = *of(m).w.recorder;
   const auto all = recorder.events();
-  std::copy(all.begin(), all.end(), events);
   std::copy(recorder.links().begin(), recorder.links().end(), links);
+  std::copy_n(all.begin(), std::min(most, int64_t(all.size())), events);
+  return int64_t(all.size());
 }
 }

@@ -31,10 +31,10 @@ struct Waiting {
       moved |= step_operations(w, core, worker);
       if (waits && core.main == Main::kRunning) w.wake[cell] = w.cycle + 1;
     }
-    // 4. Drain: a word of an output queue, or of the host, goes to the ramp.
+    // 4. Drain: a word of an output queue goes to the ramp, and words of the host come in.
     if (core.sending || worker->fresh) sent = drain(w, core, &moved, worker);
-    if (core.feeding) moved |= feed(w, core);
   }
+  if (core.feeding) moved |= feed(w, core);
   // 5. Move: words arrive in the router, go up and down the ramp, and enter input queues.
   const int changes = move(w, core, sent, worker);
   moved |= changes & kMoved;
@@ -62,9 +62,6 @@ static inline int64_t soonest(const Wafer& w) {
 
 struct Machine {
   explicit Machine(Reader in);
-
-  // The slot of a color; -1 if there is none.
-  int slot(int64_t color) const { return color < 0 || color >= kColors ? -1 : w.slot[color]; }
 
   // Until nothing can change, a fault, all of the host's calls have been answered, or the limit.
   Status run(int64_t most, int64_t asked) {

@@ -45,9 +45,9 @@ inline void add(const Operation& o, Work* work) {
 // That an operation begins, or ends before a cycle; what runs alone says when it will have ended.
 inline void record_operation(Wafer& w, const Core& core, int thread, int64_t cycle, bool ends) {
   const Operation& o = running(core, thread);
-  if (ends && thread == kMainThread) cycle = std::max(cycle, w.wake[core.cell]);
-  w.recorder->event(
-      {cycle, core.cell, o.pc, o.task, o.task_id, o.done, uint8_t(thread), uint8_t(ends)});
+  if (!ends) return w.recorder->begin({cycle, 0, core.cell, thread, o.pc, o.task, o.task_id, 0});
+  if (thread == kMainThread) cycle = std::max(cycle, w.wake[core.cell]);
+  w.recorder->end(core.cell, thread, cycle, o.done);
 }
 
 // What the operation of a thread waits for, kept where a step finds it at once.

@@ -45,6 +45,8 @@ struct Entries {
   int32_t start;           // what runs before any task, or -1
   uint32_t active, high;   // tasks; high: that begin before others
   int32_t frame, slack;    // registers; slack: those that one function can name, behind the last frame
+  int32_t dsrs;            // of each of the three files
+  uint32_t channels;       // ids whose words can start a task
 };
 
 // Bytes [begin, end) of a variable.
@@ -59,10 +61,7 @@ struct Program : Entries {
         variables(in.rows<Span>()), operations(in.rows<OperationRow>()),
         fabrics(in.rows<FabricRow>()), fifos(in.rows<FifoRow>()), shapes(in.rows<ShapeRow>()),
         dsr_loads(in.rows<DsrRow>()) {
-    for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
     for (const int32_t task : control_tasks) controls |= task >= 0;
-    for (int id = 0; id < kColors; ++id) channels |= uint32_t(data_tasks[id] >= 0) << id;
-    if (controls) channels = ~0u;
   }
 
   std::vector<Instruction> code;
@@ -73,8 +72,6 @@ struct Program : Entries {
   std::vector<FifoRow> fifos;
   std::vector<ShapeRow> shapes;
   std::vector<DsrRow> dsr_loads;
-  int dsrs = 0;  // of each of the three files
-  uint32_t channels = 0;  // ids whose words can start a task
   bool controls = false;
 };
 

@@ -27,10 +27,7 @@ inline int bound_to(const Core& core, int slot) {
 }
 
 inline Host& host(Wafer& w, int cell) {
-  if (!w.hosts[cell]) {
-    w.hosts[cell] = std::make_unique<Host>();
-    w.hosts[cell]->in.resize(w.slots), w.hosts[cell]->out.resize(w.slots);
-  }
+  if (!w.hosts[cell]) w.hosts[cell] = std::make_unique<Host>();
   return *w.hosts[cell];
 }
 
@@ -68,7 +65,7 @@ inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
     const int its = swapped(w, core.lanes[slot], slot, kRamp);
     return room_up(core.lanes[its]) ? its : kStays;
   }
-  host(w, core.cell).out[slot].push_back(sent.word());
+  host(w, core.cell).exchanges[slot * kPorts + kRamp].out.push_back(sent.word());
   return kToHost;
 }
 
@@ -113,17 +110,21 @@ inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
   return {};
 }
 
-// Words of the host that come in.
+// Words of the host that come in: by the ramp into the queue, by a side into the router.
 inline bool feed(Wafer& w, Core& core) {
-  Host& from = *w.hosts[core.cell];
   bool moved = false;
-  each(core.feeding, [&](int slot) {
+  core.feeding = false;
+  for (auto& [place, exchange] : w.hosts[core.cell]->exchanges) {
+    if (exchange.in.empty()) continue;
+    const int slot = place / kPorts, port = place % kPorts;
+    const Wavelet word = exchange.in.front();
     Lane& lane = core.lanes[slot];
-    if (lane.size >= lane.depth) return;
-    push_word(core, slot, from.in[slot].front(), false);
-    from.in[slot].pop_front(), moved = true;
-    if (from.in[slot].empty()) core.feeding &= ~(1u << slot);
-  });
+    core.feeding = true;
+    if (port == kRamp ? lane.size >= lane.depth : lane.router[1] || !(lane.rx >> port & 1)) continue;
+    if (port == kRamp) push_word(core, slot, word.word(), word.flag() & kControl);
+    else word.join(&lane.arriving), w.incoming[core.cell] |= 1u << slot;
+    exchange.in.pop_front(), moved = true;
+  }
   return moved;
 }
 

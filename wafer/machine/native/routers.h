@@ -18,19 +18,6 @@ template <class Visit>
 
 constexpr int kRamp = 4;     // behind the four sides
 
-inline Port* find_port(const Wafer& w, int cell, int slot, int side) {
-  for (const auto& port : w.ports)
-    if (port->cell == cell && port->slot == slot && port->side == side) return port.get();
-  return nullptr;
-}
-
-// The port of a color at a side; a new one if there is none.
-inline Port& port(Wafer& w, int cell, int slot, int side) {
-  if (Port* there = find_port(w, cell, slot, side)) return *there;
-  w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, {}, {}}));
-  return *w.ports.back();
-}
-
 // The slot as which a router, whose lane of the slot this is, takes what comes in by a side.
 inline int swapped(const Wafer& w, const Lane& lane, int slot, int side) {
   const int swaps = side < 2 ? kSwapX : side < 4 ? kSwapY : kSwapX | kSwapY;
@@ -143,10 +130,13 @@ inline void deliver(Wafer& w, int cell, int slot, Lane& lane, Wavelet word, cons
   }
 }
 
-inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word) {
+// A word leaves the rectangle, for the host if it asked for what does.
+inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
+  if (!w.hosts[cell] || word.flag() & kControl) return;
+  std::map<int, Exchange>& all = w.hosts[cell]->exchanges;
   each(uint32_t(sides), [&](int side) {
-    Port* const port = find_port(w, cell, slot, side);
-    if (port && !(word.flag() & kControl)) port->out.push_back(word.word());
+    const auto there = all.find(slot * kPorts + side);
+    if (there != all.end()) there->second.out.push_back(word.word());
   });
 }
 
@@ -162,7 +152,7 @@ inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word
   }
   if (need & *used) return;
   const int outer = need & 15 & ~w.sides[cell];
-  if (outer & w.edges && w.ports.empty())
+  if (outer & w.edges && !w.open)
     return worker->note({kOffWafer, cell, 0, 0, -1, w.colors[slot]});
   const int inner = need & w.sides[cell];  // PEs beyond take words and do nothing with them
   bool free = true;
@@ -174,7 +164,7 @@ inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word
   lane.go = true, lane.ports = need, *used |= need;
   const Wavelet leaves = forwarded(lane, head);
   if (lane.filtered && lane.tx & kRampPort && !hidden(head)) count_filtered(w, cell, slot, lane);
-  if (outer && !w.ports.empty()) leave_by_ports(w, cell, slot, outer, leaves);
+  if (outer && w.open) leave(w, cell, slot, outer, leaves);
   uint32_t* const links = &w.links[size_t(cell) * kPorts];
   each(uint32_t(need), [&](int port) { ++links[port]; });
   if (w.recorder) w.recorder->words(cell, uint32_t(need));
@@ -185,20 +175,8 @@ inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word
   });
 }
 
-// A word from outside, if the router takes one in this cycle.
-inline void enter_by_port(Wafer& w, Port& port, const Worker& worker) {
-  Lane& lane = w.at(port.cell, port.slot);
-  if (lane.router[1] || !(lane.rx >> port.side & 1)) return;
-  deliver(w, port.cell, port.slot, lane, port.in.front(), worker);
-  port.in.pop_front();
-}
-
-// 1. Depart: what leaves each router of rows [from, to), and what enters from outside.
+// 1. Depart: what leaves each router of rows [from, to).
 inline void depart(Wafer& w, int from, int to, Worker* worker) {
-  for (const auto& port : w.ports) {
-    const int row = port->cell / w.width;
-    if (!port->in.empty() && row >= from && row < to) enter_by_port(w, *port, *worker);
-  }
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
     if ((is_own(*worker, cell) ? int(w.visit[cell]) : w.visit[cell].load_relaxed()) != 1) continue;
     int used = 0;

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -177,10 +178,10 @@ struct alignas(64) Core {
   uint16_t with_fifos = 0;  // of them, those whose operation has a FIFO
   uint32_t queued = 0;      // slots with words for the CE
   uint32_t popped = 0;      // slots that the CE took a word from in this cycle
-  uint32_t feeding = 0;     // slots with words of the host to come in
   uint32_t active = 0, torn = 0, blocked[kGates] = {};
   Byte flushed, flushing;   // output queues: found empty, and to be found so
   bool called = false;      // the host's launches wait
+  bool feeding = false;     // words of the host are to come in
   bool commanded = false;   // the host's command stream waits for NEXT_COMMAND
   int8_t in_slot[kQueues], out_slot[kQueues];  // colors bound, as places in the list of lanes
   Wait waits[kThreads + 1];  // of the threads' operations; the main thread's included
@@ -206,11 +207,19 @@ struct Launch {
   std::vector<int64_t> words;
 };
 
+// Words of a color between the host and a PE's port: by the ramp those of a stream, by a side those that
+// enter and leave the rectangle there.
+struct Exchange {
+  std::deque<Wavelet> in;
+  std::deque<uint32_t> out;
+};
+
 // What a PE exchanges with the host.
 struct Host {
   std::deque<Launch> launches;
-  std::vector<std::deque<uint32_t>> in, out;  // by slot
-  std::string line;                           // printed so far
+  int32_t entry = -1;                 // of the last one that began
+  std::map<int, Exchange> exchanges;  // by slot * kPorts + port
+  std::string line;                   // printed so far
 };
 
 struct Print {
@@ -261,13 +270,6 @@ struct Worker {
   }
 };
 
-// Where words enter and leave a color's router by a side that leads out of the rectangle.
-struct Port {
-  int cell, slot, side;
-  std::deque<Wavelet> in;
-  std::vector<uint32_t> out;
-};
-
 constexpr int64_t kNever = INT64_MAX;
 
 // All PEs, and what they run.
@@ -304,13 +306,13 @@ struct Wafer : Grid {
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
   bool swaps = false;  // a router may swap colors
+  bool open = false;   // the host exchanges words by the rectangle's sides
 
   Arena<Lane> lanes;
   std::vector<FilterState> filtering;       // of each lane, if there are filters
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
   std::vector<Byte> visit, next, sides;  // sides: ports with a neighbour
   std::vector<uint32_t> links;
-  std::vector<std::unique_ptr<Port>> ports;
   Arena<Core> cores;
   std::vector<std::unique_ptr<Host>> hosts;
   std::vector<int64_t> wake;              // when the task's own thread has paid

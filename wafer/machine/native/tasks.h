@@ -88,10 +88,10 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     if (id == kHandlers && handlers && begin_handler(w, core, cycle)) return true;
   }
   if (!core.called || core.commanded) return false;
-  std::deque<Launch>& launches = host(w, core.cell).launches;
-  const Launch launch = std::move(launches.front());
-  launches.pop_front();
-  core.called = !launches.empty(), core.commanded = true;
+  Host& from = host(w, core.cell);
+  const Launch launch = std::move(from.launches.front());
+  from.launches.pop_front(), from.entry = launch.entry;
+  core.called = !from.launches.empty(), core.commanded = true;
   begin(w, core, Task::kFunction, launch.entry, launch.entry, cycle);
   for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
   return true;

@@ -108,7 +108,7 @@ def failed(
     return pe._replace(fault=choose(first, fault, pe.fault))
 
 
-def bind_input(pe: State, queue: Array, slot: Array) -> State:
+def bind_input(pe: State, queue: int | Array, slot: Array) -> State:
     """Bind an input queue to a color.
 
     Args:

@@ -8,11 +8,10 @@ import numpy as np
 from jax import lax
 
 from wafer.errors import CompileError
-from wafer.machine.checks import registers_beyond
 from wafer.machine.codes import Gate
 from wafer.machine.image import COLUMNS, PAD, Image
 from wafer.machine.reference.dispatch import begin, dispatch
-from wafer.machine.reference.effects import choose, per_pe
+from wafer.machine.reference.effects import bind_input, choose, per_pe
 from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
 from wafer.machine.reference.state import (
@@ -36,19 +35,6 @@ Array = jax.Array
 _LAUNCHES, _ARGUMENTS = 8, 8
 
 
-def _bound(image: Image, tables: Tables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[C, 8] slots of input and output queues, and [C, S] depths of the CE's queues."""
-    runs = tables.program >= 0
-    colors = tables.queues[tables.program, :, 0].reshape(-1, 2, 8)
-    ways = np.where((colors >= 0) & runs[:, None, None], tables.slot[colors], -1)
-    unbound = tables.unbound_depth * (image.arch == "wse2") * runs
-    depth = np.repeat(unbound[:, None], len(tables.colors), 1)
-    for queue in range(8):
-        cells = np.flatnonzero(ways[:, 0, queue] >= 0)
-        depth[cells, ways[cells, 0, queue]] = tables.input_depths[queue]
-    return ways[:, 0], ways[:, 1], depth
-
-
 def start(image: Image) -> tuple[Tables, State]:
     """The constants of an image and the state before its first cycle.
 
@@ -63,11 +49,10 @@ def start(image: Image) -> tuple[Tables, State]:
     of = lambda values, none: np.array([*values, none])[tables.program]  # -1: the last
     size = rounded_up(max(len(p.memory) for p in programs) + PAD + 8, 1024)
     memories = [np.pad(p.memory, (0, size - len(p.memory))) for p in programs]
-    registers = rounded_up(max(p.frame + registers_beyond(p) for p in programs), 64)
+    registers = rounded_up(int((tables.frame + tables.slack).max()), 64)
     blocked = np.array([np.asarray(p.blocked, np.int64) & 0xFFFFFFFF for p in programs])
-    ids = [p.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")] for p in programs]
-    dsrs = rounded_up(max(int(rows.max(initial=0)) + 1 for rows in ids), 8)
-    in_slot, out_slot, depth = _bound(image, tables)
+    dsrs = rounded_up(int(tables.dsrs.max()), 8)
+    unbound = (tables.program >= 0) & ~tables.wse3  # colors there hold words without a queue
     zeros = lambda *shape: np.zeros((cells, *shape), np.int64)
     flags = lambda *shape: np.zeros((cells, *shape), bool)
 
@@ -86,7 +71,7 @@ def start(image: Image) -> tuple[Tables, State]:
         router=zeros(slots, 2),
         up=zeros(slots, 2),
         queue=zeros(slots, 8),
-        depth=depth,
+        depth=zeros(slots) + np.where(unbound, tables.unbound_depth, 0)[:, None],
         color=color,
         switches=switches,
         position=both(switches >> 13 & 3),
@@ -129,8 +114,8 @@ def start(image: Image) -> tuple[Tables, State]:
         launches=zeros(_LAUNCHES, 1 + _ARGUMENTS),
         launched=zeros(2),
         dsr=zeros(3, dsrs, 2) + np.array([0, -1]),
-        in_slot=in_slot,
-        out_slot=out_slot,
+        in_slot=zeros(8) - 1,
+        out_slot=zeros(8) - 1,
         thread_words=zeros(8),
         stamp=zeros(2) - np.array([0, 1]),
         random=zeros() + 0xDEADBEEF,
@@ -147,9 +132,14 @@ def start(image: Image) -> tuple[Tables, State]:
 
 @jax.jit
 def _started(tables: Tables, state: State, first: Array) -> State:
-    """What runs before any task, and the tasks that are active."""
+    """Queues with their colors, what runs before any task, and the tasks that are active."""
 
     def started(pe: State, first: Array) -> tuple[State, Array]:
+        colors = jnp.where(pe.program < 0, -1, pe.tables.queues[pe.program, :, 0])
+        bound = jnp.where(colors < 0, -1, pe.tables.slot[colors])
+        for queue in range(8):
+            pe = bind_input(pe, queue, bound[queue])
+        pe = pe._replace(out_slot=bound[8:])
         begun = begin(pe, TaskKind.START, jnp.int64(0), first)
         return dispatch(choose(first >= 0, begun, pe))
 

@@ -48,10 +48,6 @@ class _Issue(NamedTuple):
     thread: Array
     priority: Array
     queue: Array
-    fabric: Array
-    fifo: Array
-    held: Array  # a descriptor of the fabric in a DSR
-    named: Array  # and in the operation
     lengths: Array  # [4] of operands, -1 for none
     problem: Array
     detail: Array
@@ -106,7 +102,6 @@ def _fabric(pe: State, issue: _Issue, number: Array, *, writes: bool) -> tuple[S
     of_word = jnp.array([-1, 1, 2, 2])[pe.thread_words[queue] >> 8 & 3]
     priority = _first(row.priority, jnp.where(queue < 0, -1, _first(of_queue, of_word)))
     return pe, issue._replace(
-        fabric=jnp.bool_(True),
         queue=_first(issue.queue, queue),
         priority=_first(issue.priority, priority),
     )
@@ -153,9 +148,6 @@ def _operand(
     )
     return pe, issue._replace(
         one=one,
-        fifo=issue.fifo | fifo,
-        held=issue.held | (fabric & by_dsr),
-        named=issue.named | (fabric & ~by_dsr),
         lengths=issue.lengths.at[k].set(jnp.select([memory, shaped, fabric, fifo], lengths, -1)),
     )
 
@@ -206,7 +198,7 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
         the PE; whether the task goes on at once; whether all elements are done at once.
     """
     _, _, number, first, result = instruction
-    row, pc, no = row_of(pe, "operations", number), pe.pc, jnp.bool_(False)
+    row, pc = row_of(pe, "operations", number), pe.pc
     one = jax.tree.map(lambda part: jnp.zeros_like(part[0]), pe.operations)._replace(
         pc=pc,
         task=pe.task,
@@ -220,10 +212,6 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
         thread=row.thread,
         priority=row.priority,
         queue=jnp.int64(-1),
-        fabric=no,
-        fifo=no,
-        held=no,
-        named=no,
         lengths=jnp.full(4, -1),
         problem=jnp.int64(0),
         detail=jnp.int64(0),
@@ -231,21 +219,23 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     for k, kind in enumerate((row.dest, row.src0, row.src1, row.scalar)):
         pe, issue = _operand(pe, issue, kind, register(pe, first), k=k)
         first = first + (kind != Operand.NONE)
-    one, fifos = issue.one, issue.one.kind[1:3] == Operand.FIFO
-    issue = _failed(issue, fifos.all() & (one.row[1] == one.row[2]), Kind.WRONG_OPERAND)
+    one = issue.one
+    fabric, fifo, held = one.kind == Operand.FABRIC, one.kind == Operand.FIFO, one.dsr >= 0
+    issue = _failed(issue, fifo[1:3].all() & (one.row[1] == one.row[2]), Kind.WRONG_OPERAND)
     index = jnp.where(row.index >= 0, register(pe, first) & 0xFFFF, 0)
     base = one.base + jnp.where(one.indexed, 2 * index, 0)
     one = one._replace(index=index, base=base, indexed=one.indexed & (row.index < 0))
     one, length = _with_steps(pe, one), _length(issue.lengths)
-    apart = issue.asynchronous & issue.fabric
+    apart = issue.asynchronous & fabric.any()
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)
     issue = _failed(issue, pe.operations.on[thread], Kind.THREAD_IN_USE, thread)
     begins = issue.problem == 0
     pe = failed(pe, ~begins, issue.problem, issue.detail, pc)._replace(pc=pc + 1)
-    alone = begins & ~(pe.operations.on.any() | issue.fabric | issue.fifo) & (length > 0)
+    alone = begins & ~(pe.operations.on.any() | (fabric | fifo).any()) & (length > 0)
     # What an operation names counts unless a load did, of a descriptor of the fabric in a DSR.
-    own = jnp.where(issue.held & ~issue.named, 0, jnp.stack([row.action, row.target]))
+    loaded = fabric.any() & (held | ~fabric).all()
+    own = jnp.where(loaded, 0, jnp.stack([row.action, row.target]))
     level = jnp.where(issue.priority < 0, _MEDIUM, issue.priority)
     level = jnp.where(apart, level, jnp.maximum(row.priority, _OWN))
     clears = row_of(pe, "fabrics", one.row[0]).clears
@@ -253,7 +243,7 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
         on=True,
         rank=jnp.asarray(_RANKS)[level],
         length=length,
-        turn=jnp.where(issue.fabric & ~apart, -pe.tables.fabric_start, 0),
+        turn=jnp.where(fabric.any() & ~apart, -pe.tables.fabric_start, 0),
         clears=jnp.where(one.kind[0] == Operand.FABRIC, clears, 0),
         effects=one.effects.at[0].set(own),
     )

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
-from wafer.machine.library import how_to_build
 from wafer.machine.reference.engine import run, start
 from wafer.machine.reference.state import NEVER, Main, State, TaskKind
 

@@ -14,6 +14,9 @@ __all__ = ["arithmetic", "cast", "chosen", "compare", "element", "function", "ne
 
 _ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
 _WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
+_INTEGERS = {
+    kind: f"{'u' * (kind >= Type.U8)}int{8 * BYTES[kind]}" for kind in Type if kind < Type.F16
+}
 
 Array = jax.Array
 
@@ -74,23 +77,18 @@ def chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
 
 
 def _divided(op: Array, kind: Array, x: Array, y: Array) -> Array:
-    divisor = jnp.where((y == 0) | (y == -1), 1, y)
-    signed = jnp.where(op == Op.DIV, lax.div(x, divisor), lax.rem(x, divisor))
-    signed = jnp.where(y == -1, jnp.where(op == Op.DIV, -x, 0), signed)
-    ux, uy = _unsigned(x), _unsigned(jnp.where(y == 0, 1, y))
+    """XLA wraps the lowest number by -1."""
+    signed = jnp.where(op == Op.DIV, lax.div(x, y), lax.rem(x, y))
+    ux, uy = _unsigned(x), _unsigned(y)
     unsigned = jnp.where(op == Op.DIV, lax.div(ux, uy), lax.rem(ux, uy))
     return jnp.where(_signed(kind), signed, lax.bitcast_convert_type(unsigned, jnp.int64))
 
 
 def _shifted(op: Array, kind: Array, x: Array, by: Array) -> Array:
-    bits = jnp.asarray(_ROOM)[kind]
-    beyond = (by < 0) | (by >= bits)
-    near = jnp.where(beyond, 0, by)
-    left = jnp.where(beyond, 0, lax.shift_left(x, near))
-    arithmetic = jnp.where(beyond, jnp.where(x < 0, -1, 0), lax.shift_right_arithmetic(x, near))
-    logical = jnp.where(beyond, 0, lax.shift_right_logical(x, near))
+    """XLA shifts by 64 or more, and by less than 0, to 0 or the sign."""
+    logical, arithmetic = lax.shift_right_logical(x, by), lax.shift_right_arithmetic(x, by)
     right = jnp.where(_signed(kind), arithmetic, logical)
-    return jnp.where(op == Op.SHL, left, right)
+    return jnp.where(op == Op.SHL, lax.shift_left(x, by), right)
 
 
 def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
@@ -126,24 +124,9 @@ def negated(kind: Array, x: Array) -> Array:
 
 
 def _to_integer(kind: Array, value: Array) -> Array:
-    """Toward zero; out of range to the nearest end, NaN to 0."""
-    bits, signed = jnp.asarray(_ROOM)[kind], _signed(kind)
-    exact = value.astype(jnp.float64)
-    end = 2.0 ** (bits - signed)
-    highest = jnp.where(
-        signed,
-        lax.shift_right_logical(jnp.int64(-1), (65 - bits).astype(jnp.int64)),
-        wrapped(kind, jnp.full_like(bits, -1)),
-    )
-    inside = jnp.where(jnp.abs(exact) < end, exact, 0)
-    down = inside.astype(jnp.int64)
-    up = lax.bitcast_convert_type(jnp.maximum(inside, 0).astype(jnp.uint64), jnp.int64)
-    out = jnp.where(signed, down, up)
-    out = jnp.where(exact >= end, highest, out)
-    lowest = jnp.where(signed, -highest - 1, 0)
-    out = jnp.where(jnp.where(signed, exact < -end, exact <= 0), lowest, out)
-    out = jnp.where(signed & (exact == -end), lowest, out)
-    return jnp.where(jnp.isnan(exact), 0, out)
+    """Toward zero; out of range to the nearest end, NaN to 0, as XLA converts."""
+    integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
+    return chosen(kind, integers, jnp.int64(0))
 
 
 def cast(to: Array, kind: Array, x: Array) -> Array:
@@ -212,7 +195,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)
     left, right = jnp.full_like(a, Op.SHL), jnp.full_like(a, Op.SHR)
-    integer = lambda value: _to_integer(i16, value) & 0xFFFF
+    integer = lambda value: value.astype(jnp.int16).astype(jnp.int64) & 0xFFFF
     number = wrapped(i16, a).astype(jnp.float32)
     lowest = low & -low
     word = lambda value: value & 0xFFFFFFFF

@@ -8,7 +8,7 @@ from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
 from wafer.machine.codes import Intrinsic, Op
 from wafer.machine.costs import ARCHS
-from wafer.machine.image import COLUMNS, Image, Program
+from wafer.machine.image import COLUMNS, Image
 from wafer.machine.setup import colors_of, costs_of, element_bytes, entries_of, filters_of
 from wafer.machine.timing import instruction_cycles
 
@@ -26,7 +26,9 @@ class Tables(NamedTuple):
     code: Array  #: [P, N, 5]
     costs: Array  #: [P, N] cycles of each instruction
     size: Array  #: [P] bytes of memory
-    frame: Array  #: [P] registers
+    frame: Array  #: [P] registers; slack, dsrs: see Entries in native/program.h
+    slack: Array
+    dsrs: Array
     operations: Array  #: operations, fabrics, fifos, shapes, dsr_loads: [P, rows, columns]
     fabrics: Array
     fifos: Array
@@ -89,12 +91,6 @@ def _padded(arrays: list[Any], least: int = 8) -> np.ndarray:
     return out
 
 
-def _channels(program: Program) -> int:
-    if (np.asarray(program.control_tasks) >= 0).any():
-        return (1 << 24) - 1
-    return sum(1 << k for k, pc in enumerate(program.data_tasks) if pc >= 0)
-
-
 def tables_of(image: Image) -> Tables:
     """The constants of an image.
 
@@ -130,7 +126,6 @@ def tables_of(image: Image) -> Tables:
         rows=np.array(counted),
         **{name: _padded([p.tables[name] for p in programs]) for name in of_rows},
         **{name: np.stack([e[name] for e in entries]) for name in of_entries},
-        channels=np.array([_channels(p) for p in programs]),
         filters=np.pad(kinds, ((0, rounded_up(len(kinds), 4) - len(kinds)), (0, 0))),
         colors=colors,
         slot=slot,

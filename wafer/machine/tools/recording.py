@@ -1,7 +1,5 @@
 """What a run did when: tasks and operations as intervals, words over links by windows of cycles."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +9,16 @@ from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
 from wafer.machine.tools.reports import task_label
 
-__all__ = ["OWN_THREAD", "TASK", "Recording", "Trace", "events_of", "settings_of", "trace_of"]
+__all__ = ["EVENT", "OWN_THREAD", "TASK", "Recording", "Trace", "settings_of", "trace_of"]
 
 # The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
 TASK, OWN_THREAD = 9, 8
 _MOST_BYTES = 1 << 30  # of the counts of links
 _LAST = (1 << 63) - 1  # cycle
-_EVENT = np.dtype(
+EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
     [
-        *(("cycle", "<i8"), ("cell", "<i4"), ("pc", "<i4"), ("task", "<i4"), ("task_id", "<i4")),
-        *(("elements", "<u4"), ("lane", "u1"), ("ends", "u1"), ("unused", "<u2")),
+        *(("begin", "<i8"), ("end", "<i8"), ("cell", "<i4"), ("lane", "<i4"), ("pc", "<i4")),
+        *(("task", "<i4"), ("task_id", "<i4"), ("elements", "<u4")),
     ]
 )
 
@@ -31,7 +29,7 @@ class Recording(NamedTuple):
     begin: int = 0  #: begin, end: cycles [begin, end); None: to the run's end
     end: int | None = None
     rectangle: tuple[int, int, int, int] | None = None  #: (x, y, width, height) of PEs; None: all
-    #: beginnings and ends of tasks and operations; after so many no more are kept
+    #: tasks and operations that have ended; after so many no more are kept
     events: int = 2_000_000
     #: of cycles in which words over links are counted. They are one cycle long at first and double
     #: when a run takes more
@@ -52,8 +50,8 @@ class Trace(NamedTuple):
     name: np.ndarray
     names: tuple[str, ...]  #: of tasks
     file: np.ndarray  #: [n] int64; index into files
-    files: tuple[str, ...]  #: of source
-    line: np.ndarray  #: [n] int64; of the operation, or the task's first
+    files: tuple[str, ...]  #: of source; of a ``Layout``, its operations
+    line: np.ndarray  #: [n] int64; of the operation, or the task's first; 0 of a ``Layout``
     elements: np.ndarray  #: [n] int64; that an operation has done
     #: [windows, height, width, 5] uint32; words to the W, E, S, N and down the ramp
     links: np.ndarray
@@ -61,8 +59,6 @@ class Trace(NamedTuple):
     cycles: tuple[int, int]  #: (first, last + 1) that were recorded
     rectangle: tuple[int, int, int, int]  #: (x, y, width, height) of the PEs
     full: int | None  #: cycle in which the limit of events was reached; None if it was not
-    #: (file, line) -> what stands there, where that is no text file
-    texts: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 
 def settings_of(recording: Recording, image: Image) -> np.ndarray:
@@ -90,11 +86,6 @@ def settings_of(recording: Recording, image: Image) -> np.ndarray:
     return np.array([x, y, w, h, begin, last, recording.events, recording.windows], np.int64)
 
 
-def events_of(count: int) -> np.ndarray:
-    """[count] empty events, for the machine to fill in."""
-    return np.zeros(count, _EVENT)
-
-
 def trace_of(
     image: Image,
     settings: np.ndarray,
@@ -105,7 +96,7 @@ def trace_of(
     cycle: int,
     full: int,
 ) -> Trace:
-    """Put beginnings and ends together.
+    """What was recorded, by columns.
 
     Args:
         image: that ran.
@@ -118,37 +109,23 @@ def trace_of(
     """
     x, y, width, height, first, last = settings[:6].tolist()
     last = max(first, min(last, cycle))
-    known = last if full < 0 else min(full, last)
-    lanes = events["cell"].astype(np.int64) * 16 + events["lane"]
-    events = events[np.argsort(lanes, kind="stable")]
-    lanes = np.sort(lanes)
-    opens = events["ends"] == 0
-    follows = np.zeros(len(events), bool)  # whether the next event of the lane ends this one
-    follows[:-1] = (lanes[1:] == lanes[:-1]) & ~opens[1:]
-    alone = ~opens & ~np.roll(opens & follows, 1)  # ends of what began before
-    rows = np.flatnonzero(opens | alone)
-    ended = np.where(alone[rows], rows, np.minimum(rows + 1, max(0, len(events) - 1)))
-    closed = alone[rows] | follows[rows]
-    begin = np.where(alone[rows], first, events["cycle"][rows])
-    end = np.where(closed, events["cycle"][ended], np.maximum(known, begin))
-    order = np.argsort(begin, kind="stable")
-    rows, ended, begin, end = rows[order], ended[order], begin[order], end[order]
-    closed, at = closed[order], events[rows]
+    events = events[np.lexsort([events[name] for name in ("lane", "cell", "begin")])]
+    number = lambda name: events[name].astype(np.int64)
     columns = image.tiles.shape[1]
-    names, name, files, place = _places(image, at)
+    names, name, files, place = _places(image, events)
     windows = -(-(last - first) // every)
     return Trace(
-        begin=begin,
-        end=end,
-        x=at["cell"].astype(np.int64) % columns,
-        y=at["cell"].astype(np.int64) // columns,
-        thread=at["lane"].astype(np.int64),
+        begin=number("begin"),
+        end=number("end"),
+        x=number("cell") % columns,
+        y=number("cell") // columns,
+        thread=number("lane"),
         name=name,
         names=names,
         file=place[:, 0],
         files=files,
         line=place[:, 1],
-        elements=np.where(closed, events["elements"][ended].astype(np.int64), 0),
+        elements=number("elements"),
         links=links[:windows],
         every=every,
         cycles=(first, last),

@@ -1,22 +1,26 @@
-"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
+"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix.
+
+In a deadlock each of the waiting things waits for others that wait, in chains. What ends a chain,
+and so is likely the cause, comes first: a word that no router will ever take, then what waits for
+nothing that waits itself.
+"""
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from wafer.machine.arch import STEPS
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
 
 __all__ = [
-    "FOR_DATA",
-    "FOR_ROOM",
-    "IN_ROUTER",
     "RAMP",
     "SIDES",
-    "UNREAD",
     "Fault",
+    "Reason",
     "Waiting",
+    "by_cause",
     "fault_message",
     "neighbor",
     "side_names",
@@ -68,24 +72,34 @@ _FAULTS = {
 _TASKS = ("local task", "data task", "control task", "teardown handler of color",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
 _TABLES = tuple(ENTRIES)  # of a program, in the order of those
-_REASONS = (
-    "its turn",
-    "data of color {detail}",
-    "room in output queue {detail}",
-    "data in FIFO {detail}",
-    "room in FIFO {detail}",
-    "being unblocked",
-    "being unblocked (it is activated)",
-    "a task or operation that takes the wavelet of color {detail} at the head of its queue",
-    "unblock_cmd_stream() after function {function}",
-    "",  # of a router: see _held
-    "microthread {detail} to end its operation",
+# Why something waits, as ``Reason`` in native/machine.h.
+Reason = enum.IntEnum(
+    "Reason",
+    """
+    NO_REASON FOR_DATA FOR_ROOM FIFO_EMPTY FIFO_FULL THREAD_BLOCKED TASK_BLOCKED WORD_UNREAD
+    FOR_COMMAND IN_ROUTER FOR_THREAD
+    """,
+    start=0,
 )
-FOR_DATA, FOR_ROOM, UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
+_REASONS = {
+    Reason.NO_REASON: "its turn",
+    Reason.FOR_DATA: "data of color {detail}",
+    Reason.FOR_ROOM: "room in output queue {detail}",
+    Reason.FIFO_EMPTY: "data in FIFO {detail}",
+    Reason.FIFO_FULL: "room in FIFO {detail}",
+    Reason.THREAD_BLOCKED: "being unblocked",
+    Reason.TASK_BLOCKED: "being unblocked (it is activated)",
+    Reason.WORD_UNREAD: "a task or operation that takes the wavelet of color {detail} at the head"
+    " of its queue",
+    Reason.FOR_COMMAND: "unblock_cmd_stream() after {task}",
+    Reason.FOR_THREAD: "microthread {detail} to end its operation",
+}  # of a router: see _held
+_LONGEST = 1000  # routers that are searched for the senders of a color
+_Key = tuple[Any, ...]  # of what something waits for
 _SUBJECTS = {
-    UNREAD: "input queue",
-    _FOR_COMMAND: "host",
-    IN_ROUTER: "router",
+    Reason.WORD_UNREAD: "input queue",
+    Reason.FOR_COMMAND: "host",
+    Reason.IN_ROUTER: "router",
 }  # of reasons that are nobody's task
 
 
@@ -100,7 +114,7 @@ class Waiting(NamedTuple):
     #: a ``Layout``, its operation and 0
     file: str
     line: int
-    code: int = 0  #: number of the reason; docs/guides/csl.md lists them by their words
+    code: int = 0  #: a ``Reason``; docs/guides/csl.md lists them by their words
     detail: int = -1  #: its color, queue, FIFO or task
     refused: tuple[str, ...] = ()  #: sides of a router whose neighbors never take the word
     full: tuple[str, ...] = ()  #: those whose neighbors, or RAMP whose PE, have no room for it
@@ -183,29 +197,27 @@ def _overrun(program: Program | None, detail: int) -> str:
     return "its variable"
 
 
-def waiting_for(
-    image: Image, row: Sequence[int], called: Callable[[int, int], Sequence[str]]
-) -> Waiting:
+def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
     """A row of the machine's report in words.
 
     Args:
         image: that ran.
         row: column, row, thread, task, its id, reason, detail, instruction.
-        called: the functions that the host has called on a PE, in order.
     """
-    x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
-    if reason == IN_ROUTER:
+    x, y, thread, task, number, code, detail, pc = (int(n) for n in row)
+    reason = Reason(code)
+    if reason == Reason.IN_ROUTER:
         return _held(image, row)
-    program, function = _program(image, x, y), "?"
-    if reason == _FOR_COMMAND and program is not None:
-        function = called(x, y)[-1 - detail]  # that many have not begun
-        pc = program.functions[function]
-    who = _SUBJECTS.get(reason) or task_label(program, task, number)
+    program = _program(image, x, y)
+    label = task_label(program, task, number) if task >= 0 else ""
+    if reason == Reason.FOR_COMMAND:
+        pc = number
+    who = _SUBJECTS.get(reason, label)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
-    text = _REASONS[reason].format(detail=detail, function=function)
-    routed = reason != FOR_DATA or detail < 0 or detail in image.streams
+    text = _REASONS[reason].format(detail=detail, task=label)
+    routed = reason != Reason.FOR_DATA or detail < 0 or detail in image.streams
     if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
@@ -285,5 +297,77 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
         whose = f"PE {neighbor(x, y, busy[0])} to the {busy[0]}" if there else "the PE's queue"
         text = f"{whose} to have room for color {color}"
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
-    where = text, file, int(line or 0), IN_ROUTER, color
-    return Waiting(x, y, _SUBJECTS[IN_ROUTER], *where, sides, busy, bool(outside))
+    where = text, file, int(line or 0), Reason.IN_ROUTER, color
+    return Waiting(x, y, _SUBJECTS[Reason.IN_ROUTER], *where, sides, busy, bool(outside))
+
+
+def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
+    """What waits, the likely causes first.
+
+    Args:
+        image: that ran.
+        reported: of the machine, in the order of the PEs; the text of the JAX machine keeps it.
+    """
+    waiting = [each for each in reported if isinstance(each, Waiting)]
+    if len(waiting) < len(reported):
+        return list(reported)
+    holders = defaultdict[_Key, set[int]](set)
+    for number, each in enumerate(waiting):
+        for key in _keys(each):
+            holders[key].add(number)
+
+    def rank(numbered: tuple[int, Waiting]) -> int:
+        number, each = numbered
+        if each.refused or each.outside:
+            return 0
+        return 2 if any(holders[key] - {number} for key in _targets(image, each)) else 1
+
+    return [each for _, each in sorted(enumerate(waiting), key=rank)]
+
+
+def _keys(each: Waiting) -> Iterator[_Key]:
+    """What others may name it by."""
+    x, y = each.x, each.y
+    if each.code == Reason.IN_ROUTER:
+        yield ("router", x, y, each.detail)
+        yield ("routers", x, y)
+    elif each.code == Reason.WORD_UNREAD:
+        yield ("queue", x, y, each.detail)
+    else:
+        yield ("pe", x, y)
+
+
+def _targets(image: Image, each: Waiting) -> Iterator[_Key]:
+    """What it waits for."""
+    x, y = each.x, each.y
+    if each.code == Reason.IN_ROUTER:
+        for side in each.full:
+            kind = "queue" if side == "RAMP" else "router"
+            yield (kind, *neighbor(x, y, side), each.detail)
+        if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
+            yield ("pe", x, y)
+    elif each.code == Reason.FOR_ROOM:
+        yield ("routers", x, y)
+    elif each.code == Reason.FOR_DATA and each.detail >= 0:
+        for cell in _upstream(image, x, y, each.detail):
+            yield ("router", *cell, each.detail)
+            yield ("pe", *cell)
+    else:
+        yield ("pe", x, y)
+
+
+def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
+    """The routers by which words of a color come to a PE, as they are configured."""
+    height, width = image.tiles.shape
+    seen, waiting = {(x, y)}, [(x, y)]
+    while waiting and len(seen) < _LONGEST:
+        cell = waiting.pop()
+        for side in side_names(sides_of(image, *cell, color, enter=True) & (1 << RAMP) - 1):
+            other = neighbor(*cell, side)
+            inside = 0 <= other[0] < width and 0 <= other[1] < height
+            back = SIDES.index(side) ^ 1
+            new = inside and other not in seen
+            if new and sides_of(image, *other, color, enter=False) >> back & 1:
+                seen.add(other)
+                waiting.append(other)
+    return sorted(seen - {(x, y)})

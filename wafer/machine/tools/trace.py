@@ -4,31 +4,47 @@ A trace is ``runtime.trace`` or ``machine.trace`` of a CSL program, or what
 ``wafer.fabric.trace.record`` returns of a ``Layout``'s.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
-from wafer.machine.tools.lines import Line, profile_of, profile_text
 from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
 
 __all__ = [
+    "Line",
     "chrome_trace",
     "filmstrip",
     "gif",
     "heat_map",
     "profile",
+    "profile_of",
     "profile_text",
     "timeline",
     "utilisation",
 ]
 
+_LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 _MOST_ROWS = 64  # of a timeline
 _TASK_COLOR, _OPERATION_COLOR, _MICROTHREAD_COLOR = "tab:blue", "tab:orange", "tab:green"
 _WORDS = "words a cycle"
 _LINKS = tuple({"W": "west", "E": "east", "S": "south", "N": "north"}.get(p, "ramp") for p in PORTS)
+
+
+class Line(NamedTuple):
+    """What one source line took."""
+
+    file: str  #: as the compiler named it; of a ``Layout``, the operation
+    line: int  #: from 1 on; 0 of a ``Layout``
+    cycles: int  #: of all PEs together: of instructions, and of the steps of operations
+    share: float  #: of all lines' cycles
+    text: str  #: of the line, or the operation; '' if the file is not there any more
 
 
 def _thread(number: int) -> str:
@@ -65,7 +81,7 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
         args, label = {"file": trace.files[file], "line": line}, trace.names[name]
         if thread != TASK:
             args |= {"elements": elements, "of": label}
-            label = trace.texts.get((file, line), f"line {line}")
+            label = f"line {line}" if line else trace.files[file]
         event = {"name": label, "ph": "X", "ts": begin, "dur": end - begin}
         events.append(event | {"pid": y * width + x, "tid": _place(thread), "args": args})
     return write_events(events, path)
@@ -181,23 +197,72 @@ def heat_map(
     return draw_heat_map(planes[what], *titles, highest=1, path=path)
 
 
+@functools.lru_cache(maxsize=64)
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
+    """The lines that took any cycles, most first.
+
+    Args:
+        cycles: by file and line, as ``Machine.profile`` gives them.
+    """
+    total = max(1, sum(cycles.values()))
+    rows = sorted(cycles.items(), key=lambda row: (-row[1], row[0]))
+    text = lambda file, line: "".join(_lines(file)[line - 1 : line]).strip() if line else file
+    return [
+        Line(file, line, count, count / total, text(file, line))
+        for (file, line), count in rows
+        if count
+    ]
+
+
 def profile(trace: Trace) -> list[Line]:
     """Return the cycles of all PEs in which an operation was running, by operation.
 
     An operation's cycles are those from its first to its last element, waits included. Cycles of
     instructions are in ``runtime.profile``.
     """
-    first, cycles = dict[str, tuple[int, int]](), dict[tuple[str, int], int]()
-    for place, text in sorted(trace.texts.items()):
-        first.setdefault(text, place)  # PEs may have the same operation at several places
-    rows = trace.thread != TASK
+    rows, cycles = trace.thread != TASK, Counter[tuple[str, int]]()
     columns = (trace.file, trace.line, trace.end - trace.begin)
     for file, line, spent in zip(*(column[rows].tolist() for column in columns), strict=True):
-        place = first.get(trace.texts.get((file, line), ""), (file, line))
-        key = trace.files[place[0]], place[1]
-        cycles[key] = cycles.get(key, 0) + spent
-    texts = {(trace.files[file], line): text for text, (file, line) in first.items()}
-    return [
-        line._replace(text=texts.get((line.file, line.line), line.text))
-        for line in profile_of(cycles)
-    ]
+        cycles[trace.files[file], line] += spent
+    return profile_of(cycles)
+
+
+def _source(row: Line) -> str:
+    """File and line as a reader looks for them: from here on, or as the name of a system module.
+
+    Nothing for an operation of a ``Layout``, which is the row's text.
+    """
+    if not row.line:
+        return ""
+    path = Path(row.file)
+    if path.is_relative_to(_LIBRARY):
+        name = str(path.relative_to(_LIBRARY).with_suffix("")).removeprefix("values/")
+        return f"<{name}>:{row.line}"
+    here = path.resolve().is_relative_to(Path.cwd())
+    return f"{os.path.relpath(path) if here else path}:{row.line}"
+
+
+def profile_text(profile: Sequence[Line], most: int = 30) -> str:
+    """A profile as a table.
+
+    Args:
+        profile: of ``profile_of``.
+        most: rows; the rest is one row.
+    """
+    shown = list(profile[:most])
+    places = [_source(row) for row in shown]
+    width = max([len(place) for place in places], default=0)
+    out = [f"{'cycles':>12}  share  {'line':<{width}}  source"]
+    for place, row in zip(places, shown, strict=True):
+        out.append(f"{row.cycles:>12}  {row.share:>5.1%}  {place:<{width}}  {row.text}".rstrip())
+    if rest := profile[most:]:
+        cycles, share = sum(row.cycles for row in rest), sum(row.share for row in rest)
+        out.append(f"{cycles:>12}  {share:>5.1%}  in {len(rest)} more lines")
+    return "\n".join(out) + "\n"

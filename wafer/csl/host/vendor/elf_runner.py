@@ -129,11 +129,11 @@ class CSELFRunner:
             ends = [] if sentinel is None else [sentinel << 16]
             controls = np.arange(len(row) + len(ends)) >= len(row)
             sent = np.concatenate([row, np.array(ends, np.uint32)])
-            self._machine.enter(int(color), (x, y, side), sent, controls)
+            self._machine.send(int(color), (x, y, side), sent, controls)
 
     def _open(self, output: _Output) -> None:
         for x, y, side in self._sides(output.ports):
-            self._machine.open(output.color, (x, y, side))
+            self._machine.receivable(output.color, (x, y, side))
         self._outputs.append(output)
 
     def connect_and_run(self, sim_out_path: str | None = None) -> None:
@@ -152,7 +152,7 @@ class CSELFRunner:
     def _collected(self, output: _Output) -> np.ndarray:
         ports, rows = output.ports, []
         for x, y, side in self._sides(ports):
-            words = self._machine.left(output.color, (x, y, side))
+            words = self._machine.receive(output.color, (x, y, side))
             if len(words) < ports.items:
                 waiting = "\n  ".join(map(str, self._machine.waiting()[:12]))
                 raise HostError(
