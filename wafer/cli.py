@@ -46,7 +46,10 @@ _VERBS = {
         "wafer.commands.planning.compile:add_arguments",
     ),
     "config": ("write run files, list their keys", "wafer.commands.config:add_arguments"),
-    "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
+    "csl": (
+        "check, format, compile, run and trace programs in CSL",
+        "wafer.commands.csl:add_arguments",
+    ),
     "models": (
         "names a params YAML may use, and their knobs",
         "wafer.commands.models:add_arguments",

@@ -3,12 +3,14 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 import tokenizers
 
 import models
 import wafer
 from models.convert.tokenizer import TextMarks
+from models.user import model as own
 from wafer.cli import main
 from wafer.commands import generate as command
 from wafer.commands.prompts import encode_prompts
@@ -63,6 +65,15 @@ def test_a_text_that_fills_the_positions_says_so(loaded):
     assert len(command.sample(loaded, ["ab"], **OPTIONS).summary.splitlines()) == 1
     stopped = command.sample(loaded, ["ab"], **OPTIONS | asked | {"stop": [filled.texts[0][0][20]]})
     assert len(stopped.summary.splitlines()) == 1
+
+
+def test_a_model_that_writes_no_text_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "tokenizer.json").touch()
+    plain = own.plain(lambda key: {"t": jnp.eye(4)}, lambda p, tokens, key: p["t"][tokens])
+    monkeypatch.setattr("wafer.commands.inputs.weights_folder", lambda path: tmp_path)
+    monkeypatch.setattr("wafer.commands.inputs.load_decoding", lambda *_: (plain, {}, "dense"))
+    with pytest.raises(ValueError, match="this model writes no text; expected a decoder"):
+        command.open_model(tmp_path)
 
 
 @pytest.mark.parametrize("stop", [(), (".", "never"), ("q", "zz")])

@@ -265,7 +265,7 @@ def open_model(
     Raises:
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer.
-        ValueError: kernels or a dtype that do not serve this model.
+        ValueError: kernels or a dtype that do not serve this model, or one that writes no text.
     """
     from models.convert.tokenizer import find_tokenizer, read_marks
     from wafer.commands.inputs import load_decoding, weights_folder
@@ -280,6 +280,11 @@ def open_model(
             f"run; copy it to {path}"
         )
     model, params, multiplied_by = load_decoding(path, kernels, dtype)
+    if not getattr(model.config, "with_lm_head", False):
+        raise ValueError(
+            f"{path}: this model writes no text; expected a decoder or encoder-decoder with a "
+            "language-model head"
+        )
     return Loaded(model, params, load_tokenizer(tokenizer), read_marks(path), multiplied_by)
 
 

@@ -489,12 +489,12 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
     section, lines = job.experiment.section("train"), []
-    if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
+    writes = section.task in _WRITES and getattr(job.experiment.model.config, "with_lm_head", False)
+    if writes and (job.model_dir / "tokenizer.json").exists():
         functions = section.data_processor == "PyStdlibDataProcessor"
         begin = "def read_" if functions or job.train is None else first_words(job.train)
         lines.append(f'wafer generate --checkpoint_path {typed(checkpoint)} --prompt "{begin}"')
     if job.experiment.sparsifier:
         finalized = typed(job.model_dir / "finalized")
         lines.append(f"wafer finalize -i {typed(checkpoint)} -o {finalized}")
-    lines.append(tensorboard(job.summary_dir))
-    CONSOLE.print("\n" + "\n".join(next_lines(lines)))
+    CONSOLE.print("\n" + "\n".join(next_lines([*lines, tensorboard(job.summary_dir)])))

@@ -76,7 +76,7 @@ def test_memory_and_operations_are_checked():
     wrong(
         lambda g: (g.array("a", 4), g.task("t", [fmovs(mem("a", 2), mem("a"), 4)]), g.build()),
         fabric.FabricError,
-        r"words 2..5 of 4",
+        r"words 2 to 5 of array 'a', which has 4",
     )
     wrong(
         lambda g: (g.task("t", [work(1, thread=9)]), g.build()),

@@ -60,7 +60,8 @@ def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
     words = arrays[operand.array]
     if used.min() < 0 or used.max() >= words:
         raise FabricError(
-            f"{op.kind} over {operand.array!r}: words {used.min()}..{used.max()} of {words}"
+            f"{op.kind}: words {used.min()} to {used.max()} of array {operand.array!r}, which has "
+            f"{words}"
         )
 
 
