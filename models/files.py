@@ -12,7 +12,9 @@ from typing import Any
 
 import psutil
 
-__all__ = ["atomic_write", "file_name", "read_json", "remove_partials"]
+from models.errors import did_you_mean
+
+__all__ = ["atomic_write", "file_name", "read_json", "remove_partials", "require_path"]
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
@@ -53,6 +55,17 @@ def file_name(name: str) -> str:
     if len(name.encode(errors="surrogatepass")) > _LONGEST_NAME:
         raise ValueError(f"{name[:80]!r}...: longer than {_LONGEST_NAME} bytes")
     return name
+
+
+def require_path(path: pathlib.Path) -> None:
+    """Refuse a path where nothing is.
+
+    Raises:
+        FileNotFoundError: names the path, and what is called like it in its folder.
+    """
+    if not path.exists():
+        beside = os.listdir(path.parent) if path.parent.is_dir() else []
+        raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")
 
 
 def remove_partials(path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ from models.checkpoint.writer import require_written, write_arrays, write_params
 from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
-from models.files import atomic_write, remove_partials
+from models.files import atomic_write, remove_partials, require_path
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
@@ -125,8 +125,7 @@ def finalize(
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
     if target.exists():
         raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
-    if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist")
+    require_path(source)
     remove_partials(target)
     to_mdl = target.suffix == ".mdl"
     if to_mdl and not source.is_file():

@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -174,11 +175,24 @@ def write_checkpoint(
 
 @contextlib.contextmanager
 def _without_stacks() -> Iterator[None]:
-    """Keep Orbax from logging the stacks of its threads: the error comes to us as well."""
+    """Keep Orbax and tensorstore from printing stacks of their threads: the error comes to us.
+
+    Orbax closes its event loop at the first array that cannot be written. tensorstore's threads
+    report each later one to the closed loop, also when this has ended: after an error, the hook
+    that drops these reports is kept.
+    """
     orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
+    shown = sys.unraisablehook
+
+    def hook(report: "sys.UnraisableHookArgs") -> None:
+        if "Event loop is closed" not in str(report.exc_value):
+            shown(report)
+
     orbax.addFilter(no_stack)
+    sys.unraisablehook = hook
     try:
         yield
+        sys.unraisablehook = shown
     finally:
         orbax.removeFilter(no_stack)
 

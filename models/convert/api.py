@@ -27,6 +27,7 @@ from models.errors import did_you_mean
 from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
 from models.families.encoder_config import EncoderConfig
+from models.files import require_path
 from models.layers.initializers import make_initializer
 from models.names import MODELS, ModelPreset, lookup
 from models.paths import named_leaves, unflatten
@@ -231,8 +232,7 @@ def open_hf(
     heads are read, as far as the file has them, instead of those that ``architectures`` names.
     """
     folder = Path(folder)
-    if not folder.exists():
-        raise FileNotFoundError(f"{folder}: no such file or folder; expected Hugging Face weights")
+    require_path(folder)
     options = {"dtype": dtype, "drop_unmatched": drop_unmatched}
     if config is None and _has_towers(folder, name):
         return _open_towers(folder, options)

@@ -9,6 +9,7 @@ import numpy as np
 from models.checkpoint.layout import is_checkpoint
 from models.checkpoint.reader import open_params
 from models.convert.files import open_tensors
+from models.files import require_path
 
 __all__ = ["diff_weights"]
 
@@ -24,6 +25,9 @@ def diff_weights(
         left: a folder or a weight file, or a checkpoint of ours (its parameters).
         right: likewise.
         operator: bit for bit, or numpy's allclose after conversion to float32.
+
+    Raises:
+        FileNotFoundError: a path that does not exist; names what is near in its folder.
     """
     a, b = _open(left), _open(right)
     lines = [f"only in {left}: {name}" for name in a if name not in b]
@@ -36,6 +40,7 @@ def diff_weights(
 
 
 def _open(path: str | Path) -> Mapping[str, Any]:
+    require_path(Path(path))
     return open_params(path)[1] if is_checkpoint(Path(path)) else open_tensors(path)
 
 

@@ -138,39 +138,51 @@ WAFER_INLINE Floats Rounded(Floats v) {
   return kBf16 ? FromBf16(ToBf16(v)) : v;
 }
 
+// `columns` columns from `column` of `tokens` tokens from `first` of y: sums[column][V * kLanes] from
+// vector v on, and where it is not null the bias.
+template <bool kBf16, int V>
+WAFER_INLINE void UnpackSquare(const float* sums, const float* bias, int64_t first, int tokens,
+                               int64_t column, int columns, const Matrix& y) {
+  Floats square[kLanes];
+  WAFER_UNROLL
+  for (int i = 0; i < kLanes; ++i) square[i] = i < columns ? Load(sums + i * V * kLanes) : Floats{};
+  Transpose(square);
+  if (bias != nullptr) {
+    const Matrix all{const_cast<float*>(bias), 0, false};
+    const Floats line = Rounded<kBf16>(columns == kLanes ? LoadRow<false>(all, column)
+                                                         : LoadPart<false>(all, column, columns));
+    WAFER_UNROLL
+    for (int i = 0; i < kLanes; ++i) square[i] = Rounded<kBf16>(square[i]) + line;
+  }
+  int64_t at = first * y.columns + column;
+  WAFER_UNROLL
+  for (int i = 0; i < kLanes; ++i, at += y.columns) {
+    if (i >= tokens) break;
+    if (columns == kLanes) {
+      StoreRow<kBf16>(y, at, square[i]);
+    } else {
+      StorePart<kBf16>(y, at, columns, square[i]);
+    }
+  }
+}
+
 // Writes columns [row0, row0 + count) of y from sums[count][V * kLanes] and, where it is not null,
 // the bias.
 template <bool kBf16, int V>
 void Unpack(const float* sums, const float* bias, int64_t first, int tokens, int64_t row0, int count,
-            const Matrix& y) {
-  constexpr int kStride = V * kLanes;
+            const Matrix y) {
   for (int v = 0; v < V; ++v) {
-    const int left = tokens - v * kLanes < kLanes ? tokens - v * kLanes : kLanes;
+    const int64_t token = first + v * kLanes;
+    const int left = tokens - v * kLanes;
     for (int c = 0; c < count; c += kLanes) {
+      const float* from = sums + (c * V + v) * kLanes;
       const int columns = count - c < kLanes ? count - c : kLanes;
-      Floats square[kLanes];
-      WAFER_UNROLL
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
-      }
-      Transpose(square);
-      if (bias != nullptr) {
-        const Matrix all{const_cast<float*>(bias), 0, false};
-        const Floats line = columns == kLanes ? Load(bias + row0 + c)
-                                              : LoadPart<false>(all, row0 + c, columns);
-        WAFER_UNROLL
-        for (int i = 0; i < kLanes; ++i) square[i] = Rounded<kBf16>(square[i]) + Rounded<kBf16>(line);
-      }
-      const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
-      if (left == kLanes && columns == kLanes) {
-        WAFER_UNROLL
-        for (int i = 0; i < kLanes; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
-      } else if (columns == kLanes) {
-        for (int i = 0; i < left; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
+      if (left < kLanes || columns < kLanes) {
+        UnpackSquare<kBf16, V>(from, bias, token, left, row0 + c, columns, y);
+      } else if (bias == nullptr) {
+        UnpackSquare<kBf16, V>(from, nullptr, token, kLanes, row0 + c, kLanes, y);
       } else {
-        for (int i = 0; i < left; ++i) {
-          StorePart<kBf16>(y, at + i * y.columns, columns, square[i]);
-        }
+        UnpackSquare<kBf16, V>(from, bias, token, kLanes, row0 + c, kLanes, y);
       }
     }
   }

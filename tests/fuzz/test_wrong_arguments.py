@@ -99,8 +99,8 @@ for flat in ([5, 4], [3, 3], [-1], [K * N + 1], [2**40], [0.5], [[1]], []):
 """
 )
 
-# What Python checks before it is taken away: each handler with every operand spoiled in turn.
-RAW = (
+# Every handler with operands that it takes, without what Python checks.
+HANDLERS = (
     PRELUDE
     + PATTERNS
     + """
@@ -147,9 +147,9 @@ CALLS = {
     "wafer_dense_decode": (shape((9, 128), f32), (tall[:9], np.ones((128, 64), np.float32)), {}),
     "wafer_attention_forward": (like(q, lse), seen, rest),
     "wafer_attention_backward": (like(q, q, q, profile), (*seen, q, lse, q), rest),
-    "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count), turned),
+    "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count, wide[0]), turned),
     "wafer_product_backward":
-        (like(tall, wide), (tall, wide, count, np.ones((70, 128), np.float32)), turned),
+        (like(tall, wide, wide[0]), (tall, wide, count, np.ones((70, 128), np.float32)), turned),
     "wafer_norm_forward": (like(x), (x, x[0], x[1]), norm),
     "wafer_norm_backward": (like(x, x[0], x[1]), (x, x, x[0]), norm),
     "wafer_entropy_forward": (like(sums, sums), (dense, labels), {}),
@@ -158,10 +158,12 @@ CALLS = {
 assert CALLS.keys() == {*native.HANDLERS, *LIBRARY.handlers}
 assert native.usable() and LIBRARY.usable()
 for name, (result, operands, attributes) in CALLS.items():
+    jax.block_until_ready(jax.ffi.ffi_call(name, result)(*operands, **attributes))
+"""
+)
+SPOILED = """
+for name, (result, operands, attributes) in CALLS.items():
     call = lambda *given: jax.ffi.ffi_call(name, result)(*given, **attributes)
-    before = clean
-    attack(call, *operands)
-    assert clean == before + 1, name  # the unspoiled call works
     for i, leaf in enumerate(operands):
         flat = np.ravel(leaf)
         wrong = [flat[:-3], flat[:0], np.append(flat, flat), leaf[None], leaf.astype(np.int8),
@@ -175,7 +177,6 @@ for name, (result, operands, attributes) in CALLS.items():
         for given in wrong:
             attack(call, *operands[:i], given, *operands[i + 1 :])
 """
-)
 
 STREAMS = (
     PRELUDE
@@ -227,8 +228,14 @@ for a, b in itertools.product(
 )
 
 
+def test_every_handler_takes_its_operands():
+    exec(HANDLERS, {})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [SPARSE, RAW, STREAMS], ids=["sparsity", "handlers", "vsl"])
+@pytest.mark.parametrize(
+    "program", [SPARSE, HANDLERS + SPOILED, STREAMS], ids=["sparsity", "handlers", "vsl"]
+)
 def test_wrong_arguments_never_end_the_interpreter(program):
     command = [sys.executable, "-P", "-c", program + "\nprint('attempts', tried, clean)"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

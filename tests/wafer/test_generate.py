@@ -54,6 +54,17 @@ def test_a_text_ends_before_the_first_stop(loaded):
         texts(loaded, ["ab"], stop=[""])
 
 
+def test_a_text_that_fills_the_positions_says_so(loaded):
+    asked = {"max_new_tokens": 200, "stop": []}
+    filled = command.sample(loaded, ["ab"], **OPTIONS | asked | {"seed": 1})
+    assert filled.tokens == 62
+    line = "text ends at the model's 64 positions: 62 new tokens, of 200 asked for"
+    assert filled.summary.splitlines()[1:] == [line]
+    assert len(command.sample(loaded, ["ab"], **OPTIONS).summary.splitlines()) == 1
+    stopped = command.sample(loaded, ["ab"], **OPTIONS | asked | {"stop": [filled.texts[0][0][20]]})
+    assert len(stopped.summary.splitlines()) == 1
+
+
 @pytest.mark.parametrize("stop", [(), (".", "never"), ("q", "zz")])
 def test_pieces_that_are_shown_are_the_text(loaded, stop):
     pieces = []

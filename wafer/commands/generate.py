@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "post-processor, or add_bos_token), as transformers has it",
     )
     parser.add_argument("--no_add_bos", dest="add_bos", action="store_false", help="do not")
-    parser.add_argument("--max_new_tokens", type=int, default=200)
+    parser.add_argument(
+        "--max_new_tokens", type=int, default=200, help="fewer where the model's positions end"
+    )
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
     parser.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
     parser.add_argument("--top_p", type=float, help="from the likeliest with this probability")
@@ -184,7 +186,8 @@ def generate(
         checkpoint: a checkpoint folder, a model_dir (its newest checkpoint), or a Hugging Face
             folder.
         prompt: text to continue; '' starts a document.
-        max_new_tokens: at most so many; a sample ends at any token that ends texts.
+        max_new_tokens: at most so many; a sample ends at any token that ends texts, and at the
+            model's last position.
         temperature: 0 is greedy.
         top_k: sample from the k likeliest tokens only.
         top_p: sample from the likeliest tokens that together have this probability.
@@ -251,7 +254,7 @@ class Samples(NamedTuple):
     texts: list[list[str]]  #: for each prompt, prompt and continuation, once for each sample
     tokens: int  #: that the model added, of all samples, with the end-of-text marks
     seconds: float  #: of wall time; with the compilation, at the first prompt of its length
-    summary: str  #: tokens, seconds, tokens per second, and what computed them
+    summary: str  #: tokens, seconds, tokens per second, what computed them; too few positions
 
 
 def open_model(
@@ -360,6 +363,7 @@ def sample(
         f"{total:,} tokens in {seconds:.2f} s, {total / seconds:.1f} tokens/s: "
         f"{model.config.dtype} on {jax.default_backend().upper()}, {kernels}; "
         + _described(tokenizer, encoded[0][0], marks)
+        + _limit(written, model.config.max_position_embeddings, count, max_new_tokens)
     )
     return Samples(grouped, total, seconds, summary)
 
@@ -371,6 +375,14 @@ def _described(tokenizer: Any, first: int, marks: "TextMarks") -> str:
     begin = f"prompts begin with {name(first)}" if special else "no token before prompts"
     ends = ", ".join(map(name, marks.ends)) or "no known token; give eos_token_id in config.json"
     return f"{begin}, texts end at {ends}"
+
+
+def _limit(written: "_Written", positions: int, count: int, asked: int) -> str:
+    """Tell which length cut texts short: the model's, where it is less than what was asked for."""
+    if count == asked or all(map(written.ended, range(len(written.rows)))):
+        return ""
+    cut = f"{count} new tokens, of {asked} asked for"
+    return f"\ntext ends at the model's {positions} positions: {cut}"
 
 
 class _Written(NamedTuple):

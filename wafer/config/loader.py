@@ -175,13 +175,11 @@ def parse_config(
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)
     run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
-    mode = run.mode if run else "train"
-    problems += _missing(raw, mode)
-    num_csx = run.num_csx if run else 1
+    problems += _missing(raw, run.mode if run else "train")
     parsed: dict[str, Any] = {"runconfig": run, "description": raw.get("description")}
     readers: dict[str, Callable[[Any], Any]] = {
-        "train_input": lambda value: parse_input(value, num_csx),
-        "eval_input": lambda value: parse_input(value, num_csx),
+        "train_input": lambda value: parse_input(value, _systems(run, "train_input")),
+        "eval_input": lambda value: parse_input(value, _systems(run, "eval_input")),
         "optimizer": parse_optimizer,
         "model": _model,
         "sparsity": _sparsity,
@@ -217,7 +215,7 @@ def _begin(
     if run is None or problems:
         return
     try:
-        inputs = {name: parse_input(sections[name], run.num_csx) for name in names}
+        inputs = {name: parse_input(sections[name], _systems(run, name)) for name in names}
     except ValueError:
         return
     on_inputs(run, inputs)
@@ -305,6 +303,13 @@ def _missing(raw: Mapping[str, Any], mode: str) -> list[Problem]:
         for name in needed
         if raw.get(name) is None
     ]
+
+
+def _systems(run: RunSection | None, name: str) -> int:
+    """Return how many systems share the batch of an input section; 1 where the mode reads none."""
+    if run is None or (run.mode == "train" and name == "eval_input"):
+        return 1
+    return 1 if run.mode.startswith("eval") and name == "train_input" else run.num_csx
 
 
 def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

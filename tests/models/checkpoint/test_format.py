@@ -134,9 +134,11 @@ from models.checkpoint.writer import Checkpoints
 from models.errors import CheckpointError
 logging.basicConfig(level=logging.INFO)
 checkpoints = Checkpoints(sys.argv[1])
+arrays = {f"a{i}": np.random.default_rng(i).random((256, 256)) for i in range(40)}
+checkpoints.save(1, {"params": {"a": arrays["a0"]}}, {})
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    checkpoints.save(2, {"params": {"a": np.random.default_rng(0).random((64, 64))}}, {})
+    checkpoints.save(2, {"params": arrays}, {})
 except CheckpointError as error:
     print(error)
 """
@@ -147,7 +149,7 @@ def test_a_full_disk_is_said_without_the_stacks_of_threads(tmp_path):
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert "2 could not be written: OUT_OF_RANGE: " in ended.stdout
-    assert "Earlier checkpoints are intact: none." in ended.stdout
+    assert "Earlier checkpoints are intact: [1]." in ended.stdout
     assert "Traceback" not in ended.stderr
 
 

@@ -362,6 +362,9 @@ def test_wrong_commands_say_why(tmp_path):
         _command("convert", "--model", "gpt-j", *fmt, tmp_path)
     with pytest.raises(ValueError, match="both 'hf'"):
         _command("convert", "--model", "gptj", "--src-fmt", "hf", "--tgt-fmt", "hf", tmp_path)
+    (tmp_path / "step").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"stop does not exist; did you mean 'step'\?"):
+        _command("diff", tmp_path / "stop", tmp_path / "step")
     with pytest.raises(ValueError, match="says model_type 'gptj'"):
         _command("convert", "--model", "gpt2", *fmt, GOLDEN / "gptj_headless")
 

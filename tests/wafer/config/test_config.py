@@ -55,6 +55,14 @@ def problems(raw, overrides=None):
     return str(caught.value)
 
 
+@pytest.mark.parametrize(("mode", "unread"), [("train", "eval_input"), ("eval", "train_input")])
+def test_systems_share_only_batches_that_the_mode_reads(mode, unread):
+    raw = changed(runconfig={"num_csx": 2}, **{unread: {"batch_size": 3}})
+    assert parse_config(raw, {"mode": mode}).runconfig.num_csx == 2
+    expected = f"{unread}.batch_size: 3 cannot be shared by num_csx = 2 systems"
+    assert expected in problems(raw, {"mode": "train_and_eval"})
+
+
 def write(tmp_path, text):
     path = tmp_path / "params.yaml"
     path.write_text(textwrap.dedent(text))

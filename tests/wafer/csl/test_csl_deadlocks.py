@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wafer.csl
-from wafer.machine.tools.reports import IN_ROUTER, Waiting, by_cause
+from wafer.machine.tools.reports import Reason, Waiting, by_cause
 
 LAYOUT = """
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });
@@ -124,9 +124,9 @@ def test_chains_by_hand():
     data = Waiting(1, 0, "task", "data", "", 0, 1, 4)
     blocked = Waiting(0, 0, "task", "being unblocked", "", 0, 6, 9)
     assert by_cause(image, [data, blocked]) == [blocked, data]
-    router = Waiting(0, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("EAST",))
+    router = Waiting(0, 0, "router", "room", "", 0, Reason.IN_ROUTER, 4, full=("EAST",))
     unread = Waiting(1, 0, "queue", "a task", "", 0, 7, 4)
-    last = Waiting(1, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("RAMP",))
+    last = Waiting(1, 0, "router", "room", "", 0, Reason.IN_ROUTER, 4, full=("RAMP",))
     assert by_cause(image, [router, last, unread]) == [unread, router, last]
     room = Waiting(0, 0, "task", "room", "", 0, 2, 3)
     never = router._replace(full=(), refused=("EAST",))

@@ -101,6 +101,12 @@ def test_only_the_layout_changes(path):
     assert not [line for line in text.split("\n") if line != line.rstrip()]
 
 
+def test_our_own_programs_are_laid_out():
+    files = sorted(Path("wafer").rglob("*.csl"))
+    assert files
+    assert [f for f in files if format_text(Source.open(f)) != f.read_text(encoding="utf-8")] == []
+
+
 def test_what_is_not_csl_is_refused():
     with pytest.raises(CslError, match="expected an expression"):
         laid_out("const x = ;")

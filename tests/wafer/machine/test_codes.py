@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from wafer.machine import checks, codes, image
+from wafer.machine.arch import PORTS
+from wafer.machine.base import Status
 from wafer.machine.codes import Op
-from wafer.machine.tools import reports
+from wafer.machine.reference import dispatch, routers, state, tasks
+from wafer.machine.tools import recording, reports
+from wafer.spec import WSE2
 
 NATIVE = pathlib.Path(codes.__file__).parent / "native"
 TEXT = (NATIVE / "codes.h").read_text(encoding="utf-8")
@@ -34,6 +38,14 @@ def members(kind, name, text=TEXT):
     return [word for word in re.split(r"[\s,;]+", body) if word]
 
 
+def header(name):
+    return (NATIVE / name).read_text(encoding="utf-8")
+
+
+def numbers_of(kind):
+    return {name: number for name, number in vars(kind).items() if name.isupper()}
+
+
 def test_the_deepest_call():
     assert f"kDeepestCall = {codes.DEEPEST_CALL};" in TEXT
 
@@ -45,10 +57,50 @@ def test_cpp_has_the_same_codes(name):
     assert list(enum) == list(range(len(enum)))
 
 
-def test_cpp_has_the_same_faults():
-    text = (NATIVE / "state.h").read_text(encoding="utf-8")
-    names = [cpp_name(name) for name in reports.Fault.__members__]
-    assert members("enum", "FaultKind", text) == names
+@pytest.mark.parametrize(
+    ("file", "kind", "name", "numbers"),
+    [
+        ("state.h", "enum", "FaultKind", reports.Fault.__members__),
+        ("machine.h", "enum", "Reason", reports.Reason.__members__),
+        ("state.h", "enum class", "Task", numbers_of(state.TaskKind)),
+        ("state.h", "enum class", "Main", numbers_of(state.Main)),
+    ],
+)
+def test_cpp_has_the_same_numbers(file, kind, name, numbers):
+    assert members(kind, name, header(file)) == [cpp_name(name) for name in numbers]
+    assert list(numbers.values()) == list(range(len(numbers)))
+
+
+def test_cpp_has_the_same_statuses():
+    *ends, goes_on = members("enum", "Status", header("machine.h"))
+    assert goes_on == "kGoesOn"  # never leaves the machine
+    assert ends == ["kFaulted" if each == Status.FAULT else cpp_name(each.name) for each in Status]
+
+
+def test_tasks_and_reasons_have_words():
+    for number, name in enumerate(numbers_of(state.TaskKind)):
+        assert reports._TASKS[number].startswith(name.lower())
+    assert {*reports._REASONS, reports.Reason.IN_ROUTER} == set(reports.Reason)
+
+
+def test_cpp_has_the_same_constants():
+    text = "".join(header(path.name) for path in NATIVE.glob("*.h"))
+    constants = dict(re.findall(r"\b(k\w+) = (\d+)[,;]", text))
+    same = {
+        "kThreads": state.MAIN,  # kMainThread
+        "kTaskLane": recording.TASK,
+        "kNoTask": dispatch._NO_TASK,
+        "kHandlers": dispatch._HANDLERS,
+        "kControl": routers.CONTROL,
+        "kAdvance": routers._ADVANCE,
+        "kRampPort": routers._RAMP,
+        "kMostAtOnce": tasks._AT_ONCE,
+        "kPad": image.PAD,
+        "kColors": WSE2.colors,
+        "kPorts": len(PORTS),
+    }
+    assert {name: int(constants[name]) for name in same} == same
+    assert recording.OWN_THREAD == reports._MAIN == state.MAIN == state.THREADS - 1
 
 
 @pytest.mark.parametrize("table", ROWS)
@@ -58,13 +110,13 @@ def test_cpp_has_the_same_columns(table):
 
 
 def test_the_same_instructions_are_visible():
-    text = (NATIVE / "instructions.h").read_text(encoding="utf-8")
+    text = header("instructions.h")
     (cases,) = re.findall(r"bool visible\(.*?switch \(i\.op\) \{(.*?)return true;", text, re.DOTALL)
     assert set(re.findall(r"Op::(k\w+)", cases)) == {cpp_name(op.name) for op in codes.VISIBLE}
 
 
 def test_every_table_of_the_machine_has_the_length_of_its_codes():
-    text = (NATIVE / "program.h").read_text(encoding="utf-8")
+    text = header("program.h")
     lengths = dict(re.findall(r"(k\w+) = (\d+)", text))
     assert int(lengths["kDsdOps"]) == len(codes.DsdOp)
     assert int(lengths["kGates"]) == len(codes.Gate)

@@ -15,10 +15,10 @@ from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
 
 __all__ = [
-    "IN_ROUTER",
     "RAMP",
     "SIDES",
     "Fault",
+    "Reason",
     "Waiting",
     "by_cause",
     "fault_message",
@@ -71,26 +71,34 @@ _FAULTS = {
 _TASKS = ("local task", "data task", "control task", "teardown handler of color",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
 _TABLES = tuple(ENTRIES)  # of a program, in the order of those
-_REASONS = (
-    "its turn",
-    "data of color {detail}",
-    "room in output queue {detail}",
-    "data in FIFO {detail}",
-    "room in FIFO {detail}",
-    "being unblocked",
-    "being unblocked (it is activated)",
-    "a task or operation that takes the wavelet of color {detail} at the head of its queue",
-    "unblock_cmd_stream() after {task}",
-    "",  # of a router: see _held
-    "microthread {detail} to end its operation",
+# Why something waits, as ``Reason`` in native/machine.h.
+Reason = enum.IntEnum(
+    "Reason",
+    """
+    NO_REASON FOR_DATA FOR_ROOM FIFO_EMPTY FIFO_FULL THREAD_BLOCKED TASK_BLOCKED WORD_UNREAD
+    FOR_COMMAND IN_ROUTER FOR_THREAD
+    """,
+    start=0,
 )
-_FOR_DATA, _FOR_ROOM, _UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
+_REASONS = {
+    Reason.NO_REASON: "its turn",
+    Reason.FOR_DATA: "data of color {detail}",
+    Reason.FOR_ROOM: "room in output queue {detail}",
+    Reason.FIFO_EMPTY: "data in FIFO {detail}",
+    Reason.FIFO_FULL: "room in FIFO {detail}",
+    Reason.THREAD_BLOCKED: "being unblocked",
+    Reason.TASK_BLOCKED: "being unblocked (it is activated)",
+    Reason.WORD_UNREAD: "a task or operation that takes the wavelet of color {detail} at the head"
+    " of its queue",
+    Reason.FOR_COMMAND: "unblock_cmd_stream() after {task}",
+    Reason.FOR_THREAD: "microthread {detail} to end its operation",
+}  # of a router: see _held
 _LONGEST = 1000  # routers that are searched for the senders of a color
 _Key = tuple[Any, ...]  # of what something waits for
 _SUBJECTS = {
-    _UNREAD: "input queue",
-    _FOR_COMMAND: "host",
-    IN_ROUTER: "router",
+    Reason.WORD_UNREAD: "input queue",
+    Reason.FOR_COMMAND: "host",
+    Reason.IN_ROUTER: "router",
 }  # of reasons that are nobody's task
 
 
@@ -105,7 +113,7 @@ class Waiting(NamedTuple):
     #: a ``Layout``, its operation and 0
     file: str
     line: int
-    code: int = 0  #: number of the reason; docs/guides/csl.md lists them by their words
+    code: int = 0  #: a ``Reason``; docs/guides/csl.md lists them by their words
     detail: int = -1  #: its color, queue, FIFO or task
     refused: tuple[str, ...] = ()  #: sides of a router whose neighbors never take the word
     full: tuple[str, ...] = ()  #: those whose neighbors, or RAMP whose PE, have no room for it
@@ -195,19 +203,20 @@ def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
         image: that ran.
         row: column, row, thread, task, its id, reason, detail, instruction.
     """
-    x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
-    if reason == IN_ROUTER:
+    x, y, thread, task, number, code, detail, pc = (int(n) for n in row)
+    reason = Reason(code)
+    if reason == Reason.IN_ROUTER:
         return _held(image, row)
     program = _program(image, x, y)
     label = task_label(program, task, number) if task >= 0 else ""
-    if reason == _FOR_COMMAND:
+    if reason == Reason.FOR_COMMAND:
         pc = number
     who = _SUBJECTS.get(reason, label)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
     text = _REASONS[reason].format(detail=detail, task=label)
-    routed = reason != _FOR_DATA or detail < 0 or detail in image.streams
+    routed = reason != Reason.FOR_DATA or detail < 0 or detail in image.streams
     if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
@@ -275,8 +284,8 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
         whose = f"PE {neighbor(x, y, busy[0])} to the {busy[0]}" if there else "the PE's queue"
         text = f"{whose} to have room for color {color}"
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
-    where = text, file, int(line or 0), IN_ROUTER, color
-    return Waiting(x, y, _SUBJECTS[IN_ROUTER], *where, sides, busy, bool(outside))
+    where = text, file, int(line or 0), Reason.IN_ROUTER, color
+    return Waiting(x, y, _SUBJECTS[Reason.IN_ROUTER], *where, sides, busy, bool(outside))
 
 
 def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
@@ -306,10 +315,10 @@ def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
 def _keys(each: Waiting) -> Iterator[_Key]:
     """What others may name it by."""
     x, y = each.x, each.y
-    if each.code == IN_ROUTER:
+    if each.code == Reason.IN_ROUTER:
         yield ("router", x, y, each.detail)
         yield ("routers", x, y)
-    elif each.code == _UNREAD:
+    elif each.code == Reason.WORD_UNREAD:
         yield ("queue", x, y, each.detail)
     else:
         yield ("pe", x, y)
@@ -318,15 +327,15 @@ def _keys(each: Waiting) -> Iterator[_Key]:
 def _targets(image: Image, each: Waiting) -> Iterator[_Key]:
     """What it waits for."""
     x, y = each.x, each.y
-    if each.code == IN_ROUTER:
+    if each.code == Reason.IN_ROUTER:
         for side in each.full:
             kind = "queue" if side == "RAMP" else "router"
             yield (kind, *neighbor(x, y, side), each.detail)
         if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
             yield ("pe", x, y)
-    elif each.code == _FOR_ROOM:
+    elif each.code == Reason.FOR_ROOM:
         yield ("routers", x, y)
-    elif each.code == _FOR_DATA and each.detail >= 0:
+    elif each.code == Reason.FOR_DATA and each.detail >= 0:
         for cell in _upstream(image, x, y, each.detail):
             yield ("router", *cell, each.detail)
             yield ("pe", *cell)

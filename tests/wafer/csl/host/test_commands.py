@@ -119,6 +119,17 @@ def test_a_script_with_our_modules(tmp_path):
     assert main(["csl", "run", str(script), "--name", "out", "-m=5"]) == 3
 
 
+@pytest.mark.parametrize("command", [["run"], ["trace", "--profile"]])
+def test_no_such_script(command, tmp_path, capsys):
+    (tmp_path / "run.py").touch()
+    assert main(["csl", *command, str(tmp_path / "rum.py")]) == 1
+    assert capsys.readouterr().err == (
+        f"wafer: error: {tmp_path / 'rum.py'} does not exist; did you mean 'run.py'?\n"
+    )
+    assert main(["csl", *command, str(tmp_path)]) == 1
+    assert f"{tmp_path}: a folder; expected a Python script" in capsys.readouterr().err
+
+
 def test_compiling_starts_at_once():
     """Scripts compile often: nothing that takes a second to import."""
     code = "import sys, wafer.csl.host.tools.compiler, wafer.csl.semantics.compile"

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from models.files import require_path
+from wafer.errors import CompileError
+
 __all__ = ["lost_bits", "run_here", "run_script", "write_commands"]
 
 _SHIMS = Path(__file__).parents[1] / "shims"
@@ -46,8 +49,20 @@ def _warn_of_lost_bits(script: str | Path) -> None:
         )
 
 
+def _require_script(script: str | Path) -> None:
+    require_path(Path(script))
+    if Path(script).is_dir():
+        raise CompileError(f"{script}: a folder; expected a Python script, most often run.py")
+
+
 def run_script(script: str | Path, arguments: Sequence[str]) -> int:
-    """Run a Python script that imports ``cerebras``; its exit status."""
+    """Run a Python script that imports ``cerebras``; its exit status.
+
+    Raises:
+        FileNotFoundError: no such script.
+        CompileError: it is a folder.
+    """
+    _require_script(script)
     _warn_of_lost_bits(script)
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
@@ -57,6 +72,7 @@ def run_script(script: str | Path, arguments: Sequence[str]) -> int:
 
 def run_here(script: str | Path, arguments: Sequence[str]) -> int:
     """As ``run_script``, in this process; errors of the script are the caller's."""
+    _require_script(script)
     before = sys.argv, sys.path
     sys.argv = [str(script), *arguments]
     sys.path = [str(Path(script).resolve().parent), str(_SHIMS), *sys.path]
