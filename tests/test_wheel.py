@@ -18,7 +18,7 @@ site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
 for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native":
-    library = Library(what="a library", package=package, handlers=(), instead="nothing")
+    library = Library(what="a library", package=package, instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
 assert wafer.hpc.life.run(numpy.ones((2, 2), int), 1)[0].all()

@@ -34,9 +34,9 @@ class Library:
 
     what: str  #: what it computes, for messages
     package: str  #: which its sources and the ``_native.so`` are in, with dots
-    #: its exported handlers, none if host code calls its functions with ``ctypes``
-    handlers: tuple[str, ...]
     instead: str  #: what serves without it
+    #: its exported handlers, none if host code calls its functions with ``ctypes``
+    handlers: tuple[str, ...] = ()
 
     def available(self) -> bool:
         """True when the library can be used; the first call loads it."""

@@ -22,12 +22,7 @@ from wafer.machine.arch import PORTS
 
 __all__ = ["count_cycles", "plane_parts", "run_parts"]
 
-_LIBRARY = Library(
-    what="timing plane",
-    package="wafer.fabric.native",
-    handlers=(),
-    instead="the machine",
-)
+_LIBRARY = Library(what="timing plane", package="wafer.fabric.native", instead="the machine")
 available = _LIBRARY.available
 _BLOCK = 512  # PEs in a vector
 _FAULT, _STUCK = -1, -2  # in place of cycles

@@ -26,6 +26,7 @@ __all__ = [
     "ROUTER_DEPTH",
     "STEPS",
     "Architecture",
+    "neighbor",
 ]
 
 PORTS = ("W", "E", "S", "N", "RAMP")  # of a router, in the order of the bits of its registers
@@ -33,6 +34,12 @@ STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}  # (x, y) to the 
 OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}  # a side as that neighbor sees it
 LINK_LATENCY = 1  # cycles of a hop between neighboring routers
 ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cycle credits
+
+
+def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
+    """Return column and row of the PE by a side: W or WEST, …; by RAMP that is the PE itself."""
+    dx, dy = STEPS.get(side[0], (0, 0))
+    return x + dx, y + dy
 
 
 class Architecture(NamedTuple):

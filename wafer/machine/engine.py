@@ -23,10 +23,7 @@ from wafer.machine.tools.reports import Waiting, waiting_for
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 
 _LIBRARY = Library(
-    what="machine for CSL",
-    package="wafer.machine.native",
-    handlers=(),
-    instead="the machine in JAX",
+    what="machine for CSL", package="wafer.machine.native", instead="the machine in JAX"
 )
 available = _LIBRARY.available
 _MOST_REPORTED = 10_000

@@ -120,7 +120,7 @@ def test_what_only_the_built_machine_does_is_refused_with_the_remedy(tmp_path, u
 def test_the_missing_machine_is_said_once(monkeypatch, caplog):
     monkeypatch.setenv("WAFER_NATIVE", "0")
     library = wafer.machine.engine._LIBRARY
-    other = type(library)(what="a machine", package="nothing", handlers=(), instead=library.instead)
+    other = type(library)(what="a machine", package="nothing", instead=library.instead)
     with caplog.at_level(logging.WARNING):
         assert not other.available()
         assert not other.available()

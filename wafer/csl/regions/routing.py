@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 from wafer.csl.semantics.builtins.routes import NO_POSITION, NO_SWITCH
-from wafer.machine.arch import PORTS, STEPS
+from wafer.machine.arch import PORTS, neighbor
 
 __all__ = [
     "Cell",
@@ -118,9 +118,7 @@ def _mask(routes: Iterable[Route]) -> int:
 
 def step(cell: Cell, side: int) -> Cell:
     """The neighbor by a side."""
-    x, y = cell
-    dx, dy = STEPS[PORTS[side]]
-    return x + dx, y + dy
+    return neighbor(*cell, PORTS[side])
 
 
 def registers_of(positions: Sequence[Sides]) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.csl.syntax.source import CslError, Position, Problem
-from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH
+from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH, neighbor
 from wafer.machine.codes import Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
-from wafer.machine.tools.reports import RAMP, SIDES, neighbor, side_names, sides_of
+from wafer.machine.tools.reports import RAMP, SIDES, side_names, sides_of
 
 __all__ = ["check_routed"]
 

@@ -14,7 +14,6 @@ already.
 
 import collections
 import heapq
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from wafer.fabric.library.routes import chain_routes
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
 from wafer.fabric.program.tables import Filter
-from wafer.machine.arch import OPPOSITE, STEPS
+from wafer.machine.arch import OPPOSITE, STEPS, neighbor
 from wafer.spec import Region
 
 __all__ = [
@@ -59,15 +58,9 @@ def pes_of(region: Region) -> list[Spot]:
     ]
 
 
-def moved(place: Spot, to: str) -> Spot:
-    """The neighbour on a side."""
-    dx, dy = STEPS[to]
-    return place[0] + dx, place[1] + dy
-
-
 def side(place: Spot, other: Spot) -> str:
     """The side of a PE on which its neighbour lies."""
-    return next(s for s in STEPS if moved(place, s) == other)
+    return next(s for s in STEPS if neighbor(*place, s) == other)
 
 
 def lane(region: Region, towards: str) -> list[Spot]:
@@ -93,7 +86,7 @@ def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tup
     spread, reached = {start: (came, list[str]())}, [start]
     for at in reached:  # grows
         for to in along + across:
-            there = moved(at, to)
+            there = neighbor(*at, to)
             if there in (trunk if to in along else inside) and there not in spread:
                 spread[at][1].append(to)
                 spread[there] = OPPOSITE[to], []
@@ -138,7 +131,7 @@ class Links:
             if at in goal:
                 return [*steps]
             for to in STEPS:
-                there = moved(at, to)
+                there = neighbor(*at, to)
                 inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
                 if not inside or there in walls:
                     continue
@@ -162,7 +155,10 @@ class Stream(NamedTuple):
     @property
     def way(self) -> list[Spot]:
         """PEs from the first sender to the one where it spreads."""
-        return [*itertools.accumulate(self.steps, moved, initial=self.line[0])]
+        way = [self.line[0]]
+        for to in self.steps:
+            way.append(neighbor(*way[-1], to))
+        return way
 
     def color(self, m: int) -> int:
         """Color of a micro-batch."""

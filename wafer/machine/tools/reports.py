@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wafer.machine.arch import STEPS
+from wafer.machine.arch import neighbor
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
 
@@ -22,7 +22,6 @@ __all__ = [
     "Waiting",
     "by_cause",
     "fault_message",
-    "neighbor",
     "side_names",
     "sides_of",
     "task_label",
@@ -221,18 +220,6 @@ def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
     if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
-
-
-def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
-    """Return column and row of the PE by a side.
-
-    Args:
-        x: column.
-        y: row.
-        side: 'WEST', 'EAST', 'SOUTH' or 'NORTH'; of 'RAMP', the PE itself.
-    """
-    dx, dy = STEPS.get(side[0], (0, 0))
-    return x + dx, y + dy
 
 
 def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
