@@ -37,7 +37,13 @@ ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cyc
 
 
 def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
-    """Return column and row of the PE by a side: W or WEST, …; by RAMP that is the PE itself."""
+    """Return column and row of the PE by a side.
+
+    Args:
+        x: column.
+        y: row.
+        side: W or WEST, …; of RAMP, the PE itself.
+    """
     dx, dy = STEPS.get(side[0], (0, 0))
     return x + dx, y + dy
 
