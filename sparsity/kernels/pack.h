@@ -138,8 +138,8 @@ WAFER_INLINE Floats Rounded(Floats v) {
   return kBf16 ? FromBf16(ToBf16(v)) : v;
 }
 
-// `columns` columns from `column` of `tokens` tokens from `first` of y: sums[column][V * kLanes] from
-// vector v on, and where it is not null the bias.
+// Writes at most kLanes columns from `column` of at most kLanes tokens from `first` of y, from a vector of
+// each row of sums[columns][V * kLanes] and, where it is not null, the bias.
 template <bool kBf16, int V>
 WAFER_INLINE void UnpackSquare(const float* sums, const float* bias, int64_t first, int tokens,
                                int64_t column, int columns, const Matrix& y) {
@@ -174,6 +174,7 @@ void Unpack(const float* sums, const float* bias, int64_t first, int tokens, int
   for (int v = 0; v < V; ++v) {
     const int64_t token = first + v * kLanes;
     const int left = tokens - v * kLanes;
+    if (left <= 0) return;
     for (int c = 0; c < count; c += kLanes) {
       const float* from = sums + (c * V + v) * kLanes;
       const int columns = count - c < kLanes ? count - c : kLanes;

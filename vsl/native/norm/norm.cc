@@ -66,8 +66,8 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, F32 scale, F32 bias,
 
 // `added` is another gradient of x, or has no rows.
 ffi::Error Backward(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::AnyBuffer x, F32 scale,
-                    ffi::AnyBuffer added, ffi::Result<ffi::AnyBuffer> dx, ResultF32 d_scale, ResultF32 d_bias, float eps,
-                    bool centered) {
+                    ffi::AnyBuffer added, ffi::Result<ffi::AnyBuffer> dx, ResultF32 d_scale,
+                    ResultF32 d_bias, float eps, bool centered) {
   if (!Fits(x, scale) || !Same(x, dy) || !Same(x, *dx) ||
       (added.element_count() > 0 && !Same(x, added)) ||
       d_scale->element_count() != scale.element_count() ||

@@ -7,7 +7,7 @@ namespace wafer::csl {
 
 enum Status { kQuiet, kReady, kFaulted, kLimit, kGoesOn };
 
-// Why something waits; engine.py has the words.
+// Why something waits; tools/reports.py has the words.
 enum Reason {
   kNoReason, kForData, kForRoom, kFifoEmpty, kFifoFull, kThreadBlocked, kTaskBlocked, kWordUnread,
   kForCommand, kInRouter, kForThread
