@@ -46,10 +46,11 @@ def initial_arrays(
 
     Args:
         program: the program.
-        values: array name -> [H, W, n] or [n].
+        values: array name -> [H, W, n], or [n] or a scalar for every PE.
 
     Raises:
-        FabricError: an array that is not declared, or of another shape.
+        FabricError: an array that is not declared, of another shape, or with values that its
+            uint32 does not hold.
     """
     values = dict(values or {})
     known = [array.name for array in program.arrays]
@@ -58,13 +59,21 @@ def initial_arrays(
         raise FabricError(f"no array {unknown[0]!r}; the program declares {known}")
     arrays = {}
     for name, words, dtype, _ in program.arrays:
-        value, shape = np.asarray(values.get(name, 0)), (program.height, program.width, words)
-        try:
-            arrays[name] = np.array(np.broadcast_to(value, shape), dtype, order="C")
-        except ValueError:
+        shape = (program.height, program.width, words)
+        arrays[name] = np.zeros(shape, dtype)
+        if name not in values:
+            continue
+        value = np.asarray(values[name])
+        if value.shape not in {shape, shape[2:], ()}:
             raise FabricError(
-                f"array {name!r}: got shape {value.shape}, expected {[*shape]}"
-            ) from None
+                f"array {name!r}: got shape {[*value.shape]}, expected {[*shape]}; [{words}] or a"
+                " scalar gives every PE the same"
+            )
+        arrays[name][:] = value
+        if dtype == "uint32" and (arrays[name] != value).any():
+            raise FabricError(
+                f"array {name!r}: got values of type {value.dtype} that uint32 does not hold"
+            )
     return arrays
 
 
@@ -96,8 +105,8 @@ def run(
 
     Args:
         program: the program.
-        values: array name -> [H, W, n] or [n] initial values, for instance the ``arrays`` that
-            its last run left; others are 0.
+        values: array name -> initial values [H, W, n], for instance the ``arrays`` that its last
+            run left, or [n] or a scalar for every PE; others are 0.
         max_cycles: limit.
         implementation: "native" (C++), "jax", or "auto": native where built.
         record: what the machine keeps in its ``trace``; the C++ one can.

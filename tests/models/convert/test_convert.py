@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 import models
 from models.checkpoint.reader import open_params
+from models.checkpoint.writer import write_params
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import convert_table
 from models.convert.cli import add_arguments
@@ -339,6 +340,27 @@ def test_commands_there_and_back(tmp_path, capsys):
     assert "shape" in capsys.readouterr().out
     _command("list", "starcoder")
     assert "gpt_bigcode" in capsys.readouterr().out
+
+
+def test_pruned_weights_do_not_hide_how_the_others_differ(tmp_path):
+    names = ["pruned", "dense", "moved", "signed", "endless"]
+    nan, inf = np.nan, np.inf
+    left = [[nan, nan, 3, 4], [1, 2, 3, 4], [nan, 2, 3, 4], [0.0, 1, 2, 3], [inf, 1, nan, -inf]]
+    right = [[0, 7, 3, 4], [1, 2, 3, 4], [0, nan, 3, 4.5], [-0.0, 1, 2, 3], [inf, 1, nan, inf]]
+    for folder, rows in (("a", left), ("b", right)):
+        arrays = zip(names, np.array(rows, np.float32), strict=True)
+        write_params(tmp_path / folder, {}, names, arrays)
+    a, b = tmp_path / "a", tmp_path / "b"
+    pruned = "values are NaN (pruned) in"
+    assert sorted(diff_weights(a, b)) == [
+        "endless: values differ by up to inf",
+        f"moved: 1 of 4 {pruned} {a} and 0 in {b}, 1 of 4 {pruned} {b} and other values in {a}, the"
+        " other values differ by up to 0.5",
+        f"pruned: 1 of 4 {pruned} {a} and 0 in {b}, 1 of 4 {pruned} {a} and other values in {b},"
+        " the other values are equal",
+        "signed: values are equal, their bits differ",
+    ]
+    assert "signed" not in " ".join(diff_weights(a, b, "allclose"))
 
 
 def test_a_headless_file_gains_and_loses_its_head(tmp_path):

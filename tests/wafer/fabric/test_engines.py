@@ -12,7 +12,17 @@ from helpers.fabric_rows import ROW, random_row
 from wafer import fabric
 from wafer.fabric import count_cycles, planes, trace
 from wafer.fabric.library import kernel_programs, lowering
-from wafer.fabric.program.ops import control_wavelet, fabin, fabout, fmovs, mem, work
+from wafer.fabric.program.ops import (
+    control_wavelet,
+    exit_teardown,
+    fabin,
+    fabout,
+    faddh,
+    fmovs,
+    mem,
+    mov32,
+    work,
+)
 from wafer.machine.base import Status
 from wafer.machine.tools.recording import OWN_THREAD, TASK
 from wafer.spec import WSE2, WSE3, WaferSpec
@@ -46,7 +56,7 @@ def wrong(build, error, match):
         ),
         (r"unknown port 'UP'", lambda g: g.route(g.color(), "RAMP", "UP")),
         (
-            r"PE \(0, 0\), color 0: mov uses it, but the PE's router has no tx RAMP",
+            r"PE \(0, 0\), color 0: fmovs uses it, but the PE's router has no tx RAMP",
             lambda g: (
                 g.array("a", 4),
                 g.task("t", [fmovs(mem("a"), fabin(g.color()), 4)], active=True),
@@ -76,7 +86,7 @@ def test_memory_and_operations_are_checked():
     wrong(
         lambda g: (g.array("a", 4), g.task("t", [fmovs(mem("a", 2), mem("a"), 4)]), g.build()),
         fabric.FabricError,
-        r"words 2 to 5 of array 'a', which has 4",
+        r"PE \(0, 0\), task 't': fmovs: words 2 to 5 of array 'a', which has 4",
     )
     wrong(
         lambda g: (g.task("t", [work(1, thread=9)]), g.build()),
@@ -86,17 +96,57 @@ def test_memory_and_operations_are_checked():
     wrong(
         lambda g: (g.task("t", [work(1).then("activate", "u")]), g.build()),
         fabric.FabricError,
-        r"activate 'u': bound tasks are \['t'\]",
+        r"PE \(0, 0\), task 't': work: activate 'u': bound tasks are \['t'\]",
     )
     with pytest.raises(fabric.FabricError, match="wse2 offers 750x994"):
         fabric.Layout(757, 996, host_io=True)
-    with pytest.raises(fabric.FabricError, match=r"expected \[1, 2, 5\]"):
-        fabric.simulate(lowering.chain_program(2, 1, 5), {"x": np.zeros((1, 2, 4))})
     with pytest.raises(ValueError, match="at least 2 words"):
         WaferSpec(input_queue_depths=(1,) * 8)
     assert WSE3.switch_both_sides
     assert WSE2.hop_to_hop == 6
     assert WSE2.seconds(850) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "match"),
+    [
+        (work(1).then("activate", "u"), r"work: activate 'u': bound tasks are \['t'\]"),
+        (faddh(mem("a"), mem("b"), mem("a"), 2), "faddh: no array 'b'"),
+        (mov32(fabout(7), mem("a"), 2), "mov32: color 7 is not declared"),
+        (fmovs(mem("a"), 3.0), "fmovs: source 3.0; expected one of Mem, FabIn, Const"),
+        (fmovs(fabin(0), mem("a"), 4), r"fmovs: destination FabIn\(color=0\); expected one of Mem"),
+        (fmovs(mem("a"), mem("a"), 2.0), "n=2.0: unknown or empty"),
+        (exit_teardown(0, 4), r"exit_teardown: position 4 of color 0; it has 0..3"),
+        (exit_teardown(1), "exit_teardown: color 1 is not declared"),
+    ],
+)
+def test_operations_are_checked_by_name_pe_and_task(op, match):
+    layout = fabric.Layout(3, 2)
+    layout.array("a", 4)
+    layout.route(layout.color(), "RAMP", "RAMP")
+    layout.task("t", [op], (layout.x == 1) & (layout.y == 1), active=True)
+    with pytest.raises(fabric.FabricError, match=r"^PE \(1, 1\), task 't': .*" + match):
+        layout.build()
+
+
+def test_values_have_the_shape_of_all_pes_or_of_one():
+    layout = fabric.Layout(3, 2)
+    layout.array("a", 4)
+    layout.array("u", 2, "uint32")
+    layout.task("t", [work(1)], active=True)
+    program = layout.build()
+    full = np.arange(24).reshape(2, 3, 4)
+    for values in (full, full[0, 0], 5):
+        read = fabric.simulate(program, {"a": values}).arrays["a"]
+        np.testing.assert_array_equal(read, np.broadcast_to(values, full.shape))
+    for shape in ((3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1,), (2, 3, 5), (3, 2, 4)):
+        with pytest.raises(
+            fabric.FabricError, match=rf"'a': got.*{shape[0]}.*expected \[2, 3, 4\]"
+        ):
+            fabric.simulate(program, {"a": np.zeros(shape)})
+    for values in ([0.5, 1], [-1, 2], [2**32, 0]):
+        with pytest.raises(fabric.FabricError, match=r"'u': .* that uint32 does not hold"):
+            fabric.simulate(program, {"u": np.array(values)})
 
 
 @pytest.mark.native

@@ -2,11 +2,22 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
-from wafer.fabric.program.ops import TYPES, FabIn, FabOut, Mem, Op
+from wafer.fabric.program.ops import (
+    TYPES,
+    Const,
+    FabIn,
+    FabOut,
+    Mem,
+    Op,
+    Operand,
+    WaveletArg,
+    builtin_of,
+)
 from wafer.fabric.program.tables import Port, Program, first_pe
 from wafer.machine.arch import OPPOSITE, STEPS
 
@@ -21,6 +32,7 @@ Sides = tuple[np.ndarray, np.ndarray]  # [H, W] masks of Port: rx, tx
 _Problem = tuple[np.ndarray, str]  # [H, W] where something is wrong, and what
 _KINDS = ("work", "mov", "add", "sub", "mul", "mac", "max")
 _ACTIONS = ("activate", "block", "unblock")
+_WRITTEN, _READ = (Mem, FabOut), (Mem, FabIn, Const, WaveletArg)
 
 
 def _neighbor(plane: np.ndarray, side: str) -> np.ndarray:
@@ -29,40 +41,66 @@ def _neighbor(plane: np.ndarray, side: str) -> np.ndarray:
     return np.pad(plane, 1)[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
 
 
-def _check_operation(op: Op, program: Program, tasks: list[str]) -> None:
+def _check_operation(op: Op, program: Program) -> None:
     """Raise if an operation names what there is not."""
-    spec = program.spec
-    if op.kind not in _KINDS or op.dtype not in TYPES or op.n < 1:
+    spec, tasks = program.spec, [task.name for task in program.tasks]
+    if op.kind not in _KINDS or op.dtype not in TYPES or not isinstance(op.n, Integral) or op.n < 1:
         raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
+    name = builtin_of(op)
     if op.thread is not None and not 0 <= op.thread < spec.microthreads:
-        raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
+        raise FabricError(f"{name}: microthread {op.thread}; a PE has {spec.microthreads}")
     if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
-        raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
+        raise FabricError(f"{name} on {op.dtype}: control wavelets are uint32; use mov32")
     if op.priority not in THREAD_LEVELS or program.main not in MAIN_LEVELS:
         raise FabricError(
-            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(THREAD_LEVELS)},"
+            f"{name}: priority {op.priority!r} of a microthread is one of {list(THREAD_LEVELS)},"
             f" {program.main!r} of the task one of {list(MAIN_LEVELS)}"
         )
     for action, task in op.on_done:
         if task not in tasks or action not in _ACTIONS:
-            raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {tasks}")
-    colors = [o.color for o in op.operands if isinstance(o, FabIn | FabOut)]
-    for color in [*colors, *(op.position or ())[:1]]:
-        if color not in program.colors:
-            raise RouteError(f"{op.kind}: color {color} is not declared")
+            raise FabricError(f"{name}: {action} {task!r}: bound tasks are {tasks}")
+    for operand in op.operands:
+        if operand is not None:
+            _check_operand(op, operand, program)
+    if op.position is not None:
+        _check_position(*op.position, program)
 
 
-def _check_words(op: Op, operand: Mem, arrays: dict[str, int]) -> None:
-    if operand.array not in arrays:
-        raise FabricError(f"{op.kind}: no array {operand.array!r}; declared: {list(arrays)}")
-    i, inner = np.arange(op.n), operand.inner or op.n
-    used = operand.offset + operand.stride * (i % inner) + operand.outer * (i // inner)
-    words = arrays[operand.array]
-    if used.min() < 0 or used.max() >= words:
-        raise FabricError(
-            f"{op.kind}: words {used.min()} to {used.max()} of array {operand.array!r}, which has "
-            f"{words}"
+def _check_operand(op: Op, operand: Operand, program: Program) -> None:
+    name = builtin_of(op)
+    role, allowed = ("destination", _WRITTEN) if operand is op.dst else ("source", _READ)
+    if not isinstance(operand, allowed):
+        names = ", ".join(kind.__name__ for kind in allowed)
+        raise FabricError(f"{name}: {role} {operand!r}; expected one of {names}")
+    if isinstance(operand, FabIn | FabOut):
+        _check_color(name, operand.color, program)
+    elif isinstance(operand, Mem):
+        arrays = {array.name: array.words for array in program.arrays}
+        if operand.array not in arrays:
+            raise FabricError(f"{name}: no array {operand.array!r}; declared: {list(arrays)}")
+        i, inner = np.arange(op.n), operand.inner or op.n
+        used = operand.offset + operand.stride * (i % inner) + operand.outer * (i // inner)
+        words = arrays[operand.array]
+        if used.min() < 0 or used.max() >= words:
+            raise FabricError(
+                f"{name}: words {used.min()} to {used.max()} of array {operand.array!r}, which has"
+                f" {words}"
+            )
+
+
+def _check_position(color: int, position: int, program: Program) -> None:
+    _check_color("exit_teardown", color, program)
+    last = program.spec.switch_positions + len(program.colors[color].reroutes) - 1
+    if not 0 <= position <= last:
+        raise RouteError(
+            f"exit_teardown: position {position} of color {color}; it has 0..{last}, those behind"
+            f" {program.spec.switch_positions - 1} by Layout.route(..., reroutes=)"
         )
+
+
+def _check_color(name: str, color: int, program: Program) -> None:
+    if color not in program.colors:
+        raise RouteError(f"{name}: color {color} is not declared")
 
 
 def check_program(program: Program) -> None:
@@ -72,21 +110,29 @@ def check_program(program: Program) -> None:
         RouteError: see :meth:`wafer.fabric.Layout.build`.
         FabricError: an operation that names what there is not, or such a control task.
     """
-    tasks = [task.name for task in program.tasks]
-    words = {array.name: array.words for array in program.arrays}
-    for ops in program.code:
+    for number, ops in enumerate(program.code):
         for op in ops:
-            _check_operation(op, program, tasks)
-            for operand in op.operands:
-                if isinstance(operand, Mem):
-                    _check_words(op, operand, words)
+            try:
+                _check_operation(op, program)
+            except FabricError as error:
+                raise type(error)(f"{_place(number, program)}: {error}") from None
     sides = {number: color.sides for number, color in program.colors.items()}
     for bad, text in itertools.chain(_routes(program, sides), _descriptors(program, sides)):
         if bad.any():
             raise RouteError(first_pe(bad) + text)
     for task in program.tasks:
         if task.kind == "control" and not 0 <= task.key < 64:
-            raise FabricError(f"task {task.name!r}: control task id {task.key}; ids are 0..63")
+            raise FabricError(
+                f"{first_pe(task.entry >= 0)}, task {task.name!r}: control task id {task.key};"
+                " ids are 0..63"
+            )
+
+
+def _place(number: int, program: Program) -> str:
+    """Return the first PE that has a list of operations, and its task, for messages."""
+    there = {task.name: task.entry == number for task in program.tasks}
+    name = next((name for name, mask in there.items() if mask.any()), program.tasks[0].name)
+    return f"{first_pe(there[name])}, task {name!r}"
 
 
 def _routes(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
@@ -130,7 +176,7 @@ def _descriptors(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Prob
             if isinstance(operand, FabIn | FabOut):
                 yield (
                     mask & ~enters[type(operand)][operand.color],
-                    f", color {operand.color}: {op.kind} uses it, but the PE's router has no"
+                    f", color {operand.color}: {builtin_of(op)} uses it, but the PE's router has no"
                     f" {'tx' if isinstance(operand, FabIn) else 'rx'} RAMP for it",
                 )
     queues = sum(enters[FabIn].values(), np.zeros((program.height, program.width), int))

@@ -220,7 +220,9 @@ fmacs, fmach = _builtin("mac", "float32"), _builtin("mac", "float16")
 
 
 def builtin_of(op: Op) -> str:
-    """Return the name of the builtin that an operation is: 'fadds', 'faddh', 'add32'."""
+    """Return the name of the builtin that an operation is: 'fadds', 'faddh', 'add32', 'work'."""
+    if op.kind == "work":
+        return op.kind
     prefix, suffix = _FORMS[op.dtype]
     return f"{prefix}{op.kind}{suffix}"
 
