@@ -4,18 +4,24 @@ They are ``ValueError``s, so that these packages need nothing of ``wafer`` to ra
 """
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 __all__ = [
+    "DISK_FULL",
     "CheckpointError",
     "Problem",
     "SectionError",
     "did_you_mean",
+    "disk_full",
     "dotted",
     "nearest",
     "plain",
 ]
+
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # numbers of a disk that takes no more
 
 
 class Problem(NamedTuple):
@@ -46,6 +52,21 @@ def dotted(path: Iterable[str | int]) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".")
+
+
+def disk_full(error: Exception, path: str | os.PathLike[str]) -> OSError | None:
+    """Return the error of a disk that takes no more, or None where the error is another.
+
+    Args:
+        error: any; tensorstore reports a full disk as ValueError, ``write`` without a file's name.
+        path: what was being written, as the user knows it.
+    """
+    number = getattr(error, "errno", None)
+    named = [n for n in DISK_FULL if os.strerror(n) in str(error)]
+    number = number if number in DISK_FULL else next(iter(named), None)
+    if number is None:
+        return None
+    return OSError(number, os.strerror(number), str(path))
 
 
 class SectionError(ValueError):

@@ -6,15 +6,23 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 
-from models.errors import did_you_mean
+from models.errors import did_you_mean, disk_full
 
-__all__ = ["atomic_write", "file_name", "read_json", "remove_partials", "require_path"]
+__all__ = [
+    "atomic_write",
+    "file_name",
+    "read_json",
+    "remove_partials",
+    "require_path",
+    "write_text",
+]
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
@@ -30,6 +38,9 @@ def atomic_write(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.
     Args:
         path: of a file, which is replaced, or of a folder, which does not exist or is empty.
         sync: wait until a file's bytes are on the disk before it gets its name.
+
+    Raises:
+        OSError: a full disk's names ``path``.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -40,8 +51,23 @@ def atomic_write(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
         partial.replace(path)
+    except (OSError, ValueError) as error:
+        if full := disk_full(error, path):
+            raise full from error
+        raise
     finally:
         _remove(partial)
+        for longer in partial.parent.glob(f"{glob.escape(partial.name)}.*"):  # Orbax's
+            _remove(longer)
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Write a file of text as UTF-8, whole or not at all; one that is there keeps its mode."""
+    path = path.resolve()  # of a link, what it leads to
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        if path.exists():
+            shutil.copymode(path, partial)
 
 
 def file_name(name: str) -> str:
@@ -70,9 +96,10 @@ def require_path(path: pathlib.Path) -> None:
 
 def remove_partials(path: pathlib.Path) -> None:
     """Remove what killed processes of this machine left beside a path, as above."""
-    for partial in path.parent.glob(f".{glob.escape(path.name)}.partial-*"):
-        number = partial.name.rpartition("-")[2]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
+    begin = f".{path.name}.partial-"
+    for partial in path.parent.glob(f"{glob.escape(begin)}*"):
+        number = re.match(r"[0-9]+", partial.name.removeprefix(begin))
+        if number and not psutil.pid_exists(int(number[0])):
             _LOG.warning("Removed a half-written %s (its writer was killed)", partial)
             _remove(partial)
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from models.errors import did_you_mean, plain
+from models.errors import DISK_FULL, did_you_mean, plain
 from wafer.errors import WaferError
 from wafer.version import __version__
 
@@ -107,11 +107,11 @@ def _advice(error: OSError) -> str:
         while path and not os.path.lexists(path):
             path = os.path.dirname(path)
         return f" ({path} is a file; expected a folder)" if os.path.isfile(path) else ""
-    if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+    if error.errno not in DISK_FULL:
         return ""
     return (
-        ". The disk takes no more; complete files and checkpoints are intact. Free some space, "
-        "then run the same command again"
+        ". The disk takes no more; complete files and checkpoints are intact. Free some space or "
+        "name another folder, then run the command again"
     )
 
 

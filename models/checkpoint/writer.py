@@ -36,8 +36,8 @@ from models.checkpoint.layout import (
 )
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
-from models.errors import CheckpointError
-from models.files import atomic_write
+from models.errors import CheckpointError, disk_full
+from models.files import atomic_write, remove_partials
 from models.paths import named_leaves, unflatten
 
 __all__ = [
@@ -167,10 +167,20 @@ def write_checkpoint(
     try:
         with _without_stacks():
             checkpointer.save(path, args=args, force=True)
-    except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
-        raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
+    except (OSError, ValueError) as error:
+        if jax.process_index() == 0:
+            _remove_partial(path)
+        full = disk_full(error, path)
+        reason = full.strerror if full else error
+        raise CheckpointError(f"checkpoint {path} could not be written: {reason}") from error
     finally:
         checkpointer.close()
+
+
+def _remove_partial(path: pathlib.Path) -> None:
+    """Remove what Orbax has written of a checkpoint, which takes the room that is missing."""
+    for partial in path.parent.glob(f"{path.name}{_TMP}*"):
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -245,11 +255,13 @@ def write_arrays(
     Raises:
         FileExistsError: the folder holds a checkpoint already.
         CheckpointError: what was written does not read back.
+        OSError: the disk is full, or the folder cannot be written.
     """
     if (folder / STATE).exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
+    remove_partials(folder / STATE)
     written: dict[str, ArrayRecord] = {}
-    with atomic_write(folder / STATE) as partial:
+    with atomic_write(folder / STATE) as partial, _without_stacks():
         checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
         checkpointer.close()

@@ -1,6 +1,5 @@
 """From a Hugging Face folder to a model and its parameters, and back."""
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -339,8 +338,7 @@ def to_hf(
     config = config_to_hf(model.config)  # refuses what Hugging Face does not compute
     tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
     config |= dict.fromkeys(("dtype", "torch_dtype"), tensors[0].dtype.name)
-    written = write_shards(tensors, folder, max_shard_bytes)
-    (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+    written = write_shards(tensors, folder, max_shard_bytes, config)
     if text_from is not None:
         carry_tokenizer(text_from, folder, alone=True)
         write_tokenizer_config(folder, getattr(model.config, "max_position_embeddings", None))

@@ -25,6 +25,7 @@ from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
 from models.counts import abstract_params
 from models.errors import did_you_mean
+from models.files import write_text
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, settings_of
@@ -130,7 +131,7 @@ def _convert(args: argparse.Namespace, computes: Computes) -> int:
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
         write_params(target, settings, names, arrays)
-        (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
+        write_text(target / "params_model.yaml", yaml.safe_dump({"model": settings}))
     elif args.tgt_fmt == "hf":
         options = {"max_shard_bytes": limit, "headless": headless, "text_from": args.weights}
         to_hf(model, dict(arrays), target, **options)
@@ -209,7 +210,7 @@ def _write_section(cfg: Any, target: Path) -> Path:
     settings = settings_of(cfg)
     settings.pop("rotary_interleaved", None)  # a .mdl always has pairs
     path = target / "params_model.yaml"
-    path.write_text(yaml.safe_dump({"model": settings}))
+    write_text(path, yaml.safe_dump({"model": settings}))
     return path
 
 
@@ -221,7 +222,7 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
         target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
-        path.write_text(yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
+        write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
         if dropped:
             sys.stderr.write(f"no place in {args.tgt_fmt}: {', '.join(dropped)}\n")
     elif args.tgt_fmt == "hf":
@@ -238,7 +239,7 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
         else:
             target.mkdir(parents=True, exist_ok=True)
             path = target / "params_model.yaml"
-            path.write_text(yaml.safe_dump({"model": settings}))
+            write_text(path, yaml.safe_dump({"model": settings}))
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
     return 0
 
@@ -250,7 +251,7 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
     configs = configs_to_hf(cfg)
     for folder, config in configs.items():
         (target / folder).mkdir(parents=True, exist_ok=True)
-        (target / folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+        write_text(target / folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
     return target / "config.json" if "" in configs else target
 
 

@@ -5,14 +5,15 @@ The safetensors library writes a file from tensors that are all in memory. The f
 Names and shapes are known before any value, so the header goes first and values follow.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from models.files import atomic_write
+from models.files import atomic_write, write_text
 from models.lazy import LazyArray
 
 __all__ = ["write_shards"]
@@ -32,18 +33,25 @@ _DTYPES = {
 }
 
 
-def write_shards(tensors: Sequence[LazyArray], folder: str | Path, max_bytes: int) -> list[Path]:
+def write_shards(
+    tensors: Sequence[LazyArray],
+    folder: str | Path,
+    max_bytes: int,
+    config: Mapping[str, Any] | None = None,
+) -> list[Path]:
     """Write tensors as safetensors, an index beside them when there are several files.
 
-    Holds one tensor in memory at a time. A file has its final name only when it is complete.
+    Holds one tensor in memory at a time. A file has its final name only when it is complete; an
+    error, such as a full disk, leaves none.
 
     Args:
         tensors: in order; each is read once.
         folder: created when missing; must not hold safetensors files.
         max_bytes: a shard is closed before it grows beyond this.
+        config: content of ``config.json``; None writes none.
 
     Returns:
-        The files written.
+        The weight files.
 
     Raises:
         FileExistsError: older weights are there, which a reader would mix with these.
@@ -56,15 +64,22 @@ def write_shards(tensors: Sequence[LazyArray], folder: str | Path, max_bytes: in
     shards = _split(tensors, max_bytes)
     many = len(shards) > 1
     written = []
-    for i, shard in enumerate(shards):
-        stem = f"model-{i + 1:05d}-of-{len(shards):05d}" if many else "model"
-        written.append(_write(shard, folder / f"{stem}.safetensors"))
-    if many:
-        where = {t.name: path.name for t_s, path in zip(shards, written, strict=True) for t in t_s}
-        total = sum(_size(tensor) for tensor in tensors)
-        index = {"metadata": {"total_size": total}, "weight_map": where}
-        written.append(folder / "model.safetensors.index.json")
-        written[-1].write_text(json.dumps(index, indent=2))
+    with contextlib.ExitStack() as undo:
+        for i, shard in enumerate(shards):
+            stem = f"model-{i + 1:05d}-of-{len(shards):05d}" if many else "model"
+            written.append(_write(shard, folder / f"{stem}.safetensors"))
+            undo.callback(written[-1].unlink)
+        if many:
+            of_shards = zip(shards, written, strict=True)
+            where = {tensor.name: path.name for shard, path in of_shards for tensor in shard}
+            total = sum(_size(tensor) for tensor in tensors)
+            index = {"metadata": {"total_size": total}, "weight_map": where}
+            written.append(folder / "model.safetensors.index.json")
+            write_text(written[-1], json.dumps(index, indent=2))
+            undo.callback(written[-1].unlink)
+        if config is not None:
+            write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
+        undo.pop_all()
     return written
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.convert.tables.class_defaults import CLASS_IDS
-from models.files import atomic_write, read_json
+from models.files import atomic_write, read_json, write_text
 
 __all__ = [
     "IDS",
@@ -121,9 +121,7 @@ def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_write(path) as partial:
-        text = json.dumps(dict(content), indent=2, sort_keys=True)
-        partial.write_text(text + "\n", encoding="utf-8")
+    write_text(path, json.dumps(dict(content), indent=2, sort_keys=True) + "\n")
 
 
 def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def _written(text: str, output: pathlib.Path | None) -> int:
     elif output.exists():
         raise FileExistsError(f"{output} is there already; name another file")
     else:
-        output.write_text(text, encoding="utf-8")
+        from models.files import write_text
+
+        write_text(output, text)
     return 0
 
 

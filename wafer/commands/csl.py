@@ -133,6 +133,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _format(args: argparse.Namespace) -> int:
+    from models.files import write_text
     from wafer.csl import CslError, format_text
 
     sources, changed, bad = _sources(args.paths), 0, 0
@@ -147,7 +148,7 @@ def _format(args: argparse.Namespace) -> int:
             changed += 1
             sys.stdout.write(f"{source.file}\n")
             if not args.check:
-                Path(source.file).write_text(text, encoding="utf-8", newline="\n")
+                write_text(Path(source.file), text)
     verb = "would change" if args.check else "changed"
     sys.stdout.write(f"{len(sources)} file(s), {changed} {verb}, {bad} with errors\n")
     return int(bad > 0 or (args.check and changed > 0))

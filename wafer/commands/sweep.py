@@ -121,6 +121,7 @@ def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
 
 def _report(sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, fit: bool) -> None:
     """Write runs.csv, table.md and pictures; print the table."""
+    from models.files import write_text
     from wafer.sweep.pictures import draw
     from wafer.sweep.table import markdown, summaries, write_runs
 
@@ -129,7 +130,7 @@ def _report(sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, 
     rows = [_row(trial, metric) for trial in sorted(trials, key=lambda t: order[t.arm.name])]
     write_runs(folder / "runs.csv", metric, rows)
     text = markdown(summaries(rows, sweep.arms[0].name), metric, rows)
-    (folder / "table.md").write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", text)
     draw(rows, metric, folder)
     sys.stdout.write(f"\n{text}")
     if fit:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from models.checkpoint.layout import CHECKPOINTS, step_folders
-from models.files import atomic_write
+from models.files import atomic_write, write_text
 from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
 from wafer.session.metrics import read_metrics
@@ -92,9 +92,8 @@ class Trial(NamedTuple):
         start = self.sections()["runconfig"].get("checkpoint_path")
         if self.before is not None and start == str(self.before._dense):
             self.before._finalize()
-        with atomic_write(self.folder / _RUN) as partial:
-            text = yaml.safe_dump(self.sections(), sort_keys=False, default_flow_style=None)
-            partial.write_text(text, encoding="utf-8")
+        text = yaml.safe_dump(self.sections(), sort_keys=False, default_flow_style=None)
+        write_text(self.folder / _RUN, text)
 
     def command(self) -> list[str]:
         """Return the command that starts it, or lets it go on from where it is."""

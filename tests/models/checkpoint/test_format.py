@@ -148,7 +148,7 @@ def test_a_full_disk_is_said_without_the_stacks_of_threads(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert "2 could not be written: OUT_OF_RANGE: " in ended.stdout
+    assert "2 could not be written: File too large\n" in ended.stdout
     assert "Earlier checkpoints are intact: [1]." in ended.stdout
     assert "Traceback" not in ended.stderr
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from models.convert.tokenizer import carry_tokenizer, find_tokenizer, write_ids
-from models.files import atomic_write
+from models.files import write_text
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
 from wafer.data.sections.base import InputSection
@@ -153,8 +153,7 @@ def build_dataset(
     dataset = read(section, (context or Context())._replace(folder=folder))
     target = folder / TOKENIZER
     if dataset.tokenizer is not None and not target.exists():
-        with atomic_write(target) as partial:
-            partial.write_text(dataset.tokenizer, encoding="utf-8")
+        write_text(target, dataset.tokenizer)
     if context is not None:
         _keep_special_ids(dataset, folder, context.begins_from)
     own = section.shuffle_seed

@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from models.errors import did_you_mean
+from models.files import write_text
 from wafer.data.make import arrays, text
 from wafer.data.make.files import Files, write_files
 from wafer.errors import ConfigError, Problem
@@ -236,5 +237,5 @@ def make_data(name: str, folder: str | pathlib.Path, seed: int = 0) -> pathlib.P
     root.mkdir(parents=True, exist_ok=True)
     write_files(root, files)
     path = root / "params.yaml"
-    path.write_text(yaml.safe_dump(run_file(name, root), sort_keys=False))
+    write_text(path, yaml.safe_dump(run_file(name, root), sort_keys=False))
     return path

@@ -68,10 +68,10 @@ def emit(program: Program) -> Image:
         keys.reshape(len(keys), -1), axis=1, return_index=True, return_inverse=True
     )
     places = [divmod(int(place), width) for place in first]
-    codes = [_PeCode(program, [n for n, there in enters.items() if there[pe]], pe) for pe in places]
+    entering = [[n for n, there in enters.items() if there[pe]] for pe in places]
     return Image(
         arch=spec.name,
-        programs=tuple(code.program() for code in codes),
+        programs=tuple(map(functools.partial(_pe_program, program), entering, places)),
         tiles=tiles.reshape(height, width).astype(np.int32),
         colors=color,
         switches=switch,
@@ -91,6 +91,13 @@ def _keys(program: Program, enters: dict[int, np.ndarray]) -> np.ndarray:
     if any(op.position for ops in program.code for op in ops):  # the code writes registers
         keys += [word for own in colors for word in (own.color, own.switch, *own.reroutes)]
     return np.array(keys, np.int64).reshape(-1, program.height, program.width)
+
+
+def _pe_program(program: Program, colors: Sequence[int], pe: tuple[int, int]) -> machine.Program:
+    try:
+        return _PeCode(program, colors, pe).program()
+    except FabricError as error:
+        raise FabricError(f"PE ({pe[1]}, {pe[0]}): {error}") from None
 
 
 class _Tables:

@@ -183,7 +183,8 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
         message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
     )
     who = f", {task_label(program, task, number)}" if pc >= 0 else ""
-    return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
+    source = f"{file}:{line}: " if line else f"{file}: " if file else ""  # a Layout has no lines
+    return f"{source}PE ({x}, {y}){who}: {text}"
 
 
 def _overrun(program: Program | None, detail: int) -> str:
