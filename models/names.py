@@ -203,6 +203,13 @@ def lookup(name: str) -> ModelPreset:
         except ImportError as error:
             message = f"{name!r}: {error}; is its folder on PYTHONPATH?"
             raise SectionError([Problem(("model", "name"), message)]) from error
+        if own not in MODELS:
+            message = (
+                f"{name!r}: {module} registers no model family {own!r}; expected one that calls "
+                "models.convert.register (docs/howto/model-family.md). A model made by a function "
+                "trains, but has no other form"
+            )
+            raise SectionError([Problem(("model", "name"), message)])
     if own not in MODELS:
         message = f"{name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
         raise SectionError([Problem(("model", "name"), message)])

@@ -16,7 +16,7 @@ from models.schema import ModelConfig
 from models.sections import parse
 from models.user.code import is_user_defined
 
-__all__ = ["build", "config_class", "list_models", "parse_config", "settings_of"]
+__all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
 
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
@@ -49,7 +49,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     if name is None:
         message = f"required key is missing; one of {sorted(MODELS)}"
         raise SectionError([Problem(("model", "name"), message)])
-    if _is_function(name):
+    if is_function(name):
         return pkgutil.resolve_name("models.user.model:parse_own")(settings)
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
@@ -59,7 +59,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
         raise err.under("model") from None
 
 
-def _is_function(name: Any) -> bool:
+def is_function(name: Any) -> bool:
     """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
     if not is_user_defined(name, "model"):
         return False
@@ -88,7 +88,7 @@ def build(settings: Any) -> Model:
         message = f"expected a mapping of keys, such as {{'name': {settings!r}}}, got {settings!r}"
         raise ValueError(message)
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
-    if _is_function(cfg.name):
+    if is_function(cfg.name):
         return pkgutil.resolve_name("models.user.model:build_own")(cfg)
     _, build_family = _of_family(lookup(cfg.name).family)
     model = build_family(cfg)
@@ -102,7 +102,7 @@ def build(settings: Any) -> Model:
 
 def settings_of(cfg: Any) -> dict[str, Any]:
     """Return a ``model`` section that parses to the configuration, without the needless keys."""
-    if _is_function(cfg.name):
+    if is_function(cfg.name):
         return {"name": cfg.name} | pkgutil.resolve_name("models.user.model:arguments_of")(cfg)
     presets = lookup(cfg.name).presets
     values = cfg.model_dump(mode="json")

@@ -28,7 +28,7 @@ from models.errors import did_you_mean
 from models.files import write_text
 from models.names import MODELS, lookup
 from models.paths import named_leaves
-from models.registry import build, settings_of
+from models.registry import build, is_function, settings_of
 from models.vendor.mdl import MdlFile
 from models.vendor.writer import Tree
 
@@ -90,14 +90,22 @@ def _convertible() -> list[str]:
     return [name for name, entry in MODELS.items() if entry.hf]
 
 
-def _name(args: argparse.Namespace, known: Collection[str] | None = None) -> str:
-    """Check the model's name and the formats; ``known`` is the names that convert."""
+def _unknown(name: str, known: Collection[str]) -> ValueError:
+    return ValueError(
+        f"model {name!r} does not convert; expected a name of `wafer convert list`, or module:name "
+        f"of a family of your own (docs/howto/model-family.md){did_you_mean(name, known)}"
+    )
+
+
+def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
+    """Check the model's name and the formats; ``rewrites``: a params file, of any model."""
     name = args.model.removesuffix(_HEADLESS)
-    if ":" in name:  # a family of the user's
+    made = rewrites and is_function(name)  # a model of the user's
+    if ":" in name and not made:  # a family of the user's
         lookup(name)
-    known = _convertible() if known is None else known
-    if name.rpartition(":")[2] not in known:
-        raise ValueError(f"--model {args.model!r} does not convert{did_you_mean(name, known)}")
+    known = MODELS if rewrites else _convertible()
+    if not made and name.rpartition(":")[2] not in known:
+        raise _unknown(name, known)
     if args.model.endswith(_HEADLESS) and lookup(name).family != "decoder":
         raise ValueError(f"--model {args.model!r}: only decoders have a -headless form")
     if args.src_fmt == args.tgt_fmt:
@@ -216,7 +224,7 @@ def _write_section(cfg: Any, target: Path) -> Path:
 
 def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
     rewrites = between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf"
-    name = _name(args, MODELS if rewrites else None)  # params files need no Hugging Face form
+    name = _name(args, rewrites=rewrites)
     target = _target(args, args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
@@ -258,9 +266,7 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
 def _list(args: argparse.Namespace) -> int:
     names = [n for n in _convertible() if args.model in {None, n}]
     if not names:
-        raise ValueError(
-            f"{args.model!r} does not convert{did_you_mean(args.model, _convertible())}"
-        )
+        raise _unknown(args.model, _convertible())
     for name in sorted(names):
         vendor = ", cs-X.Y" if MODELS[name].family in FAMILIES else ""
         formats = f"hf, wafer{vendor}"

@@ -254,6 +254,32 @@ def test_a_params_file_needs_no_form_of_hugging_face(tmp_path):
     assert translate(written).sections["model"]["embedding_dropout_rate"] == 0.1  # since 2.2
 
 
+def test_a_params_file_of_a_user_s_model_is_rewritten_and_no_weights_of_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_to_convert.py").write_text("def build(hidden=8):\n    ...\n")
+    path, name = tmp_path / "params.yaml", "mine_to_convert:build"
+    model = {"name": name, "hidden": 32}
+    path.write_text(yaml.safe_dump({"model": model, "runconfig": {"max_steps": 3}}))
+    words = ["--model", name, "--src-fmt", "cs-2.2", "--tgt-fmt"]
+    assert (
+        main(["convert", "convert-config", *words, "cs-2.5", "-o", str(tmp_path), str(path)]) == 0
+    )
+    trainer = tmp_path / "params_to_cs-2.5.yaml"
+    assert yaml.safe_load(trainer.read_text())["trainer"]["init"]["model"] == model
+    capsys.readouterr()
+    for verb, target in (("convert", "hf"), ("convert-config", "hf")):
+        assert main(["convert", verb, *words, target, str(path)]) == 1
+        message = "mine_to_convert registers no model family 'build'; expected one that calls"
+        assert message in capsys.readouterr().err
+    words[1] = "gpt-j"
+    assert main(["convert", "convert", *words, "hf", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "'gpt-j' does not convert; expected a name of `wafer convert list`, or module:" in error
+    assert "did you mean 'gptj'?" in error
+
+
 def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, capsys):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(OLD))
