@@ -227,6 +227,7 @@ def test_faults_and_deadlocks_of_the_plane():
         count_cycles(lonely.build())
 
 
+@pytest.mark.native  # the JAX machine records nothing
 def test_traces(tmp_path):
     """Column 0 sends three words, the others receive them: one task and one operation of a PE."""
     program = lowering.broadcast_program(4, 2, 3)
