@@ -6,14 +6,15 @@ Only the chosen verb's file is imported, so ``--help`` answers at once.
 import argparse
 import errno
 import gc
+import itertools
 import logging
 import os
 import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from models.errors import DISK_FULL, did_you_mean, plain
 from wafer.errors import WaferError
@@ -75,8 +76,25 @@ _VERBS = {
 }
 
 
+_OF_OTHERS = (argparse.PARSER, argparse.REMAINDER)  # from here on another parser reads
+
+
 class _Parser(argparse.ArgumentParser):
-    """Shows what there is where no verb was given, and what comes near a wrong one."""
+    """Shows what there is where no verb was given, and what comes near a wrong word or option."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:  # it has overloads
+        """Name a wrong option before what was meant as its value is taken for another argument."""
+        others = any(action.nargs in _OF_OTHERS for action in self._actions)
+        ends = lambda word: word == "--" or (others and not word.startswith("-"))
+        words = sys.argv[1:] if args is None else list(args)
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in itertools.takewhile(lambda word: not ends(word), words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                self.error(f"no option {name}{did_you_mean(name, known)}")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         if message.rpartition(" ")[2] in ("COMMAND", "VERB", "ACTION"):

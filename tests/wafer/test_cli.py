@@ -74,6 +74,33 @@ def test_a_verb_that_is_missing_or_misspelled_is_told_from_those_there_are(capsy
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["generate", "--max_tokens", "3"],
+            "no option --max_tokens; did you mean '--max_new_tokens'?",
+        ),
+        (["run", "--parms", "p.yaml"], "no option --parms; did you mean '--params'?"),
+        (["run", "--model-dir=runs"], "no option --model-dir; did you mean '--model_dir'?"),
+        (["--verson"], "no option --verson; did you mean '--version'?"),
+        (["csl", "run", "--htread", "2", "a.py"], "wafer csl run: error: no option --htread\n"),
+    ],
+)
+def test_a_misspelled_option_is_named_with_the_nearest_there_is(words, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["csl", "check", "--", "--none.csl"], ["csl", "run", "--", "none.py", "--none.csl"]]
+)
+def test_words_behind_two_dashes_and_those_of_a_script_are_no_options(words, capsys):
+    assert main(words) == 1
+    assert "error: no option" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "reason"),
     [
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nstack"), "9 bytes.)"),
