@@ -8,7 +8,7 @@ import json
 import logging
 import pathlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from models.errors import CheckpointError
@@ -31,6 +31,7 @@ __all__ = [
     "WRITER",
     "FormatVersionError",
     "amend_record",
+    "complete_checkpoints",
     "is_checkpoint",
     "model_section",
     "read_record",
@@ -70,10 +71,23 @@ class FormatVersionError(CheckpointError):
 
 
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return the complete checkpoints in a ``checkpoints`` folder by step; it may be missing."""
+    """Return a ``checkpoints`` folder's, called by their steps, in order; it may be missing."""
     return sorted(
         (path for path in folder.glob("*") if path.name.isdigit()), key=lambda path: int(path.name)
     )
+
+
+def complete_checkpoints(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Return those that are checkpoints, and log the others: half of them was copied or removed."""
+    paths = list(paths)
+    for path in paths:
+        if not is_checkpoint(path):
+            _LOG.warning("Skipped a half-written checkpoint: %s has no %s", path, _missing(path))
+    return [path for path in paths if is_checkpoint(path)]
+
+
+def _missing(path: pathlib.Path) -> str:
+    return f"{META}/{_RECORD}" if (path / STATE).is_dir() else STATE
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:

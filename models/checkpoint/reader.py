@@ -17,7 +17,7 @@ import numpy as np
 import tensorstore as ts
 
 from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import PARAMS, STATE, read_record
+from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, read_record
 from models.checkpoint.pruned import clear, masks_of
 from models.errors import CheckpointError
 from models.files import read_json
@@ -109,7 +109,9 @@ def find_items(path: pathlib.Path) -> list[pathlib.Path]:
         items = sorted(p.parent for p in path.glob(f"*/{_INDEX}"))
         if items:
             return items
-        steps = sorted(int(p.name) for p in path.glob("**/*") if p.is_dir() and p.name.isdigit())
+        found = [p.parent.parent for p in path.glob(f"**/*/*/{_INDEX}")]
+        whole = [p for p in found if is_checkpoint(p) or not (p / STATE).is_dir()]
+        steps = sorted({int(p.name) for p in whole if p.name.isdigit()})
         if steps:
             raise CheckpointError(
                 f"{path} holds checkpoints, it is not one; give the folder of a step, for example"

@@ -137,21 +137,27 @@ class Block(nn.Module):
             module = Attention(cfg, cross=True, name="cross")
             return module(h, positions, cross_attend, memory=memory)
 
+        def branch(name: str, x: Array) -> tuple[Array, Array]:
+            """Return what a branch reads, and what is added to its result."""
+            if cfg.residual_after_norm:
+                return (norm(name=name)(x),) * 2
+            return norm(name=name)(x, branch=True)
+
         if cfg.parallel_attention:
             h, x = norm(name="norm1")(x, branch=True)
             h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
             f, routed = self._ffn(h2, routed, drop)
             x = x + drop(attn(h), rate) + drop(f, rate)
         elif cfg.norm_first:
-            h, x = norm(name="norm1")(x, branch=True)
-            x = (h if cfg.residual_after_norm else x) + drop(attn(h), rate)
+            h, x = branch("norm1", x)
+            x = x + drop(attn(h), rate)
             if self.cross:
                 h, x = norm(name="norm_cross")(x, branch=True)
                 x = x + drop(cross(h), rate)
-            h, x = norm(name="norm2")(x, branch=True)
+            h, x = branch("norm2", x)
             f, routed = self._ffn(h, routed, drop)
             f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
-            x = (h if cfg.residual_after_norm else x) + drop(f, rate)
+            x = x + drop(f, rate)
         else:
             x = norm(name="norm1")(x + drop(attn(x), rate))
             if self.cross:

@@ -1,5 +1,6 @@
 """LayerNorm and RMSNorm in C++ against XLA's form: values, gradients, further derivatives."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import models
 import vsl
 from models.layers.basic import Norm
 from vsl import norm
@@ -210,3 +212,22 @@ def test_every_target_number_of_threads_and_device() -> None:
             for line in (sums, _process(2, WAFER_NATIVE=target)[0])
         ]
         np.testing.assert_allclose(*numbers, rtol=1e-5)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_block_keeps_a_branch_where_its_residual_begins_before_the_norm(
+    any_size: None, after: bool
+) -> None:
+    """BLOOM's residual is the normalized activation: no gradient of x beside it is read."""
+    sizes = {"hidden_size": 32, "num_heads": 2, "filter_size": 32, "vocab_size": 16}
+    sizes |= {"num_hidden_layers": 2, "max_position_embeddings": 8, "dropout_rate": 0.0}
+    model = models.build({"name": "gpt2", "residual_after_norm": after} | sizes)
+    params = model.init(jax.random.key(0))
+    tokens, layout = jnp.arange(16), vsl.padded_layout(jnp.array([8, 8]), 8)
+    batch = models.Batch(tokens, tokens, jnp.ones(16), layout)
+    gradient = jax.grad(lambda p: model.loss(p, batch)[0])
+    assert str(jax.make_jaxpr(gradient)(params)).count("norm_branch[") == (0 if after else 4)
+    with attention_as("dense"):
+        want = gradient(params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, gradient(params), want)

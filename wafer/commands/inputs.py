@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from models.checkpoint.layout import PARAMS, model_section
+from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section
 from models.checkpoint.reader import load_params, open_params
 from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
+from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
 from models.registry import settings_of
 from sparsity import decoding
@@ -61,12 +62,17 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
 
 
 def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Resolve a checkpoint folder, or a model_dir to its newest checkpoint.
+    """Resolve a checkpoint folder, or a model_dir to its newest complete checkpoint.
 
     Raises:
         CheckpointError: neither.
     """
-    return checkpoints_in(path)[-1]
+    complete = complete_checkpoints(checkpoints_in(path))
+    if not complete:
+        raise CheckpointError(
+            f"{path} has no complete checkpoint; expected one with state and meta"
+        )
+    return complete[-1]
 
 
 def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[str, Any]]:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array
 
 from models.base import Model
-from models.checkpoint.layout import step_folders
+from models.checkpoint.layout import complete_checkpoints, step_folders
 from models.sections import parse
 from models.user.code import call, place
 from wafer.config.runconfig import RunSection
@@ -221,7 +221,7 @@ class _Job:
     def restore(self, *, required: bool = False) -> None:
         """Go on from ``checkpoint_path``, or the newest of model_dir."""
         path = self.settings.checkpoint_path
-        found = [pathlib.Path(path)] if path else step_folders(self.folder)
+        found = [pathlib.Path(path)] if path else complete_checkpoints(step_folders(self.folder))
         if not found:
             if required:
                 raise DataError(f"{self.folder}: no checkpoint to evaluate; train, or name one")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.base import Aux
-from models.checkpoint.layout import CHECKPOINTS
+from models.checkpoint.layout import CHECKPOINTS, complete_checkpoints
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.writer import Checkpoints
 from models.losses import metric_values
@@ -149,13 +149,13 @@ def evaluate_one(run: Run) -> dict[str, float]:
 
 
 def evaluate_every(run: Run) -> None:
-    """Evaluate every checkpoint in model_dir.
+    """Evaluate every complete checkpoint in model_dir.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, or one is damaged.
     """
     checkpoints = Checkpoints(run.model_dir)
-    paths = [checkpoints.path(step) for step in checkpoints.steps()]
+    paths = complete_checkpoints(map(checkpoints.path, checkpoints.steps()))
     if not paths:
         raise CheckpointError(
             f"{checkpoints.folder}: holds no checkpoint; mode eval_all needs at least one"

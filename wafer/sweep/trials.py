@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from models.checkpoint.layout import CHECKPOINTS, step_folders
+from models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
 from models.files import atomic_write, write_text
 from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
@@ -118,7 +118,7 @@ class Trial(NamedTuple):
             finalize(self._last, self._dense)
 
     def _newest(self) -> int | None:
-        steps = step_folders(self.folder / CHECKPOINTS)
+        steps = complete_checkpoints(step_folders(self.folder / CHECKPOINTS))
         return int(steps[-1].name) if steps else None
 
     def finish(self, code: int, seconds: float, since: int) -> str:

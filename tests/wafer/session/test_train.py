@@ -19,7 +19,9 @@ from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.tree import fill_template
 from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
+from sparsity.finalize import finalize
 from wafer.cli import main
+from wafer.commands.inputs import newest_checkpoint
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.data.batching.lengths import sequence_lengths
@@ -344,6 +346,32 @@ def test_half_written_and_damaged_checkpoints_are_skipped(run_copy, caplog):
     assert not (folder / "6.orbax-checkpoint-tmp-1").exists()
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(folder / "4")
+
+
+def test_a_copy_that_broke_off_is_skipped_by_every_command(run_copy, caplog, capsys):
+    folder = run_copy / "checkpoints"
+    shutil.copytree(folder / "4" / "state", folder / "6" / "state")
+    (folder / "8").mkdir()
+    shutil.copytree(folder / "4" / "state", folder / "10.orbax-checkpoint-tmp" / "state")
+    skipped = [f"{folder / '6'} has no meta/metadata", f"{folder / '8'} has no state"]
+    with caplog.at_level("WARNING"):
+        assert newest_checkpoint(run_copy) == folder / "4"
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records] == skipped
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        evaluated = config(runconfig={"mode": "eval_all", "model_dir": str(run_copy)})
+        assert run_mode(parse_config(evaluated)) == 0
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records] == skipped
+    assert [record["step"] for record in metrics(run_copy, "eval")][-2:] == [2, 4]
+    with pytest.raises(CheckpointError, match=r"for example .../4 \(found \[2, 4\]\)"):
+        finalize(run_copy, run_copy / "dense")
+    assert main(["checkpoint", "verify", str(run_copy)]) == 1
+    out, err = capsys.readouterr()
+    assert (out.count("sound"), err.count("is not a checkpoint")) == (2, 2)
+    shutil.rmtree(folder / "2")
+    shutil.rmtree(folder / "4")
+    with pytest.raises(CheckpointError, match="has no complete checkpoint"):
+        newest_checkpoint(run_copy)
 
 
 def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(trained, run_copy, caplog):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 from helpers.paths import ROOT
@@ -16,6 +17,7 @@ from helpers.runs import config
 
 import models
 import wafer.cli
+from models.checkpoint.writer import write_checkpoint
 from models.counts import flops_per_token, parameter_count
 from wafer.config import load
 from wafer.config.trainer_writer import as_trainer
@@ -259,10 +261,14 @@ def test_a_run_goes_on_from_where_it_is(tmp_path):
     (arm,) = read_sweep(write(tmp_path), ["dense"]).arms
     trial = Trial(arm, 1, tmp_path / "run")
     assert "--mode" not in trial.command()
-    (trial.folder / "checkpoints" / "2").mkdir(parents=True)
+    checkpoint = {"params": {"w": np.zeros(2)}}
+    for step in (2, 3):
+        write_checkpoint(trial.folder / "checkpoints" / str(step), checkpoint, {})
+    (trial.folder / "checkpoints" / "4").mkdir()  # a copy that broke off
     assert "--mode" not in trial.command()
-    (trial.folder / "checkpoints" / "4").mkdir()  # killed before the evaluation
-    assert trial.command()[-2:] == ["--mode", "eval"]
+    (trial.folder / "checkpoints" / "4").rmdir()
+    write_checkpoint(trial.folder / "checkpoints" / "4", checkpoint, {})
+    assert trial.command()[-2:] == ["--mode", "eval"]  # killed before the evaluation
 
 
 @pytest.mark.slow
