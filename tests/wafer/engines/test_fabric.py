@@ -70,6 +70,7 @@ def assert_same(got, want, atol=1e-5):
         np.testing.assert_allclose(got[name], leaf, atol=atol, rtol=0, err_msg=name)
 
 
+@pytest.mark.native  # minutes in JAX
 @pytest.mark.parametrize(
     "changes",
     [

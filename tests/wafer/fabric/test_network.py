@@ -132,6 +132,7 @@ CASES = {
 }
 
 
+@pytest.mark.native  # minutes in JAX; test_two_pes_by_hand runs there too
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_equals_plain_jax(name):
     case = dict(CASES[name])
