@@ -99,6 +99,7 @@ def test_a_run_on_pes_is_the_resident_run(tmp_path, changes):
     assert_same(got, want)
 
 
+@pytest.mark.native  # minutes in JAX
 def test_cycles_are_reported_and_the_floor_plan_is_kept(tmp_path, caplog):
     caplog.set_level("INFO", "wafer")
     both = {"mode": "train_and_eval", "eval_frequency": 2, "max_steps": 2, "checkpoint_steps": 2}
@@ -118,6 +119,7 @@ def test_cycles_are_reported_and_the_floor_plan_is_kept(tmp_path, caplog):
     assert (tmp_path / "eval" / "metrics.jsonl").exists()
 
 
+@pytest.mark.native  # minutes in JAX
 def test_weights_stay_in_the_pes_between_steps(tmp_path):
     """Going on from what lies in the PEs gives the bits that loading the host's copy gives."""
     job, other = (build(Experiment.from_config(parse_config(config(tmp_path)))) for _ in range(2))

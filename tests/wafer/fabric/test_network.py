@@ -144,6 +144,7 @@ def test_every_step_equals_plain_jax(name):
         assert [len(line) for line in net.lines.values()] == [2, 2]
 
 
+@pytest.mark.native  # minutes in JAX
 def test_weights_never_leave_their_rectangle():
     """Between regions travel one micro-batch's activations and gradients, no more."""
     net, tree, _ = stack((6, 5, 4), ((1, 1, 3, 2), (6, 1, 2, 2)), batch=2, micro_batches=3)
@@ -534,6 +535,7 @@ def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
         assert abs((cycles[16] - cycles[8]) / (8 * 4) / compiled.cycles - 1) < 0.1
 
 
+@pytest.mark.native  # minutes in JAX
 def test_a_deep_net_shares_colors():
     """Ten layers in a row: a stream takes a second color where one is left."""
     rectangles = [(3 * i, 0, 2, 2) for i in range(10)]
