@@ -139,9 +139,10 @@ class Block(nn.Module):
 
         def branch(name: str, x: Array) -> tuple[Array, Array]:
             """Return what a branch reads, and what is added to its result."""
-            if cfg.residual_after_norm:
-                return (norm(name=name)(x),) * 2
-            return norm(name=name)(x, branch=True)
+            if not cfg.residual_after_norm:
+                return norm(name=name)(x, branch=True)
+            h = norm(name=name)(x)
+            return h, h
 
         if cfg.parallel_attention:
             h, x = norm(name="norm1")(x, branch=True)
