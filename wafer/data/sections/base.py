@@ -119,7 +119,8 @@ class InputSection(_Ignored):
         """Say what removes padding of rows that are not packed."""
         if self.use_vsl and self.task != "lm" and not self.packed_files:
             message = (
-                "not computed here: packing is for next-token and BERT's HDF5 rows; "
+                "not computed here: packing is for next-token and BERT's HDF5 rows; set false "
+                "(T5HDF5DataProcessor's default is true in releases from 2.3 on); "
                 "model.enable_vts: true removes the padding of these"
             )
             raise ConfigError([Problem(("use_vsl",), message)])
