@@ -132,6 +132,7 @@ def test_wrap_refuses_csr_at_once():
         sparsity.wrap(sparsity.configure(CSR), optax.sgd(1), jax.random.key(0))
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("level", "accepts", "records"),
     [
