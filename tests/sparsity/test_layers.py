@@ -8,6 +8,7 @@ import pytest
 from flax import linen, nnx
 
 import sparsity
+from sparsity.kernels.choice import obstacle
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 1}, "param_filter": "*kernel*"}
 X = jax.random.normal(jax.random.key(3), (6, 8))
@@ -132,6 +133,7 @@ def test_wrap_refuses_csr_at_once():
         sparsity.wrap(sparsity.configure(CSR), optax.sgd(1), jax.random.key(0))
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("level", "accepts", "records"),
     [
@@ -150,3 +152,14 @@ def test_auto_says_in_one_line_that_it_keeps_masks(level, accepts, records, capl
     for (level, text), (want, part) in zip(lines, records, strict=True):
         assert level == want
         assert part in text
+
+
+def test_auto_keeps_masks_without_the_native_kernels(monkeypatch, caplog):
+    monkeypatch.setattr("sparsity.kernels.native.usable", lambda: False)
+    monkeypatch.setattr("sparsity.storage.obstacle", obstacle.__wrapped__)  # keeps no answer
+    caplog.set_level("INFO", "sparsity.storage")
+    sparse = sparsity.configure(0.9, accepts=lambda name: True).init(
+        {"w": jnp.ones((16, 16))}, jax.random.key(0)
+    )
+    assert not sparse.patterns
+    assert "auto keeps masks of w: there is no native kernel for this machine" in caplog.text

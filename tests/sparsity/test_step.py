@@ -259,7 +259,9 @@ def test_csr_storage_changes_the_same_bits_as_masks(algorithm):
     assert 0 < (before & ~after).sum() < 0.7 * before.sum()  # some went, some came back
 
 
-@pytest.mark.parametrize("compute", ["masked", "csr", "auto"])
+@pytest.mark.parametrize(
+    "compute", ["masked", "csr", pytest.param("auto", marks=pytest.mark.native)]
+)
 def test_masks_of_any_storage_are_those_of_the_pruned_weights(compute):
     accepts = lambda name: compute == "csr" or name == "a/kernel"  # "auto" stores one each way
     sparsifier = sparsity.configure({"sparsity": 0.8, "compute": compute}, accepts=accepts)
