@@ -1,10 +1,7 @@
 """Products with kept values only: hand values, dense autodiff, two implementations, transforms."""
 
 import functools
-import os
 import shutil
-import subprocess
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -18,7 +15,6 @@ from sparsity import kernels
 from sparsity.kernels import native
 from sparsity.kernels.choice import obstacle
 from sparsity.kernels.pattern import add_walk
-from vsl.native.library import how_to_build
 
 IMPLEMENTATIONS = ["masked", "csr"]
 BLOCK = 176  # kBlock of walk.h
@@ -482,25 +478,3 @@ def test_bytes_per_kept_weight(zeros, most):
     pattern = jax.eval_shape(lambda mask: kernels.pattern_from_mask(mask, nnz), mask)
     weight = (jax.ShapeDtypeStruct((nnz,), jnp.float32), *pattern)
     assert sum(leaf.size * leaf.dtype.itemsize for leaf in weight) <= most * nnz
-
-
-def test_csr_without_the_library_says_how_to_build_it():
-    program = (
-        "import jax.numpy as jnp, sparsity\n"
-        "for compute in ('auto', 'csr'):\n"
-        "    section = {'algorithm': 'static', 'sparsity': 0.5, 'compute': compute}\n"
-        "    sparsifier = sparsity.configure(section)\n"
-        "    import jax\n"
-        "    sparsifier.init({'kernel': jnp.ones((64, 64))}, jax.random.key(0))\n"
-        "    print(compute)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env={**os.environ, "WAFER_NATIVE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.stdout == "auto\n", ended.stderr
-    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in ended.stderr
-    assert how_to_build() in ended.stderr

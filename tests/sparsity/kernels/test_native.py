@@ -160,6 +160,28 @@ def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeyp
         other.loaded()
 
 
+def test_csr_without_the_library_says_how_to_build_it():
+    program = (
+        "import jax.numpy as jnp, sparsity\n"
+        "for compute in ('auto', 'csr'):\n"
+        "    section = {'algorithm': 'static', 'sparsity': 0.5, 'compute': compute}\n"
+        "    sparsifier = sparsity.configure(section)\n"
+        "    import jax\n"
+        "    sparsifier.init({'kernel': jnp.ones((64, 64))}, jax.random.key(0))\n"
+        "    print(compute)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, "WAFER_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout == "auto\n", ended.stderr
+    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in ended.stderr
+    assert library.how_to_build() in ended.stderr
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_installed_package_names_the_folder_that_it_came_from(kept, tmp_path, monkeypatch):
     site, source = tmp_path / "site", tmp_path / "a checkout"
