@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "file_name",
     "read_json",
     "remove_partials",
+    "remove_written",
     "require_path",
     "write_text",
 ]
@@ -56,9 +58,8 @@ def atomic_write(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.
             raise full from error
         raise
     finally:
-        _remove(partial)
-        for longer in partial.parent.glob(f"{glob.escape(partial.name)}.*"):  # Orbax's
-            _remove(longer)
+        name = glob.escape(partial.name)
+        remove_written(partial.parent, name, f"{name}.*")  # Orbax's
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -102,6 +103,17 @@ def remove_partials(path: pathlib.Path) -> None:
         if number and not psutil.pid_exists(int(number[0])):
             _LOG.warning("Removed a half-written %s (its writer was killed)", partial)
             _remove(partial)
+
+
+def remove_written(folder: pathlib.Path, *patterns: str) -> None:
+    """Remove what a writer that failed has left, also what its threads still bring back."""
+    for _ in range(20):
+        left = [path for pattern in patterns for path in folder.glob(pattern)]
+        if not left:
+            return
+        for path in left:
+            _remove(path)
+        time.sleep(0.05)
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -37,7 +37,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
 from models.errors import CheckpointError, disk_full
-from models.files import atomic_write, remove_partials
+from models.files import atomic_write, remove_partials, remove_written
 from models.paths import named_leaves, unflatten
 
 __all__ = [
@@ -169,18 +169,12 @@ def write_checkpoint(
             checkpointer.save(path, args=args, force=True)
     except (OSError, ValueError) as error:
         if jax.process_index() == 0:
-            _remove_partial(path)
+            remove_written(path.parent, f"{path.name}{_TMP}*")
         full = disk_full(error, path)
         reason = full.strerror if full else error
         raise CheckpointError(f"checkpoint {path} could not be written: {reason}") from error
     finally:
         checkpointer.close()
-
-
-def _remove_partial(path: pathlib.Path) -> None:
-    """Remove what Orbax has written of a checkpoint, which takes the room that is missing."""
-    for partial in path.parent.glob(f"{path.name}{_TMP}*"):
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

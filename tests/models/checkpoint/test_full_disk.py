@@ -1,7 +1,9 @@
 """A disk that takes no more: one error that names what was written, and nothing half-written."""
 
 import contextlib
+import itertools
 import resource
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from models.checkpoint.reader import load_params
 from models.checkpoint.writer import Checkpoints, write_params
 from models.convert.shards import write_shards
 from models.errors import CheckpointError, disk_full
-from models.files import atomic_write, remove_partials, write_text
+from models.files import atomic_write, remove_partials, remove_written, write_text
 from models.lazy import LazyArray
 from sparsity.finalize import finalize
 
@@ -82,6 +84,21 @@ def test_a_text_is_whole_or_as_it_was(tmp_path):
     assert link.is_symlink()
     assert path.read_text() == "x" * 200
     assert path.stat().st_mode & 0o777 == 0o750
+
+
+def test_what_a_failed_writers_threads_bring_back_goes_too(tmp_path, monkeypatch):
+    writes = iter(["2", "2.tmp/d"])
+
+    def write(_):
+        for name in itertools.islice(writes, 1):
+            (tmp_path / name).mkdir(parents=True)
+
+    monkeypatch.setattr(time, "sleep", write)
+    for name in ("20", "2.tmp/d"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_written(tmp_path, "2", "2.*")
+    assert [path.name for path in tmp_path.iterdir()] == ["20"]
+    assert not [*writes]
 
 
 def test_killed_writers_partials_go_whatever_they_are_called(tmp_path, caplog):
