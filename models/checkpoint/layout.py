@@ -79,15 +79,11 @@ def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def complete_checkpoints(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
     """Return those that are checkpoints, and log the others: half of them was copied or removed."""
-    paths = list(paths)
-    for path in paths:
-        if not is_checkpoint(path):
-            _LOG.warning("Skipped a half-written checkpoint: %s has no %s", path, _missing(path))
-    return [path for path in paths if is_checkpoint(path)]
-
-
-def _missing(path: pathlib.Path) -> str:
-    return f"{META}/{_RECORD}" if (path / STATE).is_dir() else STATE
+    complete = {path: is_checkpoint(path) for path in paths}
+    for path in (path for path, whole in complete.items() if not whole):
+        missing = f"{META}/{_RECORD}" if (path / STATE).is_dir() else STATE
+        _LOG.warning("Skipped a half-written checkpoint: %s has no %s", path, missing)
+    return [path for path, whole in complete.items() if whole]
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:

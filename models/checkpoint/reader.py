@@ -109,8 +109,8 @@ def find_items(path: pathlib.Path) -> list[pathlib.Path]:
         items = sorted(p.parent for p in path.glob(f"*/{_INDEX}"))
         if items:
             return items
-        found = [p.parent.parent for p in path.glob(f"**/*/*/{_INDEX}")]
-        whole = [p for p in found if is_checkpoint(p) or not (p / STATE).is_dir()]
+        folders = [p.parent.parent for p in path.glob(f"**/*/*/{_INDEX}")]
+        whole = [p for p in folders if is_checkpoint(p) or not (p / STATE).is_dir()]
         steps = sorted({int(p.name) for p in whole if p.name.isdigit()})
         if steps:
             raise CheckpointError(

@@ -8,6 +8,7 @@ position).
 """
 
 import contextlib
+import glob
 import itertools
 import logging
 import os
@@ -169,7 +170,7 @@ def write_checkpoint(
             checkpointer.save(path, args=args, force=True)
     except (OSError, ValueError) as error:
         if jax.process_index() == 0:
-            remove_written(path.parent, f"{path.name}{_TMP}*")
+            remove_written(path.parent, f"{glob.escape(path.name)}{_TMP}*")
         full = disk_full(error, path)
         reason = full.strerror if full else error
         raise CheckpointError(f"checkpoint {path} could not be written: {reason}") from error

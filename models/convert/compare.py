@@ -38,8 +38,8 @@ def diff_weights(
     for name in a:
         if name in b:
             x, y = np.asarray(a[name]), np.asarray(b[name])
-            if found := _difference(x, y, operator, (str(left), str(right))):
-                lines.append(f"{name}: {found}")
+            if difference := _difference(x, y, operator, (str(left), str(right))):
+                lines.append(f"{name}: {difference}")
     return lines
 
 
