@@ -48,6 +48,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+# Programs that tests start import what the tests import, wherever else a wafer is installed.
+_PACKAGES = pathlib.Path(importlib.util.find_spec("wafer").origin).parents[1]  # type: ignore
+if (_PACKAGES / "setup.py").is_file():
+    _PATHS = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(_PATHS)
+
 import pytest
 
 if typing.TYPE_CHECKING:
