@@ -113,7 +113,7 @@ def test_scratch_records_are_replaced_and_never_described(tmp_path):
     np.testing.assert_array_equal(store.fetch("grads")["g"], [3.0, 3.0])
     store.close()
     again = FileStore.open(tmp_path)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="grads"):
         again.fetch("grads")
     again.close()
 
