@@ -1,7 +1,6 @@
 """From a ``model`` section to its configuration and its model, by the family of its name."""
 
 import contextlib
-import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from models.factored.lora import lora_of
 from models.names import MODELS, ModelPreset, lookup
 from models.schema import ModelConfig
 from models.sections import parse
-from models.user.code import is_user_defined
+from models.user.code import import_code, is_user_defined
 
 __all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
 
@@ -67,8 +66,8 @@ def is_function(name: Any) -> bool:
     if own in MODELS:
         return False
     if module:  # importing it may register the name
-        with contextlib.suppress(Exception, SystemExit):  # `find` says what is wrong with it
-            importlib.import_module(module)
+        with contextlib.suppress(ValueError):  # `find` says what is wrong with it
+            import_code(name)
     return own not in MODELS
 
 

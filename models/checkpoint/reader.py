@@ -16,18 +16,22 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from models.base import Model
 from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, read_record
+from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, model_section, read_record
 from models.checkpoint.pruned import clear, masks_of
 from models.errors import CheckpointError
 from models.files import read_json
 from models.lazy import LazyArray
 from models.paths import unflatten
+from models.registry import build
+from models.user.trust import untrusted
 
 __all__ = [
     "AT_ONCE",
     "PIECE",
     "StoredTree",
+    "build_stored",
     "find_items",
     "load_checkpoint",
     "load_params",
@@ -281,3 +285,18 @@ class StoredTree:
         array = self.open(name)
         read = functools.partial(self.read, name)
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
+
+
+def build_stored(record: Mapping[str, Any], where: object) -> Model:
+    """Build the model of a checkpoint's record.
+
+    Args:
+        record: of the checkpoint.
+        where: its path, for errors.
+
+    Raises:
+        CheckpointError: it does not say its model.
+        ValueError: as ``build``; it names code that the user does not trust.
+    """
+    with untrusted(where):
+        return build(model_section(record, where))

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from models.base import Model
-from models.checkpoint.layout import STEP, model_section
-from models.checkpoint.reader import load_checkpoint, open_params
+from models.checkpoint.layout import STEP
+from models.checkpoint.reader import build_stored, load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
@@ -29,6 +29,7 @@ from models.files import write_text
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
+from models.user.trust import add_option, trusting
 from models.vendor.mdl import MdlFile
 from models.vendor.writer import Tree
 
@@ -62,6 +63,7 @@ def add_arguments(
     convert.add_argument("--config", help="config.json elsewhere; of a .mdl: its YAML")
     convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
     convert.add_argument("--drop-unmatched-keys", action="store_true")
+    add_option(convert)
     _common(convert, lambda args: _convert(args, computes))
     config = verbs.add_parser("convert-config", help="the config alone")
     config.add_argument("config", help="config.json, or a params YAML")
@@ -171,7 +173,8 @@ def _open(
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        model = build(model_section(record, args.weights))
+        with trusting({name}):  # the command names it
+            model = build_stored(record, args.weights)
         arrays = params.items()
         if args.tgt_fmt == "hf":
             used = computes(record, args.weights)
