@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from models.checkpoint.layout import CONFIG, SPARSITY, model_section
+from models.checkpoint.layout import CONFIG, SPARSITY, model_section, record_entry
 from models.counts import abstract_params, forward_flops
 from models.lazy import LazyArray
 from models.paths import map_named
@@ -20,6 +20,7 @@ from sparsity.algorithms.base import Algorithm
 from sparsity.schema import SparsityError
 from sparsity.sections.config import configure, parse
 from sparsity.sparsifier import Sparsifier
+from sparsity.state import read_meta
 
 __all__ = ["computed_params", "forward_of"]
 
@@ -58,7 +59,10 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         (name, stored array) -> the array itself where the two are the same, else one that numpy
         reads, with NaN where the stored one has it.
     """
-    section, meta = record.get(CONFIG, {}).get("sparsity"), record.get(SPARSITY)
+    section, meta = (
+        record_entry(record, where, CONFIG, "sparsity"),
+        record_entry(record, where, SPARSITY),
+    )
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
     try:
@@ -75,7 +79,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         params=abstract_params(model),
         flops=lambda: forward_flops(model),
     )
-    names = set(meta["parameters"])
+    names = set(read_meta(meta).parameters)
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf
 
 
