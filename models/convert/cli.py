@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from models.base import Model
-from models.checkpoint.layout import STEP
+from models.checkpoint.layout import STEP, record_entry
 from models.checkpoint.reader import build_stored, load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
@@ -179,7 +179,7 @@ def _open(
         if args.tgt_fmt == "hf":
             used = computes(record, args.weights)
             arrays = [(path, used(path, leaf)) for path, leaf in arrays]
-        return model, arrays, int(record.get(STEP, 0))
+        return model, arrays, record_entry(record, args.weights, STEP) or 0
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0

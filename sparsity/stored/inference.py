@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from models.checkpoint.layout import CONFIG, SPARSITY
+from models.checkpoint.layout import CONFIG, SPARSITY, record_entry
 from models.checkpoint.reader import build_stored
 from models.counts import abstract_params, forward_flops
 from models.lazy import LazyArray
@@ -21,6 +21,7 @@ from sparsity.algorithms.base import Algorithm
 from sparsity.schema import SparsityError
 from sparsity.sections.config import configure, parse
 from sparsity.sparsifier import Sparsifier
+from sparsity.state import read_meta
 
 __all__ = ["computed_params", "forward_of"]
 
@@ -62,7 +63,10 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     Raises:
         SparsityError: its section names code that the user does not trust.
     """
-    section, meta = record.get(CONFIG, {}).get("sparsity"), record.get(SPARSITY)
+    section, meta = (
+        record_entry(record, where, CONFIG, "sparsity"),
+        record_entry(record, where, SPARSITY),
+    )
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
     try:
@@ -83,7 +87,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
             params=abstract_params(model),
             flops=lambda: forward_flops(model),
         )
-    names = set(meta["parameters"])
+    names = set(read_meta(meta).parameters)
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf
 
 
