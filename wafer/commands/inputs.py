@@ -16,13 +16,13 @@ from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
-from models.registry import settings_of
 from models.user.trust import code_in, trusting
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
 from wafer.config import parse_config
 from wafer.config.newfile import Start
+from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
@@ -203,7 +203,7 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
         if pruned:
             masked[name] = pruned, math.prod(leaf.shape)
     section = section_that_keeps(masked, model) if masked else None
-    return Start(path, settings_of(model.config), section)
+    return Start(path, section_of(model.config), section)
 
 
 def _described(converted: decoding.Converted, dtype: str) -> str:

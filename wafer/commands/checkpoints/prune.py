@@ -200,11 +200,11 @@ def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Prune
     from models.checkpoint.pruned import mark
     from models.checkpoint.writer import write_params
     from models.paths import named_leaves
-    from models.registry import settings_of
+    from wafer.config.vendor.keys import section_of
 
     marked, _ = mark(pruned.params, (), pruned.masks)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(marked)]
-    return write_params(output, settings_of(model.config), [name for name, _ in leaves], leaves)
+    return write_params(output, section_of(model.config), [name for name, _ in leaves], leaves)
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
