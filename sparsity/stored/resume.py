@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
-from models.paths import named_leaves
+from models.paths import former_names, named_leaves
 from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
 from sparsity.sparsifier import Selected, Sparsifier
@@ -72,7 +72,8 @@ def resume(
     if trains:
         _require_groups(decoded.masks, selected)
     fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
-    known = set() if meta is None else set(meta["parameters"])
+    renamed = {old: name for name, old in former_names(params).items()}
+    known = set() if meta is None else {renamed.get(old, old) for old in meta["parameters"]}
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
     origins: dict[str, Origin] = {}
