@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.errors import CheckpointError, did_you_mean
-from models.paths import map_named, named_leaves, unflatten
+from models.paths import former_names, map_named, named_leaves, unflatten
 
 __all__ = ["fill_template", "to_tree"]
 
@@ -77,6 +77,7 @@ def fill_template(
         CheckpointError: lists every name that is missing or has another shape.
     """
     have = dict(named_leaves(stored))
+    have = {new: have[old] for new, old in former_names(template).items() if old in have} | have
     problems: list[str] = []
     kept: list[str] = []
 
