@@ -87,8 +87,8 @@ def find(name: str, known: Iterable[str], kind: str) -> Callable[..., Any]:
 
 def _home(function: Callable[..., Any]) -> str:
     """The package in which a function, or the class of what is called like one, is written."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    if isinstance(function, functools.partial):
+        return ""  # arguments are bound where it is made, which is the user's module
     function = inspect.unwrap(function)
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.partition(".")[0]

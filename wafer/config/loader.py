@@ -195,6 +195,10 @@ def parse_config(
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)
     run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
+    if run is not None and run.only_looks and "compile_dir" not in (overrides or {}):
+        with _importing(run):  # compiled programs are code, too
+            kept = run.compile_dir if imports_allowed() else None
+        run = run.model_copy(update={"compile_dir": kept})
     problems += _missing(raw, run.mode if run else "train")
     parsed, unseen = _sections(raw, run, problems)
     if problems:
