@@ -252,7 +252,7 @@ def lookup(name: Any, where: Place) -> Any:
     """
     if isinstance(name, str) and ":" in name:
         try:
-            name = find(name, ALGORITHMS)
+            name = find(name, ALGORITHMS, "sparsity")
         except ValueError as error:
             raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):
