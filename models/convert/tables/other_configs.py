@@ -49,6 +49,7 @@ _DPR = {
     "DPRContextEncoder": ("dpr-context-encoder", "embedding"),
     "DPRReader": ("dpr-reader", "reader"),
 }
+_ONE_LABEL = "single_label_classification"
 _FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu", "gated-relu": "reglu"}
 
 
@@ -70,10 +71,17 @@ def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
 def _read_bert(foreign: Settings) -> Settings:
     classes = {f"Bert{name}": found for name, found in _HEADS.items()}
     suffix, head = _of_class(foreign, classes, "BertModel")
+    labels = len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2
+    kind = foreign["problem_type"] or ("regression" if labels == 1 else _ONE_LABEL)
+    if head == "classification" and kind != _ONE_LABEL:
+        raise ValueError(
+            f"problem_type: {kind!r} ({labels} labels) has a loss that is not computed; only "
+            f"{_ONE_LABEL!r} is"
+        )
     return {
         "name": f"bert{suffix}",
         "head": head,
-        "num_labels": len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2,
+        "num_labels": labels,
         "classifier_dropout": foreign.get("classifier_dropout"),
     }
 
