@@ -25,6 +25,7 @@ __all__ = ["in_pairs", "offset_norms", "order_rotary", "standard_form"]
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
 _SEGMENTS = {"bert", "roberta", "dpr"}  # their code has a table of segments, always
+_BESIDE_TEXT = ("image_", "projector/")  # LLaVA's parameters that are not its text model's
 _SEGMENT = "embed/segment/embedding"
 # Hugging Face rotates adjacent pairs there, halves elsewhere.
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
@@ -53,8 +54,10 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
         An equivalent configuration and its parameters.
     """
     if isinstance(cfg, LlavaConfig):
-        text, leaves = standard_form(cfg.text_model, leaves, "llama")
-        return cfg.model_copy(update={"text_model": text}), leaves
+        of_text = {k: leaf for k, leaf in leaves.items() if not k.startswith(_BESIDE_TEXT)}
+        text, changed = standard_form(cfg.text_model, of_text, "llama")
+        rest = {k: leaf for k, leaf in leaves.items() if k not in of_text}
+        return cfg.model_copy(update={"text_model": text}), {**rest, **changed}
     if isinstance(cfg, Seq2SeqConfig) and model_type == "marian" and not cfg.use_bias_in_output:
         bias = np.zeros((cfg.vocab_size,), leaves["embed/token/embedding"].dtype)
         return cfg.model_copy(update={"use_bias_in_output": True}), {**leaves, "lm_head/bias": bias}
