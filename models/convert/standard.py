@@ -61,6 +61,8 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
     if isinstance(cfg, Seq2SeqConfig) and model_type == "marian" and not cfg.use_bias_in_output:
         bias = np.zeros((cfg.vocab_size,), leaves["embed/token/embedding"].dtype)
         return cfg.model_copy(update={"use_bias_in_output": True}), {**leaves, "lm_head/bias": bias}
+    if isinstance(cfg, Seq2SeqConfig) and model_type == "t5":
+        return _as_t5(cfg, leaves)
     if isinstance(cfg, DecoderConfig):
         native = 1.0
         if model_type == "gemma2":
@@ -111,6 +113,25 @@ def _as_gemma(cfg: DecoderConfig) -> tuple[DecoderConfig, float]:
     return cfg.model_copy(update=changed), native
 
 
+def _as_t5(cfg: Seq2SeqConfig, leaves: Leaves) -> tuple[Seq2SeqConfig, Leaves]:
+    """Bring a head into the two forms that both versions of T5's code have.
+
+    They are a shared one whose logits are scaled, and one of its own.
+    """
+    if cfg.share_embedding_weights == cfg.scale_logits:
+        return cfg, leaves
+    own = cfg.model_copy(update={"share_embedding_weights": False, "scale_logits": False})
+    if not cfg.share_embedding_weights:  # only shared ones are scaled
+        return own, leaves
+    return own, {**leaves, "lm_head/kernel": _head_of(leaves["embed/token/embedding"])}
+
+
+def _head_of(table: Any) -> LazyArray:
+    """Turn an embedding into the kernel of a head."""
+    turned = lambda: np.asarray(table).T
+    return LazyArray(tuple(table.shape)[::-1], np.dtype(table.dtype), turned)
+
+
 def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[DecoderConfig, Leaves]:
     """Move muP's factors into the weights; a tied head is untied where its ends differ.
 
@@ -148,9 +169,7 @@ def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[Dec
     }
     table = 1.0 if cfg.embedding_layer_norm else embed
     if cfg.share_embedding_weights and cfg.with_lm_head and head != table:
-        own = _scaled(leaves["embed/token/embedding"], head)
-        turned = lambda: np.asarray(own).T
-        out["lm_head/kernel"] = LazyArray(tuple(own.shape)[::-1], np.dtype(own.dtype), turned)
+        out["lm_head/kernel"] = _head_of(_scaled(leaves["embed/token/embedding"], head))
         changed["share_embedding_weights"] = False
     return cfg.model_copy(update=changed), out
 
