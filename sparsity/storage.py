@@ -34,6 +34,7 @@ __all__ = [
     "choose",
     "density",
     "expand",
+    "is_probed",
     "pattern_of",
     "require_possible",
     "shrink",
@@ -53,6 +54,11 @@ class Probed(NamedTuple):
 
     values: Array  #: [nnz] kept values
     probe: Array  #: [K, N] zeros, whose gradient is the dense one
+
+
+def is_probed(node: object) -> bool:
+    """Return whether a node of a tree is a prepared csr parameter with its probe."""
+    return isinstance(node, Probed)
 
 
 class Choice(NamedTuple):
