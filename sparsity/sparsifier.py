@@ -32,6 +32,7 @@ from sparsity import kernels, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import ParamFilter
+from sparsity.matching import match
 from sparsity.schedules import Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
@@ -83,6 +84,8 @@ class Sparsifier:
         code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
             one update for many layers passes a traced number.
         quiet: say nothing of what is selected: the trees are parts of a model.
+        partial: trees may be parts of the model: frozen leaves left out, one encoder, a stage.
+            Otherwise a mask that finds no weight of its name is an error.
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]
@@ -94,6 +97,7 @@ class Sparsifier:
     dtype: DTypeLike = jnp.float32
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
+    partial: bool = False
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -246,6 +250,7 @@ class Sparsifier:
             dense: ask for the dense gradients a topology update reads: such weights get a probe,
                 which costs csr a dense product.
         """
+        sparse = match(sparse, params, "prepare", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
@@ -265,6 +270,7 @@ class Sparsifier:
         Masked weights become 0 where pruned, whatever their values there, and their gradients,
         too; csr weights become ``SparseWeight``s.
         """
+        sparse = match(sparse, ready, "attach", partial=self.partial, is_leaf=storage.is_probed)
 
         def visit(name: str, leaf: Any) -> Any:
             values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
@@ -282,7 +288,7 @@ class Sparsifier:
             pattern = sparse.patterns[name]
             return kernels.SparseWeight(values=values, pattern=pattern, probe=probe)
 
-        return _map_ready(visit, ready)
+        return map_named(visit, ready, is_leaf=storage.is_probed)
 
     def apply(self, params: PyTree, sparse: SparseState) -> Any:
         """Return the tree the model computes with: 0 where pruned, or sparse weight objects.
@@ -299,13 +305,15 @@ class Sparsifier:
             gradients by name, for ``update``: those that ``prepare`` was asked for).
         """
         dense: dict[str, Array] = {}
+        probed = storage.is_probed
+        sparse = match(sparse, gradients, "split", partial=self.partial, is_leaf=probed)
 
         def visit(name: str, leaf: Any) -> Any:
             if isinstance(leaf, storage.Probed):
                 leaf, dense[name] = leaf
             return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
 
-        return _map_ready(visit, gradients), dense
+        return map_named(visit, gradients, is_leaf=probed), dense
 
     def mask_gradients(self, grads: PyTree, sparse: SparseState) -> Any:
         """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
@@ -316,6 +324,7 @@ class Sparsifier:
 
         Dense ones become [nnz] values where the state holds a pattern.
         """
+        sparse = match(sparse, params, "prune", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
@@ -330,6 +339,7 @@ class Sparsifier:
         self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
+        sparse = match(sparse, params, "expand", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             pattern = sparse.patterns.get(name)
@@ -398,6 +408,7 @@ class Sparsifier:
         Returns:
             (sparse, params, opt_state), pruned weights and moments exactly 0.
         """
+        sparse = match(sparse, params, "update", partial=self.partial)
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
@@ -433,15 +444,6 @@ class Sparsifier:
             out[f"sparsity/{name}/target"] = sparse.targets[group]
             out[f"sparsity/{name}/actual"] = 1 - share
         return out
-
-
-def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
-    """Map over a tree whose sparse leaves may carry a probe."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
-        tree,
-        is_leaf=lambda leaf: isinstance(leaf, storage.Probed),
-    )
 
 
 def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:

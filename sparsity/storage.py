@@ -34,6 +34,7 @@ __all__ = [
     "choose",
     "density",
     "expand",
+    "is_probed",
     "masked",
     "pattern_of",
     "require_possible",
@@ -70,6 +71,11 @@ def masked(weight: Array, mask: Array, probe: Array) -> Array:
 def _masked_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     mask, (change, _, dense) = primals[1], tangents
     return masked(*primals), jnp.where(mask, change, 0) + dense
+
+
+def is_probed(node: object) -> bool:
+    """Return whether a node of a tree is a prepared parameter with its probe."""
+    return isinstance(node, Probed)
 
 
 class Choice(NamedTuple):

@@ -9,12 +9,22 @@ import inspect
 import os
 import pathlib
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
+from models.user.trust import require_trusted
 
-__all__ = ["call", "check_arguments", "find", "is_user_defined", "place", "register"]
+__all__ = [
+    "call",
+    "check_arguments",
+    "find",
+    "import_code",
+    "is_user_defined",
+    "place",
+    "register",
+]
 
 _REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
 
@@ -57,18 +67,12 @@ def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., 
         kind: of the registered ones.
 
     Raises:
-        ValueError: there is no such module or function, or importing it fails.
+        ValueError: there is no such module or function, importing it fails, or it is a file's
+            that the user does not trust.
     """
     if (kind, name) in _REGISTERED:
         return _REGISTERED[kind, name]
-    module, _, own = name.partition(":")
-    try:
-        imported = importlib.import_module(module)
-    except ImportError as error:
-        missing = f"{error}; is its folder on PYTHONPATH?"
-        raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
+    imported, own = import_code(name), name.partition(":")[2]
     if (kind, own) in _REGISTERED:
         return _REGISTERED[kind, own]
     try:
@@ -79,6 +83,22 @@ def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., 
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function, found {function!r}")
     return function
+
+
+def import_code(name: str) -> types.ModuleType:
+    """Import the module of ``module:function``: nothing else imports what a file names.
+
+    Raises:
+        ValueError: there is no such module, importing it fails, or it is not trusted here.
+    """
+    require_trusted(name)
+    try:
+        return importlib.import_module(name.partition(":")[0])
+    except ImportError as error:
+        missing = f"{error}; is its folder on PYTHONPATH?"
+        raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
 
 
 def check_arguments(

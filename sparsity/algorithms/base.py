@@ -6,7 +6,6 @@ makes it known to sections, with its own attributes as keys.
 """
 
 import dataclasses
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from models.user.code import find
 from sparsity.algorithms.masks import InitMethod, init_mask
 from sparsity.schedules import (
     EVERY_STEP,
@@ -265,9 +265,9 @@ def lookup(name: Any, where: Place) -> Any:
     """
     if isinstance(name, str) and ":" in name:
         try:
-            name = pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SparsityError(f"{name!r}: {error}", (*where, "algorithm")) from error
+            name = find(name, ALGORITHMS)
+        except ValueError as error:
+            raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):
         return name
     if str(name).lower() not in ALGORITHMS:

@@ -69,6 +69,7 @@ def configure(
     accepts: Callable[[str], bool] | None = None,
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
+    partial: bool = False,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
@@ -88,6 +89,8 @@ def configure(
         dtype: what the model computes in.
         flops: gives {name: FLOPs per token of the dense layer}, for ``budget: flops``; None takes
             every parameter for a matrix that each token passes once.
+        partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
+            weight of its name is an error.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -104,6 +107,7 @@ def configure(
         requires_dense=tuple(requires_dense),
         accepts=accepts,
         dtype=dtype,
+        partial=partial,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
-from models.paths import named_leaves
+from models.paths import former_names, named_leaves
 from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
 from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.state import SparseState, from_meta
+from sparsity.state import SparseState, from_meta, read_meta
 from sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
@@ -66,13 +66,16 @@ def resume(
 
     Raises:
         SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
+        CheckpointError: ``meta`` is not what ``to_meta`` returns.
     """
     decoded = sentinel.decode(params, opt_state)
     selected = sparsifier.select(params)
     if trains:
         _require_groups(decoded.masks, selected)
     fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
-    known = set() if meta is None else set(meta["parameters"])
+    renamed = {old: name for name, old in former_names(params).items()}
+    recorded = () if meta is None else read_meta(meta).parameters
+    known = {renamed.get(old, old) for old in recorded}
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
     origins: dict[str, Origin] = {}

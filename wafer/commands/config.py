@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from models.user.trust import add_option
+
 __all__ = ["add_arguments"]
 
 
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--eval_data", type=pathlib.Path, help="rows kept for evaluation")
     new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    add_option(new)
     new.set_defaults(run=_new)
     diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
     diff.add_argument("left", type=pathlib.Path)

@@ -12,6 +12,7 @@ from pydantic import Field, SerializeAsAny
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
+from models.user.trust import imports_allowed
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
@@ -239,7 +240,8 @@ def _run(
     """Check ``runconfig``; what is wrong with it is added to ``problems``."""
     try:
         run = parse(RunSection, _merge(section, flags, defaults))
-        sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
+        if imports_allowed():  # these are not a checkpoint's
+            sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
     except SectionError as err:
         problems += err.under("runconfig").problems
         return None

@@ -8,6 +8,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from wafer.config.trainer_schedulers import (
+    Path,
+    as_list,
+    read_class,
+    read_mapping,
+    read_schedulers,
+)
 from wafer.config.vendor.keys import release_of
 from wafer.errors import ConfigError, Problem
 
@@ -23,8 +30,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-
-Path = tuple[str | int, ...]
 
 
 class Upgraded(NamedTuple):
@@ -155,71 +160,27 @@ class _Upgrade:
 
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError([Problem(tuple(path.split(".")), f"{value!r}: expected a mapping")])
-    return value
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _read_class(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
-    """Read ``{ClassName: {…}}``."""
-    entry = _mapping(value, path)
-    if len(entry) != 1:
-        names = ", ".join(map(str, entry)) or "nothing"
-        raise ConfigError(
-            [Problem(tuple(path.split(".")), f"expected one class name, got {names}")]
-        )
-    ((name, arguments),) = entry.items()
-    return str(name), None if arguments is None else _mapping(arguments, f"{path}.{name}")
+    return read_mapping(value, _keys(path))
 
 
 def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
-    name, arguments = _read_class(value, path)
+    name, arguments = read_class(value, _keys(path))
     section = {"optimizer_type": name, **(arguments or {})}
     if "lr" in section:
         section["learning_rate"] = section.pop("lr")
     up.fill("optimizer", section, f"{path}.{name}")
 
 
-def _schedules(value: Any, path: str) -> list[tuple[dict[str, Any], str]]:
-    """Flatten a scheduler, whatever it is wrapped in: entries of our form with their paths."""
-    name, arguments = _read_class(value, path)
-    given = dict(arguments or {})
-    if name == "ScalePerParamLR":  # optimizer.adjust_learning_rate says it here
-        return _schedules(given.get("scheduler"), f"{path}.{name}.scheduler")
-    if name in ("SequentialLR", "ChainedScheduler", "SequentialWD", "ChainedWD"):
-        entries = _as_list(given.get("schedulers"))
-        inner = [_schedules(e, f"{path}.{name}.schedulers.{i}") for i, e in enumerate(entries)]
-        out = [entry for entries in inner for entry in entries]
-        if out and name.startswith("Chained"):
-            out[0][0]["main_scheduler"] = "chained"
-        return out
-    return [({"scheduler": name, **given}, f"{path}.{name}")]
-
-
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
-    by_key: dict[str, list[dict[str, Any]]] = {}
-    entries = value if isinstance(value, list | tuple) else None
-    for i, entry in enumerate(_as_list(value)):
-        for schedule, origin in _schedules(entry, path if entries is None else f"{path}.{i}"):
-            decays = schedule["scheduler"].endswith("WD")
-            own = by_key.setdefault("weight_decay" if decays else "learning_rate", [])
-            up.origins["optimizer", "weight_decay" if decays else "learning_rate", len(own)] = (
-                _keys(origin)
-            )
-            own.append(schedule)
-    for key, schedules in by_key.items():
-        up.put("optimizer", key, schedules, path)
+    optimizer = up.sections.get("optimizer", {})
+    for key, entries in read_schedulers(value, _keys(path), optimizer).items():
+        up.put("optimizer", key, [entry for entry, _ in entries], path)
+        up.origins |= {("optimizer", key, i): origin for i, (_, origin) in enumerate(entries)}
 
 
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
-    for i, entry in enumerate(_as_list(value)):
-        name, arguments = _read_class(entry, f"{path}.{i}")
+    for i, entry in enumerate(as_list(value)):
+        name, arguments = read_class(entry, (*_keys(path), i))
         table = CALLBACKS.get(name)
         if name in _NEED_ARGUMENTS and not arguments:
             message = (
@@ -344,7 +305,7 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
             train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
             both = up.sections.get("train_input", {}) | dict(train)
             up.fill("train_input", both, f"{path}.train_dataloader")
-        loaders = _as_list(part.get("val_dataloader", part.get("val_dataloaders")))
+        loaders = as_list(part.get("val_dataloader", part.get("val_dataloaders")))
         if loaders:
             data = _mapping(loaders[0], f"{path}.val_dataloader")
             both = up.sections.get("eval_input", {}) | dict(data)

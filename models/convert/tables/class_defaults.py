@@ -222,6 +222,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "num_experts_per_tok": 2,
         "num_local_experts": 8,
         "output_router_logits": False,
+        "use_load_balancing_loss": False,  # ours
         "router_aux_loss_coef": 0.001,
     },
     "gemma2": {k: v for k, v in _LLAMA.items() if k != "hidden_act"}

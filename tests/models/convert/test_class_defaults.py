@@ -163,6 +163,9 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
     assert (written["router_aux_loss_coef"], written["output_router_logits"]) == (0.02, False)
     used = _config(model_type="mixtral", router_aux_loss_coef=0.02, output_router_logits=True)
     assert used.moe.balance_weight == 0.02
+    written = config_to_hf(used)  # transformers 4.57 generates nothing where the first is true
+    assert (written["output_router_logits"], written["use_load_balancing_loss"]) == (False, True)
+    assert _config(**written) == used
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ __all__ = ["add_arguments", "rewrite"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
-    cli.add_arguments(parser, rewrite, _computes)
+    cli.add_arguments(parser, rewrite, _computes, _section_of)
+
+
+def _section_of(cfg: Any) -> dict[str, Any]:
+    from wafer.config.vendor.keys import section_of
+
+    return section_of(cfg)
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
