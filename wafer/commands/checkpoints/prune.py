@@ -115,7 +115,9 @@ def prune(
     reads_rows = METHODS.get(method, False)
     batches = _batches(*_reader(config, calibration), samples) if reads_rows else ()
     flops = lambda: forward_flops(model)
-    sparsifier = sparsity.configure(section, aliases=model.alias, params=params, flops=flops)
+    sparsifier = sparsity.configure(
+        section, aliases=model.alias, params=params, flops=flops, vendor_default=True
+    )
     loss = _mean_loss(model, batches)
     before = loss(params)
     pruned = prune(model, params, sparsifier, method, batches=batches, rounds=rounds, report=report)
