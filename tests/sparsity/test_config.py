@@ -296,7 +296,8 @@ def test_the_sparsifiers_public_names():
     facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
         "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
-        "store", "view", "code_of", "quiet", "partial",
+        "store", "view", "code_of", "quiet", "partial", "dense_words", "summary", "axes_of",
+        "choice",
     }  # fmt: skip
     assert names == core | facts | rest
 
