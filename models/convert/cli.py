@@ -214,7 +214,6 @@ def _mdl_name(args: argparse.Namespace) -> str:
 
 def _write_section(cfg: Any, target: Path) -> Path:
     """Write the ``model`` section of a file of the vendor's, without a key of ours."""
-    target.mkdir(parents=True, exist_ok=True)
     settings = settings_of(cfg)
     settings.pop("rotary_interleaved", None)  # a .mdl always has pairs
     path = target / "params_model.yaml"
@@ -228,7 +227,6 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
     target = _target(args, args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
-        target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
         write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
         if dropped:
@@ -245,7 +243,6 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
         if args.tgt_fmt in FORMATS:
             path = _write_section(cfg, target)
         else:
-            target.mkdir(parents=True, exist_ok=True)
             path = target / "params_model.yaml"
             write_text(path, yaml.safe_dump({"model": settings}))
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
@@ -258,7 +255,6 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)
     for folder, config in configs.items():
-        (target / folder).mkdir(parents=True, exist_ok=True)
         write_text(target / folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
     return target / "config.json" if "" in configs else target
 
