@@ -61,7 +61,10 @@ class Probed(NamedTuple):
 def masked(weight: Array, mask: Array, probe: Array) -> Array:
     """Return the weight, 0 where pruned, as if ``probe`` had been added to it.
 
-    Gradients of ``weight`` are those of kept positions, and of ``probe`` those of all.
+    Args:
+        weight: [...]; its gradient is that of kept positions.
+        mask: [...] bool, true where kept.
+        probe: [...], never read; its gradient is that of all positions.
     """
     del probe
     return jnp.where(mask, weight, 0)

@@ -143,6 +143,7 @@ class Experiment:
             accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
             flops=lambda: forward_flops(model),
+            vendor_default=True,
         )
         problems = _conflicts(cfg, model)
         if problems:

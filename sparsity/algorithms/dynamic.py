@@ -82,7 +82,13 @@ class Dynamic(Algorithm):
         return self.choose(ctx, self.drop_scores(ctx), self.grow_scores(ctx))
 
     def choose(self, ctx: UpdateContext, drop: Array, grow: Array) -> Array:
-        """Return the mask that scores of the weight's shape give, with exact counts."""
+        """Return the mask that scores give, with exact counts.
+
+        Args:
+            ctx: of the update.
+            drop: [...] of the weight's shape; the lowest of the active ones go.
+            grow: [...] of the weight's shape; the highest of the others come.
+        """
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
         keep, missing = self.counts(ctx, active)

@@ -69,7 +69,11 @@ class SparsityAlgorithm:
         self.model, model.sparsity = model, self
         params = model.params if model.ready else None
         self._sparsifier = sparsity.configure(
-            self.groups, aliases=model.alias, params=params, accepts=lambda name: False
+            self.groups,
+            aliases=model.alias,
+            params=params,
+            accepts=lambda name: False,
+            vendor_default=True,
         )
         self._slot = model.backend.register(self, "sparsity")
 

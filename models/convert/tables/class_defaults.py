@@ -274,7 +274,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
         "scale_decoder_outputs": None,
-        "tie_word_embeddings": None,
+        "tie_word_embeddings": True,
         "decoder_start_token_id": 0,
     },
     "marian": {

@@ -173,6 +173,14 @@ def _read_t5(foreign: Settings) -> Settings:
     act, scaled = foreign["feed_forward_proj"], foreign["scale_decoder_outputs"]
     if scaled is None:
         scaled = foreign["tie_word_embeddings"] is not False
+    gated, _, inner = act.rpartition("-")
+    derived = {"is_gated_act": gated == "gated"}
+    derived["dense_act_fn"] = "gelu_new" if act == "gated-gelu" else inner
+    for key, value in derived.items():  # transformers' classes take these where a file has them
+        if foreign.get(key) not in (None, value):
+            raise ValueError(
+                f"{key}: {foreign[key]!r}, but feed_forward_proj: {act!r} has {value!r}"
+            )
     return {
         "nonlinearity": _FEED_FORWARD.get(act) or read_activation(act),
         "d_kv": foreign["d_kv"],
