@@ -69,18 +69,18 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     )
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
-    try:
-        with untrusted(where) as refused:
+    with untrusted(where) as refused:
+        try:
             groups = parse(section)
-    except SparsityError as error:  # a user's algorithm that is not here
-        if refused:
-            raise
-        _LOG.warning("%s: its sparsity section does not load: %s. Weights as stored", where, error)
-        return lambda name, leaf: leaf
-    if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
-        return lambda name, leaf: leaf
-    model = build_stored(record, where)
-    with untrusted(where):  # a budget may be a function, too
+        except SparsityError as error:  # a user's algorithm that is not here
+            if refused:
+                raise
+            said = "%s: its sparsity section does not load: %s. Weights as stored"
+            _LOG.warning(said, where, error)
+            return lambda name, leaf: leaf
+        if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
+            return lambda name, leaf: leaf
+        model = build_stored(record, where)
         sparsifier = configure(
             groups,
             aliases=model.alias,

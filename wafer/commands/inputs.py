@@ -98,7 +98,7 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
 def code_of(source: Source) -> set[str]:
     """Collect the code that a run file names, which a checkpoint of the same command may name."""
     if isinstance(source, str | os.PathLike):
-        return code_in(read_yaml(source)[0])
+        return code_in(read_yaml(pathlib.Path(source))[0])
     return code_in(source.cfg.to_dict() if isinstance(source, Experiment) else source)
 
 
