@@ -40,7 +40,8 @@ SECTIONS = {
     | {"final_norm": False, "scale_embedding": True, "scale_logits": False}  # Marian's structure
     | {"attention_type": "scaled_dot_product"},
     "clip-vit": VISION,
-    "llava": {"image_model": VISION | {"name": "clip-vit"}, "text_model": TEXT | {"name": "llama"}},
+    "llava": {"image_model": VISION | {"name": "clip-vit"}, "text_model": TEXT | {"name": "llama"}}
+    | {"image_token_index": 299},
 }
 REMOTE = {"btlm", "jais", "crystalcoder"}  # their code lies beside the published weights
 

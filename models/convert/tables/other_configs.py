@@ -207,8 +207,8 @@ def _shared_table(tensors: Mapping[str, np.ndarray], *names: str) -> np.ndarray 
 def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
     """Decide tying by the weights, the only rule that holds for v4 and v5 files."""
     table = _shared_table(tensors, *T5_TABLE)
-    both = table is not None and "lm_head.weight" in tensors
-    tied = not both or np.array_equal(tensors["lm_head.weight"], table)
+    head = "lm_head.weight"
+    tied = table is None or head not in tensors or np.array_equal(tensors[head], table)
     if not tied and settings["scale_logits"]:
         raise ValueError(
             "lm_head.weight differs from the embedding, and config.json scales the logits of a "
