@@ -153,7 +153,8 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     reports: dict[str, list[TensorReport]] = {}
     for item in items:
         place = target if item == source else target / item.name
-        tree = StoredTree(item, sums if item.name == STATE else None)
+        ours = item.name == STATE
+        tree = StoredTree(item, sums if ours else None, record if ours else None)
         reports[item.name] = _convert(tree, place, used)
     if items != [source]:
         there = {item.name for item in items}

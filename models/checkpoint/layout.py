@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from models.errors import CheckpointError
 from models.files import read_json, write_text
 
@@ -29,10 +31,13 @@ __all__ = [
     "STATE",
     "STEP",
     "WRITER",
+    "ContentError",
     "FormatVersionError",
     "amend_record",
+    "check_step",
     "complete_checkpoints",
     "is_checkpoint",
+    "is_of_run",
     "model_section",
     "read_record",
     "record_entry",
@@ -69,6 +74,10 @@ RESERVED = (_VERSION, _CHECKSUMS, _OWN)
 
 class FormatVersionError(CheckpointError):
     """A checkpoint of a format that this code does not know."""
+
+
+class ContentError(CheckpointError):
+    """A checkpoint that is whole, but holds what no run wrote."""
 
 
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -142,6 +151,12 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
+def is_of_run(record: Mapping[str, Any]) -> bool:
+    """Whether a record is that of a run's checkpoint: it has the whole configuration."""
+    config = record.get(CONFIG)
+    return isinstance(config, Mapping) and "runconfig" in config
+
+
 def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
     """Return the ``model`` section of a checkpoint's record.
 
@@ -184,6 +199,9 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
             f"{folder} cannot be read, it is damaged: {path} has checksum {_checksum(record)}, it "
             f"was written with {own}"
         )
+    named = folder.parent.name == CHECKPOINTS and folder.name.isdigit()
+    if named and is_of_run(record):
+        _check_step(folder, record, int(folder.name), "the folder's name")
     version = record.pop(_VERSION, 1)
     if version not in range(1, FORMAT_VERSION + 1):
         writer = record.get(WRITER, "unknown")
@@ -200,6 +218,29 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
             f"{folder} cannot be read, it is damaged: {path} must have all of {', '.join(RESERVED)}"
         )
     return record, sums
+
+
+def _check_step(folder: pathlib.Path, record: Mapping[str, Any], step: int, other: str) -> None:
+    own = record_entry(record, folder, STEP)
+    if own not in (None, step):
+        raise ContentError(
+            f"{folder}: step of its record is {own}, {other} says {step}; put back what was written"
+        )
+
+
+def check_step(folder: pathlib.Path, record: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Compare the step of a record with the array beside it.
+
+    Args:
+        folder: of the checkpoint, for errors.
+        record: as ``read_record`` gives it.
+        arrays: of the checkpoint, by name.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if STEP in arrays and is_of_run(record):
+        _check_step(folder, record, int(np.asarray(arrays[STEP])), f"its array {STEP}")
 
 
 def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None) -> None:

@@ -18,8 +18,17 @@ import tensorstore as ts
 
 from models.base import Model
 from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, model_section, read_record
-from models.checkpoint.pruned import clear, masks_of
+from models.checkpoint.layout import (
+    CONFIG,
+    PARAMS,
+    STATE,
+    ContentError,
+    check_step,
+    is_checkpoint,
+    model_section,
+    read_record,
+)
+from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
 from models.checkpoint.tree import fill_template
 from models.errors import CheckpointError
 from models.files import read_json
@@ -69,12 +78,15 @@ def load_checkpoint(
         return tree.leaf(name) if lazily else value
 
     try:
-        tree = StoredTree(path / STATE, sums)
+        tree = StoredTree(path / STATE, sums, record)
         # Two at a time, so that both cores have work; lazily, one is in memory.
         with concurrent.futures.ThreadPoolExecutor(1 if lazily else 2) as pool:
             leaves = dict(zip(tree, pool.map(leaf, tree), strict=True))
+    except ContentError:
+        raise
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
+    check_step(path, record, leaves)
     found = unflatten(leaves)
     return (found if template is None else fill_template(template, found, str(path))), record
 
@@ -87,7 +99,7 @@ def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     """
     path = pathlib.Path(path).resolve()
     record, sums = read_record(path)
-    tree = StoredTree(path / STATE, sums)
+    tree = StoredTree(path / STATE, sums, record)
     prefix = f"{PARAMS}/"
     names = [name for name in tree if name.startswith(prefix)]
     return record, {name.removeprefix(prefix): tree.leaf(name) for name in names}
@@ -142,11 +154,19 @@ class StoredTree:
         keys: name of each array in the database -> its keys.
         names: path of each array in the tree -> its name in the database.
         sums: path of each array -> the checksum its values must have; None where nobody knows.
+        record: beside the arrays; weights of a model that it names are numbers, NaN where pruned.
     """
 
-    def __init__(self, path: pathlib.Path, sums: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        sums: Mapping[str, str] | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path = path
         self.sums = sums
+        self._weights = f"{PARAMS}/" if record and CONFIG in record else None
+        self._pruned = prunable(record or {})
         # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
         self._index = self._read_index()
@@ -255,6 +275,8 @@ class StoredTree:
                 f"{self.path}: tensor {name} is damaged: it has checksum {checksum(value)}, it was "
                 f"written with {self.sums[name]}"
             )
+        if self._weights and name.startswith(self._weights):
+            check_weight(self.path.parent, name.removeprefix(self._weights), value, self._pruned)
         return value
 
     def _read(self, name: str) -> np.ndarray:

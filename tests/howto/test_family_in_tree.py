@@ -42,7 +42,7 @@ def test_a_family_has_a_row_in_every_table(kind):
 
 
 def test_the_export_test_and_the_results_have_every_family():
-    missing = set(TYPES) - {MODELS[name].hf for name in SECTIONS}
+    missing = set(TYPES) - {MODELS[name].hf for name in SECTIONS if name in MODELS}
     assert not missing, "SECTIONS of tests/helpers/hf_sections.py"
 
 

@@ -53,12 +53,12 @@ def errors_name(path: object) -> Iterator[None]:
 
 
 def _refuse_nan(state: TrainState) -> None:
-    """A NaN weight would read as a pruned one: better no checkpoint than a wrong one."""
+    """Refuse weights that are no numbers: a NaN would read as a pruned weight."""
     for name, leaf in named_leaves(state.params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(np.isnan(np.asarray(leaf)).any()):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
             raise TrainingError(
-                f"step {int(state.step)}: {name} holds NaN, so no checkpoint is written; the "
-                "earlier ones are good. Lower optimizer.learning_rate or set "
+                f"step {int(state.step)}: {name} holds NaN or infinity, so no checkpoint is "
+                "written; the earlier ones are good. Lower optimizer.learning_rate or set "
                 "optimizer.max_gradient_norm, and run again."
             )
 
@@ -134,6 +134,12 @@ def resume(run: Run) -> Resumed:
         _LOG.info("Loaded only: %s", ", ".join(parts))
     _tell_changes(path, meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
     data = layout.record_entry(meta, path, layout.DATA) if "dataloader" in parts else None
+    if data is None and parts == _PARTS and "train" in settings.mode and not is_foreign(path):
+        raise CheckpointError(
+            f"{path}: its record has no {layout.DATA}, the position in the training data; put it "
+            "back, or begin the data anew: --load_checkpoint_states "
+            + ",".join(part for part in _PARTS if part != "dataloader")
+        )
     return Resumed(state, data, path)
 
 
