@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wafer.csl.host.artifacts import save
 from wafer.csl.syntax.releases import release
+from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
 
 __all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
@@ -132,8 +133,8 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
 
 def _imports_memcpy(layout: Path) -> bool:
     try:
-        return '"<memcpy' in layout.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return '"<memcpy' in Source.open(layout).text
+    except (OSError, CslError):
         return True  # the compiler says what is wrong with the file
 
 

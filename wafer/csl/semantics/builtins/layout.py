@@ -91,7 +91,7 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> None:
         own = Tile(str(path), str(path), none, node.at)
         layout.tiles[place] = own if ev.unit.files.has_tasks(path) else None
         return
-    file = ev.known(node.arguments[2]).data
+    file = ev.text(node.arguments[2])
     params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none
     layout.tiles[place] = Tile(file, ev.module.path, params, node.at)
 
@@ -109,7 +109,7 @@ def _set_color_config(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _export_name(ev: Evaluator, node: tree.Builtin) -> None:
-    layout, name = _layout(ev, node), ev.known(node.arguments[0]).data
+    layout, name = _layout(ev, node), ev.text(node.arguments[0])
     kind = ev.type(node.arguments[1])
     if isinstance(kind, types.Array | types.Struct):
         ev.fail(node.at, f"'{name}' cannot be exported as {kind}", "export a pointer [*]T to it")

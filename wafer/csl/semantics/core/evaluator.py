@@ -248,6 +248,13 @@ class Evaluator:
             self.fail(node.at, f"expected a type, found {described(value)}")
         return value.data
 
+    def text(self, node: tree.Node) -> str:
+        """The string that an expression is."""
+        value = self.known(node)
+        if value.type != types.STRING:
+            self.fail(node.at, f"expected a string, found {described(value)}")
+        return value.data
+
     # Names
 
     def local(self, name: str) -> Any:

@@ -14,6 +14,7 @@ from wafer.csl.semantics.core.values import (
     Reference,
     Register,
     Value,
+    copied,
     is_known,
 )
 from wafer.csl.syntax.source import Position, suggestion
@@ -34,6 +35,15 @@ def zero(ev: Evaluator, kind: types.Type, at: Position) -> Any:
     return _zero(kind)
 
 
+_ZEROS: dict[types.Type, Any] = {
+    types.BOOL: False,
+    types.STRING: "",
+    types.ANONYMOUS: {},
+    types.COMPTIME_INT: 0,
+    types.COMPTIME_FLOAT: 0.0,
+}
+
+
 def _zero(kind: types.Type) -> Any:
     match kind:
         case types.Array():
@@ -42,8 +52,8 @@ def _zero(kind: types.Type) -> Any:
             return [_zero(kind.element) for _ in range(kind.count)]
         case types.Struct():
             return {name: _zero(field) for name, field in kind.fields}
-    if kind == types.BOOL:
-        return False
+    if kind in _ZEROS:
+        return copied(_ZEROS[kind])
     if types.is_float(kind):
         return 0.0
     return 0 if types.machine_type(kind) is not None else None
