@@ -137,18 +137,14 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
         value = value.get(key)
         if value is None:
             return None
-        fits = type(value) is int and 0 <= value < 2**31 if key == STEP else _is_mapping(value)
-        if not fits:
+        is_count = type(value) is int and 0 <= value < 2**31
+        if not (is_count if key == STEP else isinstance(value, Mapping)):
             expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
             raise CheckpointError(
                 f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
                 "record was edited: put the one back that was written"
             )
     return value
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def is_of_run(record: Mapping[str, Any]) -> bool:

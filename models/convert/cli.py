@@ -20,6 +20,7 @@ from models.checkpoint.reader import build_stored, load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
+from models.convert.manifest import write_manifest
 from models.convert.tokenizer import carry_tokenizer, find_tokenizer
 from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
@@ -159,6 +160,7 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
             training = _training(args, model, files)
             written = target / _mdl_name(args)
             to_cs(model, dict(arrays), written, args.tgt_fmt, step=step, training=training)
+        write_manifest(written)
         _write_section(settings, target)
     if args.tgt_fmt != "hf":
         carry_tokenizer(args.weights, target)

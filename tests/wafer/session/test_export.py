@@ -119,6 +119,7 @@ def test_a_run_and_convert_write_the_same_folder(tmp_path):
     fmt = ("--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf", "--output-dir")
     convert(*fmt, tmp_path / "converted", step)
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    names.add("manifest.json")
     for path in (folder, tmp_path / "converted"):
         assert {file.name for file in path.iterdir()} == names
         for name in names:
