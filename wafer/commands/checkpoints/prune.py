@@ -116,7 +116,12 @@ def prune(
     batches = _batches(*_reader(config, calibration), samples) if reads_rows else ()
     flops = lambda: forward_flops(model)
     sparsifier = sparsity.configure(
-        section, aliases=model.alias, params=params, flops=flops, vendor_default=True
+        section,
+        weight_layout=model.weight_layout,
+        aliases=model.alias,
+        params=params,
+        flops=flops,
+        vendor_default=True,
     )
     loss = _mean_loss(model, batches)
     before = loss(params)
