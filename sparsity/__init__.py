@@ -7,6 +7,7 @@ A section becomes a sparsifier:
     )
 """
 
+from sparsity.adapters.export import export_checks
 from sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
 from sparsity.adapters.wrap import SparseOptState, wrap
 from sparsity.algorithms.base import (
@@ -54,6 +55,7 @@ __all__ = [
     "decode",
     "dot_general",
     "encode",
+    "export_checks",
     "from_meta",
     "linen_layers",
     "parse",

@@ -5,7 +5,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
 1. ``ready = sparsifier.prepare(params, sparse)``, then the loss of ``sparsifier.attach(ready,
    sparse)``: pruned weights are 0 in the forward pass
 2. ``grads, dense = sparsifier.split(gradients at ready, sparse)``: kept gradients are selected, so
-   that NaN or inf at pruned positions reaches nobody; dense ones are for the topology
+   that NaN or inf at pruned positions has no effect; dense ones are for the topology
 3. the optimizer step
 4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)``:
    pruned weights and moments are set to 0, the step counter advances, and at a due step a new
@@ -108,6 +108,11 @@ class Sparsifier:
 
     def view(self, group: int, name: str = "", ndim: int = 2) -> CompetitionRows:
         """Return a parameter's competition rows in a group.
+
+        Args:
+            group: position of the group.
+            name: '/'-path of the parameter.
+            ndim: rank of the dense weight.
 
         Raises:
             SparsityError: a layout of other axes, or a pattern on axes without one.
@@ -288,32 +293,44 @@ class Sparsifier:
         Args:
             params: parameters in the state's storage.
             sparse: the topology.
-            dense: ask for the dense gradients a topology update reads; masked weights give them
-                anyway, csr weights get a probe for them (a dense product more).
+            dense: ask for the dense gradients a topology update reads: such weights get a probe,
+                which costs csr a dense product.
         """
         sparse = match(sparse, params, "prepare", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
                 self._require_values(name, leaf)
-                wanted = dense and self._algorithm(name, 2).needs_gradient
-                zeros = jnp.zeros(sparse.patterns[name].shape, leaf.dtype) if wanted else None
-                return leaf if zeros is None else storage.Probed(leaf, zeros)
-            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
+            topology = sparse.patterns.get(name, sparse.masks.get(name))
+            if topology is None or not dense:
+                return leaf
+            if not self._algorithm(name, len(topology.shape)).needs_gradient:
+                return leaf
+            return storage.Probed(leaf, jnp.zeros(topology.shape, leaf.dtype))
 
         return map_named(visit, params)
 
     def attach(self, ready: Any, sparse: SparseState) -> Any:
-        """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
+        """Return the tree the model computes with.
+
+        Masked weights become 0 where pruned, whatever their values there, and their gradients,
+        too; csr weights become ``SparseWeight``s.
+        """
         sparse = match(sparse, ready, "attach", partial=self.partial, is_leaf=storage.is_probed)
 
         def visit(name: str, leaf: Any) -> Any:
+            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             if name in sparse.masks:
-                group = self._group_number(name, leaf.ndim)
-                return self.groups[group][1].forward(leaf, self.view(group, name, leaf.ndim))
+                mask = sparse.masks[name]
+                group = self._group_number(name, values.ndim)
+                used = (
+                    jnp.where(mask, values, 0)
+                    if probe is None
+                    else storage.masked(values, mask, probe)
+                )
+                return self.groups[group][1].forward(used, self.view(group, name, values.ndim))
             if name not in sparse.patterns:
                 return leaf
-            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             pattern = sparse.patterns[name]
             return kernels.SparseWeight(values=values, pattern=pattern, probe=probe)
 
@@ -331,7 +348,7 @@ class Sparsifier:
 
         Returns:
             (gradients in the storage of the parameters, selected at kept positions; dense
-            gradients by name, for ``update``).
+            gradients by name, for ``update``: those that ``prepare`` was asked for).
         """
         dense: dict[str, Array] = {}
         probed = storage.is_probed
@@ -339,12 +356,8 @@ class Sparsifier:
 
         def visit(name: str, leaf: Any) -> Any:
             if isinstance(leaf, storage.Probed):
-                dense[name] = leaf.probe
-                return leaf.values
-            if name in sparse.masks:
-                dense[name] = leaf
-                return jnp.where(sparse.masks[name], leaf, 0)
-            return leaf
+                leaf, dense[name] = leaf
+            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
 
         return map_named(visit, gradients, is_leaf=probed), dense
 

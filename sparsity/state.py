@@ -1,17 +1,24 @@
 """The arrays a sparsifier carries from step to step."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
+from pydantic import BaseModel, ConfigDict, Field
 
+from models.errors import CheckpointError, SectionError
 from models.paths import former_names, named_leaves
+from models.sections import LARGEST_INT, parse
 from sparsity.schema import listed
 
-__all__ = ["SparseState", "from_meta", "match", "to_meta"]
+__all__ = ["Meta", "SparseState", "from_meta", "match", "read_meta", "to_meta"]
+
+_THREEFRY = "threefry2x32"  # the generator of a key whose record names none
+_Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
+_Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class SparseState(NamedTuple):
@@ -34,32 +41,81 @@ class SparseState(NamedTuple):
     key: Array
 
 
+class Meta(BaseModel):
+    """What a checkpoint's record says of a sparse state."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    parameters: list[str]  #: names of the sparse ones
+    step: _Count  #: as in the state
+    indices: list[Annotated[list[_Count], Field(min_length=2, max_length=2)]]  #: as in the state
+    targets: list[float]  #: as in the state
+    key: list[_Word]  #: words of the random key
+    #: generator of the key; None for an old-style key, whose words are the key
+    key_impl: str | None = _THREEFRY
+
+
 def to_meta(sparse: SparseState) -> dict[str, Any]:
     """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
+    typed = jnp.issubdtype(sparse.key.dtype, jax.dtypes.prng_key)
+    impl = str(jax.random.key_impl(sparse.key)) if typed else None
     return {
         "parameters": sorted([*sparse.masks, *sparse.patterns]),
         "step": int(sparse.step),
         "indices": np.asarray(sparse.indices).tolist(),
         "targets": np.asarray(sparse.targets, np.float64).tolist(),
         "key": np.asarray(jax.random.key_data(sparse.key)).tolist(),
-    }
+    } | ({} if impl == _THREEFRY else {"key_impl": impl})
+
+
+def read_meta(meta: Mapping[str, Any]) -> Meta:
+    """Check what a record says of a sparse state.
+
+    Raises:
+        CheckpointError: lists every key that ``to_meta`` would not have written so.
+    """
+    try:
+        checked = parse(Meta, dict(meta))
+    except SectionError as error:
+        problems = error.lines("sparsity")
+    else:
+        if len(checked.indices) == len(checked.targets):
+            return checked
+        problems = [
+            f"sparsity.targets: {len(checked.targets)} numbers; expected one for each of the "
+            f"{len(checked.indices)} indices"
+        ]
+    raise CheckpointError(f"the checkpoint's record was edited: {'; '.join(problems)}")
 
 
 def from_meta(meta: Mapping[str, Any], groups: int) -> SparseState:
     """Undo ``to_meta``, with empty masks.
 
     A section edited to another number of groups keeps the step and starts its lists anew.
+
+    Raises:
+        CheckpointError: it is not what ``to_meta`` returns.
     """
-    kept = len(meta["indices"]) == groups
-    indices = meta["indices"] if kept else np.zeros((groups, 2))
-    targets = meta["targets"] if kept else np.zeros(groups)
+    stored = read_meta(meta)
+    kept = len(stored.indices) == groups
+    indices = stored.indices if kept else np.zeros((groups, 2))
+    targets = stored.targets if kept else np.zeros(groups)
+    key = jnp.asarray(stored.key, jnp.uint32)
+    try:
+        if stored.key_impl is not None:
+            key = jax.random.wrap_key_data(key, impl=stored.key_impl)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint's record was edited: sparsity.key: {len(stored.key)} words of "
+            f"{stored.key_impl!r}: {error}"
+        ) from None
     return SparseState(
         masks={},
         patterns={},
-        step=jnp.int32(meta["step"]),
+        step=jnp.int32(stored.step),
         indices=jnp.asarray(indices, jnp.int32).reshape(groups, 2),
         targets=jnp.asarray(targets, jnp.float32),
-        key=jax.random.wrap_key_data(jnp.asarray(meta["key"], jnp.uint32)),
+        key=key,
     )
 
 

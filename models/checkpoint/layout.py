@@ -35,6 +35,7 @@ __all__ = [
     "is_checkpoint",
     "model_section",
     "read_record",
+    "record_entry",
     "step_folders",
     "versioned",
     "write_record",
@@ -112,20 +113,46 @@ def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[
     (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
 
 
+def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
+    """Return what a record holds under a path of keys; None where there is nothing.
+
+    Args:
+        record: as ``read_record`` gives it.
+        folder: of the checkpoint, for errors.
+        *path: keys, from the record down; every one holds a mapping, but ``step`` a count.
+
+    Raises:
+        CheckpointError: a value of another kind.
+    """
+    value: Any = record
+    for key in path:
+        value = value.get(key)
+        if value is None:
+            return None
+        counts = key == STEP and type(value) is int and 0 <= value < 2**31
+        if not counts and (key == STEP or not isinstance(value, Mapping)):
+            expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
+            raise CheckpointError(
+                f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
+                "record was edited: put the one back that was written"
+            )
+    return value
+
+
 def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
     """Return the ``model`` section of a checkpoint's record.
 
     Raises:
-        CheckpointError: it has none.
+        CheckpointError: it has none, or something else in its place.
     """
-    config = record.get(CONFIG)
-    if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+    section = record_entry(record, folder, CONFIG, "model")
+    if section is None:
         raise CheckpointError(
             f"{folder} does not say what model it is of: its weights keep the names of the .mdl "
             "they were read from. Convert the .mdl itself: wafer convert convert --src-fmt cs-X.Y "
             "--tgt-fmt wafer --config params.yaml"
         )
-    return dict(config["model"])
+    return dict(section)
 
 
 def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | None]:

@@ -16,18 +16,23 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from models.base import Model
 from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, read_record
+from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, model_section, read_record
 from models.checkpoint.pruned import clear, masks_of
+from models.checkpoint.tree import fill_template
 from models.errors import CheckpointError
 from models.files import read_json
 from models.lazy import LazyArray
 from models.paths import unflatten
+from models.registry import build
+from models.user.trust import untrusted
 
 __all__ = [
     "AT_ONCE",
     "PIECE",
     "StoredTree",
+    "build_stored",
     "find_items",
     "load_checkpoint",
     "load_params",
@@ -40,17 +45,21 @@ _INDEX = "_METADATA"
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, lazily: bool = False
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    path: str | os.PathLike[str], template: Any = None, *, lazily: bool = False
+) -> tuple[Any, dict[str, Any]]:
     """Load one checkpoint, as trained or finalized: (tree of arrays, record).
 
     Args:
         path: the checkpoint's folder.
+        template: the state that a fresh start would write, or ``jax.eval_shape`` of it: the arrays
+            come in its structure (nnx's State, equinox modules, tuples, random keys). None gives
+            nested dicts.
         lazily: for trees larger than memory: every array is read once, to know that it can be,
             and given as a handle that reads it again when numpy asks.
 
     Raises:
-        CheckpointError: not a checkpoint, damaged, or of a newer format; nothing is half-loaded.
+        CheckpointError: not a checkpoint, damaged, of a newer format, or without an array of the
+            template; nothing is half-loaded.
     """
     path = pathlib.Path(path).resolve()
     record, sums = read_record(path)
@@ -66,7 +75,8 @@ def load_checkpoint(
             leaves = dict(zip(tree, pool.map(leaf, tree), strict=True))
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
-    return unflatten(leaves), record
+    found = unflatten(leaves)
+    return (found if template is None else fill_template(template, found, str(path))), record
 
 
 def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, LazyArray]]:
@@ -281,3 +291,18 @@ class StoredTree:
         array = self.open(name)
         read = functools.partial(self.read, name)
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
+
+
+def build_stored(record: Mapping[str, Any], where: object) -> Model:
+    """Build the model of a checkpoint's record.
+
+    Args:
+        record: of the checkpoint.
+        where: its path, for errors.
+
+    Raises:
+        CheckpointError: it does not say its model.
+        ValueError: as ``build``; it names code that the user does not trust.
+    """
+    with untrusted(where):
+        return build(model_section(record, where))

@@ -8,6 +8,7 @@ from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, 
 from models.errors import did_you_mean
 
 __all__ = [
+    "OF_ALL",
     "ConfigMap",
     "read_activation",
     "read_rope",
@@ -22,7 +23,7 @@ _LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddi
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings")
 
 # Of every class: what transformers 4 writes into each configuration, and what alone is computed.
-_OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
+OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
 # Values of the right type for keys that are absent by default.
 _LIKE: Settings = {
     **{key: {} for key in ("alibi_scaling", "rope_scaling", "rope_parameters", "attn_config")},
@@ -76,7 +77,7 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     defaults = {**CLASS_DEFAULTS.get(kind, {}), **map_.defaults}
     given, wrong = _canonical(foreign, CLASS_ALIASES.get(kind, {}))
     merged = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SAYS}
-    required = {**_OF_ALL, **map_.required}
+    required = {**OF_ALL, **map_.required}
     for key, value in required.items():
         if (found := merged.get(key)) not in (None, value):
             wrong.append(f"{key}: {found!r}, only {value!r} is computed")

@@ -26,6 +26,7 @@ from jaxtyping import PyTree
 from models.errors import did_you_mean, dotted
 from models.paths import named_leaves
 from models.sections import Section
+from models.user.code import call
 from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
@@ -373,4 +374,20 @@ def _group(section: dict[str, Any], where: Place) -> dialects.Group:
         keys["sparsity"] = fixed
     if is_class:
         return rule, algorithm.from_section(keys, where)
-    return rule, algorithm(**attributes(keys, where))
+    return rule, _made(algorithm, attributes(keys, where), where)
+
+
+def _made(function: Any, arguments: Mapping[str, Any], where: Place) -> Algorithm:
+    """Call a function that a section names, and check what it gives."""
+    where, name = (*where, "algorithm"), getattr(function, "__name__", repr(function))
+    if isinstance(function, type):
+        raise SparsityError(f"{name!r}: expected a subclass of sparsity.Algorithm", where)
+    try:
+        made = call(name, function, **arguments)
+    except ValueError as error:
+        raise SparsityError(str(error), where) from error
+    if not isinstance(made, Algorithm):
+        raise SparsityError(
+            f"{name!r} gave {type(made).__name__}; expected a sparsity.Algorithm", where
+        )
+    return made

@@ -16,7 +16,7 @@ from sparsity.algorithms.magnitude import Static
 from sparsity.schema import listed
 from sparsity.selected import Selected
 from sparsity.sparsifier import Sparsifier
-from sparsity.state import SparseState, from_meta
+from sparsity.state import SparseState, from_meta, read_meta
 from sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
@@ -70,11 +70,13 @@ def resume(
 
     Raises:
         SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
+        CheckpointError: ``meta`` is not what ``to_meta`` returns.
     """
     decoded = sentinel.decode(params, opt_state)
     fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
     renamed = {old: name for name, old in former_names(params).items()}
-    known = set() if meta is None else {renamed.get(old, old) for old in meta["parameters"]}
+    recorded = () if meta is None else read_meta(meta).parameters
+    known = {renamed.get(old, old) for old in recorded}
     selected = sparsifier.select(params, stored=known | decoded.masks.keys())
     if trains:
         _require_groups(decoded.masks, selected)

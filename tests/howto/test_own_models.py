@@ -43,7 +43,7 @@ def test_pages(tmp_path, monkeypatch, form):
         assert main(command[3:]) == 0
         sys.modules.pop("my_model")  # the second run reads the file again
         assert main([*command[3:], "--max_steps", "6"]) == 0
-        model, params, _ = wafer.load(tmp_path / "run")
+        model, params, _ = wafer.load(tmp_path / "run", trust_code=True)
     finally:
         sys.modules.pop("my_model", None)
     head = np.asarray(dict(models.named_leaves(params))[HEAD[form]])

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from models.sections import meanings
+from models.user.trust import add_option, looking, refusal
 from wafer.data.preprocess.settings import MODES, Settings
 from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
 
@@ -282,13 +283,22 @@ def _add_stats(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     parser.add_argument("--split", choices=("train", "eval"), default="train")
     parser.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    add_option(parser)
     parser.set_defaults(run=_stats)
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from wafer.config import load
+    from wafer.config import load, unseen_lines
+    from wafer.errors import ConfigError, Problem
 
-    _say(padding_stats(load(args.params, {"model_dir": args.model_dir}), args.split))
+    section = f"{args.split}_input"
+    with looking():
+        cfg = load(args.params, {"model_dir": args.model_dir})
+        if section in cfg.unseen:
+            raise ConfigError([Problem((section,), refusal(cfg.unseen[section]))], args.params)
+        for line in unseen_lines(cfg):
+            _say(line)
+        _say(padding_stats(cfg, args.split))
     return 0
 
 

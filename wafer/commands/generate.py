@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from models.user.trust import add_option, trusting
+
 if TYPE_CHECKING:
     import models
     from models.convert.tokenizer import TextMarks
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--draft", help="checkpoint that guesses tokens; with --temperature 0")
     parser.add_argument("--draft_tokens", type=int, default=4, help="guesses for each verification")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -179,6 +182,7 @@ def generate(
     draft: str | os.PathLike[str] | None = None,
     draft_tokens: int = 4,
     add_bos: bool | None = None,
+    trust_code: bool = False,
 ) -> list[str]:
     """Continue a prompt with a trained model; sparse and finalized checkpoints alike.
 
@@ -206,6 +210,7 @@ def generate(
         draft_tokens: guesses for each verification.
         add_bos: begin the prompt with the token that begins texts, or not; None is the tokenizer's
             own rule (its post-processor, or ``add_bos_token``), as transformers has it.
+        trust_code: import code that a checkpoint names; it may do anything.
 
     Returns:
         Prompt and continuation, ``num_samples`` times.
@@ -230,9 +235,10 @@ def generate(
     }
     _check_options(options)
     _check_draft(draft, options, emit)
-    loaded = open_model(checkpoint, kernels, dtype)
-    if draft is not None:
-        loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
+    with trusting(trust_code=trust_code):
+        loaded = open_model(checkpoint, kernels, dtype)
+        if draft is not None:
+            loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
     others: Any = {"cache_dtype": cache_dtype, "draft_tokens": draft_tokens, "add_bos": add_bos}
     return sample(loaded, [prompt], stop=stop, emit=emit, **options, **others).texts[0]
 

@@ -128,7 +128,7 @@ class SparsityAlgorithm:
         model, sparsifier = self._attached()
         if model.ready:  # else a Linen module that is about to see its first input
             self.prepare()
-            model.set_params(sparsifier.prepare(model.params, self._state))
+            model.set_params(sparsifier.prune(model.params, (), self._state)[0])
 
     def mask_gradients(self, gradients: PyTree) -> Any:
         """Select the gradients of kept weights."""

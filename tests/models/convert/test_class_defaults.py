@@ -163,6 +163,9 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
     assert (written["router_aux_loss_coef"], written["output_router_logits"]) == (0.02, False)
     used = _config(model_type="mixtral", router_aux_loss_coef=0.02, output_router_logits=True)
     assert used.moe.balance_weight == 0.02
+    written = config_to_hf(used)  # transformers 4.57 generates nothing where the first is true
+    assert (written["output_router_logits"], written["use_load_balancing_loss"]) == (False, True)
+    assert _config(**written) == used
 
 
 @pytest.mark.parametrize(
@@ -177,6 +180,11 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
         ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config: "),
         ({"model_type": "mpt", "logit_scale": 0.5}, "logit_scale: 0.5, a key that mpt does not"),
         ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.rope: True is not"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "alibi: False is not"),
+        ({"model_type": "mpt", "attn_config": {"alibi_bias_max": 16}}, "only 8 is"),
+        ({"model_type": "mpt", "attn_config": {"ropee": 1}}, "ropee: 1, a key .*mean 'rope'"),
+        ({"model_type": "mpt", "no_bias": False}, "no_bias: False, only True is computed"),
+        ({"model_type": "mpt", "norm_type": "rmsnorm"}, "norm_type: 'rmsnorm' is not computed"),
         ({"model_type": "mpt", "attn_config": {"attn_type": "mqa"}}, "attn_type: 'mqa' is not"),
         ({"model_type": "bloom", "n_head": 8, "num_attention_heads": 16}, "both mean the same"),
         ({"model_type": "marian", "decoder_vocab_size": 7}, "vocab_size and decoder_vocab_size di"),
@@ -208,6 +216,33 @@ def test_what_would_change_the_result_is_refused_by_name(foreign, message):
 def test_a_value_of_another_type_is_named(foreign, message):
     with pytest.raises(ValueError, match=message):
         config_from_hf(foreign)
+
+
+def test_mpt_says_that_its_filters_have_one_width(caplog):
+    cfg = _config(model_type="mpt", d_model=64, n_heads=2, expansion_ratio=2)
+    assert cfg.filter_size == 256
+    assert "expansion_ratio: 2 has no effect" in caplog.text
+    learned = build({"name": "mpt", "position_embedding_type": "learned"}).config
+    with pytest.raises(ValueError, match=r"attn_config\.alibi: False is not computed"):
+        config_to_hf(learned)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"problem_type": "multi_label_classification"}, "'multi_label_classification' .2 labels"),
+        ({"problem_type": "regression"}, "'regression' .2 labels. has a loss that is not"),
+        ({"num_labels": 1}, "'regression' .1 labels. has a loss that is not computed"),
+    ],
+)
+def test_a_loss_of_sentences_that_is_not_computed_is_refused(given, message):
+    """transformers: BCE, and the squared error, which one label alone means, too."""
+    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(bert | given)
+    one = config_from_hf(bert | {"problem_type": "single_label_classification"})
+    assert one == config_from_hf(bert)
+    config_from_hf(bert | given | {"architectures": ["BertForTokenClassification"]})  # no effect
 
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))

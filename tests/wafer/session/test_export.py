@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 from helpers import hf_parity
+from helpers.hf_sections import REMOTE, SECTIONS, section
 
 import models
 import wafer
@@ -18,65 +19,18 @@ from models.families.decoder_config import DecoderConfig
 from models.names import MODELS
 from wafer.data.text.tokenizer import END_OF_TEXT, train_bpe
 
-SIZES = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2}
-TEXT = SIZES | {"filter_size": 64, "max_position_embeddings": 16}
-VISION = {"image_size": 8, "patch_size": 4, "filter_size": 32, "num_hidden_layers": 2}
-VISION |= {"hidden_size": 16, "num_heads": 2}
-BERT = TEXT | {"dropout_rate": 0.1}
-SEQ2SEQ = {"src_vocab_size": 300, "tgt_vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32}
-SEQ2SEQ |= {"num_heads": 2, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
-SECTIONS = {
-    "gpt2": TEXT,
-    "starcoder": TEXT,
-    "btlm": TEXT,
-    "jais": TEXT,
-    "crystalcoder": TEXT,
-    "gptj": TEXT,
-    "codegen": TEXT | {"num_heads": 4, "rotary_dim": 4},
-    "gpt-neox": TEXT,
-    "bloom": TEXT,
-    "falcon": TEXT,
-    "falcon-40b": TEXT | {"num_heads": 4, "extra_attention_params": {"num_kv_groups": 2}},
-    "falcon-rw": TEXT,
-    "mpt": TEXT,
-    "llama": TEXT,
-    "mistral": TEXT,
-    "gemma2": TEXT,
-    "mixtral": TEXT | {"moe": {"num_experts": 4, "top_k": 2}},
-    "bert": BERT,
-    "esm2": BERT,
-    "bert-sequence-classifier": BERT,
-    "bert-token-classifier": BERT,
-    "bert-q&a": BERT,
-    "roberta": BERT,
-    "dpr": {"q_encoder": BERT | {"name": "dpr-question-encoder"}}
-    | {"ctx_encoder": BERT | {"name": "dpr-context-encoder"}},
-    "dpr-reader": BERT,
-    "t5": SEQ2SEQ,
-    "transformer": SEQ2SEQ
-    | {"src_max_position_embeddings": 16, "tgt_max_position_embeddings": 16}
-    | {"final_norm": False, "scale_embedding": True, "scale_logits": False}  # Marian's structure
-    | {"attention_type": "scaled_dot_product"},
-    "clip-vit": VISION,
-    "llava": {"image_model": VISION | {"name": "clip-vit"}, "text_model": TEXT | {"name": "llama"}},
-}
 # Keys of config.json that mean something where they are null.
 NULLS = {"rope_scaling", "alibi_scaling", "num_ln_in_parallel_attn", "sliding_window", "clip_qkv"}
 NULLS |= {"softmax_scale", "bos_token_id", "eos_token_id", "pad_token_id"}
 NULLS |= {"esmfold_config", "vocab_list", "use_bidirectional_attention"}
 # Keys that transformers draws or computes: ESM's contacts are no part of the language model.
 DRAWN = ("contact_head.regression", "rotary_embeddings.inv_freq")
-REMOTE = {"btlm", "jais", "crystalcoder"}  # their code lies beside the published weights
 
 
 def nulls(config):
     """Keys with null, also of sections."""
     inner = [nulls(value) for value in config.values() if isinstance(value, dict)]
     return {key for key, value in config.items() if value is None}.union(*inner)
-
-
-def section(name):
-    return {"name": name, **SECTIONS[name]}
 
 
 def test_every_form_is_here():
@@ -201,7 +155,6 @@ def test_transformers_loads_a_run_of_every_family(tmp_path, name):
     theirs.eval()
     with torch.no_grad():
         expected = theirs(torch.as_tensor(ids)).logits.numpy()[0]
-        theirs.config.output_router_logits = False  # transformers 4.57 cannot generate with it
         longer = theirs.generate(torch.as_tensor(ids), max_new_tokens=4, do_sample=False)
     ours = np.asarray(model.apply(params, hf_parity.to_batch(model.config, {"input_ids": ids})))
     assert hf_parity.relative(ours, expected) < 5e-6

@@ -76,13 +76,13 @@ def _checkpoint_path(text: str) -> pathlib.Path:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from models.checkpoint.layout import STEP, read_record
+    from models.checkpoint.layout import STEP, read_record, record_entry
     from models.vendor.mdl import MdlFile
 
     path = _checkpoint_path(args.path)
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
     if path.is_dir():
-        step = read_record(path)[0].get(STEP)
+        step = record_entry(read_record(path)[0], path, STEP)
     else:
         with MdlFile(path) as file:
             step = file.scalar("global_step")
