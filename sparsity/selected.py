@@ -93,9 +93,9 @@ def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> Selection
     first = algorithm.sparsity.at(0) if algorithm.starts_sparse() else 0.0
     last = algorithm.sparsity.min_max_end()[2] if algorithm.dynamic else first
     why = "; ".join(filter(None, (f"{type(algorithm).__name__} on {rule}", choice.why)))
-    levels = (round(level, 6) for level in (first, last))
+    first, last = (round(level, 6) for level in (first, last))
     axes = axes_of(chosen.view.layout, len(chosen.shape))
-    return SelectionRow(chosen.name, chosen.shape, axes, *levels, choice.storage, why)
+    return SelectionRow(chosen.name, chosen.shape, axes, first, last, choice.storage, why)
 
 
 def dense_row(
