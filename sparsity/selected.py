@@ -159,6 +159,9 @@ def surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iter
     adapters = [name for name in selected if is_adapter(name)]
     if adapters:
         yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
+    for (rule, _), level in zip(groups, highest, strict=True):
+        if not level:
+            yield f"the level on {rule} is 0 at every step, so nothing is pruned"
     for rule, algorithm in groups:
         again = _begins_again(algorithm)
         if again is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from models.errors import CheckpointError
-from models.files import read_json
+from models.files import read_json, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -109,8 +109,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[str, str]) -> None:
     """Write the record of a checkpoint's folder; see ``versioned``."""
-    (folder / META).mkdir(parents=True, exist_ok=True)
-    (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
+    write_text(folder / META / _RECORD, json.dumps(versioned(record, sums)))
 
 
 def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
@@ -129,14 +128,18 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
         value = value.get(key)
         if value is None:
             return None
-        counts = key == STEP and type(value) is int and 0 <= value < 2**31
-        if not counts and (key == STEP or not isinstance(value, Mapping)):
+        fits = type(value) is int and 0 <= value < 2**31 if key == STEP else _is_mapping(value)
+        if not fits:
             expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
             raise CheckpointError(
                 f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
                 "record was edited: put the one back that was written"
             )
     return value
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
@@ -213,4 +216,4 @@ def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None
     content = {key: value for key, value in read_json(path).items() if key not in (drop, _OWN)}
     if sums is not None:
         content = _sealed(content | {_CHECKSUMS: dict(sums)})
-    path.write_text(json.dumps(content))
+    write_text(path, json.dumps(content))

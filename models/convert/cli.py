@@ -230,7 +230,6 @@ def _write_section(settings: dict[str, Any], target: Path) -> Path:
 
 
 def _write_params(settings: dict[str, Any], target: Path) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
     path = target / "params_model.yaml"
     write_text(path, yaml.safe_dump({"model": settings}))
     return path
@@ -244,7 +243,6 @@ def _convert_config(
     target = _target(args, args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
-        target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
         write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
         if dropped:
@@ -270,7 +268,6 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)
     for folder, config in configs.items():
-        (target / folder).mkdir(parents=True, exist_ok=True)
         write_text(target / folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
     return target / "config.json" if "" in configs else target
 

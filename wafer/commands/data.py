@@ -264,6 +264,7 @@ def _add_new(verbs: argparse._SubParsersAction) -> None:
 def _new(args: argparse.Namespace) -> int:
     import pathlib
 
+    from models.files import made_folder
     from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
 
     if args.template is None:
@@ -271,8 +272,7 @@ def _new(args: argparse.Namespace) -> int:
         return 0
     text = preprocessing_file(args.template)
     path = pathlib.Path(args.output_dir) / f"{args.template}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("x", encoding="utf-8") as file:
+    with made_folder(path.parent), path.open("x", encoding="utf-8") as file:
         file.write(text)
     _say(f"Saved {path}; set its paths: texts, tokenizer and rows")
     return 0
