@@ -101,12 +101,11 @@ def _visit(
                 )
                 for key in sorted(node)
             }
-    wrappers = _wrappers()
 
     def at(path: Any, leaf: Any, *others: Any) -> Any:
         inside = jax.tree_util.keystr(path, simple=True, separator="/")
         full = f"{name}/{inside}" if name and path else name or inside
-        if isinstance(leaf, wrappers):
+        if _wraps_a_value(leaf):
             (value,), wrapper = jax.tree.flatten(leaf, is_leaf=lambda part: part is not leaf)
             values = (wrapper.flatten_up_to(other)[0] for other in others)
             return wrapper.unflatten([_visit(fn, full, value, *values, is_leaf=is_leaf)])
@@ -115,7 +114,7 @@ def _visit(
         return type(leaf)(_visit(fn, full, dict(leaf), *map(dict, others), is_leaf=is_leaf))
 
     stops = lambda part: (
-        isinstance(part, wrappers) or _hides_keys(part) or (is_leaf is not None and is_leaf(part))
+        _wraps_a_value(part) or _hides_keys(part) or (is_leaf is not None and is_leaf(part))
     )
     return jax.tree_util.tree_map_with_path(at, node, *rest, is_leaf=stops)
 
@@ -128,10 +127,13 @@ def _hides_keys(node: Any) -> bool:
     return bool(values) and isinstance(values[0][0][-1], jax.tree_util.FlattenedIndexKey)
 
 
-def _wrappers() -> tuple[type, ...]:
-    """Return the loaded classes of nodes that wrap one value."""
+def _wraps_a_value(node: Any) -> bool:
+    """Whether a node is of a wrapper's class, which holds metadata and one value."""
     loaded = ((sys.modules.get(module), name) for module, name in _WRAPPERS)
-    return tuple(getattr(module, name) for module, name in loaded if hasattr(module, name))
+    classes = tuple(getattr(module, name) for module, name in loaded if hasattr(module, name))
+    if not isinstance(node, classes):
+        return False
+    return len(jax.tree.leaves(node, is_leaf=lambda part: part is not node)) == 1
 
 
 def former_names(tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, str]:

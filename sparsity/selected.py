@@ -14,7 +14,7 @@ from sparsity.schedules import Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
 from sparsity.storage import Choice
-from sparsity.views import CompetitionRows
+from sparsity.views import CompetitionRows, axes_of
 
 __all__ = [
     "Selected",
@@ -55,7 +55,7 @@ class SelectionRow(NamedTuple):
 
     name: str  #: '/'-path
     shape: tuple[int, ...]  #: dense shape
-    axes: str  #: a letter for each axis, as in ``weight_layout``
+    axes: str  #: a letter for each axis, as in ``weight_layout``; '' where dense
     level: float  #: share of pruned weights at the start
     last_level: float  #: the same at the end of the schedule
     storage: str  #: "dense", "masked" or "csr"
@@ -81,12 +81,11 @@ def _cells(row: SelectionRow) -> tuple[str, ...]:
     return row.name, "x".join(map(str, row.shape)), row.axes, level, row.storage, row.why
 
 
-def sparse_row(chosen: Selected, axes: str, rule: ParamFilter, choice: Choice) -> SelectionRow:
+def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> SelectionRow:
     """Return the row of a selected parameter.
 
     Args:
         chosen: the parameter.
-        axes: a letter for each axis.
         rule: the filter that takes it.
         choice: its storage.
     """
@@ -94,14 +93,14 @@ def sparse_row(chosen: Selected, axes: str, rule: ParamFilter, choice: Choice) -
     first = algorithm.sparsity.at(0) if algorithm.starts_sparse() else 0.0
     last = algorithm.sparsity.min_max_end()[2] if algorithm.dynamic else first
     why = "; ".join(filter(None, (f"{type(algorithm).__name__} on {rule}", choice.why)))
-    levels = (round(level, 6) for level in (first, last))
-    return SelectionRow(chosen.name, chosen.shape, axes, *levels, choice.storage, why)
+    first, last = (round(level, 6) for level in (first, last))
+    axes = axes_of(chosen.view.layout, len(chosen.shape))
+    return SelectionRow(chosen.name, chosen.shape, axes, first, last, choice.storage, why)
 
 
 def dense_row(
     names: Sequence[str],
     leaf: Any,
-    axes: str,
     rules: Sequence[ParamFilter],
     stay: tuple[ParamFilter, Sequence[str]],
 ) -> SelectionRow:
@@ -110,7 +109,6 @@ def dense_row(
     Args:
         names: of the parameter, its '/'-path first.
         leaf: the parameter or its shape.
-        axes: a letter for each axis.
         rules: of the groups.
         stay: what stays dense whatever the rules say, and words that the default leaves out.
     """
@@ -127,7 +125,7 @@ def dense_row(
         why = f"{leaf.dtype} has no NaN"
     else:
         why = f"{part or dense_word(names, dense_words)!r} in its name"
-    return SelectionRow(names[0], tuple(leaf.shape), axes, 0.0, 0.0, "dense", why)
+    return SelectionRow(names[0], tuple(leaf.shape), "", 0.0, 0.0, "dense", why)
 
 
 def counted(names: Iterable[str], shown: int = 8) -> str:

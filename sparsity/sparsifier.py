@@ -34,7 +34,7 @@ from sparsity.filters import ParamFilter, dense_word, has_nan
 from sparsity.schema import SparsityError
 from sparsity.selected import Selected, SelectionTable, counted, dense_row, sparse_row, surprises
 from sparsity.state import SparseState, match
-from sparsity.views import CompetitionRows, WeightLayout, axes_of
+from sparsity.views import CompetitionRows, WeightLayout, view_of
 
 __all__ = ["Sparsifier"]
 
@@ -50,7 +50,9 @@ class Sparsifier:
 
     Attributes:
         groups: (filter, algorithm) in order; the first that matches a parameter takes it.
-        weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in].
+        weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in], or, by glob of names, a
+            letter for each axis, see ``views.LETTERS``; None is "io", without patterns in three or
+            more axes.
         aliases: '/'-path -> the vendor's dotted name, which filters may match too.
         order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
             None.
@@ -68,7 +70,7 @@ class Sparsifier:
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]
-    weight_layout: WeightLayout = "io"
+    weight_layout: WeightLayout | None = None
     aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
@@ -104,14 +106,19 @@ class Sparsifier:
         now = [i for i in takes if not left_out or self.groups[i][0].kind != "default"]
         return next(iter(now or takes if stored else now), None)
 
-    def view(self, group: int) -> CompetitionRows:
-        """Return the group's competition rows."""
-        return CompetitionRows(self.weight_layout, self.groups[group][1].structure)
+    def view(self, group: int, name: str = "", ndim: int = 2) -> CompetitionRows:
+        """Return a parameter's competition rows in a group.
 
-    def axes_of(self, name: str, ndim: int) -> str:
-        """Return a letter for each axis of a parameter, as ``weight_layout`` has them."""
-        del name
-        return axes_of(self.weight_layout, ndim)
+        Args:
+            group: position of the group.
+            name: '/'-path of the parameter.
+            ndim: rank of the dense weight.
+
+        Raises:
+            SparsityError: a layout of other axes, or a pattern on axes without one.
+        """
+        names, structure = all_names(name, self.aliases), self.groups[group][1].structure
+        return view_of(self.weight_layout, names, ndim, structure)
 
     def select(self, params: PyTree, stored: Collection[str] = ()) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.
@@ -135,7 +142,7 @@ class Sparsifier:
             if name not in place:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
             shape = tuple(leaf.shape)
-            view = self.view(group)
+            view = self.view(group, name, len(shape))
             view.check(name, shape)
             selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
         if self.groups and not selected and not self.quiet:
@@ -163,13 +170,13 @@ class Sparsifier:
         selected, rows = self.select(params), []
         rules = [rule for rule, _ in self.groups]
         for name, leaf in named_leaves(params):
-            axes, chosen = self.axes_of(name, len(leaf.shape)), selected.get(name)
+            chosen = selected.get(name)
             if chosen is not None:
-                rows.append(sparse_row(chosen, axes, rules[chosen.group], self.choice(chosen)))
+                rows.append(sparse_row(chosen, rules[chosen.group], self.choice(chosen)))
                 continue
             names = all_names(name, self.aliases)
             stay = ParamFilter("glob", self.requires_dense)
-            rows.append(dense_row(names, leaf, axes, rules, (stay, self.dense_words)))
+            rows.append(dense_row(names, leaf, rules, (stay, self.dense_words)))
         return SelectionTable(rows)
 
     # --- start ----------------------------------------------------------------------------
@@ -321,7 +328,7 @@ class Sparsifier:
                     if probe is None
                     else storage.masked(values, mask, probe)
                 )
-                return self.groups[group][1].forward(used, self.view(group))
+                return self.groups[group][1].forward(used, self.view(group, name, values.ndim))
             if name not in sparse.patterns:
                 return leaf
             pattern = sparse.patterns[name]
@@ -459,7 +466,8 @@ class Sparsifier:
             names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
-            group = topologies.Group(algorithm, number, names, self.view(number), self.code_of)
+            views = {name: self.view(number, name, ranks[name]) for name in names}
+            group = topologies.Group(algorithm, number, names, views, self.code_of)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )

@@ -25,7 +25,7 @@ from sparsity.kernels.choice import obstacle
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError, listed
 from sparsity.selection import kept_number
-from sparsity.views import CompetitionRows
+from sparsity.views import CompetitionRows, axes_of
 
 __all__ = [
     "Choice",
@@ -179,8 +179,9 @@ def _unfit(
         return "accepts() says that the model, or its optimizer, takes only an array there"
     if len(shape) != 2:
         return f"its rank is {len(shape)}, csr is for matrices"
-    if view.layout != "io":
-        return "its weights are stored [out, in]; csr multiplies [in, out] kernels"
+    axes = axes_of(view.layout, 2)
+    if axes != "io":
+        return f"its axes are {axes!r}; csr multiplies [in, out] kernels ('io')"
     if not is_constant(algorithm.sparsity):
         return "its level follows a schedule; csr keeps a fixed number of values"
     if not algorithm.starts_sparse():

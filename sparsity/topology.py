@@ -66,7 +66,7 @@ class Group(NamedTuple):
     algorithm: Algorithm  #: the rule
     number: int  #: the group's position
     names: tuple[str, ...]  #: its parameters
-    view: CompetitionRows  #: its competition rows
+    views: Mapping[str, CompetitionRows]  #: their competition rows
     #: name -> its number as ``name_code`` gives it, perhaps traced
     code_of: Callable[[str], Any] = name_code
 
@@ -180,7 +180,7 @@ def update_group(
             drop_fraction=drop,
             step=sparse.step,
             key=jax.random.fold_in(step_key, group.code_of(name)),
-            view=group.view,
+            view=group.views[name],
             active=active,
         )
 
@@ -201,7 +201,7 @@ def update_group(
             }
         for name, pattern in old.patterns.items():
             # What an algorithm does not read of the dense arrays is never computed.
-            dense, mask = _dense(weights[name], pattern, group.view)
+            dense, mask = _dense(weights[name], pattern, group.views[name])
             ctx = context(name, dense, mask, pattern.pointers[-1])
             patterns[name], values[name], nan_scores[name] = _change_csr(
                 algorithm, ctx, pattern, old.values[name]

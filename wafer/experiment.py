@@ -138,6 +138,7 @@ class Experiment:
         whole = cfg.optimizer is not None and cfg.optimizer.needs_dense  # factored moments
         sparsifier = sparsity.configure(
             cfg.sparsity,
+            weight_layout=model.weight_layout,
             aliases=model.alias,
             params=shapes,
             accepts=lambda name: model.sparse(name) and not whole,

@@ -36,7 +36,7 @@ from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
 from sparsity.sparsifier import Sparsifier
-from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
+from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
 
 __all__ = ["Groups", "configure", "parse", "section_of"]
 
@@ -62,7 +62,7 @@ class Groups(tuple[dialects.Group, ...]):
 def configure(
     section: Any,
     *,
-    weight_layout: WeightLayout = "io",
+    weight_layout: WeightLayout | None = None,
     aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
     params: PyTree = None,
@@ -77,7 +77,12 @@ def configure(
 
     Args:
         section: see ``parse``.
-        weight_layout: "io" when weights are stored [in, out] as in Flax, "oi" for [out, in].
+        weight_layout: "io" where matrices and convolutions are stored [..., in, out] as in Flax,
+            "oi" for [out, in, ...]. For other arrays, by glob of names, a letter for each axis: l
+            layers, e experts, i inputs, o outputs, k kernel positions, such as {"*query/kernel":
+            "ioo", "layers/*/kernel": "lio"}; the first that matches counts. Each layer and expert
+            has the level, budget and pattern of its own. None is "io", and refuses patterns in
+            three or more axes.
         aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
@@ -103,6 +108,7 @@ def configure(
         >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
         True
     """
+    check_layout(weight_layout)
     sparsifier = Sparsifier(
         groups=parse(section),
         weight_layout=weight_layout,
@@ -131,8 +137,29 @@ def configure(
         )
     leaves = ((name, leaf) for name, leaf in named_leaves(params) if has_nan(leaf.dtype))
     shapes = {name: tuple(leaf.shape) for name, leaf in leaves}
-    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
+    slices = _slices(sparsifier, shapes)
+    spread = budgets.spread(sparsifier.groups, shapes, slices, sparsifier.group_of, flops)
     return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _slices(
+    sparsifier: Sparsifier, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape [kernel ..., in, out] of one layer or expert of each selected parameter."""
+    slices: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        group = sparsifier.group_of(name, len(shape))
+        if group is None:
+            continue
+        view = sparsifier.view(group, name, len(shape))
+        if sparsifier.groups[group][1].dense_ends and "l" in view.layout:
+            raise SparsityError(
+                f"{name!r} stacks its layers on one axis ({view.layout!r}); expected layers with "
+                "numbers in their names. Leave dense_ends out",
+                ("sparsity", "dense_ends"),
+            )
+        slices[name] = view.slice_shape(shape)
+    return slices
 
 
 def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
@@ -156,7 +183,8 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
         group = sparsifier.group_of(name, len(leaf.shape))
         if group is not None:
             accepted = sparsifier.accepts and sparsifier.accepts(name)
-            rule, view = sparsifier.groups[group][1], sparsifier.view(group)
+            view = sparsifier.view(group, name, len(leaf.shape))
+            rule = sparsifier.groups[group][1]
             storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 

@@ -37,7 +37,8 @@ def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     def read() -> np.ndarray:
         stored = np.asarray(leaf)
         pruned = np.isnan(stored)
-        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), sparsifier.view(group))
+        view = sparsifier.view(group, name, stored.ndim)
+        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), view)
         return np.where(pruned, stored, used).astype(stored.dtype)
 
     return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read, name)
@@ -83,6 +84,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         model = build_stored(record, where)
         sparsifier = configure(
             groups,
+            weight_layout=model.weight_layout,
             aliases=model.alias,
             params=abstract_params(model),
             flops=lambda: forward_flops(model),

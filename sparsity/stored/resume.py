@@ -77,7 +77,7 @@ def resume(
     renamed = {old: name for name, old in former_names(params).items()}
     recorded = () if meta is None else read_meta(meta).parameters
     known = {renamed.get(old, old) for old in recorded}
-    selected = sparsifier.select(params, stored=known | decoded.masks.keys())
+    selected = sparsifier.select(params, stored={*known, *decoded.masks})
     if trains:
         _require_groups(decoded.masks, selected)
         _tell_former_default(sparsifier, selected)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from typing import Any
 
 import equinox as eqx
 import haiku as hk
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn, nnx
+from flax import linen as nn, nnx, struct
 from flax.core import freeze
 from haiku.data_structures import to_immutable_dict
 
@@ -27,6 +28,12 @@ X = jnp.ones((1, 32))
 
 def names(tree):
     return [name for name, _ in named_leaves(tree)]
+
+
+class Scaled(struct.PyTreeNode, nn.meta.AxisMetadata):
+    value: Any
+    scale: Any
+    unbox = replace_boxed = add_axis = remove_axis = lambda self, *args: self
 
 
 def nnx_forms():
@@ -68,6 +75,7 @@ def test_a_name_goes_by_the_node_and_not_by_its_word():
     assert names({"attn": {"value": nnx.Param(X)}}) == ["attn/value"]
     rule = sparsity.configure({"sparsity": 0.5, "param_filter": "*/value"})
     assert list(rule.select(attention)) == ["attn/value"]
+    assert names({"w": Scaled(X, X)}) == ["w/value", "w/scale"]  # two values: not a mere wrapper
     module = eqx.nn.MLP(2, 2, 4, 1, key=KEY)
     assert "layers/0/weight" in names(eqx.filter(module, eqx.is_array))
 

@@ -126,7 +126,12 @@ def prune(
     batches = () if reader is None else _batches(*reader, samples)
     flops = lambda: forward_flops(model)
     sparsifier = sparsity.configure(
-        section, aliases=model.alias, params=params, flops=flops, vendor_default=True
+        section,
+        weight_layout=model.weight_layout,
+        aliases=model.alias,
+        params=params,
+        flops=flops,
+        vendor_default=True,
     )
     loss = _mean_loss(model, batches)
     before = loss(params)
