@@ -9,6 +9,7 @@ A section becomes a sparsifier:
 
 from sparsity.adapters.export import export_checks
 from sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
+from sparsity.adapters.optimizers import with_dense_shapes
 from sparsity.adapters.wrap import SparseOptState, wrap
 from sparsity.algorithms.base import (
     ALGORITHMS,
@@ -65,5 +66,6 @@ __all__ = [
     "resume",
     "sparse_dot",
     "to_meta",
+    "with_dense_shapes",
     "wrap",
 ]

@@ -16,27 +16,24 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from models.alias import all_names
-from models.checkpoint.moments import in_weights_and_moments
-from models.factored.lora import is_adapter
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
+from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import ParamFilter
 from sparsity.matching import match
-from sparsity.schedules import Cycling, Every, UpdateSteps
-from sparsity.schema import listed
-from sparsity.selection import kept_number
-from sparsity.state import SparseState
+from sparsity.sections.surprises import surprises
+from sparsity.state import SparseState, key_arrays, typed_key
 from sparsity.views import CompetitionRows, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
@@ -199,7 +196,7 @@ class Sparsifier:
             step=jnp.int32(0),
             indices=topologies.first_indices(self.groups),
             targets=topologies.first_targets(self.groups),
-            key=key,
+            key=key_arrays(key),
         )
 
     def first_mask(self, chosen: Selected, context: InitContext) -> Array:
@@ -210,6 +207,7 @@ class Sparsifier:
 
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
+        key = typed_key(key)
         with jax.ensure_compile_time_eval():
             level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
         return InitContext(
@@ -228,7 +226,12 @@ class Sparsifier:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
-        for line in _surprises(self, selected):
+        ranks = {name: len(chosen.shape) for name, chosen in selected.items()}
+        cells = {
+            name: (chosen.group, self.view(chosen.group).row_length(chosen.shape))
+            for name, chosen in selected.items()
+        }
+        for line in surprises(self.groups, ranks, cells):
             _LOG.warning("sparsity: %s", line)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
@@ -238,6 +241,21 @@ class Sparsifier:
         import sparsity
 
         return sparsity.resume(self, *args, **options)
+
+    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
+        """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
+
+        Args:
+            tx: any optax transformation. It takes a few steps on a small tree with the names and
+                ranks of ``params``. Where it draws random numbers, a warning says so instead.
+            params: arrays or shapes, dense.
+            **extra: further arguments of ``tx.update``.
+
+        Raises:
+            SparsityError: names what differs; nothing where no weight may be stored as csr.
+        """
+        names = [name for name, chosen in self.select(params).items() if self._may_be_csr(chosen)]
+        check(tx, params, names, **extra)
 
     # --- one step -------------------------------------------------------------------------
 
@@ -325,32 +343,25 @@ class Sparsifier:
         Dense ones become [nnz] values where the state holds a pattern.
         """
         sparse = match(sparse, params, "prune", partial=self.partial)
-
-        def visit(name: str, leaf: Any) -> Any:
-            if name in sparse.patterns:
-                return storage.shrink(leaf, sparse.patterns[name])
-            if name in sparse.masks:
-                return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
-            return leaf
-
-        return in_weights_and_moments(visit, params, opt_state)
+        return storage.pruned(params, opt_state, sparse)
 
     def expand(
         self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
         sparse = match(sparse, params, "expand", partial=self.partial)
-
-        def visit(name: str, leaf: Any) -> Any:
-            pattern = sparse.patterns.get(name)
-            return leaf if pattern is None else storage.expand(leaf, pattern, fill)
-
-        return in_weights_and_moments(visit, params, opt_state)
+        return storage.expanded(params, opt_state, sparse, fill)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""
         dense = {name: kernels.to_mask(pattern) for name, pattern in sparse.patterns.items()}
         return {**sparse.masks, **dense}
+
+    def _may_be_csr(self, chosen: Selected) -> bool:
+        accepted = self.accepts and self.accepts(chosen.name)
+        rule, view = chosen.algorithm, self.view(chosen.group)
+        asked = rule.compute == "csr" or (rule.compute == "auto" and accepted is not None)
+        return asked and not storage.unfit(chosen.shape, rule, view, accepted)
 
     def _algorithm(self, name: str, ndim: int) -> Algorithm:
         return self.groups[self._group_number(name, ndim)][1]
@@ -444,46 +455,3 @@ class Sparsifier:
             out[f"sparsity/{name}/target"] = sparse.targets[group]
             out[f"sparsity/{name}/actual"] = 1 - share
         return out
-
-
-def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
-    """Say what a section does that its author may not expect, a line each."""
-    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in sparsifier.groups]
-    cells = {
-        name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
-        for name, chosen in selected.items()
-    }
-    empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
-    empty = [name for name, key in cells.items() if key in empty_cells]
-    if empty:
-        yield f"{listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
-    small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
-    if small:
-        yield (
-            f"{listed(small)}: biases and norms become sparse, too; name kernels alone in "
-            "param_filter"
-        )
-    adapters = [name for name in selected if is_adapter(name)]
-    if adapters:
-        yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
-    for rule, algorithm in sparsifier.groups:
-        again = _begins_again(algorithm)
-        if again is not None:
-            yield (
-                f"the list of levels on {rule} begins again at step {again}, with "
-                f"{algorithm.sparsity.at(0):g}; end it with update.stop"
-            )
-
-
-def _begins_again(algorithm: Algorithm) -> int | None:
-    """Step at which a list of levels is through and its first one is taken again, or None."""
-    levels, update = algorithm.sparsity, algorithm.update
-    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
-        return None
-    if isinstance(update, UpdateSteps):
-        steps = sorted(update.steps)
-        return steps[levels.length] if len(steps) > levels.length else None
-    if isinstance(update, Every):
-        step = update.start + levels.length * update.freq
-        return step if update.stop is None or step < update.stop else None
-    return None

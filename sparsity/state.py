@@ -28,7 +28,8 @@ class SparseState(NamedTuple):
         step: [] int32, optimizer steps taken; steps skipped for non-finite gradients do not count
         indices: [G, 2] int32, list positions of each group's level and drop-fraction schedules
         targets: [G] float32, the level each group last put into force
-        key: random key of the run, never consumed; draws fold in the step and the parameter
+        key: [2] uint32 data of the run's random key, never consumed; draws fold in the step and the
+            parameter. A key of another generator than threefry keeps its type
     """
 
     masks: Mapping[str, Array]
@@ -53,10 +54,25 @@ class Meta(BaseModel):
     key_impl: str | None = _THREEFRY
 
 
+def key_arrays(key: Array) -> Array:
+    """Return the data of a key [] of threefry, which serializers take; others as they are."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if typed and str(jax.random.key_impl(key)) == _THREEFRY:
+        return jax.random.key_data(key)
+    return key
+
+
+def typed_key(key: Array) -> Array:
+    """Undo ``key_arrays``: key [] or [2] uint32; others as they are."""
+    is_data = key.dtype == jnp.uint32 and key.shape == (2,)
+    return jax.random.wrap_key_data(key, impl=_THREEFRY) if is_data else key
+
+
 def to_meta(sparse: SparseState) -> dict[str, Any]:
     """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
-    typed = jnp.issubdtype(sparse.key.dtype, jax.dtypes.prng_key)
-    impl = str(jax.random.key_impl(sparse.key)) if typed else None
+    key = typed_key(sparse.key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    impl = str(jax.random.key_impl(key)) if typed else None
     return {
         "parameters": sorted([*sparse.masks, *sparse.patterns]),
         "step": int(sparse.step),
@@ -113,5 +129,5 @@ def from_meta(meta: Mapping[str, Any], groups: int) -> SparseState:
         step=jnp.int32(stored.step),
         indices=jnp.asarray(indices, jnp.int32).reshape(groups, 2),
         targets=jnp.asarray(targets, jnp.float32),
-        key=key,
+        key=key_arrays(key),
     )

@@ -82,7 +82,13 @@ class Dynamic(Algorithm):
         return self.choose(ctx, self.drop_scores(ctx), self.grow_scores(ctx))
 
     def choose(self, ctx: UpdateContext, drop: Array, grow: Array) -> Array:
-        """Return the mask that scores of the weight's shape give, with exact counts."""
+        """Return the mask that scores give, with exact counts.
+
+        Args:
+            ctx: levels, view and the mask in force.
+            drop: [...] scores of active positions, lowest dropped.
+            grow: [...] scores of all others, highest grown.
+        """
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
         keep, missing = self.counts(ctx, active)

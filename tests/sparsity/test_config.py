@@ -296,7 +296,7 @@ def test_the_sparsifiers_public_names():
     facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
         "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
-        "store", "view", "code_of", "quiet", "partial",
+        "store", "view", "code_of", "quiet", "partial", "check",
     }  # fmt: skip
     assert names == core | facts | rest
 
