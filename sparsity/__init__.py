@@ -25,7 +25,7 @@ from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.schema import SparsityError
 from sparsity.sections.config import Groups, configure, parse
 from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.state import SparseState, from_meta, to_meta
+from sparsity.state import SparseState, WeightCopy, from_meta, to_meta
 from sparsity.stored.resume import resume
 from sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
 
@@ -51,6 +51,7 @@ __all__ = [
     "Static",
     "TopKAST",
     "UpdateContext",
+    "WeightCopy",
     "configure",
     "decode",
     "dot_general",

@@ -33,7 +33,7 @@ from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.filters import ParamFilter
 from sparsity.matching import match
 from sparsity.sections.surprises import surprises
-from sparsity.state import SparseState, key_arrays, typed_key
+from sparsity.state import SparseState, WeightCopy, advanced, key_arrays, typed_key
 from sparsity.views import CompetitionRows, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
@@ -197,6 +197,7 @@ class Sparsifier:
             indices=topologies.first_indices(self.groups),
             targets=topologies.first_targets(self.groups),
             key=key_arrays(key),
+            generation=jnp.int32(0),
         )
 
     def first_mask(self, chosen: Selected, context: InitContext) -> Array:
@@ -410,7 +411,9 @@ class Sparsifier:
             params: parameters after the optimizer step.
             dense_grads: gradients of this step before masking, as a tree like ``params`` or a
                 dict by name; read only by groups that need them, at due steps; else None.
-            opt_state: optimizer state after the optimizer step.
+            opt_state: optimizer state after the optimizer step. Whatever tree it is, such as
+                (optimizer state, average of the weights), every part of it that has a parameter's
+                name and shape follows the topology; a ``WeightCopy`` in it gets its generation.
             finite: [] bool, false when the step was skipped for non-finite gradients: nothing
                 advances and nothing changes.
             topology: False compiles a step that never changes the topology, for steps where
@@ -420,6 +423,7 @@ class Sparsifier:
             (sparse, params, opt_state), pruned weights and moments exactly 0.
         """
         sparse = match(sparse, params, "update", partial=self.partial)
+        opt_state = _map_copies(lambda copy: copy._replace(tree=copy.read(sparse)), opt_state)
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
@@ -427,6 +431,7 @@ class Sparsifier:
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
+        changed = jnp.asarray(False)
         for number, (_, algorithm) in enumerate(self.groups):
             names = tuple(n for n, ndim in ranks.items() if self.group_of(n, ndim) == number)
             if not algorithm.dynamic or not names:
@@ -436,6 +441,9 @@ class Sparsifier:
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )
             params, opt_state = topologies.put(new, params, opt_state)
+            changed |= jnp.asarray(finite) & algorithm.update(sparse.step)
+        sparse = advanced(sparse, changed)
+        opt_state = _map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
 
@@ -455,3 +463,8 @@ class Sparsifier:
             out[f"sparsity/{name}/target"] = sparse.targets[group]
             out[f"sparsity/{name}/actual"] = 1 - share
         return out
+
+
+def _map_copies(fn: Callable[[WeightCopy], WeightCopy], tree: PyTree) -> Any:
+    is_copy = lambda node: isinstance(node, WeightCopy)
+    return jax.tree.map(lambda node: fn(node) if is_copy(node) else node, tree, is_leaf=is_copy)
