@@ -1,6 +1,8 @@
 """The parameters a sparsifier selects: a table before training, a line for the log, warnings."""
 
 import dataclasses
+import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +22,12 @@ __all__ = [
     "Selected",
     "SelectionRow",
     "SelectionTable",
-    "counted",
     "dense_row",
+    "log_selected",
     "sparse_row",
-    "surprises",
 ]
 
+_LOG = logging.getLogger(__name__)
 Group = tuple[ParamFilter, Algorithm]
 
 
@@ -139,7 +141,24 @@ def counted(names: Iterable[str], shown: int = 8) -> str:
     return listed(lines, shown)
 
 
-def surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iterator[str]:
+def log_selected(groups: Sequence[Group], selected: Mapping[str, Selected]) -> None:
+    """Log what becomes sparse: a line at INFO, what may surprise, each parameter at DEBUG."""
+    rules = "; ".join(f"{type(algorithm).__name__} on {rule}" for rule, algorithm in groups)
+    size = sum(math.prod(chosen.shape) for chosen in selected.values())
+    _LOG.info(
+        "Will apply sparsity to %d weights with %s: %s (%s values)",
+        len(selected),
+        rules,
+        counted(selected),
+        f"{size:,}",
+    )
+    for line in _surprises(groups, selected):
+        _LOG.warning("sparsity: %s", line)
+    for chosen in selected.values():
+        _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+
+
+def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iterator[str]:
     """Say what a section does that its author may not expect, a line each."""
     highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in groups]
     cells = {

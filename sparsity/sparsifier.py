@@ -16,24 +16,31 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from models.alias import all_names
-from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
+from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.filters import ParamFilter, dense_word, has_nan
 from sparsity.schema import SparsityError
-from sparsity.selected import Selected, SelectionTable, counted, dense_row, sparse_row, surprises
-from sparsity.state import SparseState, match
+from sparsity.selected import Selected, SelectionTable, dense_row, log_selected, sparse_row
+from sparsity.state import (
+    SparseState,
+    advanced,
+    key_arrays,
+    map_copies,
+    match,
+    typed_key,
+)
 from sparsity.views import CompetitionRows, WeightLayout, view_of
 
 __all__ = ["Sparsifier"]
@@ -179,8 +186,6 @@ class Sparsifier:
             rows.append(dense_row(names, leaf, rules, (stay, self.dense_words)))
         return SelectionTable(rows)
 
-    # --- start ----------------------------------------------------------------------------
-
     def init(self, params: PyTree, key: Array) -> SparseState:
         """Choose the first masks.
 
@@ -238,7 +243,8 @@ class Sparsifier:
             step=jnp.int32(0),
             indices=topologies.first_indices(self.groups),
             targets=topologies.first_targets(self.groups),
-            key=key,
+            key=key_arrays(key),
+            generation=jnp.int32(0),
         )
 
     def first_mask(self, chosen: Selected, context: InitContext) -> Array:
@@ -249,6 +255,7 @@ class Sparsifier:
 
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
+        key = typed_key(key)
         with jax.ensure_compile_time_eval():
             level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
         return InitContext(
@@ -263,27 +270,32 @@ class Sparsifier:
 
     def log_selection(self, selected: Mapping[str, Selected]) -> None:
         """Log what became sparse: a line at INFO, each parameter at DEBUG."""
-        if self.quiet or not self.groups:
-            return
-        rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
-        size = sum(math.prod(chosen.shape) for chosen in selected.values())
-        _LOG.info(
-            "Will apply sparsity to %d weights with %s: %s (%s values)",
-            len(selected),
-            rules,
-            counted(selected),
-            f"{size:,}",
-        )
-        for line in surprises(self.groups, selected):
-            _LOG.warning("sparsity: %s", line)
-        for chosen in selected.values():
-            _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+        if self.groups and not self.quiet:
+            log_selected(self.groups, selected)
 
     def resume(self, *args: Any, **options: Any) -> tuple[SparseState, Any, Any]:
         """Call ``sparsity.resume``; this alias is removed in 0.2."""
         import sparsity
 
         return sparsity.resume(self, *args, **options)
+
+    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
+        """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
+
+        Args:
+            tx: any optax transformation. It takes a few steps on a small tree with the names and
+                ranks of ``params``. Where it draws random numbers, a warning says so instead.
+            params: arrays or shapes, dense.
+            **extra: further arguments of ``tx.update``.
+
+        Raises:
+            SparsityError: names what differs; nothing where no weight may be stored as csr.
+        """
+        may_be_csr = lambda c: storage.may_be_csr(
+            c.shape, c.algorithm, c.view, self.accepts and self.accepts(c.name)
+        )
+        names = [name for name, chosen in self.select(params).items() if may_be_csr(chosen)]
+        check(tx, params, names, **extra)
 
     # --- one step -------------------------------------------------------------------------
 
@@ -371,27 +383,14 @@ class Sparsifier:
         Dense ones become [nnz] values where the state holds a pattern.
         """
         sparse = match(sparse, params, "prune", partial=self.partial)
-
-        def visit(name: str, leaf: Any) -> Any:
-            if name in sparse.patterns:
-                return storage.shrink(leaf, sparse.patterns[name])
-            if name in sparse.masks:
-                return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
-            return leaf
-
-        return in_weights_and_moments(visit, params, opt_state)
+        return storage.pruned(params, opt_state, sparse)
 
     def expand(
         self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
         sparse = match(sparse, params, "expand", partial=self.partial)
-
-        def visit(name: str, leaf: Any) -> Any:
-            pattern = sparse.patterns.get(name)
-            return leaf if pattern is None else storage.expand(leaf, pattern, fill)
-
-        return in_weights_and_moments(visit, params, opt_state)
+        return storage.expanded(params, opt_state, sparse, fill)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""
@@ -445,7 +444,9 @@ class Sparsifier:
             params: parameters after the optimizer step.
             dense_grads: gradients of this step before masking, as a tree like ``params`` or a
                 dict by name; read only by groups that need them, at due steps; else None.
-            opt_state: optimizer state after the optimizer step.
+            opt_state: optimizer state after the optimizer step. Whatever tree it is, such as
+                (optimizer state, average of the weights), every part of it that has a parameter's
+                name and shape follows the topology; a ``WeightCopy`` in it gets its generation.
             finite: [] bool, false when the step was skipped for non-finite gradients: nothing
                 advances and nothing changes.
             topology: False compiles a step that never changes the topology, for steps where
@@ -455,6 +456,7 @@ class Sparsifier:
             (sparse, params, opt_state), pruned weights and moments exactly 0.
         """
         sparse = match(sparse, params, "update", partial=self.partial)
+        opt_state = map_copies(lambda copy: copy._replace(tree=copy.read(sparse)), opt_state)
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
@@ -462,6 +464,7 @@ class Sparsifier:
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
+        changed = jnp.asarray(False)
         for number, (_, algorithm) in enumerate(self.groups):
             names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
@@ -472,6 +475,9 @@ class Sparsifier:
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )
             params, opt_state = topologies.put(new, params, opt_state)
+            changed |= jnp.asarray(finite) & algorithm.update(sparse.step)
+        sparse = advanced(sparse, changed)
+        opt_state = map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
 

@@ -15,7 +15,7 @@ from sparsity.algorithms.base import Algorithm, ContextWithoutGradient, UpdateCo
 from sparsity.algorithms.dynamic import Dynamic
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ValueSchedule
-from sparsity.state import SparseState
+from sparsity.state import SparseState, typed_key
 from sparsity.views import CompetitionRows
 
 __all__ = [
@@ -164,7 +164,7 @@ def update_group(
     index = sparse.indices[group.number]
     level = jnp.clip(algorithm.sparsity(sparse.step, index[0]), 0, 1)
     drop = jnp.clip(algorithm.drop_fraction(sparse.step, index[1]), 0, 1)
-    step_key = jax.random.fold_in(sparse.key, sparse.step)
+    step_key = jax.random.fold_in(typed_key(sparse.key), sparse.step)
     weights = dict(named_leaves(trees[0]))
 
     def context(

@@ -85,9 +85,9 @@ class Dynamic(Algorithm):
         """Return the mask that scores give, with exact counts.
 
         Args:
-            ctx: of the update.
-            drop: [...] of the weight's shape; the lowest of the active ones go.
-            grow: [...] of the weight's shape; the highest of the others come.
+            ctx: levels, view and the mask in force.
+            drop: [...] scores of active positions, lowest dropped.
+            grow: [...] scores of all others, highest grown.
         """
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active

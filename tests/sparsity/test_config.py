@@ -312,7 +312,7 @@ def test_the_sparsifiers_public_names():
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
         "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
         "store", "view", "code_of", "quiet", "partial", "dense_words", "summary",
-        "choice",
+        "choice", "check",
     }  # fmt: skip
     assert names == core | facts | rest
 
