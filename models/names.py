@@ -199,7 +199,7 @@ def lookup(name: str) -> ModelPreset:
     module, _, own = name.rpartition(":")
     if module and own not in MODELS:
         try:
-            import_code(name)
+            import_code(name, "model")
         except ValueError as error:
             raise SectionError([Problem(("model", "name"), str(error))]) from error
         if own not in MODELS:

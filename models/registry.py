@@ -67,7 +67,7 @@ def is_function(name: Any) -> bool:
         return False
     if module:  # importing it may register the name
         with contextlib.suppress(ValueError):  # `find` says what is wrong with it
-            import_code(name)
+            import_code(name, "model")
     return own not in MODELS
 
 

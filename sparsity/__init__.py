@@ -23,7 +23,8 @@ from sparsity.algorithms.magnitude import ACDC, GMP, Static
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.schema import SparsityError
 from sparsity.sections.config import Groups, configure, parse
-from sparsity.sparsifier import Selected, Sparsifier
+from sparsity.selected import Selected
+from sparsity.sparsifier import Sparsifier
 from sparsity.state import SparseState, from_meta, to_meta
 from sparsity.stored.resume import resume
 from sparsity.stored.sentinel import SentinelError, decode, encode, require_dense

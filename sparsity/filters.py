@@ -6,13 +6,20 @@ may match either, so filters written for Model Zoo names keep working.
 
 import dataclasses
 import fnmatch
+import functools
 import re
 from collections.abc import Iterable
 from typing import Literal
 
-__all__ = ["DEFAULT_EXCLUDED", "ParamFilter"]
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+__all__ = ["DEFAULT_EXCLUDED", "DENSE_WORDS", "ParamFilter", "dense_word", "has_nan"]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
+#: whole words of a name that the default filter leaves dense, too, except in run files
+DENSE_WORDS = ("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,3 +57,28 @@ def _without_wrapper(pattern: str) -> str:
     ('*/kernel', '*/value')
     """
     return re.sub(r"(?<=\w)/value(\$?)$", r"\1", pattern)
+
+
+def dense_word(names: Iterable[str], words: Iterable[str]) -> str:
+    """Return the first of the words that is a whole word of a name, alone or plural, or ''.
+
+    >>> dense_word(["blocks_0/attn/pos_embed"], DENSE_WORDS)
+    'embed'
+    >>> dense_word(["position/Embed_0", "cls_tokens"], DENSE_WORDS)
+    'embed'
+    """
+    parts = {word for name in names for word in _words_of(name)}
+    return next((word for word in words if parts & {word, f"{word}s", f"{word}es"}), "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _words_of(name: str) -> tuple[str, ...]:
+    """Split at what is no letter and where a capital follows: 'cls_token', 'posEmbed'."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return tuple(re.findall(r"[a-z]+", apart))
+
+
+@functools.cache
+def has_nan(dtype: DTypeLike) -> bool:
+    """Return whether a dtype has NaN, the mark of pruned weights in checkpoints."""
+    return jnp.issubdtype(dtype, jnp.floating) and bool(np.isnan(np.array(np.nan).astype(dtype)))

@@ -5,7 +5,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
 1. ``ready = sparsifier.prepare(params, sparse)``, then the loss of ``sparsifier.attach(ready,
    sparse)``: pruned weights are 0 in the forward pass
 2. ``grads, dense = sparsifier.split(gradients at ready, sparse)``: kept gradients are selected, so
-   that NaN or inf at pruned positions reaches nobody; dense ones are for the topology
+   that NaN or inf at pruned positions has no effect; dense ones are for the topology
 3. the optimizer step
 4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)``:
    pruned weights and moments are set to 0, the step counter advances, and at a due step a new
@@ -16,7 +16,8 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -26,41 +27,18 @@ from jaxtyping import Array, PyTree
 
 from models.alias import all_names
 from models.checkpoint.moments import in_weights_and_moments
-from models.factored.lora import is_adapter
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.algorithms.magnitude import ACDC
-from sparsity.filters import ParamFilter
-from sparsity.matching import match
-from sparsity.schedules import Cycling, Every, UpdateSteps
-from sparsity.schema import listed
-from sparsity.selection import kept_number
-from sparsity.state import SparseState
-from sparsity.views import CompetitionRows, WeightLayout
+from sparsity.filters import ParamFilter, dense_word, has_nan
+from sparsity.schema import SparsityError
+from sparsity.selected import Selected, SelectionTable, counted, dense_row, sparse_row, surprises
+from sparsity.state import SparseState, match
+from sparsity.views import CompetitionRows, WeightLayout, axes_of
 
-__all__ = ["Selected", "Sparsifier"]
+__all__ = ["Sparsifier"]
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Selected:
-    """One parameter a sparsifier takes: its place and the group that takes it.
-
-    Attributes:
-        name: '/'-path.
-        position: place in the list of all parameters.
-        group: position of the group.
-        shape: dense shape.
-        algorithm: the group's algorithm.
-    """
-
-    name: str
-    position: int
-    group: int
-    shape: tuple[int, ...]
-    algorithm: Algorithm
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
@@ -86,6 +64,7 @@ class Sparsifier:
         quiet: say nothing of what is selected: the trees are parts of a model.
         partial: trees may be parts of the model: frozen leaves left out, one encoder, a stage.
             Otherwise a mask that finds no weight of its name is an error.
+        dense_words: whole words of a name that the default filter leaves dense, too.
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]
@@ -98,6 +77,7 @@ class Sparsifier:
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
     partial: bool = False
+    dense_words: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -105,29 +85,43 @@ class Sparsifier:
 
     # --- which parameters -----------------------------------------------------------------
 
-    def group_of(self, name: str, ndim: int) -> int | None:
-        """Return the index of the first group that takes a parameter, or None."""
+    def group_of(self, name: str, ndim: int, *, stored: bool = False) -> int | None:
+        """Return the index of the first group that takes a parameter, or None.
+
+        Args:
+            name: '/'-path.
+            ndim: rank of the dense weight.
+            stored: the parameter has a mask: one that no group takes belongs to the group whose
+                default took it before there were ``dense_words``.
+        """
         if not self.groups:
             return None
         names = all_names(name, self.aliases)
         if ParamFilter("glob", self.requires_dense).matches(names, ndim):
             return None
-        for i, (rule, _) in enumerate(self.groups):
-            if rule.matches(names, ndim):
-                return i
-        return None
+        left_out = dense_word(names, self.dense_words)
+        takes = [i for i, (rule, _) in enumerate(self.groups) if rule.matches(names, ndim)]
+        now = [i for i in takes if not left_out or self.groups[i][0].kind != "default"]
+        return next(iter(now or takes if stored else now), None)
 
     def view(self, group: int) -> CompetitionRows:
         """Return the group's competition rows."""
         return CompetitionRows(self.weight_layout, self.groups[group][1].structure)
 
-    def select(self, params: PyTree) -> dict[str, Selected]:
+    def axes_of(self, name: str, ndim: int) -> str:
+        """Return a letter for each axis of a parameter, as ``weight_layout`` has them."""
+        del name
+        return axes_of(self.weight_layout, ndim)
+
+    def select(self, params: PyTree, stored: Collection[str] = ()) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.
 
         Args:
             params: arrays or shapes (``jax.eval_shape``), dense.
+            stored: names of parameters that have a mask already.
 
         Raises:
+            SparsityError: a filter names a parameter without NaN, such as integers.
             ValueError: groups that cannot divide a parameter, or an ``order`` that lacks one.
         """
         leaves = named_leaves(params)
@@ -135,18 +129,48 @@ class Sparsifier:
         place = {name: i for i, name in enumerate(order)}
         selected: dict[str, Selected] = {}
         for name, leaf in leaves:
-            group = self.group_of(name, len(leaf.shape))
-            if group is None:
+            group = self.group_of(name, len(leaf.shape), stored=name in stored)
+            if group is None or not self._can_be_marked(name, leaf, group):
                 continue
             if name not in place:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
             shape = tuple(leaf.shape)
-            self.view(group).check(name, shape)
-            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1])
+            view = self.view(group)
+            view.check(name, shape)
+            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
         if self.groups and not selected and not self.quiet:
             rules = "; ".join(str(rule) for rule, _ in self.groups)
             _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
         return selected
+
+    def _can_be_marked(self, name: str, leaf: Any, group: int) -> bool:
+        if has_nan(leaf.dtype):
+            return True
+        if self.groups[group][0].kind == "default":
+            return False
+        raise SparsityError(
+            f"{name!r} cannot become sparse (its dtype is {leaf.dtype}); expected a floating dtype "
+            "with NaN, the mark of pruned weights in checkpoints. Leave it out of param_filter",
+            ("sparsity", "param_filter"),
+        )
+
+    def summary(self, params: PyTree) -> SelectionTable:
+        """Return a row for each parameter: whether it becomes sparse, how, and why.
+
+        Args:
+            params: arrays or shapes, dense.
+        """
+        selected, rows = self.select(params), []
+        rules = [rule for rule, _ in self.groups]
+        for name, leaf in named_leaves(params):
+            axes, chosen = self.axes_of(name, len(leaf.shape)), selected.get(name)
+            if chosen is not None:
+                rows.append(sparse_row(chosen, axes, rules[chosen.group], self.choice(chosen)))
+                continue
+            names = all_names(name, self.aliases)
+            stay = ParamFilter("glob", self.requires_dense)
+            rows.append(dense_row(names, leaf, axes, rules, (stay, self.dense_words)))
+        return SelectionTable(rows)
 
     # --- start ----------------------------------------------------------------------------
 
@@ -176,13 +200,10 @@ class Sparsifier:
         """
         kept, patterns, why = dict(masks), {}, {}
         for name, mask in masks.items():
-            algorithm, view = selected[name].algorithm, self.view(selected[name].group)
-            accepted = self.accepts and self.accepts(name)
-            choice = storage.choose(
-                name, mask.shape, algorithm, view, dtype=self.dtype, accepted=accepted
-            )
+            chosen = selected[name]
+            choice = self.choice(chosen)
             if choice.storage == "csr":
-                size = storage.capacity(mask, algorithm, view)
+                size = storage.capacity(mask, chosen.algorithm, chosen.view)
                 patterns[name] = storage.pattern_of(kept.pop(name), size)
             elif choice.why:
                 why[name] = choice.why
@@ -190,6 +211,17 @@ class Sparsifier:
         if not self.quiet:
             storage.tell_masked(why)
         return sparse._replace(masks=kept, patterns=patterns)
+
+    def choice(self, chosen: Selected) -> storage.Choice:
+        """Return a parameter's storage."""
+        return storage.choose(
+            chosen.name,
+            chosen.shape,
+            chosen.algorithm,
+            chosen.view,
+            dtype=self.dtype,
+            accepted=self.accepts and self.accepts(chosen.name),
+        )
 
     def blank(self, key: Array) -> SparseState:
         """Return the state of step 0 without masks."""
@@ -219,7 +251,7 @@ class Sparsifier:
             sparsity=level,
             key=topologies.named_key(key, chosen.name),
             run_key=key,
-            view=self.view(chosen.group),
+            view=chosen.view,
         )
 
     def log_selection(self, selected: Mapping[str, Selected]) -> None:
@@ -227,8 +259,15 @@ class Sparsifier:
         if self.quiet or not self.groups:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
-        _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
-        for line in _surprises(self, selected):
+        size = sum(math.prod(chosen.shape) for chosen in selected.values())
+        _LOG.info(
+            "Will apply sparsity to %d weights with %s: %s (%s values)",
+            len(selected),
+            rules,
+            counted(selected),
+            f"{size:,}",
+        )
+        for line in surprises(self.groups, selected):
             _LOG.warning("sparsity: %s", line)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
@@ -247,32 +286,44 @@ class Sparsifier:
         Args:
             params: parameters in the state's storage.
             sparse: the topology.
-            dense: ask for the dense gradients a topology update reads; masked weights give them
-                anyway, csr weights get a probe for them (a dense product more).
+            dense: ask for the dense gradients a topology update reads: such weights get a probe,
+                which costs csr a dense product.
         """
         sparse = match(sparse, params, "prepare", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
                 self._require_values(name, leaf)
-                wanted = dense and self._algorithm(name, 2).needs_gradient
-                zeros = jnp.zeros(sparse.patterns[name].shape, leaf.dtype) if wanted else None
-                return leaf if zeros is None else storage.Probed(leaf, zeros)
-            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
+            topology = sparse.patterns.get(name, sparse.masks.get(name))
+            if topology is None or not dense:
+                return leaf
+            if not self._algorithm(name, len(topology.shape)).needs_gradient:
+                return leaf
+            return storage.Probed(leaf, jnp.zeros(topology.shape, leaf.dtype))
 
         return map_named(visit, params)
 
     def attach(self, ready: Any, sparse: SparseState) -> Any:
-        """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
+        """Return the tree the model computes with.
+
+        Masked weights become 0 where pruned, whatever their values there, and their gradients,
+        too; csr weights become ``SparseWeight``s.
+        """
         sparse = match(sparse, ready, "attach", partial=self.partial, is_leaf=storage.is_probed)
 
         def visit(name: str, leaf: Any) -> Any:
+            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             if name in sparse.masks:
-                group = self._group_number(name, leaf.ndim)
-                return self.groups[group][1].forward(leaf, self.view(group))
+                mask = sparse.masks[name]
+                group = self._group_number(name, values.ndim)
+                used = (
+                    jnp.where(mask, values, 0)
+                    if probe is None
+                    else storage.masked(values, mask, probe)
+                )
+                return self.groups[group][1].forward(used, self.view(group))
             if name not in sparse.patterns:
                 return leaf
-            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             pattern = sparse.patterns[name]
             return kernels.SparseWeight(values=values, pattern=pattern, probe=probe)
 
@@ -290,7 +341,7 @@ class Sparsifier:
 
         Returns:
             (gradients in the storage of the parameters, selected at kept positions; dense
-            gradients by name, for ``update``).
+            gradients by name, for ``update``: those that ``prepare`` was asked for).
         """
         dense: dict[str, Array] = {}
         probed = storage.is_probed
@@ -298,12 +349,8 @@ class Sparsifier:
 
         def visit(name: str, leaf: Any) -> Any:
             if isinstance(leaf, storage.Probed):
-                dense[name] = leaf.probe
-                return leaf.values
-            if name in sparse.masks:
-                dense[name] = leaf
-                return jnp.where(sparse.masks[name], leaf, 0)
-            return leaf
+                leaf, dense[name] = leaf
+            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
 
         return map_named(visit, gradients, is_leaf=probed), dense
 
@@ -348,7 +395,7 @@ class Sparsifier:
         return self.groups[self._group_number(name, ndim)][1]
 
     def _group_number(self, name: str, ndim: int) -> int:
-        group = self.group_of(name, ndim)
+        group = self.group_of(name, ndim, stored=True)
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
         return group
@@ -409,7 +456,7 @@ class Sparsifier:
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
         for number, (_, algorithm) in enumerate(self.groups):
-            names = tuple(n for n, ndim in ranks.items() if self.group_of(n, ndim) == number)
+            names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
             group = topologies.Group(algorithm, number, names, self.view(number), self.code_of)
@@ -432,50 +479,8 @@ class Sparsifier:
         kept |= {name: storage.density(pattern) for name, pattern in sparse.patterns.items()}
         out: dict[str, Array] = {}
         for name, share in kept.items():
-            group = self.group_of(name, sparse.masks[name].ndim if name in sparse.masks else 2)
+            rank = sparse.masks[name].ndim if name in sparse.masks else 2
+            group = self._group_number(name, rank)
             out[f"sparsity/{name}/target"] = sparse.targets[group]
             out[f"sparsity/{name}/actual"] = 1 - share
         return out
-
-
-def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
-    """Say what a section does that its author may not expect, a line each."""
-    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in sparsifier.groups]
-    cells = {
-        name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
-        for name, chosen in selected.items()
-    }
-    empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
-    empty = [name for name, key in cells.items() if key in empty_cells]
-    if empty:
-        yield f"{listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
-    small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
-    if small:
-        yield (
-            f"{listed(small)}: biases and norms become sparse, too; name kernels alone in "
-            "param_filter"
-        )
-    adapters = [name for name in selected if is_adapter(name)]
-    if adapters:
-        yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
-    for rule, algorithm in sparsifier.groups:
-        again = _begins_again(algorithm)
-        if again is not None:
-            yield (
-                f"the list of levels on {rule} begins again at step {again}, with "
-                f"{algorithm.sparsity.at(0):g}; end it with update.stop"
-            )
-
-
-def _begins_again(algorithm: Algorithm) -> int | None:
-    """Step at which a list of levels is through and its first one is taken again, or None."""
-    levels, update = algorithm.sparsity, algorithm.update
-    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
-        return None
-    if isinstance(update, UpdateSteps):
-        steps = sorted(update.steps)
-        return steps[levels.length] if len(steps) > levels.length else None
-    if isinstance(update, Every):
-        step = update.start + levels.length * update.freq
-        return step if update.stop is None or step < update.stop else None
-    return None

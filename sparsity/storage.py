@@ -8,7 +8,7 @@ training starts, and topology changes never recompile.
 import logging
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -35,6 +35,7 @@ __all__ = [
     "density",
     "expand",
     "is_probed",
+    "masked",
     "pattern_of",
     "require_possible",
     "shrink",
@@ -50,14 +51,33 @@ _UNKNOWN = (
 
 
 class Probed(NamedTuple):
-    """A csr parameter prepared for a step that also needs its dense gradient."""
+    """A sparse parameter prepared for a step that also needs its dense gradient."""
 
-    values: Array  #: [nnz] kept values
-    probe: Array  #: [K, N] zeros, whose gradient is the dense one
+    values: Array  #: the leaf as it is stored: [nnz] kept values, or dense under a mask
+    probe: Array  #: of the dense shape; its value is never read, its gradient is the dense one
+
+
+@jax.custom_jvp
+def masked(weight: Array, mask: Array, probe: Array) -> Array:
+    """Return the weight, 0 where pruned, as if ``probe`` had been added to it.
+
+    Args:
+        weight: [...]; its gradient is that of kept positions.
+        mask: [...] bool, true where kept.
+        probe: [...], never read; its gradient is that of all positions.
+    """
+    del probe
+    return jnp.where(mask, weight, 0)
+
+
+@masked.defjvp
+def _masked_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    mask, (change, _, dense) = primals[1], tangents
+    return masked(*primals), jnp.where(mask, change, 0) + dense
 
 
 def is_probed(node: object) -> bool:
-    """Return whether a node of a tree is a prepared csr parameter with its probe."""
+    """Return whether a node of a tree is a prepared parameter with its probe."""
     return isinstance(node, Probed)
 
 

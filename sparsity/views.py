@@ -28,12 +28,25 @@ __all__ = [
     "RowGroups",
     "Structure",
     "WeightLayout",
+    "axes_of",
 ]
 
 WeightLayout = Literal["io", "oi"]
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)
 Axis = Literal["in", "out"]
 Shape = tuple[int, ...]
+
+
+def axes_of(layout: WeightLayout, ndim: int) -> str:
+    """Return a letter for each axis: i inputs, o outputs, k kernel positions.
+
+    >>> axes_of("io", 4), axes_of("oi", 3), axes_of("io", 1)
+    ('kkio', 'oik', 'o')
+    """
+    if ndim < 2:
+        return "o" * ndim
+    kernel = "k" * (ndim - 2)
+    return f"{kernel}io" if layout == "io" else f"oi{kernel}"
 
 
 @dataclasses.dataclass(frozen=True)

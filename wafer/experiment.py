@@ -18,6 +18,7 @@ import sparsity
 from models.counts import forward_flops
 from models.factored.lora import trainable
 from models.paths import named_leaves
+from models.user.trust import refusal
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
@@ -125,10 +126,12 @@ class Experiment:
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
-            ConfigError: parts of the configuration that do not go together.
+            ConfigError: parts of the configuration that do not go together, or that were not seen.
         """
         if not isinstance(cfg, RunConfig):
             cfg = parse_config(cfg)
+        if cfg.unseen:
+            raise ConfigError([Problem((k,), refusal(name)) for k, name in cfg.unseen.items()])
         model = models.build(cfg.model)
         # The key is made inside: a concrete one would start the backend.
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
@@ -140,6 +143,7 @@ class Experiment:
             accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
             flops=lambda: forward_flops(model),
+            vendor_default=True,
         )
         problems = _conflicts(cfg, model)
         if problems:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import CheckpointError
-from models.files import read_json
+from models.files import read_json, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -118,8 +118,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[str, str]) -> None:
     """Write the record of a checkpoint's folder; see ``versioned``."""
-    (folder / META).mkdir(parents=True, exist_ok=True)
-    (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
+    write_text(folder / META / _RECORD, json.dumps(versioned(record, sums)))
 
 
 def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
@@ -138,8 +137,8 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
         value = value.get(key)
         if value is None:
             return None
-        counts = key == STEP and type(value) is int and 0 <= value < 2**31
-        if not counts and (key == STEP or not isinstance(value, Mapping)):
+        fits = type(value) is int and 0 <= value < 2**31 if key == STEP else _is_mapping(value)
+        if not fits:
             expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
             raise CheckpointError(
                 f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
@@ -152,6 +151,10 @@ def is_of_run(record: Mapping[str, Any]) -> bool:
     """Whether a record is that of a run's checkpoint: it has the whole configuration."""
     config = record.get(CONFIG)
     return isinstance(config, Mapping) and "runconfig" in config
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
@@ -254,4 +257,4 @@ def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None
     content = {key: value for key, value in read_json(path).items() if key not in (drop, _OWN)}
     if sums is not None:
         content = _sealed(content | {_CHECKSUMS: dict(sums)})
-    path.write_text(json.dumps(content))
+    write_text(path, json.dumps(content))

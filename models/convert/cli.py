@@ -29,7 +29,7 @@ from models.files import write_text
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
-from models.user.trust import add_option, trusting
+from models.user.trust import add_option, looking, trusting
 from models.vendor.mdl import MdlFile
 from models.vendor.writer import Tree
 
@@ -66,7 +66,6 @@ def add_arguments(
     convert.add_argument("--config", help="config.json elsewhere; of a .mdl: its YAML")
     convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
     convert.add_argument("--drop-unmatched-keys", action="store_true")
-    add_option(convert)
     _common(convert, lambda args: _convert(args, computes, section_of))
     config = verbs.add_parser("convert-config", help="the config alone")
     config.add_argument("config", help="config.json, or a params YAML")
@@ -88,7 +87,14 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
             which, required=True, choices=_FORMATS, metavar="FMT", help="hf, wafer or cs-X.Y"
         )
     parser.add_argument("-o", "--output-dir", help="default: beside the input")
-    parser.set_defaults(run=run)
+    add_option(parser)
+    parser.set_defaults(run=lambda args: _look(args, run))
+
+
+def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Import no code but that of the model which the command names."""
+    with trusting({args.model.removesuffix(_HEADLESS)}), looking():
+        return run(args)
 
 
 def _convertible() -> list[str]:
@@ -176,8 +182,7 @@ def _open(
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        with trusting({name}):  # the command names it
-            model = build_stored(record, args.weights)
+        model = build_stored(record, args.weights)
         arrays = params.items()
         if args.tgt_fmt == "hf":
             used = computes(record, args.weights)
@@ -225,7 +230,6 @@ def _write_section(settings: dict[str, Any], target: Path) -> Path:
 
 
 def _write_params(settings: dict[str, Any], target: Path) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
     path = target / "params_model.yaml"
     write_text(path, yaml.safe_dump({"model": settings}))
     return path
@@ -239,7 +243,6 @@ def _convert_config(
     target = _target(args, args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
-        target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
         write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
         if dropped:
@@ -265,7 +268,6 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)
     for folder, config in configs.items():
-        (target / folder).mkdir(parents=True, exist_ok=True)
         write_text(target / folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
     return target / "config.json" if "" in configs else target
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from models.files import atomic_write, write_text
+from models.files import atomic_write, made_folder, write_text
 from models.lazy import LazyArray
 
 __all__ = ["write_shards"]
@@ -57,14 +57,13 @@ def write_shards(
         FileExistsError: older weights are there, which a reader would mix with these.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     old = sorted(path.name for path in folder.glob("*.safetensors*"))
     if old:
         raise FileExistsError(f"{folder}: holds {old[0]} already; choose another folder")
     shards = _split(tensors, max_bytes)
     many = len(shards) > 1
     written = []
-    with contextlib.ExitStack() as undo:
+    with made_folder(folder), contextlib.ExitStack() as undo:
         for i, shard in enumerate(shards):
             stem = f"model-{i + 1:05d}-of-{len(shards):05d}" if many else "model"
             written.append(_write(shard, folder / f"{stem}.safetensors"))

@@ -26,7 +26,8 @@ from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
-from sparsity.sparsifier import Selected, Sparsifier
+from sparsity.selected import Selected
+from sparsity.sparsifier import Sparsifier
 from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn
 
 __all__ = ["METHODS", "Pruned", "prune"]

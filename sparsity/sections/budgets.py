@@ -22,6 +22,7 @@ from jaxtyping import Array, ArrayLike
 
 from models.errors import did_you_mean
 from models.user.code import call, find, is_user_defined
+from models.user.trust import require_trusted
 from sparsity.algorithms.base import Algorithm
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ConstantValue, ValueSchedule, is_constant
@@ -46,9 +47,13 @@ def check_budget(name: str) -> str:
     """Return the name of a budget.
 
     Raises:
-        ValueError: it is neither known nor ``module:function``.
+        ValueError: it is neither known nor ``module:function``, or a file's that the user does not
+            trust.
     """
-    if name in BUDGETS or is_user_defined(name):
+    if is_user_defined(name):
+        require_trusted(name)
+        return name
+    if name in BUDGETS:
         return name
     known = ", ".join(BUDGETS)
     hint = did_you_mean(name, BUDGETS)
@@ -157,7 +162,7 @@ def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float
     if budget in BUDGETS:
         return {name: BUDGETS[budget](shape) for name, shape in shapes.items()}
     try:
-        ratios = call(budget, find(budget, BUDGETS), dict(shapes))
+        ratios = call(budget, find(budget, BUDGETS, "sparsity"), dict(shapes))
     except ValueError as error:
         raise SparsityError(str(error), ("sparsity", "budget")) from error
     bad = [name for name in shapes if not 0 < _number(ratios, name) < math.inf]

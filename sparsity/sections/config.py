@@ -26,11 +26,12 @@ from jaxtyping import PyTree
 from models.errors import did_you_mean, dotted
 from models.paths import named_leaves
 from models.sections import Section
+from models.user.code import call
 from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import ParamFilter
+from sparsity.filters import DENSE_WORDS, ParamFilter, has_nan
 from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
@@ -70,6 +71,7 @@ def configure(
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
     partial: bool = False,
+    vendor_default: bool = False,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
@@ -91,6 +93,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
+        vendor_default: without a filter, select as a run file does; else also leave dense what has
+            one of ``filters.DENSE_WORDS`` as a word of its name.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -108,6 +112,7 @@ def configure(
         accepts=accepts,
         dtype=dtype,
         partial=partial,
+        dense_words=() if vendor_default else DENSE_WORDS,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
@@ -124,7 +129,8 @@ def configure(
         raise SparsityError(
             "budget and dense_ends need the model: configure(section, params=params)", ("sparsity",)
         )
-    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
+    leaves = ((name, leaf) for name, leaf in named_leaves(params) if has_nan(leaf.dtype))
+    shapes = {name: tuple(leaf.shape) for name, leaf in leaves}
     spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
     return dataclasses.replace(sparsifier, groups=spread)
 
@@ -340,4 +346,20 @@ def _group(section: dict[str, Any], where: Place) -> dialects.Group:
         keys["sparsity"] = fixed
     if is_class:
         return rule, algorithm.from_section(keys, where)
-    return rule, algorithm(**attributes(keys, where))
+    return rule, _made(algorithm, attributes(keys, where), where)
+
+
+def _made(function: Any, arguments: Mapping[str, Any], where: Place) -> Algorithm:
+    """Call a function that a section names, and check what it gives."""
+    where, name = (*where, "algorithm"), getattr(function, "__name__", repr(function))
+    if isinstance(function, type):
+        raise SparsityError(f"{name!r}: expected a subclass of sparsity.Algorithm", where)
+    try:
+        made = call(name, function, **arguments)
+    except ValueError as error:
+        raise SparsityError(str(error), where) from error
+    if not isinstance(made, Algorithm):
+        raise SparsityError(
+            f"{name!r} gave {type(made).__name__}; expected a sparsity.Algorithm", where
+        )
+    return made

@@ -16,7 +16,7 @@ from models.checkpoint.reader import build_stored
 from models.counts import abstract_params, forward_flops
 from models.lazy import LazyArray
 from models.paths import map_named
-from models.user.trust import UntrustedError, untrusted
+from models.user.trust import untrusted
 from sparsity.algorithms.base import Algorithm
 from sparsity.schema import SparsityError
 from sparsity.sections.config import configure, parse
@@ -64,16 +64,16 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         SparsityError: its section names code that the user does not trust.
     """
     section, meta = (
-        (record_entry(record, where, CONFIG) or {}).get("sparsity"),  # a mapping or a list
+        record_entry(record, where, CONFIG, "sparsity"),
         record_entry(record, where, SPARSITY),
     )
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
     try:
-        with untrusted(where):
+        with untrusted(where) as refused:
             groups = parse(section)
     except SparsityError as error:  # a user's algorithm that is not here
-        if isinstance(error.__cause__, UntrustedError):
+        if refused:
             raise
         _LOG.warning("%s: its sparsity section does not load: %s. Weights as stored", where, error)
         return lambda name, leaf: leaf
@@ -86,6 +86,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
             aliases=model.alias,
             params=abstract_params(model),
             flops=lambda: forward_flops(model),
+            vendor_default=True,
         )
     names = set(read_meta(meta).parameters)
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf

@@ -156,7 +156,10 @@ def _asked() -> Iterator[str]:
     while True:
         sys.stderr.write("> ")
         sys.stderr.flush()
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"prompt: not UTF-8 ({error}); expected text in UTF-8") from None
         if not line:
             return
         yield line.rstrip("\n")
@@ -318,11 +321,10 @@ def sample(
 
     import models
     from models.families.seq2seq_config import Seq2SeqConfig
-    from wafer.commands.prompts import encode_prompts
+    from wafer.commands.prompts import encode_prompts, require_text
     from wafer.errors import DataError
 
-    if "" in stop:
-        raise ValueError("stop: expected text, got ''")
+    require_text("stop", stop, empty=False)
     model, params, tokenizer, marks, kernels, draft = loaded
     whole = isinstance(model.config, Seq2SeqConfig)  # its encoder reads the prompt
     encoded = encode_prompts(tokenizer, prompts, marks, add_bos=add_bos, whole=whole)

@@ -16,7 +16,7 @@ from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
-from models.user.trust import code_in, trusting
+from models.user.trust import code_in, looking, trusting
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
@@ -35,6 +35,7 @@ __all__ = [
     "experiment_of",
     "load",
     "load_decoding",
+    "look_at",
     "newest_checkpoint",
     "start_of",
     "weights_folder",
@@ -62,6 +63,22 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
             return source
         source = source.cfg.to_dict()
     return Experiment.from_config(parse_config(source, overrides))
+
+
+def look_at(source: Source, *, trust_code: bool = False, **overrides: Any) -> Experiment:
+    """Make an experiment as ``experiment_of`` does, for a command that runs nothing.
+
+    Args:
+        source: as there; what an Experiment names was imported to make it.
+        trust_code: import what the source names.
+        **overrides: as there.
+
+    Raises:
+        ConfigError: everything that is wrong with it, or it names code that is not trusted.
+    """
+    known = code_of(source) if isinstance(source, Experiment) else ()
+    with trusting(known, trust_code=trust_code), looking():
+        return experiment_of(source, **overrides)
 
 
 def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:

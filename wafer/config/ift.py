@@ -127,7 +127,9 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     large = {name: leaf.size for name, leaf in named_leaves(shapes)}
     only = None if rule.only is None else rule.only(small, large)
     section = _section(sections.get("sparsity"), only, float(level))
-    sparsifier = sparsity.configure(section, aliases=after.alias, params=shapes, flops=flops)
+    sparsifier = sparsity.configure(
+        section, aliases=after.alias, params=shapes, flops=flops, vendor_default=True
+    )
     chosen = sparsifier.select(shapes)
     total = sum(large[name] for name in chosen)
     if rule.needs == "factors":  # as many weights as the dense model has, less what stays dense

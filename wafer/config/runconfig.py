@@ -162,7 +162,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_check
     check_loss_values: Bool = True  #: stop at a NaN or infinite loss
     #: where compiled programs and floor plans are kept; in the cache folder if unset
     compile_dir: str | None = None
-    #: folders in which Python looks for modules of the user, first of all
+    #: folders in which Python looks for modules of the user, after all others
     python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     #: training samples left out where a run begins or goes on; whole steps
     skip_samples: PositiveInt | None = None
@@ -227,6 +227,11 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_check
             message = "missing; training needs one of max_steps, num_steps, num_epochs"
             problems.append(Problem(("max_steps",), message))
         return problems
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the file is checked or compiled, and not run."""
+        return self.validate_only or self.compile_only
 
     @property
     def devices(self) -> int:

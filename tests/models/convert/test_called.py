@@ -12,6 +12,8 @@ from models.families.seq2seq_config import Seq2SeqConfig
 from wafer.data.text.tokenizer import train_bpe
 
 NAMES = [name for name in SECTIONS if name != "clip-vit"]  # which reads no text
+NO_CAPS = {"final_logit_softcapping": None, "attention_logit_softcapping": None}
+MORE = {"gemma2": NO_CAPS, "mistral": {"attention_sliding_window_length": None}}
 SEGMENTS = {"bert", "bert-sequence-classifier", "bert-token-classifier", "bert-q&a", "dpr"}
 
 
@@ -25,9 +27,9 @@ def text_folder(tmp_path_factory):
     return folder
 
 
-def export(name, target, text_folder):
+def export(name, target, text_folder, **keys):
     """Write a model whose every parameter shows; the folders that hold a config.json."""
-    model = models.build(section(name))
+    model = models.build(section(name) | keys)
     models.to_hf(model, hf_parity.shaken(model), target, text_from=text_folder)
     return sorted(path.parent for path in target.rglob("config.json"))
 
@@ -67,6 +69,9 @@ def test_a_call_as_users_call_it_gives_our_outputs(python, tmp_path, text_folder
     for name in NAMES:
         if name not in REMOTE:
             folders |= dict.fromkeys(map(str, export(name, tmp_path / name, text_folder)), name)
+    for name, keys in MORE.items():  # null in config.json
+        more = export(name, tmp_path / f"{name}-null", text_folder, **keys)
+        folders |= dict.fromkeys(map(str, more), name)
     rows = hf_calls.called(python, folders)
     worst = {}
     for folder, calls in rows.items():

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from models.user.trust import add_option, trusting
+from models.user.trust import add_option, looking, trusting
 
 if TYPE_CHECKING:
     from sparsity.finalize import Report
@@ -80,8 +80,9 @@ def finalize(
     from models.registry import build
     from sparsity.finalize import finalize
 
-    model = None if params is None else build(read_section(params))
     with trusting(trust_code=trust_code):
+        with looking():
+            model = None if params is None else build(read_section(params))
         report = finalize(input, output, model)
     target = report.target
     carry_tokenizer(report.source, target if target.is_dir() else target.parent)

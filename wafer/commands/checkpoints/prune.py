@@ -125,7 +125,9 @@ def prune(
             reader = _reader(config, calibration) if reads_rows else None
     batches = () if reader is None else _batches(*reader, samples)
     flops = lambda: forward_flops(model)
-    sparsifier = sparsity.configure(section, aliases=model.alias, params=params, flops=flops)
+    sparsifier = sparsity.configure(
+        section, aliases=model.alias, params=params, flops=flops, vendor_default=True
+    )
     loss = _mean_loss(model, batches)
     before = loss(params)
     pruned = prune(model, params, sparsifier, method, batches=batches, rounds=rounds, report=report)

@@ -170,7 +170,7 @@ def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return find(f"{module}:{function}", HOOKS)
+        return find(f"{module}:{function}", HOOKS, "data")
     except ValueError as error:
         raise DataError(
             f"read_hook: {name} cannot be imported ({error}); run in the folder of {module}.py, "

@@ -182,7 +182,7 @@ def _range_part(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _zeros(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
-    return Value(kind, zero(kind))
+    return Value(kind, zero(ev, kind, node.at))
 
 
 def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -190,6 +190,7 @@ def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
     if not isinstance(kind, types.Array):
         ev.fail(node.at, f"@constants makes arrays, not {kind}")
     value = coerce(ev, ev.known(node.arguments[1]), kind.element, node.at)
+    ev.count_elements(node.at, types.count_of(kind))
     return Value(kind, [copied(value.data) for _ in range(kind.count)])
 
 
@@ -229,11 +230,12 @@ def _field(ev: Evaluator, node: tree.Builtin) -> Value:
 def _concat_structs(ev: Evaluator, node: tree.Builtin) -> Value:
     values = [ev.value(argument) for argument in node.arguments]
     if all(value.type == types.ANONYMOUS and isinstance(value.data, list) for value in values):
-        return Value(types.ANONYMOUS, [*values[0].data, *values[1].data])
+        joined = Value(types.ANONYMOUS, [*values[0].data, *values[1].data])
+        return ev.counted(joined, node.at)
     first, second = (fields_of(ev, value, node.at) for value in values)
     if twice := first.keys() & second.keys():
         ev.fail(node.at, f"both structs have a field '{min(twice)}'")
-    return Value(types.ANONYMOUS, first | second)
+    return ev.counted(Value(types.ANONYMOUS, first | second), node.at)
 
 
 def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -316,7 +318,9 @@ def _set_config(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.STRING, "".join(ev.known(part).data for part in node.arguments))
+    text = "".join(ev.known(part).data for part in node.arguments)
+    ev.count_elements(node.at, len(text))
+    return Value(types.STRING, text)
 
 
 def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:

@@ -24,7 +24,10 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     params = fields_of(ev, given, node.at) if given is not None else {}
     if path == "<debug>" and "key" not in params:  # before 0.9 it was the module's name
         params = params | {"key": Value(types.STRING, ev.unit.declaring)}
+    ev.check_depth(ev.module.depth + 1, node.at, "imports")
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)
+    ev.count(node.at, 10 + len(module.declarations))
+    module.depth = ev.module.depth + 1
     for name in params.keys() - module.declarations.keys():
         hint = suggestion(name, module.declarations)
         ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))

@@ -8,6 +8,7 @@ from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import Export
 
 __all__ = ["BUILTINS", "Layout", "Tile"]
@@ -61,6 +62,10 @@ def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(node.at, "@set_rectangle is called twice")
     if width < 1 or height < 1:
         ev.fail(node.at, f"a rectangle of {width} x {height} PEs has none")
+    columns, rows = ARCHITECTURES[ev.unit.arch].fabric
+    if width > columns or height > rows:
+        size, arch = f"{width} x {height} PEs", ev.unit.arch
+        ev.fail(node.at, f"a rectangle of {size}; the fabric of {arch} has {columns} x {rows}")
     if misfit := ev.unit.fabric.misfit((width, height)):
         ev.fail(node.at, *misfit)
     ev.unit.rectangle = width, height
