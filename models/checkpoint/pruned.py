@@ -27,8 +27,9 @@ def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
     sparse = record.get(SPARSITY)
     if sparse is not None:
         names = sparse.get("parameters") if isinstance(sparse, Mapping) else None
-        whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        return frozenset(names) if whole else None  # an edited one is refused when it is read
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None  # an edited one is refused when it is read
+        return frozenset(names)
     return frozenset() if is_of_run(record) else None
 
 

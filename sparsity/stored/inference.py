@@ -65,7 +65,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         SparsityError: its section names code that the user does not trust.
     """
     section, meta = (
-        (record_entry(record, where, CONFIG) or {}).get("sparsity"),  # a mapping or a list
+        record_entry(record, where, CONFIG, "sparsity"),
         record_entry(record, where, SPARSITY),
     )
     if section is None or meta is None:  # dense, or finalized

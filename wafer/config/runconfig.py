@@ -101,6 +101,8 @@ def _states(value: Any) -> Any:
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
         raise ValueError("expected a comma-separated list")
     names = tuple(n.strip() for n in names if n.strip())
+    if names == ("all",):  # the vendor's default
+        return None
     unknown = [n for n in names if n not in _STATES]
     if unknown:
         raise ValueError(f"unknown state {unknown[0]!r}; allowed: {', '.join(_STATES)}")

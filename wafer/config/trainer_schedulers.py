@@ -209,7 +209,8 @@ def _joined(
             if part.combined == "chained" and len(part.entries) > 1:
                 entry["main_scheduler"] = "chained"
         for entry, path in part.entries:
-            tags = {} if None in (part.tags or (None,)) else {"param_group_tags": list(part.tags)}
+            named = part.tags or (None,)
+            tags = {} if None in named else {"param_group_tags": list(named)}
             out.append((entry | tags, path))
     return out
 

@@ -5,9 +5,12 @@ import logging
 import pytest
 
 from models import registry
+from models.errors import SectionError
+from models.sections import parse
 from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
+from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
@@ -381,3 +384,16 @@ def test_data_of_one_method_have_no_keys_of_another():
     trainer["validate"]["val_dataloader"]["micro_batch_size"] = 4
     with pytest.raises(ConfigError, match=r"validate\.val_dataloader\.micro_batch_size is 4"):
         upgrade(trainer, "eval")
+
+
+def test_all_states_of_a_checkpoint_are_the_default():
+    keys = {"max_steps": 1}
+    load_states = lambda value: (
+        RunSection(load_checkpoint_states=value, **keys).load_checkpoint_states
+    )
+    assert load_states("all") is load_states(["all"]) is load_states(None) is None
+    for wrong in ("all,model", "everything"):
+        with pytest.raises(SectionError, match="unknown state"):
+            parse(RunSection, keys | {"load_checkpoint_states": wrong})
+    callbacks = [{"LoadCheckpointStates": {"load_checkpoint_states": "all"}}]
+    assert not upgrade({"init": {"callbacks": callbacks}}).left
