@@ -128,8 +128,7 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
         value = value.get(key)
         if value is None:
             return None
-        fits = type(value) is int and 0 <= value < 2**31 if key == STEP else _is_mapping(value)
-        if not fits:
+        if not _fits(key, value):
             expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
             raise CheckpointError(
                 f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
@@ -138,7 +137,9 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
     return value
 
 
-def _is_mapping(value: Any) -> bool:
+def _fits(key: str, value: Any) -> bool:
+    if key == STEP:
+        return type(value) is int and 0 <= value < 2**31
     return isinstance(value, Mapping)
 
 
