@@ -64,10 +64,8 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     Raises:
         SparsityError: its section names code that the user does not trust.
     """
-    section, meta = (
-        record_entry(record, where, CONFIG, "sparsity"),
-        record_entry(record, where, SPARSITY),
-    )
+    section = (record_entry(record, where, CONFIG) or {}).get("sparsity")
+    meta = record_entry(record, where, SPARSITY)
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
     with untrusted(where) as refused:
