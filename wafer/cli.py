@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from models.errors import DISK_FULL, did_you_mean, plain
+from models.user.flags import own_flags
 from wafer.errors import WaferError
 from wafer.version import __version__
 
@@ -176,7 +177,8 @@ def _run(argv: list[str]) -> int:
         if name not in _TEXTS and isinstance(value, str) and value.startswith("~/"):
             setattr(args, name, os.path.expanduser(value))  # after "=" or in quotes no shell does
     try:
-        return args.run(args)
+        with own_flags():
+            return args.run(args)
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk, a folder that cannot be written, a missing file

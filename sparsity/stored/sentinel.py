@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 from models.checkpoint.moments import in_weights_and_moments
 from models.checkpoint.pruned import clear, mark, masks_of
 from models.errors import CheckpointError
+from models.user.flags import with_nan
 from sparsity import storage
 from sparsity.state import SparseState
 
@@ -32,6 +33,7 @@ class DecodedTrees(NamedTuple):
     masks: dict[str, Array]
 
 
+@with_nan()
 def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and moments.
 

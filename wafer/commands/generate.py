@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from models.user.flags import own_flags
+
 if TYPE_CHECKING:
     import models
     from models.convert.tokenizer import TextMarks
@@ -159,6 +161,7 @@ def _asked() -> Iterator[str]:
         yield line.rstrip("\n")
 
 
+@own_flags()
 def generate(
     checkpoint: str | os.PathLike[str],
     prompt: str = "",

@@ -17,6 +17,7 @@ from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
 from models.registry import settings_of
+from models.user.flags import own_flags
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
@@ -75,6 +76,7 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     return complete[-1]
 
 
+@own_flags()
 def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[str, Any]]:
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
@@ -108,6 +110,7 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     return model, params, {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
 
 
+@own_flags()
 def load_decoding(
     checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
 ) -> tuple[models.Model, Any, str]:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -36,6 +38,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def score(
     source: "Source",
     checkpoint: str | os.PathLike[str],

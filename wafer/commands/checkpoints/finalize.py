@@ -5,6 +5,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from models.user.flags import own_flags
+
 if TYPE_CHECKING:
     from sparsity.finalize import Report
 
@@ -40,6 +42,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def finalize(
     input: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -80,6 +83,7 @@ def finalize(
     return report
 
 
+@own_flags()
 def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
     """Write the model without adapters or factors: same outputs, ordinary parameters.
 

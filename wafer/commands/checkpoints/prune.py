@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
+
 if TYPE_CHECKING:
     import models
     from sparsity.oneshot import Pruned
@@ -66,6 +68,7 @@ def _pattern(text: str) -> dict[str, Any]:
     return {"type": "n:m", "n": int(n), "m": int(m)}
 
 
+@own_flags()
 def prune(
     output: str | os.PathLike[str],
     section: Any,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def plan(
     source: "Source",
     num_csx: Sequence[int] = (1, 4, 16, 64),
