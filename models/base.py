@@ -88,6 +88,8 @@ class Model:
         alias: parameter path -> the vendor's dotted name, for filters written for Model Zoo
             names ('*proj_q_dense_layer.weight').
         sparse: parameter path -> whether the model multiplies by a ``SparseWeight`` there.
+        weight_layout: what the axes of arrays with three and more are, by glob of names, see
+            ``sparsity.configure``; None where there are none, or only convolutions.
     """
 
     config: Any
@@ -97,6 +99,7 @@ class Model:
     objective: Callable[[Any, Batch], Aux]
     alias: Callable[[str], str] = lambda name: name
     sparse: Callable[[str], bool] = lambda name: name.endswith("/kernel")
+    weight_layout: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "init", own_flags()(self.init))

@@ -19,6 +19,7 @@ from models.errors import did_you_mean, disk_full
 __all__ = [
     "atomic_write",
     "file_name",
+    "made_folder",
     "read_json",
     "remove_partials",
     "remove_written",
@@ -45,21 +46,35 @@ def atomic_write(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathlib.
         OSError: a full disk's names ``path``.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    _remove(partial)  # a killed process had the same number
+    with made_folder(path.parent):
+        _remove(partial)  # a killed process had the same number
+        try:
+            yield partial
+            if sync:
+                with partial.open("rb") as file:
+                    os.fsync(file.fileno())
+            partial.replace(path)
+        except (OSError, ValueError) as error:
+            if full := disk_full(error, path):
+                raise full from error
+            raise
+        finally:
+            name = glob.escape(partial.name)
+            remove_written(partial.parent, name, f"{name}.*")  # Orbax's
+
+
+@contextlib.contextmanager
+def made_folder(path: pathlib.Path) -> Iterator[None]:
+    """Make a folder and those above it; after an error in the block those that are empty go."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        yield partial
-        if sync:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
-    except (OSError, ValueError) as error:
-        if full := disk_full(error, path):
-            raise full from error
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in new:
+            with contextlib.suppress(OSError):  # it has files
+                folder.rmdir()
         raise
-    finally:
-        name = glob.escape(partial.name)
-        remove_written(partial.parent, name, f"{name}.*")  # Orbax's
 
 
 def write_text(path: pathlib.Path, text: str) -> None:

@@ -1,10 +1,10 @@
 """The vendor's model names: which family computes each, and what the name presets."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from models.errors import Problem, SectionError, did_you_mean
+from models.user.code import import_code
 
 __all__ = ["MODELS", "ModelPreset", "lookup"]
 
@@ -199,10 +199,9 @@ def lookup(name: str) -> ModelPreset:
     module, _, own = name.rpartition(":")
     if module and own not in MODELS:
         try:
-            importlib.import_module(module)
-        except ImportError as error:
-            message = f"{name!r}: {error}; is its folder on PYTHONPATH?"
-            raise SectionError([Problem(("model", "name"), message)]) from error
+            import_code(name, "model")
+        except ValueError as error:
+            raise SectionError([Problem(("model", "name"), str(error))]) from error
         if own not in MODELS:
             message = (
                 f"{name!r}: {module} registers no model family {own!r}; expected one that calls "

@@ -1,18 +1,36 @@
-"""Parameter names: '/'-joined paths over plain dict trees, and rules that select by them."""
+"""Parameter names: '/'-joined paths over trees of any form, and rules that select by them.
 
+A node that only wraps a value (``nnx.Variable``, the boxes of ``nn.with_partitioning``) adds
+nothing to a name, so a leaf has one name in ``nnx.State``, its pure dict, boxed and unboxed trees.
+"""
+
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 from jaxtyping import PyTree
 
-__all__ = ["Params", "map_named", "named_leaves", "pick", "unflatten"]
+__all__ = ["Params", "former_names", "map_named", "named_leaves", "pick", "unflatten"]
 
 Params = Mapping[str, Any]
 
+# A tree holds none of them before their modules, slow to import, are loaded.
+_WRAPPERS = (("flax.nnx.variablelib", "Variable"), ("flax.core.meta", "AxisMetadata"))
 
-def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+
+def named_leaves(
+    tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None
+) -> list[tuple[str, Any]]:
     """List (name, leaf) in tree order, names joined by '/'.
+
+    Args:
+        tree: any tree.
+        is_leaf: true for nodes that are leaves, too.
+
+    Raises:
+        ValueError: two leaves have the same name.
 
     >>> named_leaves({"ln_f": {"scale": 1}, "embed": {"token": {"embedding": 2}}})
     [('embed/token/embedding', 2), ('ln_f/scale', 1)]
@@ -22,44 +40,118 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
 
     def visit(name: str, node: Any) -> None:
         if type(node) is not dict:
-            _visit(add, name, node)
+            _visit(add, name, node, is_leaf=is_leaf)
             return
         below = f"{name}/" if name else ""
         for key in sorted(node):
             visit(f"{below}{key}", node[key])
 
     visit("", tree)
+    _require_unique([name for name, _ in leaves])
     return leaves
 
 
-def map_named(fn: Callable[..., Any], tree: PyTree, *rest: Any) -> Any:
-    """Map ``fn(name, leaf, *others)`` over a tree and others of the same structure."""
-    return _visit(fn, "", tree, *rest)
+def _require_unique(names: list[str]) -> None:
+    if len(set(names)) == len(names):
+        return
+    name, count = Counter(names).most_common(1)[0]
+    raise ValueError(
+        f"names of leaves: {count} leaves of the tree are called {name!r} (their keys, joined by "
+        "'/'); expected one leaf for each name. Rename the keys that contain '/'"
+    )
 
 
-def _visit(fn: Callable[..., Any], name: str, node: Any, *rest: Any) -> Any:
+def map_named(
+    fn: Callable[..., Any],
+    tree: PyTree,
+    *rest: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Map a function over a tree and others of the same structure.
+
+    Args:
+        fn: (name, leaf, *others) -> the leaf's replacement.
+        tree: any tree.
+        *rest: trees of the same structure.
+        is_leaf: true for nodes that are leaves, too.
+    """
+    return _visit(fn, "", tree, *rest, is_leaf=is_leaf)
+
+
+def _visit(
+    fn: Callable[..., Any],
+    name: str,
+    node: Any,
+    *rest: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
     """Map over plain dicts by hand: a path per leaf costs seconds in a very deep model."""
     if type(node) is jax.ShapeDtypeStruct or isinstance(node, jax.Array):
         return fn(name, node, *rest)
     if type(node) is dict:
         below = f"{name}/" if name else ""
         if not rest:
-            return {key: _visit(fn, f"{below}{key}", node[key]) for key in sorted(node)}
+            return {
+                key: _visit(fn, f"{below}{key}", node[key], is_leaf=is_leaf) for key in sorted(node)
+            }
         if all(type(r) is dict and r.keys() == node.keys() for r in rest):
             return {
-                key: _visit(fn, f"{below}{key}", node[key], *(r[key] for r in rest))
+                key: _visit(
+                    fn, f"{below}{key}", node[key], *(r[key] for r in rest), is_leaf=is_leaf
+                )
                 for key in sorted(node)
             }
 
-    def at(path: Any, *leaves: Any) -> Any:
+    def at(path: Any, leaf: Any, *others: Any) -> Any:
         inside = jax.tree_util.keystr(path, simple=True, separator="/")
-        return fn(f"{name}/{inside}" if name and path else name or inside, *leaves)
+        full = f"{name}/{inside}" if name and path else name or inside
+        if _wraps_a_value(leaf):
+            (value,), wrapper = jax.tree.flatten(leaf, is_leaf=lambda part: part is not leaf)
+            values = (wrapper.flatten_up_to(other)[0] for other in others)
+            return wrapper.unflatten([_visit(fn, full, value, *values, is_leaf=is_leaf)])
+        if not _hides_keys(leaf):
+            return fn(full, leaf, *others)
+        return type(leaf)(_visit(fn, full, dict(leaf), *map(dict, others), is_leaf=is_leaf))
 
-    return jax.tree_util.tree_map_with_path(at, node, *rest)
+    stops = lambda part: (
+        _wraps_a_value(part) or _hides_keys(part) or (is_leaf is not None and is_leaf(part))
+    )
+    return jax.tree_util.tree_map_with_path(at, node, *rest, is_leaf=stops)
+
+
+def _hides_keys(node: Any) -> bool:
+    """Whether JAX numbers the values of a mapping, as haiku's, that does not give it its keys."""
+    if type(node) is dict or not isinstance(node, Mapping):
+        return False
+    values = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)[0]
+    return bool(values) and isinstance(values[0][0][-1], jax.tree_util.FlattenedIndexKey)
+
+
+def _wraps_a_value(node: Any) -> bool:
+    """Whether a node is of a wrapper's class, which holds metadata and one value."""
+    loaded = ((sys.modules.get(module), name) for module, name in _WRAPPERS)
+    classes = tuple(getattr(module, name) for module, name in loaded if hasattr(module, name))
+    if not isinstance(node, classes):
+        return False
+    return len(jax.tree.leaves(node, is_leaf=lambda part: part is not node)) == 1
+
+
+def former_names(tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, str]:
+    """Return name -> the name before 0.2, of leaves in wrappers: it ended in '/value'.
+
+    Checkpoints and sparse states of that time have the former names.
+    """
+    paths = (path for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf)[0])
+    former = (jax.tree_util.keystr(path, simple=True, separator="/") for path in paths)
+    pairs = zip((name for name, _ in named_leaves(tree, is_leaf=is_leaf)), former, strict=True)
+    return {name: old for name, old in pairs if name != old}
 
 
 def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Build the nested dict whose ``named_leaves`` are the given ones.
+
+    Raises:
+        ValueError: the name of a leaf is the beginning of another's.
 
     >>> unflatten({"a/b": 1, "a/c": 2})
     {'a': {'b': 1, 'c': 2}}
@@ -70,6 +162,13 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
         node = tree
         for part in parents:
             node = node.setdefault(part, {})
+            if type(node) is not dict:
+                break
+        if type(node) is not dict or last in node:
+            raise ValueError(
+                f"names of leaves: {name!r} begins with, or is the beginning of, another leaf's "
+                "name; expected names that make a tree. Rename the keys that contain '/'"
+            )
         node[last] = leaf
     return tree
 

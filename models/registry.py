@@ -1,7 +1,6 @@
 """From a ``model`` section to its configuration and its model, by the family of its name."""
 
 import contextlib
-import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from models.factored.lora import lora_of
 from models.names import MODELS, ModelPreset, lookup
 from models.schema import ModelConfig
 from models.sections import parse
-from models.user.code import is_user_defined
+from models.user.code import import_code, is_user_defined
 
 __all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
 
@@ -67,8 +66,8 @@ def is_function(name: Any) -> bool:
     if own in MODELS:
         return False
     if module:  # importing it may register the name
-        with contextlib.suppress(Exception, SystemExit):  # `find` says what is wrong with it
-            importlib.import_module(module)
+        with contextlib.suppress(ValueError):  # `find` says what is wrong with it
+            import_code(name, "model")
     return own not in MODELS
 
 
@@ -100,8 +99,13 @@ def build(settings: Any) -> Model:
     return model if lora is None else with_adapters(model, lora)
 
 
-def settings_of(cfg: Any) -> dict[str, Any]:
-    """Return a ``model`` section that parses to the configuration, without the needless keys."""
+def settings_of(cfg: Any, read: Callable[[dict[str, Any]], Any] = parse_config) -> dict[str, Any]:
+    """Return a ``model`` section that reads back as the configuration, without the needless keys.
+
+    Args:
+        cfg: any configuration.
+        read: how the section is read. A key that it would give another value is written, too.
+    """
     if is_function(cfg.name):
         return {"name": cfg.name} | pkgutil.resolve_name("models.user.model:arguments_of")(cfg)
     presets = lookup(cfg.name).presets
@@ -109,11 +113,13 @@ def settings_of(cfg: Any) -> dict[str, Any]:
     defaults = {
         k: f.get_default(call_default_factory=True) for k, f in type(cfg).model_fields.items()
     }
-    return {
+    section = {
         key: value
         for key, value in values.items()
         if key in presets or key == "name" or getattr(cfg, key) != defaults[key]
     }
+    again = read(section)
+    return section | {k: v for k, v in values.items() if getattr(again, k) != getattr(cfg, k)}
 
 
 def config_class(name: str) -> type[ModelConfig]:

@@ -17,7 +17,6 @@ import nbformat
 
 ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SETUP = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.rcParams['figure.dpi'] = 100"
 
 
 def page_of(path: pathlib.Path) -> pathlib.Path:
@@ -72,10 +71,9 @@ def run(path: pathlib.Path) -> dict[str, str]:
     import nbclient
 
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
-    resources = {"metadata": {"path": str(ROOT)}}
+    resources = {"metadata": {"path": str(path.parent)}}  # where Jupyter starts its kernel
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
-    cells = [cell for cell in notebook.cells[1:] if cell.cell_type == "code"]
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         if "picture" in cell.metadata:
             keep_picture(cell)

@@ -7,7 +7,9 @@ A section becomes a sparsifier:
     )
 """
 
+from sparsity.adapters.export import export_checks
 from sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
+from sparsity.adapters.optimizers import with_dense_shapes
 from sparsity.adapters.wrap import SparseOptState, wrap
 from sparsity.algorithms.base import (
     ALGORITHMS,
@@ -22,8 +24,9 @@ from sparsity.algorithms.magnitude import ACDC, GMP, Static
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.schema import SparsityError
 from sparsity.sections.config import Groups, configure, parse
-from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.state import SparseState, from_meta, to_meta
+from sparsity.selected import Selected
+from sparsity.sparsifier import Sparsifier
+from sparsity.state import SparseState, WeightCopy, from_meta, to_meta
 from sparsity.stored.resume import resume
 from sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
 
@@ -49,10 +52,12 @@ __all__ = [
     "Static",
     "TopKAST",
     "UpdateContext",
+    "WeightCopy",
     "configure",
     "decode",
     "dot_general",
     "encode",
+    "export_checks",
     "from_meta",
     "linen_layers",
     "parse",
@@ -63,5 +68,6 @@ __all__ = [
     "resume",
     "sparse_dot",
     "to_meta",
+    "with_dense_shapes",
     "wrap",
 ]

@@ -6,13 +6,20 @@ may match either, so filters written for Model Zoo names keep working.
 
 import dataclasses
 import fnmatch
+import functools
 import re
 from collections.abc import Iterable
 from typing import Literal
 
-__all__ = ["DEFAULT_EXCLUDED", "ParamFilter"]
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+__all__ = ["DEFAULT_EXCLUDED", "DENSE_WORDS", "ParamFilter", "dense_word", "has_nan"]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
+#: whole words of a name that the default filter leaves dense, too, except in run files
+DENSE_WORDS = ("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +40,45 @@ class ParamFilter:
         if self.kind == "default":
             lowered = [name.lower() for name in names]
             return ndim > 1 and not any(word in name for name in lowered for word in self.patterns)
+        patterns = (*self.patterns, *map(_without_wrapper, self.patterns))
         if self.kind == "glob":
-            return any(fnmatch.fnmatchcase(n, p) for n in names for p in self.patterns)
-        return any(re.search(p, n) for n in names for p in self.patterns)
+            return any(fnmatch.fnmatchcase(n, p) for n in names for p in patterns)
+        return any(re.search(p, n) for n in names for p in patterns)
 
     def __str__(self) -> str:
         """Return the rule as a user would name it in a log line."""
         return "default parameters" if self.kind == "default" else ", ".join(self.patterns)
+
+
+def _without_wrapper(pattern: str) -> str:
+    """Return the pattern for today's name of a leaf in a wrapper, which ended in '/value'.
+
+    >>> _without_wrapper("*/kernel/value"), _without_wrapper("*/value")
+    ('*/kernel', '*/value')
+    """
+    return re.sub(r"(?<=\w)/value(\$?)$", r"\1", pattern)
+
+
+def dense_word(names: Iterable[str], words: Iterable[str]) -> str:
+    """Return the first of the words that is a whole word of a name, alone or plural, or ''.
+
+    >>> dense_word(["blocks_0/attn/pos_embed"], DENSE_WORDS)
+    'embed'
+    >>> dense_word(["position/Embed_0", "cls_tokens"], DENSE_WORDS)
+    'embed'
+    """
+    parts = {word for name in names for word in _words_of(name)}
+    return next((word for word in words if parts & {word, f"{word}s", f"{word}es"}), "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _words_of(name: str) -> tuple[str, ...]:
+    """Split at what is no letter and where a capital follows: 'cls_token', 'posEmbed'."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return tuple(re.findall(r"[a-z]+", apart))
+
+
+@functools.cache
+def has_nan(dtype: DTypeLike) -> bool:
+    """Return whether a dtype has NaN, the mark of pruned weights in checkpoints."""
+    return jnp.issubdtype(dtype, jnp.floating) and bool(np.isnan(np.array(np.nan).astype(dtype)))

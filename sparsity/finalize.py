@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import h5py
@@ -153,8 +153,11 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     reports: dict[str, list[TensorReport]] = {}
     for item in items:
         place = target if item == source else target / item.name
-        tree = StoredTree(item, sums if item.name == STATE else None)
+        ours = item.name == STATE
+        tree = StoredTree(item, sums if ours else None, record if ours else None)
         reports[item.name] = _convert(tree, place, used)
+        if not any(report.pruned for report in reports[item.name]):
+            _refuse_live_state(source, set(tree))
     if items != [source]:
         there = {item.name for item in items}
         skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
@@ -162,6 +165,25 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
         amend_record(target, SPARSITY, None if sums is None else written)
     return [report for item in reports.values() for report in item]
+
+
+def _refuse_live_state(source: pathlib.Path, names: Set[str]) -> None:
+    """Refuse the weights of a loop beside its sparse state: pruned ones are not NaN there.
+
+    Raises:
+        CheckpointError: says what to save instead.
+    """
+    for name in names:
+        folder, field = name[: -len("targets")], name[-len("targets") :]
+        if field != "targets" or not names >= {f"{folder}step", f"{folder}indices"}:
+            continue
+        held = [n for n in names if n.startswith((f"{folder}masks/", f"{folder}patterns/"))]
+        if held:
+            raise CheckpointError(
+                f"{source}: holds a sparse state ({folder.rstrip('/') or 'its masks'}) and weights "
+                "as a loop has them; expected NaN at pruned positions. Save what sparsity.encode("
+                "params, opt_state, sparse) returns, and finalize that"
+            )
 
 
 def _convert(

@@ -24,6 +24,7 @@ __all__ = [
     "NEVER",
     "ConstantValue",
     "Cosine",
+    "Cubic",
     "Custom",
     "CustomUpdate",
     "Cycling",
@@ -136,6 +137,21 @@ class Cosine(ValueSchedule):
 
 
 @dataclasses.dataclass(frozen=True)
+class Cubic(ValueSchedule):
+    """From ``init`` to ``final`` between two steps, ever more slowly (Zhu & Gupta 2017)."""
+
+    stop: float
+    final: float
+    init: float = 0.0
+    start: float = 0.0
+
+    def _value(self, step: ArrayLike) -> Array:
+        passed = (jnp.float32(step) - self.start) / (self.stop - self.start)
+        left = 1 - jnp.clip(passed, 0, 1)
+        return jnp.float32(self.final) + jnp.float32(self.init - self.final) * left**3
+
+
+@dataclasses.dataclass(frozen=True)
 class Cycling(ValueSchedule):
     """Discrete values, the next one at each due update, wrapping to the first."""
 
@@ -233,6 +249,7 @@ _FORMS: Mapping[str, type[ValueSchedule]] = {
     "exp": ExponentialValue,
     "power": Power,
     "cosine": Cosine,
+    "cubic": Cubic,
 }
 
 
@@ -297,6 +314,12 @@ def _typed_schedule(value: dict[str, Any], where: Place) -> ValueSchedule:
     if numbers.get("half_period", 1.0) <= 0:
         raise SparsityError(
             f"expected steps above 0, got {numbers['half_period']}", (*where, "half_period")
+        )
+    if kind == "cubic" and not 0 <= numbers.get("start", 0.0) < numbers["stop"]:
+        raise SparsityError(
+            f"expected steps with 0 <= start < stop, got {numbers.get('start', 0.0):g} and "
+            f"{numbers['stop']:g}",
+            (*where, "stop"),
         )
     return _FORMS[kind](**numbers)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["active_first", "drop_count", "kept_count", "kept_number", "topk_mask"]
+__all__ = ["candidates_first", "drop_count", "kept_count", "kept_number", "topk_mask"]
 
 
 def _ordered_bits(scores: Array) -> Array:
@@ -135,6 +135,7 @@ def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Arra
     return jnp.clip(jnp.trunc(kept).astype(jnp.int32), 0)
 
 
-def active_first(scores: Array, mask: Array) -> Array:
-    """Score pruned positions below every active one; float32."""
-    return jnp.where(mask, scores.astype(jnp.float32), -jnp.inf)
+def candidates_first(scores: Float[Array, "R n"], candidates: Bool[Array, "R n"]) -> Array:
+    """Score all other positions below every candidate, one of -inf as well; float32."""
+    lowest = jnp.finfo(jnp.float32).min
+    return jnp.where(candidates, jnp.maximum(scores.astype(jnp.float32), lowest), -jnp.inf)

@@ -5,7 +5,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
 1. ``ready = sparsifier.prepare(params, sparse)``, then the loss of ``sparsifier.attach(ready,
    sparse)``: pruned weights are 0 in the forward pass
 2. ``grads, dense = sparsifier.split(gradients at ready, sparse)``: kept gradients are selected, so
-   that NaN or inf at pruned positions reaches nobody; dense ones are for the topology
+   that NaN or inf at pruned positions has no effect; dense ones are for the topology
 3. the optimizer step
 4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)``:
    pruned weights and moments are set to 0, the step counter advances, and at a due step a new
@@ -16,50 +16,36 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from models.alias import all_names
-from models.checkpoint.moments import in_weights_and_moments
-from models.factored.lora import is_adapter
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
+from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.algorithms.magnitude import ACDC
-from sparsity.filters import ParamFilter
-from sparsity.schedules import Cycling, Every, UpdateSteps
-from sparsity.schema import listed
-from sparsity.selection import kept_number
-from sparsity.state import SparseState
-from sparsity.views import CompetitionRows, WeightLayout
+from sparsity.filters import ParamFilter, dense_word, has_nan
+from sparsity.schema import SparsityError
+from sparsity.selected import Selected, SelectionTable, dense_row, log_selected, sparse_row
+from sparsity.state import (
+    SparseState,
+    advanced,
+    key_arrays,
+    map_copies,
+    match,
+    typed_key,
+)
+from sparsity.views import CompetitionRows, WeightLayout, view_of
 
-__all__ = ["Selected", "Sparsifier"]
+__all__ = ["Sparsifier"]
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Selected:
-    """One parameter a sparsifier takes: its place and the group that takes it.
-
-    Attributes:
-        name: '/'-path.
-        position: place in the list of all parameters.
-        group: position of the group.
-        shape: dense shape.
-        algorithm: the group's algorithm.
-    """
-
-    name: str
-    position: int
-    group: int
-    shape: tuple[int, ...]
-    algorithm: Algorithm
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
@@ -71,7 +57,9 @@ class Sparsifier:
 
     Attributes:
         groups: (filter, algorithm) in order; the first that matches a parameter takes it.
-        weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in].
+        weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in], or, by glob of names, a
+            letter for each axis, see ``views.LETTERS``; None is "io", without patterns in three or
+            more axes.
         aliases: '/'-path -> the vendor's dotted name, which filters may match too.
         order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
             None.
@@ -83,10 +71,13 @@ class Sparsifier:
         code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
             one update for many layers passes a traced number.
         quiet: say nothing of what is selected: the trees are parts of a model.
+        partial: trees may be parts of the model: frozen leaves left out, one encoder, a stage.
+            Otherwise a mask that finds no weight of its name is an error.
+        dense_words: whole words of a name that the default filter leaves dense, too.
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]
-    weight_layout: WeightLayout = "io"
+    weight_layout: WeightLayout | None = None
     aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
@@ -94,6 +85,8 @@ class Sparsifier:
     dtype: DTypeLike = jnp.float32
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
+    partial: bool = False
+    dense_words: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -101,29 +94,48 @@ class Sparsifier:
 
     # --- which parameters -----------------------------------------------------------------
 
-    def group_of(self, name: str, ndim: int) -> int | None:
-        """Return the index of the first group that takes a parameter, or None."""
+    def group_of(self, name: str, ndim: int, *, stored: bool = False) -> int | None:
+        """Return the index of the first group that takes a parameter, or None.
+
+        Args:
+            name: '/'-path.
+            ndim: rank of the dense weight.
+            stored: the parameter has a mask: one that no group takes belongs to the group whose
+                default took it before there were ``dense_words``.
+        """
         if not self.groups:
             return None
         names = all_names(name, self.aliases)
         if ParamFilter("glob", self.requires_dense).matches(names, ndim):
             return None
-        for i, (rule, _) in enumerate(self.groups):
-            if rule.matches(names, ndim):
-                return i
-        return None
+        left_out = dense_word(names, self.dense_words)
+        takes = [i for i, (rule, _) in enumerate(self.groups) if rule.matches(names, ndim)]
+        now = [i for i in takes if not left_out or self.groups[i][0].kind != "default"]
+        return next(iter(now or takes if stored else now), None)
 
-    def view(self, group: int) -> CompetitionRows:
-        """Return the group's competition rows."""
-        return CompetitionRows(self.weight_layout, self.groups[group][1].structure)
+    def view(self, group: int, name: str = "", ndim: int = 2) -> CompetitionRows:
+        """Return a parameter's competition rows in a group.
 
-    def select(self, params: PyTree) -> dict[str, Selected]:
+        Args:
+            group: position of the group.
+            name: '/'-path of the parameter.
+            ndim: rank of the dense weight.
+
+        Raises:
+            SparsityError: a layout of other axes, or a pattern on axes without one.
+        """
+        names, structure = all_names(name, self.aliases), self.groups[group][1].structure
+        return view_of(self.weight_layout, names, ndim, structure)
+
+    def select(self, params: PyTree, stored: Collection[str] = ()) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.
 
         Args:
             params: arrays or shapes (``jax.eval_shape``), dense.
+            stored: names of parameters that have a mask already.
 
         Raises:
+            SparsityError: a filter names a parameter without NaN, such as integers.
             ValueError: groups that cannot divide a parameter, or an ``order`` that lacks one.
         """
         leaves = named_leaves(params)
@@ -131,20 +143,48 @@ class Sparsifier:
         place = {name: i for i, name in enumerate(order)}
         selected: dict[str, Selected] = {}
         for name, leaf in leaves:
-            group = self.group_of(name, len(leaf.shape))
-            if group is None:
+            group = self.group_of(name, len(leaf.shape), stored=name in stored)
+            if group is None or not self._can_be_marked(name, leaf, group):
                 continue
             if name not in place:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
             shape = tuple(leaf.shape)
-            self.view(group).check(name, shape)
-            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1])
+            view = self.view(group, name, len(shape))
+            view.check(name, shape)
+            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
         if self.groups and not selected and not self.quiet:
             rules = "; ".join(str(rule) for rule, _ in self.groups)
             _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
         return selected
 
-    # --- start ----------------------------------------------------------------------------
+    def _can_be_marked(self, name: str, leaf: Any, group: int) -> bool:
+        if has_nan(leaf.dtype):
+            return True
+        if self.groups[group][0].kind == "default":
+            return False
+        raise SparsityError(
+            f"{name!r} cannot become sparse (its dtype is {leaf.dtype}); expected a floating dtype "
+            "with NaN, the mark of pruned weights in checkpoints. Leave it out of param_filter",
+            ("sparsity", "param_filter"),
+        )
+
+    def summary(self, params: PyTree) -> SelectionTable:
+        """Return a row for each parameter: whether it becomes sparse, how, and why.
+
+        Args:
+            params: arrays or shapes, dense.
+        """
+        selected, rows = self.select(params), []
+        rules = [rule for rule, _ in self.groups]
+        for name, leaf in named_leaves(params):
+            chosen = selected.get(name)
+            if chosen is not None:
+                rows.append(sparse_row(chosen, rules[chosen.group], self.choice(chosen)))
+                continue
+            names = all_names(name, self.aliases)
+            stay = ParamFilter("glob", self.requires_dense)
+            rows.append(dense_row(names, leaf, rules, (stay, self.dense_words)))
+        return SelectionTable(rows)
 
     def init(self, params: PyTree, key: Array) -> SparseState:
         """Choose the first masks.
@@ -172,13 +212,10 @@ class Sparsifier:
         """
         kept, patterns, why = dict(masks), {}, {}
         for name, mask in masks.items():
-            algorithm, view = selected[name].algorithm, self.view(selected[name].group)
-            accepted = self.accepts and self.accepts(name)
-            choice = storage.choose(
-                name, mask.shape, algorithm, view, dtype=self.dtype, accepted=accepted
-            )
+            chosen = selected[name]
+            choice = self.choice(chosen)
             if choice.storage == "csr":
-                size = storage.capacity(mask, algorithm, view)
+                size = storage.capacity(mask, chosen.algorithm, chosen.view)
                 patterns[name] = storage.pattern_of(kept.pop(name), size)
             elif choice.why:
                 why[name] = choice.why
@@ -186,6 +223,17 @@ class Sparsifier:
         if not self.quiet:
             storage.tell_masked(why)
         return sparse._replace(masks=kept, patterns=patterns)
+
+    def choice(self, chosen: Selected) -> storage.Choice:
+        """Return a parameter's storage."""
+        return storage.choose(
+            chosen.name,
+            chosen.shape,
+            chosen.algorithm,
+            chosen.view,
+            dtype=self.dtype,
+            accepted=self.accepts and self.accepts(chosen.name),
+        )
 
     def blank(self, key: Array) -> SparseState:
         """Return the state of step 0 without masks."""
@@ -195,7 +243,8 @@ class Sparsifier:
             step=jnp.int32(0),
             indices=topologies.first_indices(self.groups),
             targets=topologies.first_targets(self.groups),
-            key=key,
+            key=key_arrays(key),
+            generation=jnp.int32(0),
         )
 
     def first_mask(self, chosen: Selected, context: InitContext) -> Array:
@@ -206,6 +255,7 @@ class Sparsifier:
 
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
+        key = typed_key(key)
         with jax.ensure_compile_time_eval():
             level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
         return InitContext(
@@ -215,25 +265,37 @@ class Sparsifier:
             sparsity=level,
             key=topologies.named_key(key, chosen.name),
             run_key=key,
-            view=self.view(chosen.group),
+            view=chosen.view,
         )
 
     def log_selection(self, selected: Mapping[str, Selected]) -> None:
         """Log what became sparse: a line at INFO, each parameter at DEBUG."""
-        if self.quiet or not self.groups:
-            return
-        rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
-        _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
-        for line in _surprises(self, selected):
-            _LOG.warning("sparsity: %s", line)
-        for chosen in selected.values():
-            _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+        if self.groups and not self.quiet:
+            log_selected(self.groups, selected)
 
     def resume(self, *args: Any, **options: Any) -> tuple[SparseState, Any, Any]:
         """Call ``sparsity.resume``; this alias is removed in 0.2."""
         import sparsity
 
         return sparsity.resume(self, *args, **options)
+
+    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
+        """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
+
+        Args:
+            tx: any optax transformation. It takes a few steps on a small tree with the names and
+                ranks of ``params``. Where it draws random numbers, a warning says so instead.
+            params: arrays or shapes, dense.
+            **extra: further arguments of ``tx.update``.
+
+        Raises:
+            SparsityError: names what differs; nothing where no weight may be stored as csr.
+        """
+        may_be_csr = lambda c: storage.may_be_csr(
+            c.shape, c.algorithm, c.view, self.accepts and self.accepts(c.name)
+        )
+        names = [name for name, chosen in self.select(params).items() if may_be_csr(chosen)]
+        check(tx, params, names, **extra)
 
     # --- one step -------------------------------------------------------------------------
 
@@ -243,34 +305,48 @@ class Sparsifier:
         Args:
             params: parameters in the state's storage.
             sparse: the topology.
-            dense: ask for the dense gradients a topology update reads; masked weights give them
-                anyway, csr weights get a probe for them (a dense product more).
+            dense: ask for the dense gradients a topology update reads: such weights get a probe,
+                which costs csr a dense product.
         """
+        sparse = match(sparse, params, "prepare", partial=self.partial)
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
                 self._require_values(name, leaf)
-                wanted = dense and self._algorithm(name, 2).needs_gradient
-                zeros = jnp.zeros(sparse.patterns[name].shape, leaf.dtype) if wanted else None
-                return leaf if zeros is None else storage.Probed(leaf, zeros)
-            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
+            topology = sparse.patterns.get(name, sparse.masks.get(name))
+            if topology is None or not dense:
+                return leaf
+            if not self._algorithm(name, len(topology.shape)).needs_gradient:
+                return leaf
+            return storage.Probed(leaf, jnp.zeros(topology.shape, leaf.dtype))
 
         return map_named(visit, params)
 
     def attach(self, ready: Any, sparse: SparseState) -> Any:
-        """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
+        """Return the tree the model computes with.
+
+        Masked weights become 0 where pruned, whatever their values there, and their gradients,
+        too; csr weights become ``SparseWeight``s.
+        """
+        sparse = match(sparse, ready, "attach", partial=self.partial, is_leaf=storage.is_probed)
 
         def visit(name: str, leaf: Any) -> Any:
+            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             if name in sparse.masks:
-                group = self._group_number(name, leaf.ndim)
-                return self.groups[group][1].forward(leaf, self.view(group))
+                mask = sparse.masks[name]
+                group = self._group_number(name, values.ndim)
+                used = (
+                    jnp.where(mask, values, 0)
+                    if probe is None
+                    else storage.masked(values, mask, probe)
+                )
+                return self.groups[group][1].forward(used, self.view(group, name, values.ndim))
             if name not in sparse.patterns:
                 return leaf
-            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             pattern = sparse.patterns[name]
             return kernels.SparseWeight(values=values, pattern=pattern, probe=probe)
 
-        return _map_ready(visit, ready)
+        return map_named(visit, ready, is_leaf=storage.is_probed)
 
     def apply(self, params: PyTree, sparse: SparseState) -> Any:
         """Return the tree the model computes with: 0 where pruned, or sparse weight objects.
@@ -284,20 +360,18 @@ class Sparsifier:
 
         Returns:
             (gradients in the storage of the parameters, selected at kept positions; dense
-            gradients by name, for ``update``).
+            gradients by name, for ``update``: those that ``prepare`` was asked for).
         """
         dense: dict[str, Array] = {}
+        probed = storage.is_probed
+        sparse = match(sparse, gradients, "split", partial=self.partial, is_leaf=probed)
 
         def visit(name: str, leaf: Any) -> Any:
             if isinstance(leaf, storage.Probed):
-                dense[name] = leaf.probe
-                return leaf.values
-            if name in sparse.masks:
-                dense[name] = leaf
-                return jnp.where(sparse.masks[name], leaf, 0)
-            return leaf
+                leaf, dense[name] = leaf
+            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
 
-        return _map_ready(visit, gradients), dense
+        return map_named(visit, gradients, is_leaf=probed), dense
 
     def mask_gradients(self, grads: PyTree, sparse: SparseState) -> Any:
         """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
@@ -308,26 +382,15 @@ class Sparsifier:
 
         Dense ones become [nnz] values where the state holds a pattern.
         """
-
-        def visit(name: str, leaf: Any) -> Any:
-            if name in sparse.patterns:
-                return storage.shrink(leaf, sparse.patterns[name])
-            if name in sparse.masks:
-                return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
-            return leaf
-
-        return in_weights_and_moments(visit, params, opt_state)
+        sparse = match(sparse, params, "prune", partial=self.partial)
+        return storage.pruned(params, opt_state, sparse)
 
     def expand(
         self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
-
-        def visit(name: str, leaf: Any) -> Any:
-            pattern = sparse.patterns.get(name)
-            return leaf if pattern is None else storage.expand(leaf, pattern, fill)
-
-        return in_weights_and_moments(visit, params, opt_state)
+        sparse = match(sparse, params, "expand", partial=self.partial)
+        return storage.expanded(params, opt_state, sparse, fill)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""
@@ -338,7 +401,7 @@ class Sparsifier:
         return self.groups[self._group_number(name, ndim)][1]
 
     def _group_number(self, name: str, ndim: int) -> int:
-        group = self.group_of(name, ndim)
+        group = self.group_of(name, ndim, stored=True)
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
         return group
@@ -381,7 +444,9 @@ class Sparsifier:
             params: parameters after the optimizer step.
             dense_grads: gradients of this step before masking, as a tree like ``params`` or a
                 dict by name; read only by groups that need them, at due steps; else None.
-            opt_state: optimizer state after the optimizer step.
+            opt_state: optimizer state after the optimizer step. Whatever tree it is, such as
+                (optimizer state, average of the weights), every part of it that has a parameter's
+                name and shape follows the topology; a ``WeightCopy`` in it gets its generation.
             finite: [] bool, false when the step was skipped for non-finite gradients: nothing
                 advances and nothing changes.
             topology: False compiles a step that never changes the topology, for steps where
@@ -390,6 +455,8 @@ class Sparsifier:
         Returns:
             (sparse, params, opt_state), pruned weights and moments exactly 0.
         """
+        sparse = match(sparse, params, "update", partial=self.partial)
+        opt_state = map_copies(lambda copy: copy._replace(tree=copy.read(sparse)), opt_state)
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
@@ -397,15 +464,20 @@ class Sparsifier:
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
+        changed = jnp.asarray(False)
         for number, (_, algorithm) in enumerate(self.groups):
-            names = tuple(n for n, ndim in ranks.items() if self.group_of(n, ndim) == number)
+            names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
-            group = topologies.Group(algorithm, number, names, self.view(number), self.code_of)
+            views = {name: self.view(number, name, ranks[name]) for name in names}
+            group = topologies.Group(algorithm, number, names, views, self.code_of)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )
             params, opt_state = topologies.put(new, params, opt_state)
+            changed |= jnp.asarray(finite) & algorithm.update(sparse.step)
+        sparse = advanced(sparse, changed)
+        opt_state = map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
 
@@ -421,59 +493,8 @@ class Sparsifier:
         kept |= {name: storage.density(pattern) for name, pattern in sparse.patterns.items()}
         out: dict[str, Array] = {}
         for name, share in kept.items():
-            group = self.group_of(name, sparse.masks[name].ndim if name in sparse.masks else 2)
+            rank = sparse.masks[name].ndim if name in sparse.masks else 2
+            group = self._group_number(name, rank)
             out[f"sparsity/{name}/target"] = sparse.targets[group]
             out[f"sparsity/{name}/actual"] = 1 - share
         return out
-
-
-def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
-    """Map over a tree whose csr leaves may carry a probe."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
-        tree,
-        is_leaf=lambda leaf: isinstance(leaf, storage.Probed),
-    )
-
-
-def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
-    """Say what a section does that its author may not expect, a line each."""
-    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in sparsifier.groups]
-    cells = {
-        name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
-        for name, chosen in selected.items()
-    }
-    empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
-    empty = [name for name, key in cells.items() if key in empty_cells]
-    if empty:
-        yield f"{listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
-    small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
-    if small:
-        yield (
-            f"{listed(small)}: biases and norms become sparse, too; name kernels alone in "
-            "param_filter"
-        )
-    adapters = [name for name in selected if is_adapter(name)]
-    if adapters:
-        yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
-    for rule, algorithm in sparsifier.groups:
-        again = _begins_again(algorithm)
-        if again is not None:
-            yield (
-                f"the list of levels on {rule} begins again at step {again}, with "
-                f"{algorithm.sparsity.at(0):g}; end it with update.stop"
-            )
-
-
-def _begins_again(algorithm: Algorithm) -> int | None:
-    """Step at which a list of levels is through and its first one is taken again, or None."""
-    levels, update = algorithm.sparsity, algorithm.update
-    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
-        return None
-    if isinstance(update, UpdateSteps):
-        steps = sorted(update.steps)
-        return steps[levels.length] if len(steps) > levels.length else None
-    if isinstance(update, Every):
-        step = update.start + levels.length * update.freq
-        return step if update.stop is None or step < update.stop else None
-    return None

@@ -1,14 +1,35 @@
 """The arrays a sparsifier carries from step to step."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
+from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["SparseState", "from_meta", "to_meta"]
+from models.errors import CheckpointError, SectionError
+from models.paths import former_names, named_leaves
+from models.sections import LARGEST_INT, parse
+from sparsity.schema import listed
+
+__all__ = [
+    "Meta",
+    "SparseState",
+    "WeightCopy",
+    "advanced",
+    "from_meta",
+    "map_copies",
+    "match",
+    "read_meta",
+    "to_meta",
+]
+
+_THREEFRY = "threefry2x32"  # the generator of a key whose record names none
+_Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
+_Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class SparseState(NamedTuple):
@@ -20,7 +41,9 @@ class SparseState(NamedTuple):
         step: [] int32, optimizer steps taken; steps skipped for non-finite gradients do not count
         indices: [G, 2] int32, list positions of each group's level and drop-fraction schedules
         targets: [G] float32, the level each group last put into force
-        key: random key of the run, never consumed; draws fold in the step and the parameter
+        key: [2] uint32 data of the run's random key, never consumed; draws fold in the step and the
+            parameter. A key of another generator than threefry keeps its type
+        generation: [] int32, changes of topology so far; None is 0
     """
 
     masks: Mapping[str, Array]
@@ -29,32 +52,203 @@ class SparseState(NamedTuple):
     indices: Array
     targets: Array
     key: Array
+    generation: Array = np.int32(0)  # type: ignore[assignment]  # no backend at import
+
+
+class WeightCopy(NamedTuple):
+    """A second copy of sparse weights that is not in ``update``'s optimizer state at every step.
+
+    A topology change orders stored values anew, so a copy of another generation is of other
+    weights. Differentiate at ``read(sparse)``, never at the copy.
+
+    Attributes:
+        tree: weights in the storage of the state
+        generation: [] int32, of the state that they were stored by
+    """
+
+    tree: Any
+    generation: Array
+
+    @classmethod
+    def of(cls, tree: PyTree, sparse: SparseState) -> "WeightCopy":
+        """Return a copy of a tree in the state's storage."""
+        return cls(tree, jnp.asarray(_generation(sparse)))
+
+    def read(self, sparse: SparseState) -> Any:
+        """Return the tree; where generations differ and are traced, with NaN for all numbers.
+
+        Raises:
+            ValueError: the topology has changed since.
+        """
+        now = _generation(sparse)
+        same = self.generation == now
+        if not isinstance(same, jax.core.Tracer):
+            if same:
+                return self.tree
+            raise ValueError(
+                f"the copy of sparse weights is of topology {int(self.generation)} (found at read);"
+                f" expected {int(now)}, the state's. Hand it to update at each step, which moves "
+                "it: update(sparse, params, dense, (opt_state, copy))"
+            )
+
+        def leaf_or_nan(leaf: Array) -> Array:
+            number = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            return jnp.where(same, leaf, jnp.nan).astype(leaf.dtype) if number else leaf
+
+        return jax.tree.map(leaf_or_nan, self.tree)
+
+
+def advanced(sparse: SparseState, changed: Array | bool) -> SparseState:
+    """Count a change of topology: ``changed`` is [] bool."""
+    return sparse._replace(generation=_generation(sparse) + jnp.asarray(changed, jnp.int32))
+
+
+def _generation(sparse: SparseState) -> Any:
+    """0 in a state that was stored without the field."""
+    return np.int32(0) if sparse.generation is None else sparse.generation
+
+
+class Meta(BaseModel):
+    """What a checkpoint's record says of a sparse state."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    parameters: list[str]  #: names of the sparse ones
+    step: _Count  #: as in the state
+    indices: list[Annotated[list[_Count], Field(min_length=2, max_length=2)]]  #: as in the state
+    targets: list[float]  #: as in the state
+    key: list[_Word]  #: words of the random key
+    #: generator of the key; None for an old-style key, whose words are the key
+    key_impl: str | None = _THREEFRY
+    generation: _Count = 0  #: as in the state
+
+
+def key_arrays(key: Array) -> Array:
+    """Return the data of a key [] of threefry, which serializers take; others as they are."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if typed and str(jax.random.key_impl(key)) == _THREEFRY:
+        return jax.random.key_data(key)
+    return key
+
+
+def typed_key(key: Array) -> Array:
+    """Undo ``key_arrays``: key [] or [2] uint32; others as they are."""
+    is_data = key.dtype == jnp.uint32 and key.shape == (2,)
+    return jax.random.wrap_key_data(key, impl=_THREEFRY) if is_data else key
 
 
 def to_meta(sparse: SparseState) -> dict[str, Any]:
     """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
+    key = typed_key(sparse.key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    impl = str(jax.random.key_impl(key)) if typed else None
     return {
         "parameters": sorted([*sparse.masks, *sparse.patterns]),
         "step": int(sparse.step),
         "indices": np.asarray(sparse.indices).tolist(),
         "targets": np.asarray(sparse.targets, np.float64).tolist(),
         "key": np.asarray(jax.random.key_data(sparse.key)).tolist(),
+        **({} if impl == _THREEFRY else {"key_impl": impl}),
+        **({"generation": generation} if (generation := int(_generation(sparse))) else {}),
     }
+
+
+def read_meta(meta: Mapping[str, Any]) -> Meta:
+    """Check what a record says of a sparse state.
+
+    Raises:
+        CheckpointError: lists every key that ``to_meta`` would not have written so.
+    """
+    try:
+        checked = parse(Meta, dict(meta))
+    except SectionError as error:
+        problems = error.lines("sparsity")
+    else:
+        if len(checked.indices) == len(checked.targets):
+            return checked
+        problems = [
+            f"sparsity.targets: {len(checked.targets)} numbers; expected one for each of the "
+            f"{len(checked.indices)} indices"
+        ]
+    raise CheckpointError(f"the checkpoint's record was edited: {'; '.join(problems)}")
 
 
 def from_meta(meta: Mapping[str, Any], groups: int) -> SparseState:
     """Undo ``to_meta``, with empty masks.
 
     A section edited to another number of groups keeps the step and starts its lists anew.
+
+    Raises:
+        CheckpointError: it is not what ``to_meta`` returns.
     """
-    kept = len(meta["indices"]) == groups
-    indices = meta["indices"] if kept else np.zeros((groups, 2))
-    targets = meta["targets"] if kept else np.zeros(groups)
+    stored = read_meta(meta)
+    kept = len(stored.indices) == groups
+    indices = stored.indices if kept else np.zeros((groups, 2))
+    targets = stored.targets if kept else np.zeros(groups)
+    key = jnp.asarray(stored.key, jnp.uint32)
+    try:
+        if stored.key_impl is not None:
+            key = jax.random.wrap_key_data(key, impl=stored.key_impl)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint's record was edited: sparsity.key: {len(stored.key)} words of "
+            f"{stored.key_impl!r}: {error}"
+        ) from None
     return SparseState(
         masks={},
         patterns={},
-        step=jnp.int32(meta["step"]),
+        step=jnp.int32(stored.step),
         indices=jnp.asarray(indices, jnp.int32).reshape(groups, 2),
         targets=jnp.asarray(targets, jnp.float32),
-        key=jax.random.wrap_key_data(jnp.asarray(meta["key"], jnp.uint32)),
+        key=key_arrays(key),
+        generation=jnp.int32(stored.generation),
     )
+
+
+def match(
+    sparse: SparseState,
+    tree: PyTree,
+    where: str,
+    *,
+    partial: bool = False,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> SparseState:
+    """Return the state under the tree's names.
+
+    Args:
+        sparse: masks or patterns by name; names of a release before 0.2 become today's.
+        tree: parameters or gradients.
+        where: the method, for the error.
+        partial: the tree is a part of the model, so that masks may lack a weight.
+        is_leaf: true for nodes of the tree that are leaves, too.
+
+    Raises:
+        ValueError: masks without a weight, or two leaves of one name.
+    """
+    names = {name for name, _ in named_leaves(tree, is_leaf=is_leaf)}
+    masks = (*sparse.masks, *sparse.patterns)
+    if names.issuperset(masks):
+        return sparse
+    renamed = {old: name for name, old in former_names(tree, is_leaf=is_leaf).items()}
+    lost = [name for name in masks if name not in names and name not in renamed]
+    if lost and not partial:
+        rest = sorted(names.difference(masks)) or ["no other leaf"]
+        raise ValueError(
+            f"sparsity.{where}: {len(lost)} of {len(masks)} masks find no weight of their name "
+            f"({listed(lost)}); the tree has {listed(rest)}. Use the tree that `init` was called "
+            "with, in any form, or, if this one is a part of it, configure(..., partial=True)"
+        )
+
+    def rename(by_name: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name if name in names else renamed.get(name, name): value
+            for name, value in by_name.items()
+        }
+
+    return sparse._replace(masks=rename(sparse.masks), patterns=rename(sparse.patterns))
+
+
+def map_copies(fn: Callable[[WeightCopy], WeightCopy], tree: PyTree) -> Any:
+    """Map over the copies of weights in a tree; other leaves stay."""
+    is_copy = lambda node: isinstance(node, WeightCopy)
+    return jax.tree.map(lambda node: fn(node) if is_copy(node) else node, tree, is_leaf=is_copy)

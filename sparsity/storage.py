@@ -8,15 +8,16 @@ training starts, and topology changes never recompile.
 import logging
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
+from models.checkpoint.moments import in_weights_and_moments
 from sparsity import kernels
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.masks import checkerboard
@@ -25,7 +26,8 @@ from sparsity.kernels.choice import obstacle
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError, listed
 from sparsity.selection import kept_number
-from sparsity.views import CompetitionRows
+from sparsity.state import SparseState
+from sparsity.views import CompetitionRows, axes_of
 
 __all__ = [
     "Choice",
@@ -34,10 +36,16 @@ __all__ = [
     "choose",
     "density",
     "expand",
+    "expanded",
+    "is_probed",
+    "masked",
+    "may_be_csr",
     "pattern_of",
+    "pruned",
     "require_possible",
     "shrink",
     "tell_masked",
+    "unfit",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -49,10 +57,36 @@ _UNKNOWN = (
 
 
 class Probed(NamedTuple):
-    """A csr parameter prepared for a step that also needs its dense gradient."""
+    """A sparse parameter prepared for a step that also needs its dense gradient."""
 
-    values: Array  #: [nnz] kept values
-    probe: Array  #: [K, N] zeros, whose gradient is the dense one
+    values: Array  #: the leaf as it is stored: [nnz] kept values, or dense under a mask
+    probe: Array  #: of the dense shape; its value is never read, its gradient is the dense one
+
+
+@jax.custom_jvp
+def masked(weight: Array, mask: Array, probe: Array) -> Array:
+    """Return the weight, 0 where pruned, as if ``probe`` had been added to it.
+
+    Args:
+        weight: [...] dense.
+        mask: [...] bool, true where kept.
+        probe: [...] anything; it is never read.
+
+    Gradients of ``weight`` are those of kept positions, and of ``probe`` those of all.
+    """
+    del probe
+    return jnp.where(mask, weight, 0)
+
+
+@masked.defjvp
+def _masked_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    mask, (change, _, dense) = primals[1], tangents
+    return masked(*primals), jnp.where(mask, change, 0) + dense
+
+
+def is_probed(node: object) -> bool:
+    """Return whether a node of a tree is a prepared parameter with its probe."""
+    return isinstance(node, Probed)
 
 
 class Choice(NamedTuple):
@@ -90,7 +124,7 @@ def choose(
         return Choice("csr")
     if algorithm.compute == "masked":
         return Choice("masked")
-    why = _unfit(shape, algorithm, view, accepted)
+    why = unfit(shape, algorithm, view, accepted)
     if not why:
         kept = kept_number(algorithm.sparsity.at(0), math.prod(shape))
         rows, columns = shape
@@ -113,7 +147,7 @@ def require_possible(
     Raises:
         SparsityError: names the parameter and the reason.
     """
-    reason = _unfit(shape, algorithm, view, accepted)
+    reason = unfit(shape, algorithm, view, accepted)
     if algorithm.compute == "csr" and reason:
         raise SparsityError(
             f"{name!r} cannot be stored as csr: {reason}; use auto or masked",
@@ -146,20 +180,44 @@ def _require_native() -> None:
         ) from error
 
 
-def _unfit(
+def unfit(
     shape: tuple[int, ...], algorithm: Algorithm, view: CompetitionRows, accepted: bool | None
 ) -> str:
+    """Say why a parameter cannot be stored as csr, or "".
+
+    Args:
+        shape: dense shape.
+        algorithm: of its group.
+        view: of its group.
+        accepted: see ``choose``.
+    """
     if accepted is False:
         return "accepts() says that the model, or its optimizer, takes only an array there"
     if len(shape) != 2:
         return f"its rank is {len(shape)}, csr is for matrices"
-    if view.layout != "io":
-        return "its weights are stored [out, in]; csr multiplies [in, out] kernels"
+    axes = axes_of(view.layout, 2)
+    if axes != "io":
+        return f"its axes are {axes!r}; csr multiplies [in, out] kernels ('io')"
     if not is_constant(algorithm.sparsity):
         return "its level follows a schedule; csr keeps a fixed number of values"
     if not algorithm.starts_sparse():
         return "it starts dense; csr keeps a fixed number of values"
     return ""
+
+
+def may_be_csr(
+    shape: tuple[int, ...], algorithm: Algorithm, view: CompetitionRows, accepted: bool | None
+) -> bool:
+    """Whether ``choose`` may store a parameter as csr; looks at no device and no size.
+
+    Args:
+        shape: dense shape.
+        algorithm: with its ``compute`` key.
+        view: of the parameter.
+        accepted: see ``choose``.
+    """
+    asks = algorithm.compute == "csr" or (algorithm.compute == "auto" and accepted is not None)
+    return asks and not unfit(shape, algorithm, view, accepted)
 
 
 def capacity(mask: Array, algorithm: Algorithm, view: CompetitionRows) -> int:
@@ -207,3 +265,41 @@ def density(pattern: kernels.Pattern) -> Array:
     """Share of weights in use, without slack; [] float32."""
     rows, columns = pattern.shape
     return pattern.pointers[-1].astype(jnp.float32) / jnp.float32(rows * columns)
+
+
+def pruned(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
+    """Bring weights and their moments into a state's storage, 0 where pruned.
+
+    Args:
+        params: in that storage, or dense.
+        opt_state: any tree; leaves that end in a parameter's name and have its shape go along.
+        sparse: the topology.
+    """
+
+    def visit(name: str, leaf: Any) -> Any:
+        if name in sparse.patterns:
+            return shrink(leaf, sparse.patterns[name])
+        if name in sparse.masks:
+            return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
+        return leaf
+
+    return in_weights_and_moments(visit, params, opt_state)
+
+
+def expanded(
+    params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
+) -> tuple[Any, Any]:
+    """Bring csr weights and their moments back to dense.
+
+    Args:
+        params: in the storage of ``sparse``, or dense.
+        opt_state: any tree, see ``pruned``.
+        sparse: the topology.
+        fill: at pruned positions of csr weights.
+    """
+
+    def visit(name: str, leaf: Any) -> Any:
+        pattern = sparse.patterns.get(name)
+        return leaf if pattern is None else expand(leaf, pattern, fill)
+
+    return in_weights_and_moments(visit, params, opt_state)

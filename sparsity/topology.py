@@ -11,11 +11,11 @@ from jaxtyping import Array, PyTree
 from models.checkpoint.moments import moments_of
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage
-from sparsity.algorithms.base import Algorithm, UpdateContext
+from sparsity.algorithms.base import Algorithm, ContextWithoutGradient, UpdateContext
 from sparsity.algorithms.dynamic import Dynamic
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ValueSchedule
-from sparsity.state import SparseState
+from sparsity.state import SparseState, typed_key
 from sparsity.views import CompetitionRows
 
 __all__ = [
@@ -66,7 +66,7 @@ class Group(NamedTuple):
     algorithm: Algorithm  #: the rule
     number: int  #: the group's position
     names: tuple[str, ...]  #: its parameters
-    view: CompetitionRows  #: its competition rows
+    views: Mapping[str, CompetitionRows]  #: their competition rows
     #: name -> its number as ``name_code`` gives it, perhaps traced
     code_of: Callable[[str], Any] = name_code
 
@@ -79,6 +79,7 @@ class Topology(NamedTuple):
     #: leaves of csr parameters, and of masked ones whose grown moments do not start at 0: (weight,
     #: {path in the optimizer state: moment}) by name
     values: dict[str, _Leaves]
+    nan_scores: dict[str, Array]  #: name -> [] bool, whether it was chosen by scores that are NaN
 
 
 def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -> Topology:
@@ -91,6 +92,7 @@ def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -
         {name: sparse.masks[name] for name in group.names if name in sparse.masks},
         {name: sparse.patterns[name] for name in stored},
         {name: (weights[name], moments[name]) for name in filled},
+        dict.fromkeys(group.names, jnp.asarray(False)),
     )
 
 
@@ -119,10 +121,26 @@ def _mean_moments(leaves: _Leaves, active: Array, grown: Array) -> _Leaves:
 
 
 def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any]:
-    """Put csr leaves back into the trees."""
+    """Put csr leaves back into the trees; weights of NaN scores become NaN.
+
+    Raises:
+        ValueError: NaN scores, where they are known.
+    """
+    for name, nan in topology.nan_scores.items():
+        if not isinstance(nan, jax.core.Tracer) and nan:
+            raise ValueError(
+                f"sparsity of {name!r}: scores of its weights are NaN at a topology update; "
+                "expected numbers, and -inf where a position is to be grown last"
+            )
     weights = {name: weight for name, (weight, _) in topology.values.items()}
     moments = {path: m for _, by_path in topology.values.values() for path, m in by_path.items()}
-    return map_named(weights.get, params), map_named(moments.get, opt_state)
+
+    def put_weight(name: str, leaf: Array) -> Array:
+        leaf = weights.get(name, leaf)
+        nan = topology.nan_scores.get(name)
+        return leaf if nan is None else jnp.where(nan, jnp.nan, leaf).astype(leaf.dtype)
+
+    return map_named(put_weight, params), map_named(moments.get, opt_state)
 
 
 def update_group(
@@ -146,32 +164,35 @@ def update_group(
     index = sparse.indices[group.number]
     level = jnp.clip(algorithm.sparsity(sparse.step, index[0]), 0, 1)
     drop = jnp.clip(algorithm.drop_fraction(sparse.step, index[1]), 0, 1)
-    step_key = jax.random.fold_in(sparse.key, sparse.step)
+    step_key = jax.random.fold_in(typed_key(sparse.key), sparse.step)
     weights = dict(named_leaves(trees[0]))
 
     def context(
         name: str, weight: Array, mask: Array, active: Array | None = None
     ) -> UpdateContext:
-        return UpdateContext(
+        make = UpdateContext if algorithm.needs_gradient else ContextWithoutGradient
+        return make(
             name=name,
             weight=weight,
-            grad=grads.get(name),
+            grad=grads.get(name) if algorithm.needs_gradient else None,
             mask=mask,
             sparsity=level,
             drop_fraction=drop,
             step=sparse.step,
             key=jax.random.fold_in(step_key, group.code_of(name)),
-            view=group.view,
+            view=group.views[name],
             active=active,
         )
 
     old = take(group, sparse, *trees)
 
     def change() -> Topology:
-        masks = {
-            name: algorithm.update_mask(context(name, weights[name], mask))
+        chosen = {
+            name: _choose(algorithm, context(name, weights[name], mask))
             for name, mask in old.masks.items()
         }
+        masks = {name: mask for name, (mask, _) in chosen.items()}
+        nan_scores = {name: nan for name, (_, nan) in chosen.items()}
         patterns, values = {}, {}
         if _fills(algorithm):
             values = {
@@ -180,14 +201,16 @@ def update_group(
             }
         for name, pattern in old.patterns.items():
             # What an algorithm does not read of the dense arrays is never computed.
-            dense, mask = _dense(weights[name], pattern, group.view)
+            dense, mask = _dense(weights[name], pattern, group.views[name])
             ctx = context(name, dense, mask, pattern.pointers[-1])
-            patterns[name], values[name] = _change_csr(algorithm, ctx, pattern, old.values[name])
+            patterns[name], values[name], nan_scores[name] = _change_csr(
+                algorithm, ctx, pattern, old.values[name]
+            )
             if _fills(algorithm):
                 active = kernels.gather(jnp.ones(pattern.shape, bool), patterns[name])
                 was = kernels.gather(ctx.mask, patterns[name])
                 values[name] = _mean_moments(values[name], active, active & ~was)
-        return Topology(masks, patterns, values)
+        return Topology(masks, patterns, values, nan_scores)
 
     due = finite & algorithm.update(sparse.step)
     new = jax.lax.cond(due, change, lambda: old)
@@ -213,10 +236,22 @@ def _dense(values: Array, pattern: kernels.Pattern, view: CompetitionRows) -> tu
     return spread(values), spread(jnp.ones(pattern.nnz, jnp.float32)) > 0
 
 
+def _choose(algorithm: Algorithm, ctx: UpdateContext) -> tuple[Array, Array]:
+    """Return a parameter's new mask, and whether it was chosen by scores that are NaN."""
+    if not isinstance(algorithm, Dynamic) or type(algorithm).update_mask is not Dynamic.update_mask:
+        return algorithm.update_mask(ctx), jnp.asarray(False)
+    drop, grow = algorithm.drop_scores(ctx), algorithm.grow_scores(ctx)
+    return algorithm.choose(ctx, drop, grow), _any_nan(jnp.where(ctx.mask, drop, 0), grow)
+
+
+def _any_nan(*scores: Array) -> Array:
+    return jnp.stack([jnp.isnan(x).any() for x in scores]).any()
+
+
 def _change_csr(
     algorithm: Algorithm, ctx: UpdateContext, pattern: kernels.Pattern, leaves: _Leaves
-) -> tuple[kernels.Pattern, _Leaves]:
-    """Return a csr parameter's new pattern and its leaves moved to it."""
+) -> tuple[kernels.Pattern, _Leaves, Array]:
+    """Return a csr parameter's new pattern, its leaves moved to it, and whether scores are NaN."""
     flat, tree = jax.tree.flatten(leaves)  # the weight is first
     groups = ctx.view.output_groups(pattern.shape)
     if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and groups:
@@ -225,9 +260,11 @@ def _change_csr(
         new = kernels.rigl_update(
             flat[0], pattern, scores, keep, flat[1:], grow=grow, groups=groups
         )
-        return new.pattern, tree.unflatten([new.values, *new.others])
-    after = storage.pattern_of(algorithm.update_mask(ctx), pattern.nnz)
-    return after, tree.unflatten(kernels.move_values(flat, pattern, after))
+        moved = tree.unflatten([new.values, *new.others])
+        return new.pattern, moved, _any_nan(flat[0], scores)
+    mask, nan = _choose(algorithm, ctx)
+    after = storage.pattern_of(mask, pattern.nnz)
+    return after, tree.unflatten(kernels.move_values(flat, pattern, after)), nan
 
 
 def _require_gradients(group: Group, grads: Grads) -> None:

@@ -13,13 +13,20 @@ mask, GMP, SET and RigL choose cells row by row.
 
 import abc
 import dataclasses
+import itertools
 import math
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 from jaxtyping import Array, Shaped
 
+from sparsity.filters import ParamFilter
+from sparsity.schema import SparsityError
+
 __all__ = [
+    "LETTERS",
     "UNSTRUCTURED",
     "Blocks",
     "CompetitionRows",
@@ -28,12 +35,67 @@ __all__ = [
     "RowGroups",
     "Structure",
     "WeightLayout",
+    "axes_of",
+    "check_layout",
+    "view_of",
 ]
 
-WeightLayout = Literal["io", "oi"]
+#: letter of an axis -> what it is
+LETTERS = {
+    "l": "layers",
+    "e": "experts",
+    "i": "inputs",
+    "o": "outputs",
+    "k": "kernel positions, which count as inputs",
+}
+_MEANINGS = ", ".join(f"{letter} {meaning}" for letter, meaning in LETTERS.items())
+#: "io", "oi", or glob of names -> a letter for each axis
+WeightLayout = Literal["io", "oi"] | Mapping[str, str]
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)
 Axis = Literal["in", "out"]
 Shape = tuple[int, ...]
+
+
+def axes_of(layout: str, ndim: int) -> str:
+    """Return a letter for each axis; "io" and "oi" are of matrices and convolutions.
+
+    >>> axes_of("io", 4), axes_of("oi", 3), axes_of("io", 1), axes_of("lio", 3)
+    ('kkio', 'oik', 'o', 'lio')
+    """
+    if layout not in ("io", "oi"):
+        return layout
+    kernel = "k" * (ndim - 2)
+    axes = f"{kernel}io" if layout == "io" else f"oi{kernel}"
+    return "o" * ndim if ndim < 2 else axes
+
+
+class _Axes(NamedTuple):
+    """How the axes of a weight become those that structures know."""
+
+    order: tuple[int, ...]  #: permutation: layers and experts, outputs, inputs, kernel positions
+    stacks: int  #: weights that are stacked on layers and experts, 0 where there is no such axis
+    shape: Shape  #: of one of them, [out, in, ...]
+
+
+def _axes(layout: str, shape: Shape) -> _Axes:
+    axes = axes_of(layout, len(shape))
+    by_class = [
+        [i for i, axis in enumerate(axes) if axis in letters] for letters in ("le", "o", "i", "k")
+    ]
+    stacked, outputs, inputs, kernel = by_class
+    merged = tuple(math.prod(shape[i] for i in each) for each in (outputs, inputs) if each)
+    return _Axes(
+        order=tuple(itertools.chain(*by_class)),
+        stacks=math.prod(shape[i] for i in stacked) if stacked else 0,
+        shape=(*merged, *(shape[i] for i in kernel)),
+    )
+
+
+def _each(fn: Callable[[Any], Any], stacked: Any) -> Any:
+    """Map over the first axis."""
+    if isinstance(stacked, np.ndarray):
+        return np.stack([fn(stacked[i, ...]) for i in range(len(stacked))])
+    return jax.vmap(fn)(stacked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,11 +252,14 @@ UNSTRUCTURED = RowGroups()
 
 @dataclasses.dataclass(frozen=True)
 class CompetitionRows:
-    """A two-way map between a weight and the rows its positions compete in."""
+    """A two-way map between a weight and the rows its positions compete in.
+
+    Each layer and expert of a stacked weight has rows of its own.
+    """
 
     #: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels stored [..., in,
-    #: out]
-    layout: WeightLayout = "io"
+    #: out], or a letter for each axis, see ``LETTERS``
+    layout: str = "io"
     structure: Structure = UNSTRUCTURED  #: which positions compete
 
     @property
@@ -202,52 +267,116 @@ class CompetitionRows:
         """Positions that are kept or pruned together."""
         return self.structure.cell
 
-    def output_groups(self, shape: tuple[int, ...]) -> int:
+    def output_groups(self, shape: Shape) -> int:
         """Number of rows R if each is a group of whole neighboring outputs; otherwise 0."""
         groups = self.groups(shape)
         by_output = isinstance(self.structure, FanIn) or (
             isinstance(self.structure, RowGroups) and self.structure.axis == "out"
         )
-        return groups if by_output and self._vendor(shape)[0] % groups == 0 else 0
+        return groups if by_output and self.vendor_shape(shape)[0] % groups == 0 else 0
 
     def to_vendor(self, x: ArrayT) -> ArrayT:
-        """Reorder the axes to [out, in, ...]; vectors and scalars stay."""
-        if self.layout == "oi" or x.ndim < 2:
-            return x
-        return x.transpose(x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
+        """Reorder the axes to [out, in, ...]; layers and experts, if any, make one axis before."""
+        axes = _axes(self.layout, x.shape)
+        stacks = (axes.stacks,) if axes.stacks else ()
+        return x.transpose(axes.order).reshape(*stacks, *axes.shape)
 
-    def from_vendor(self, x: ArrayT) -> ArrayT:
-        """Undo ``to_vendor``."""
-        if self.layout == "oi" or x.ndim < 2:
-            return x
-        return x.transpose(*range(2, x.ndim), 1, 0)
+    def from_vendor(self, x: ArrayT, shape: Shape) -> ArrayT:
+        """Undo ``to_vendor`` of a weight of the ``shape``."""
+        order = _axes(self.layout, shape).order
+        return x.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
     def rows(self, x: Shaped[ArrayT, "..."]) -> Shaped[ArrayT, "R n"]:
         """Turn a weight into its competing rows."""
-        return self.structure.rows(self.to_vendor(x))
+        vendor = self.to_vendor(x)
+        if not _axes(self.layout, x.shape).stacks:
+            return self.structure.rows(vendor)
+        return _each(self.structure.rows, vendor).reshape(self.groups(x.shape), -1)
 
-    def unrows(self, rows: Shaped[ArrayT, "R n"], shape: tuple[int, ...]) -> Shaped[ArrayT, "..."]:
+    def unrows(self, rows: Shaped[ArrayT, "R n"], shape: Shape) -> Shaped[ArrayT, "..."]:
         """Turn rows back into an array of the weight's ``shape``."""
-        return self.from_vendor(self.structure.unrows(rows, self._vendor(shape)))
+        axes = _axes(self.layout, shape)
+        back = lambda one: self.structure.unrows(one, axes.shape)
+        if not axes.stacks:
+            return self.from_vendor(back(rows), shape)
+        return self.from_vendor(_each(back, rows.reshape(axes.stacks, -1, rows.shape[-1])), shape)
 
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
+    def slice_shape(self, shape: Shape) -> Shape:
+        """Return the shape [kernel ..., in, out] of one layer or expert, heads joined."""
+        vendor = self.vendor_shape(shape)
+        return (*vendor[2:], *vendor[:2][::-1])
+
+    def check(self, name: str, shape: Shape) -> None:
         """Raise ValueError when a weight cannot have the structure."""
-        problem = self.structure.problem(self._vendor(shape))
+        problem = self.structure.problem(self.vendor_shape(shape))
         if problem:
             raise ValueError(
-                f"sparsity of {name!r}: {problem} (shape {tuple(shape)}); choose a divisor, or "
-                "leave this parameter out with param_filter"
+                f"sparsity of {name!r}: {problem} (shape {tuple(shape)}, axes "
+                f"{axes_of(self.layout, len(shape))!r}); choose a divisor, or leave this parameter "
+                "out with param_filter"
             )
 
-    def groups(self, shape: tuple[int, ...]) -> int:
+    def groups(self, shape: Shape) -> int:
         """Number of rows R."""
-        return self.structure.count(self._vendor(shape))
+        axes = _axes(self.layout, shape)
+        return self.structure.count(axes.shape) * max(axes.stacks, 1)
 
-    def row_length(self, shape: tuple[int, ...]) -> int:
+    def row_length(self, shape: Shape) -> int:
         """Number of cells n in each row."""
         return math.prod(shape) // (self.groups(shape) * self.cell)
 
-    def _vendor(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if self.layout == "oi" or len(shape) < 2:
-            return shape
-        return (shape[-1], shape[-2], *shape[:-2])
+    def vendor_shape(self, shape: Shape) -> Shape:
+        """Return the shape [out, in, ...] of one layer or expert, heads joined."""
+        return _axes(self.layout, shape).shape
+
+
+def check_layout(layout: WeightLayout | None) -> None:
+    """Refuse a layout that is not "io", "oi", or letters by glob.
+
+    Raises:
+        SparsityError: names what was found and the letters.
+    """
+    given = list(layout.values()) if isinstance(layout, Mapping) else [layout or "io"]
+    known = lambda axes: isinstance(axes, str) and axes and not {*axes} - {*LETTERS}
+    wrong = [axes for axes in given if not known(axes)]
+    if not isinstance(layout, Mapping) and layout not in (None, "io", "oi"):
+        wrong = [layout]
+    if wrong:
+        raise SparsityError(
+            f"weight_layout: unknown layout ({wrong[0]!r}); expected 'io', 'oi', or by glob of "
+            f"names a letter for each axis: {_MEANINGS}"
+        )
+
+
+def view_of(
+    layout: WeightLayout | None, names: Sequence[str], ndim: int, structure: Structure
+) -> CompetitionRows:
+    """Return a parameter's competition rows.
+
+    Args:
+        layout: of the sparsifier.
+        names: of the parameter, its '/'-path first.
+        ndim: its rank.
+        structure: which positions compete.
+
+    Raises:
+        SparsityError: a layout of another number of axes; a structure in three or more axes that
+            no layout names.
+    """
+    by_glob = layout if isinstance(layout, Mapping) else {"*": layout}
+    rules = ((ParamFilter("glob", (glob,)), axes) for glob, axes in by_glob.items())
+    rule, axes = next(((r, a) for r, a in rules if r.matches(names, ndim)), ("", None))
+    if axes is None and ndim > 2 and structure != UNSTRUCTURED:
+        example = "ioo" if ndim == 3 else "k" * (ndim - 2) + "io"
+        raise SparsityError(
+            f"weight_layout: {names[0]!r} has a pattern and unknown axes (rank {ndim}); expected a "
+            f"letter for each axis: {_MEANINGS}. Such as "
+            f"configure(..., weight_layout={{{names[0]!r}: {example!r}}})"
+        )
+    axes = axes or "io"
+    if len(axes_of(axes, ndim)) != ndim:
+        raise SparsityError(
+            f"weight_layout: {str(rule)!r} gives {names[0]!r} other axes than its {ndim} "
+            f"({axes!r}); expected a letter for each. Put a narrower pattern before it"
+        )
+    return CompetitionRows(axes, structure)

@@ -46,7 +46,8 @@ PUBLIC = (
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_uses_public_names_alone(path):
     cells = nbformat.read(path, as_version=4).cells
-    tree = ast.parse("\n".join(cell.source for cell in cells if cell.cell_type == "code"))
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    tree = ast.parse(_python(source))
     modules = {}  # name in the notebook -> our module
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -65,7 +66,8 @@ def test_uses_public_names_alone(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
             module = modules[ast.unparse(node.value)]
-            known = {*importlib.import_module(module).__all__, *_public_below(module)}
+            public = importlib.import_module(module).__all__
+            known = {*public, *_public_below(module), "__file__"}
             assert node.attr in known, f"{module}.{node.attr} is not public"
 
 
@@ -105,5 +107,28 @@ def test_runs(path, monkeypatch):
     # The kernel is a user's: it gets none of the settings that make tests quick.
     monkeypatch.setenv("XLA_FLAGS", "")
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(ROOT)}}
+    # As Jupyter opens it: nothing before its first cell, in its own folder.
+    resources = {"metadata": {"path": str(path.parent)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+        shown = [output.get("data", {}) for output in cell.outputs]
+        as_text = [one for one in shown if one.get("text/plain", "").startswith("<Figure")]
+        assert all("image/png" in one for one in as_text), cell.source
+        assert "picture" not in cell.metadata or any("image/png" in one for one in shown)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_reads_no_file_by_a_path_of_the_checkout(path):
+    """Its kernel starts in the notebook's folder, or wherever Jupyter was called."""
+    cells = nbformat.read(path, as_version=4).cells
+    for cell in (cell for cell in cells if cell.cell_type == "code"):
+        tree = ast.parse(_python(cell.source))
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        named = [text for text in texts if isinstance(text, str) and "/" in text]
+        relative = [text for text in named if "\n" not in text and not text.startswith("/")]
+        assert not [text for text in relative if (ROOT / text).exists()]
+
+
+def _python(source):
+    """A cell without its magics."""
+    return re.sub(r"(?m)^%.*$", "", source)

@@ -27,7 +27,7 @@ SHARED = set(
 # argument without a shape, neither in the annotation nor in the docstring.
 UNDOCUMENTED = {
     "models": (35, 40),
-    "sparsity": (22, 29),
+    "sparsity": (22, 28),
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),

@@ -6,10 +6,12 @@ which ``rows`` remembers so that the stock padded attention can still be asked f
 """
 
 import dataclasses
+import json
 import typing
 
 import jax
 import jax.core
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num
@@ -218,3 +220,13 @@ def layout_from_spans(
         ends=jnp.where(valid, slot + span + 1, 0),
         rows=(batch, length),
     )
+
+
+jax.export.register_pytree_node_serialization(
+    Layout,
+    serialized_name="vsl.Layout",
+    serialize_auxdata=lambda fields: json.dumps(fields).encode(),
+    deserialize_auxdata=lambda text: tuple(
+        tuple(rows) if rows else None for rows in json.loads(text)
+    ),
+)

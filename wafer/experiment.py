@@ -2,9 +2,12 @@
 
 Every command that trains, plans or compiles begins with an ``Experiment``. It holds no arrays and
 no files, and starts no backend: how many devices there are is still open when it is built.
+Only an optimizer of the user's that meets csr storage is tried, on the first device.
 """
 
 import dataclasses
+import functools
+import logging
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +22,9 @@ from models.counts import forward_flops
 from models.factored.lora import trainable
 from models.paths import named_leaves
 from models.user.flags import own_flags
+from models.user.trust import refusal
 from sparsity import Sparsifier
+from sparsity.adapters.optimizers import differences
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection, MicroBatchRange
@@ -28,8 +33,11 @@ from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
+from wafer.optim.sections import UserOptimizer
 
 __all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
+
+_LOG = logging.getLogger(__name__)
 
 Part = Literal["train", "eval"]
 
@@ -127,21 +135,25 @@ class Experiment:
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
-            ConfigError: parts of the configuration that do not go together.
+            ConfigError: parts of the configuration that do not go together, or that were not seen.
         """
         if not isinstance(cfg, RunConfig):
             cfg = parse_config(cfg)
+        if cfg.unseen:
+            raise ConfigError([Problem((k,), refusal(name)) for k, name in cfg.unseen.items()])
         model = models.build(cfg.model)
         # The key is made inside: a concrete one would start the backend.
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
-        whole = cfg.optimizer is not None and cfg.optimizer.needs_dense  # factored moments
+        reads_axes = functools.cache(lambda: _reads_axes(cfg, shapes, model))
         sparsifier = sparsity.configure(
             cfg.sparsity,
+            weight_layout=model.weight_layout,
             aliases=model.alias,
             params=shapes,
-            accepts=lambda name: model.sparse(name) and not whole,
+            accepts=lambda name: model.sparse(name) and not reads_axes(),
             dtype=model.config.dtype,
             flops=lambda: forward_flops(model),
+            vendor_default=True,
         )
         problems = _conflicts(cfg, model)
         if problems:
@@ -269,6 +281,22 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     if all(trains for _, trains in chosen):
         return tx
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
+
+
+def _reads_axes(cfg: RunConfig, shapes: Any, model: models.Model) -> bool:
+    """Whether the optimizer reads the axes of weights, so that none may be stored as csr.
+
+    Wafer's own declare it. One of the user takes a few steps, where a section may store csr.
+    """
+    if not isinstance(cfg.optimizer, UserOptimizer):
+        return cfg.optimizer is not None and cfg.optimizer.needs_dense
+    leaves = named_leaves(shapes)
+    names = [name for name, leaf in leaves if len(leaf.shape) == 2 and model.sparse(name)]
+    found = differences(_optimizer(cfg, shapes, model), shapes, names)
+    if found:
+        name, why = next(iter(found.items()))
+        _LOG.info("%s reads the axes of weights: %s, %s", cfg.optimizer.optimizer_type, name, why)
+    return bool(found)
 
 
 def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:

@@ -11,8 +11,10 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from models.errors import CheckpointError
-from models.files import read_json
+from models.files import read_json, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -29,12 +31,16 @@ __all__ = [
     "STATE",
     "STEP",
     "WRITER",
+    "ContentError",
     "FormatVersionError",
     "amend_record",
+    "check_step",
     "complete_checkpoints",
     "is_checkpoint",
+    "is_of_run",
     "model_section",
     "read_record",
+    "record_entry",
     "step_folders",
     "versioned",
     "write_record",
@@ -68,6 +74,10 @@ RESERVED = (_VERSION, _CHECKSUMS, _OWN)
 
 class FormatVersionError(CheckpointError):
     """A checkpoint of a format that this code does not know."""
+
+
+class ContentError(CheckpointError):
+    """A checkpoint that is whole, but holds what no run wrote."""
 
 
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -108,24 +118,55 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[str, str]) -> None:
     """Write the record of a checkpoint's folder; see ``versioned``."""
-    (folder / META).mkdir(parents=True, exist_ok=True)
-    (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
+    write_text(folder / META / _RECORD, json.dumps(versioned(record, sums)))
+
+
+def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
+    """Return what a record holds under a path of keys; None where there is nothing.
+
+    Args:
+        record: as ``read_record`` gives it.
+        folder: of the checkpoint, for errors.
+        *path: keys, from the record down; every one holds a mapping, but ``step`` a count.
+
+    Raises:
+        CheckpointError: a value of another kind.
+    """
+    value: Any = record
+    for key in path:
+        value = value.get(key)
+        if value is None:
+            return None
+        is_count = type(value) is int and 0 <= value < 2**31
+        if not (is_count if key == STEP else isinstance(value, Mapping)):
+            expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
+            raise CheckpointError(
+                f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
+                "record was edited: put the one back that was written"
+            )
+    return value
+
+
+def is_of_run(record: Mapping[str, Any]) -> bool:
+    """Whether a record is that of a run's checkpoint: it has the whole configuration."""
+    config = record.get(CONFIG)
+    return isinstance(config, Mapping) and "runconfig" in config
 
 
 def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
     """Return the ``model`` section of a checkpoint's record.
 
     Raises:
-        CheckpointError: it has none.
+        CheckpointError: it has none, or something else in its place.
     """
-    config = record.get(CONFIG)
-    if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+    section = record_entry(record, folder, CONFIG, "model")
+    if section is None:
         raise CheckpointError(
             f"{folder} does not say what model it is of: its weights keep the names of the .mdl "
             "they were read from. Convert the .mdl itself: wafer convert convert --src-fmt cs-X.Y "
             "--tgt-fmt wafer --config params.yaml"
         )
-    return dict(config["model"])
+    return dict(section)
 
 
 def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | None]:
@@ -154,6 +195,9 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
             f"{folder} cannot be read, it is damaged: {path} has checksum {_checksum(record)}, it "
             f"was written with {own}"
         )
+    named = folder.parent.name == CHECKPOINTS and folder.name.isdigit()
+    if named and is_of_run(record):
+        _check_step(folder, record, int(folder.name), "the folder's name")
     version = record.pop(_VERSION, 1)
     if version not in range(1, FORMAT_VERSION + 1):
         writer = record.get(WRITER, "unknown")
@@ -172,6 +216,29 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
     return record, sums
 
 
+def _check_step(folder: pathlib.Path, record: Mapping[str, Any], step: int, other: str) -> None:
+    own = record_entry(record, folder, STEP)
+    if own not in (None, step):
+        raise ContentError(
+            f"{folder}: step of its record is {own}, {other} says {step}; put back what was written"
+        )
+
+
+def check_step(folder: pathlib.Path, record: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Compare the step of a record with the array beside it.
+
+    Args:
+        folder: of the checkpoint, for errors.
+        record: as ``read_record`` gives it.
+        arrays: of the checkpoint, by name.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if STEP in arrays and is_of_run(record):
+        _check_step(folder, record, int(np.asarray(arrays[STEP])), f"its array {STEP}")
+
+
 def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None) -> None:
     """Take a key out of a folder's record, where there is one, and renew its checksums.
 
@@ -186,4 +253,4 @@ def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None
     content = {key: value for key, value in read_json(path).items() if key not in (drop, _OWN)}
     if sums is not None:
         content = _sealed(content | {_CHECKSUMS: dict(sums)})
-    path.write_text(json.dumps(content))
+    write_text(path, json.dumps(content))

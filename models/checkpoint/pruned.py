@@ -4,17 +4,62 @@ A weight is pruned where it is NaN (any NaN; payload bits do not survive a cast 
 Everything else is bit-exact, in its own dtype.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
+from models.checkpoint.layout import SPARSITY, ContentError, is_of_run
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import named_leaves
 from models.user.flags import with_nan
 
-__all__ = ["clear", "mark", "masks_of"]
+__all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
+
+
+def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the parameters that a run pruned, by its checkpoint's record.
+
+    Returns:
+        None where the record is not a run's: weights alone may be pruned anywhere.
+    """
+    sparse = record.get(SPARSITY)
+    if sparse is not None:
+        names = sparse.get("parameters") if isinstance(sparse, Mapping) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None  # an edited one is refused when it is read
+        return frozenset(names)
+    return frozenset() if is_of_run(record) else None
+
+
+def check_weight(
+    where: object, name: str, value: np.ndarray, pruned: Collection[str] | None
+) -> np.ndarray:
+    """Return a stored weight whose numbers a model can compute with.
+
+    Args:
+        where: of the weight, for errors.
+        name: of the parameter.
+        value: [...] as stored, of any dtype.
+        pruned: the parameters that may hold NaN; None is all.
+
+    Raises:
+        ContentError: an infinity, or a NaN that marks no pruned weight.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.floating) or np.isfinite(value).all():
+        return value
+    wrong = np.isinf(value)
+    if not wrong.any() and (pruned is None or name in pruned):
+        return value
+    wrong = wrong if wrong.any() else np.isnan(value)
+    first = np.unravel_index(int(wrong.argmax()), value.shape)
+    found = f"{int(wrong.sum())} of {value.size:,}: {value[first]} at {[int(i) for i in first]}"
+    raise ContentError(
+        f"{where}: weights {name} are no numbers where nothing is pruned ({found}); take an "
+        "earlier checkpoint"
+    )
 
 
 def masks_of(params: PyTree) -> dict[str, Array]:

@@ -16,18 +16,32 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from models.base import Model
 from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import PARAMS, STATE, is_checkpoint, read_record
-from models.checkpoint.pruned import clear, masks_of
+from models.checkpoint.layout import (
+    CONFIG,
+    PARAMS,
+    STATE,
+    ContentError,
+    check_step,
+    is_checkpoint,
+    model_section,
+    read_record,
+)
+from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
+from models.checkpoint.tree import fill_template
 from models.errors import CheckpointError
 from models.files import read_json
 from models.lazy import LazyArray
 from models.paths import unflatten
+from models.registry import build
+from models.user.trust import untrusted
 
 __all__ = [
     "AT_ONCE",
     "PIECE",
     "StoredTree",
+    "build_stored",
     "find_items",
     "load_checkpoint",
     "load_params",
@@ -40,17 +54,21 @@ _INDEX = "_METADATA"
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, lazily: bool = False
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    path: str | os.PathLike[str], template: Any = None, *, lazily: bool = False
+) -> tuple[Any, dict[str, Any]]:
     """Load one checkpoint, as trained or finalized: (tree of arrays, record).
 
     Args:
         path: the checkpoint's folder.
+        template: the state that a fresh start would write, or ``jax.eval_shape`` of it: the arrays
+            come in its structure (nnx's State, equinox modules, tuples, random keys). None gives
+            nested dicts.
         lazily: for trees larger than memory: every array is read once, to know that it can be,
             and given as a handle that reads it again when numpy asks.
 
     Raises:
-        CheckpointError: not a checkpoint, damaged, or of a newer format; nothing is half-loaded.
+        CheckpointError: not a checkpoint, damaged, of a newer format, or without an array of the
+            template; nothing is half-loaded.
     """
     path = pathlib.Path(path).resolve()
     record, sums = read_record(path)
@@ -60,13 +78,17 @@ def load_checkpoint(
         return tree.leaf(name) if lazily else value
 
     try:
-        tree = StoredTree(path / STATE, sums)
+        tree = StoredTree(path / STATE, sums, record)
         # Two at a time, so that both cores have work; lazily, one is in memory.
         with concurrent.futures.ThreadPoolExecutor(1 if lazily else 2) as pool:
             leaves = dict(zip(tree, pool.map(leaf, tree), strict=True))
+    except ContentError:
+        raise
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
-    return unflatten(leaves), record
+    check_step(path, record, leaves)
+    found = unflatten(leaves)
+    return (found if template is None else fill_template(template, found, str(path))), record
 
 
 def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, LazyArray]]:
@@ -77,7 +99,7 @@ def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     """
     path = pathlib.Path(path).resolve()
     record, sums = read_record(path)
-    tree = StoredTree(path / STATE, sums)
+    tree = StoredTree(path / STATE, sums, record)
     prefix = f"{PARAMS}/"
     names = [name for name in tree if name.startswith(prefix)]
     return record, {name.removeprefix(prefix): tree.leaf(name) for name in names}
@@ -132,11 +154,19 @@ class StoredTree:
         keys: name of each array in the database -> its keys.
         names: path of each array in the tree -> its name in the database.
         sums: path of each array -> the checksum its values must have; None where nobody knows.
+        record: beside the arrays; weights of a model that it names are numbers, NaN where pruned.
     """
 
-    def __init__(self, path: pathlib.Path, sums: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        sums: Mapping[str, str] | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path = path
         self.sums = sums
+        self._weights = f"{PARAMS}/" if record and CONFIG in record else None
+        self._pruned = prunable(record or {})
         # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
         self._index = self._read_index()
@@ -245,6 +275,8 @@ class StoredTree:
                 f"{self.path}: tensor {name} is damaged: it has checksum {checksum(value)}, it was "
                 f"written with {self.sums[name]}"
             )
+        if self._weights and name.startswith(self._weights):
+            check_weight(self.path.parent, name.removeprefix(self._weights), value, self._pruned)
         return value
 
     def _read(self, name: str) -> np.ndarray:
@@ -281,3 +313,18 @@ class StoredTree:
         array = self.open(name)
         read = functools.partial(self.read, name)
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
+
+
+def build_stored(record: Mapping[str, Any], where: object) -> Model:
+    """Build the model of a checkpoint's record.
+
+    Args:
+        record: of the checkpoint.
+        where: its path, for errors.
+
+    Raises:
+        CheckpointError: it does not say its model.
+        ValueError: as ``build``; it names code that the user does not trust.
+    """
+    with untrusted(where):
+        return build(model_section(record, where))

@@ -1,14 +1,16 @@
 """A state as named arrays, and named arrays in the structure of a state."""
 
+import collections
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from models.errors import CheckpointError, did_you_mean
-from models.paths import map_named, named_leaves, unflatten
+from models.paths import former_names, map_named, named_leaves, unflatten
 
 __all__ = ["fill_template", "to_tree"]
 
@@ -16,8 +18,40 @@ _LOG = logging.getLogger(__name__)
 
 
 def to_tree(state: Any) -> dict[str, Any]:
-    """Turn any state (NamedTuples, tuples, dicts) into a nested dict of host arrays by name."""
-    return unflatten({name: np.asarray(x) for name, x in named_leaves(jax.device_get(state))})
+    """Turn any state (NamedTuples, tuples, dicts) into a nested dict of host arrays by name.
+
+    Random keys become their words, [..., 2] uint32 or as many as their generator has.
+
+    Raises:
+        CheckpointError: names that would be one in the files, where '/' and '.' join their parts.
+    """
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+    leaves = named_leaves(jax.device_get(plain))
+    parts = [tuple(name.replace(".", "/").split("/")) for name, _ in leaves]
+    times = collections.Counter(parts)
+    folders = {part[:i] for part in times for i in range(len(part))}
+    if twice := [
+        name
+        for (name, _), part in zip(leaves, parts, strict=True)
+        if times[part] > 1 or part in folders
+    ]:
+        raise CheckpointError(
+            f"the state has names that a checkpoint cannot tell apart: {', '.join(twice[:8])}; "
+            "expected keys without '/' and '.', or other ones"
+        )
+    return unflatten({name: np.asarray(leaf) for name, leaf in leaves})
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def _as_key(words: Any, key: Any) -> Any:
+    """Make a key of stored words where a key is expected and their number is its generator's."""
+    try:
+        return jax.random.wrap_key_data(jnp.asarray(words), impl=key.dtype)
+    except (TypeError, ValueError):
+        return words
 
 
 def fill_template(
@@ -32,7 +66,7 @@ def fill_template(
     """Put stored arrays into the structure of a template, name by name.
 
     Args:
-        template: the state a fresh run would start with.
+        template: the state a fresh run would start with: arrays, or their shapes and dtypes.
         stored: nested dict as ``to_tree`` made it.
         where: the checkpoint's path, for errors.
         prefix: put before the names in errors.
@@ -43,6 +77,7 @@ def fill_template(
         CheckpointError: lists every name that is missing or has another shape.
     """
     have = dict(named_leaves(stored))
+    have = {new: have[old] for new, old in former_names(template).items() if old in have} | have
     problems: list[str] = []
     kept: list[str] = []
 
@@ -53,7 +88,7 @@ def fill_template(
             else:
                 problems.append(f"{prefix}{name}: not in the checkpoint{did_you_mean(name, have)}")
             return leaf
-        value = have[name]
+        value = _as_key(have[name], leaf) if _is_key(leaf) else have[name]
         if np.shape(value) != np.shape(leaf) and not strict:
             kept.append(f"{name} (stored {np.shape(value)}, needed {np.shape(leaf)})")
             return leaf
@@ -62,7 +97,7 @@ def fill_template(
                 f"{prefix}{name}: shape {np.shape(value)}, the model needs {np.shape(leaf)}"
             )
             return leaf
-        return np.asarray(value).astype(leaf.dtype)
+        return value if _is_key(leaf) else np.asarray(value).astype(getattr(leaf, "dtype", None))
 
     filled = map_named(take, template)
     if problems:

@@ -45,8 +45,8 @@ def verify(path: str | os.PathLike[str]) -> Verified:
         CheckpointError: it is damaged; lists every array that is.
     """
     path = pathlib.Path(path).resolve()
-    _, sums = read_record(path)
-    tree = StoredTree(path / STATE, sums)
+    record, sums = read_record(path)
+    tree = StoredTree(path / STATE, sums, record)
 
     def look(name: str) -> int | CheckpointError:
         try:

@@ -8,6 +8,7 @@ position).
 """
 
 import contextlib
+import functools
 import glob
 import itertools
 import logging
@@ -30,11 +31,13 @@ from models.checkpoint.layout import (
     PARAMS,
     STATE,
     STEP,
+    ContentError,
     FormatVersionError,
     step_folders,
     versioned,
     write_record,
 )
+from models.checkpoint.pruned import check_weight
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
 from models.errors import CheckpointError, disk_full
@@ -133,11 +136,12 @@ class Checkpoints:
 
         Raises:
             FormatVersionError: it is no damaged one, but of a newer format.
+            ContentError: it is whole, but holds what no run wrote.
         """
         for step in reversed(self.steps()):
             try:
                 return step, *load_checkpoint(self.path(step), lazily=lazily)
-            except FormatVersionError:
+            except (FormatVersionError, ContentError):
                 raise
             except CheckpointError as error:
                 _LOG.warning("Skipped a damaged checkpoint: %s", error)
@@ -218,19 +222,22 @@ def write_params(
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
+        CheckpointError: a weight is infinite.
     """
     folder = pathlib.Path(folder).resolve()
     write_arrays(
         folder,
         [f"{PARAMS}/{name}" for name in names],
-        map(_below_params, arrays),  # a generator expression would hold an array
+        # A generator expression would hold an array.
+        map(functools.partial(_below_params, folder), arrays),
         {STEP: 0, CONFIG: {"model": dict(settings)}},
     )
     return folder
 
 
-def _below_params(item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
-    return f"{PARAMS}/{item[0]}", item[1]
+def _below_params(folder: pathlib.Path, item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
+    name, value = item
+    return f"{PARAMS}/{name}", check_weight(folder, name, value, None)
 
 
 def write_arrays(

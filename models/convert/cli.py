@@ -15,11 +15,12 @@ from typing import Any
 import yaml
 
 from models.base import Model
-from models.checkpoint.layout import STEP, model_section
-from models.checkpoint.reader import load_checkpoint, open_params
+from models.checkpoint.layout import STEP, record_entry
+from models.checkpoint.reader import build_stored, load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
+from models.convert.manifest import write_manifest
 from models.convert.tokenizer import carry_tokenizer, find_tokenizer
 from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
@@ -29,6 +30,7 @@ from models.files import write_text
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
+from models.user.trust import add_option, looking, trusting
 from models.vendor.mdl import MdlFile
 from models.vendor.writer import Tree
 
@@ -40,12 +42,14 @@ _FORMATS = ("hf", "wafer", *FORMATS)
 
 Between = Callable[[Path, str, str, str], tuple[dict[str, Any], list[str]]]
 Computes = Callable[[dict[str, Any], object], Callable[[str, Any], Any]]
+SectionOf = Callable[[Any], dict[str, Any]]
 
 
 def add_arguments(
     parser: argparse.ArgumentParser,
     between: Between | None = None,
     computes: Computes = lambda record, where: lambda name, leaf: leaf,
+    section_of: SectionOf = settings_of,
 ) -> None:
     """Declare the verbs; each sets ``run``: Namespace -> exit code.
 
@@ -55,6 +59,7 @@ def add_arguments(
             target release, paths of keys that it has no place for); None converts ``model`` alone.
         computes: (record of a checkpoint, its path) -> the function from a stored parameter,
             (name, array), to what the model computes with, which is what Hugging Face files hold.
+        section_of: configuration -> the ``model`` section that a run file reads as it.
     """
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     convert = verbs.add_parser("convert", help="weights and config, between formats")
@@ -62,10 +67,10 @@ def add_arguments(
     convert.add_argument("--config", help="config.json elsewhere; of a .mdl: its YAML")
     convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
     convert.add_argument("--drop-unmatched-keys", action="store_true")
-    _common(convert, lambda args: _convert(args, computes))
+    _common(convert, lambda args: _convert(args, computes, section_of))
     config = verbs.add_parser("convert-config", help="the config alone")
     config.add_argument("config", help="config.json, or a params YAML")
-    _common(config, lambda args: _convert_config(args, between))
+    _common(config, lambda args: _convert_config(args, between, section_of))
     listing = verbs.add_parser("list", help="models that convert")
     listing.add_argument("model", nargs="?")
     listing.set_defaults(run=_list)
@@ -83,7 +88,14 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
             which, required=True, choices=_FORMATS, metavar="FMT", help="hf, wafer or cs-X.Y"
         )
     parser.add_argument("-o", "--output-dir", help="default: beside the input")
-    parser.set_defaults(run=run)
+    add_option(parser)
+    parser.set_defaults(run=lambda args: _look(args, run))
+
+
+def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Import no code but that of the model which the command names."""
+    with trusting({args.model.removesuffix(_HEADLESS)}), looking():
+        return run(args)
 
 
 def _convertible() -> list[str]:
@@ -128,18 +140,18 @@ def _target(args: argparse.Namespace, source: str) -> Path:
     return Path(args.output_dir) if args.output_dir else path.parent / f"{stem}_to_{args.tgt_fmt}"
 
 
-def _convert(args: argparse.Namespace, computes: Computes) -> int:
+def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf) -> int:
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
     model, arrays, step = _open(args, name, headless, computes)
-    settings, written = settings_of(model.config), target
+    settings, written = section_of(model.config), target
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
         write_params(target, settings, names, arrays)
-        write_text(target / "params_model.yaml", yaml.safe_dump({"model": settings}))
+        _write_params(settings, target)
     elif args.tgt_fmt == "hf":
         options = {"max_shard_bytes": limit, "headless": headless, "text_from": args.weights}
         to_hf(model, dict(arrays), target, **options)
@@ -148,7 +160,8 @@ def _convert(args: argparse.Namespace, computes: Computes) -> int:
             training = _training(args, model, files)
             written = target / _mdl_name(args)
             to_cs(model, dict(arrays), written, args.tgt_fmt, step=step, training=training)
-        _write_section(model.config, target)
+        write_manifest(written)
+        _write_section(settings, target)
     if args.tgt_fmt != "hf":
         carry_tokenizer(args.weights, target)
     tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
@@ -171,12 +184,12 @@ def _open(
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        model = build(model_section(record, args.weights))
+        model = build_stored(record, args.weights)
         arrays = params.items()
         if args.tgt_fmt == "hf":
             used = computes(record, args.weights)
             arrays = [(path, used(path, leaf)) for path, leaf in arrays]
-        return model, arrays, int(record.get(STEP, 0))
+        return model, arrays, record_entry(record, args.weights, STEP) or 0
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0
@@ -212,23 +225,26 @@ def _mdl_name(args: argparse.Namespace) -> str:
     return f"{stem}_to_{args.tgt_fmt}.mdl"
 
 
-def _write_section(cfg: Any, target: Path) -> Path:
+def _write_section(settings: dict[str, Any], target: Path) -> Path:
     """Write the ``model`` section of a file of the vendor's, without a key of ours."""
-    target.mkdir(parents=True, exist_ok=True)
-    settings = settings_of(cfg)
     settings.pop("rotary_interleaved", None)  # a .mdl always has pairs
+    return _write_params(settings, target)
+
+
+def _write_params(settings: dict[str, Any], target: Path) -> Path:
     path = target / "params_model.yaml"
     write_text(path, yaml.safe_dump({"model": settings}))
     return path
 
 
-def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
+def _convert_config(
+    args: argparse.Namespace, between: Between | None, section_of: SectionOf
+) -> int:
     rewrites = between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf"
     name = _name(args, rewrites=rewrites)
     target = _target(args, args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
-        target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
         write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
         if dropped:
@@ -241,13 +257,9 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
             settings = section_from_hf(args.config, name, add_head=headless)
         else:
             settings = read_section(args.config, name)
-        cfg = build(settings).config
-        if args.tgt_fmt in FORMATS:
-            path = _write_section(cfg, target)
-        else:
-            target.mkdir(parents=True, exist_ok=True)
-            path = target / "params_model.yaml"
-            write_text(path, yaml.safe_dump({"model": settings}))
+        settings = section_of(build(settings).config)
+        write = _write_section if args.tgt_fmt in FORMATS else _write_params
+        path = write(settings, target)
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
     return 0
 
@@ -258,7 +270,6 @@ def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)
     for folder, config in configs.items():
-        (target / folder).mkdir(parents=True, exist_ok=True)
         write_text(target / folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
     return target / "config.json" if "" in configs else target
 

@@ -1,6 +1,7 @@
 """Translate ``config.json``: tables of key names, and what does not fit a table as two hooks."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, 
 from models.errors import did_you_mean
 
 __all__ = [
+    "OF_ALL",
     "ConfigMap",
     "read_activation",
     "read_rope",
@@ -18,11 +20,12 @@ __all__ = [
 ]
 
 Settings = dict[str, Any]
+_NOTHING = object()  # null, where transformers needs a value
 _LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings")
 
 # Of every class: what transformers 4 writes into each configuration, and what alone is computed.
-_OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
+OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
 # Values of the right type for keys that are absent by default.
 _LIKE: Settings = {
     **{key: {} for key in ("alibi_scaling", "rope_scaling", "rope_parameters", "attn_config")},
@@ -32,8 +35,14 @@ _LIKE: Settings = {
     "id2label": {},
     "architectures": [],
 }
-# Keys whose null is not their default: no window, as many key/value heads as heads.
+# Keys whose null means something of its own: no window, no cap, as many key/value heads as heads.
 _NULL_SAYS = {"sliding_window", "num_key_value_heads"}
+_NULL_SAYS |= {"attn_logit_softcapping", "final_logit_softcapping"}
+# Keys whose null is as if they were absent: transformers' code reads them in training, for one of
+# several ids, or not at all; the base of rotary positions may stand in ``rope_parameters``.
+_NULL_IS_ABSENT = re.compile(
+    r".*(drop|_prob|token_i|jitter).*|rope_theta|vocab_size|seq_length|expansion_ratio|no_bias|norm_type"
+)
 
 
 def _nothing(*args: Any) -> Settings:
@@ -75,10 +84,12 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     kind = map_.model_type
     defaults = {**CLASS_DEFAULTS.get(kind, {}), **map_.defaults}
     given, wrong = _canonical(foreign, CLASS_ALIASES.get(kind, {}))
-    merged = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SAYS}
-    required = {**_OF_ALL, **map_.required}
+    required = {**OF_ALL, **map_.required}
+    nulls = {k for k, v in given.items() if v is None} - _NULL_SAYS
+    meant = {key: _null_of(key, (required | defaults).get(key)) for key in nulls}
+    merged = defaults | given | meant
     for key, value in required.items():
-        if (found := merged.get(key)) not in (None, value):
+        if (found := merged.get(key)) not in (None, value, _NOTHING):
             wrong.append(f"{key}: {found!r}, only {value!r} is computed")
     known = {*defaults, *map_.keys, *required, *HARMLESS.get(kind, given)}
     for key in given:
@@ -87,6 +98,7 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
             wrong.append(f"{key}: {given[key]!r}, a key that {kind} does not have here{hint}")
     like = {**_LIKE, **{k: value for k, value in defaults.items() if value is not None}}
     wrong += [line for key in like if (line := _unfit(key, merged.get(key), like[key]))]
+    wrong += [f"{key}: null, expected a value" for key in nulls if meant[key] is _NOTHING]
     if wrong:
         raise ValueError(f"config.json of {kind}: " + "; ".join(wrong))
     settings: Settings = {"name": map_.name, **map_.fixed}
@@ -100,9 +112,16 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     return settings | map_.read(merged)
 
 
+def _null_of(key: str, default: Any) -> Any:
+    """Return what null means for a key, as transformers' code reads it: false of a truth value."""
+    if default is None or isinstance(default, dict) or _NULL_IS_ABSENT.fullmatch(key):
+        return default
+    return False if isinstance(default, bool) else _NOTHING
+
+
 def _unfit(key: str, value: Any, like: Any) -> str:
     """Say what is wrong with a value's type, or its sign; '' where nothing is."""
-    if value is None:
+    if value is None or value is _NOTHING:
         return ""
     number = isinstance(like, int | float) and not isinstance(like, bool)
     kinds = (int, float) if number else (type(like),)

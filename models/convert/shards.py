@@ -13,7 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from models.files import atomic_write, write_text
+from models.checkpoint.checksums import ArrayRecord
+from models.convert.manifest import keep_manifest
+from models.files import atomic_write, made_folder, write_text
 from models.lazy import LazyArray
 
 __all__ = ["write_shards"]
@@ -39,7 +41,7 @@ def write_shards(
     max_bytes: int,
     config: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write tensors as safetensors, an index beside them when there are several files.
+    """Write tensors as safetensors, an index where there are several files, and their manifest.
 
     Holds one tensor in memory at a time. A file has its final name only when it is complete; an
     error, such as a full disk, leaves none.
@@ -57,17 +59,17 @@ def write_shards(
         FileExistsError: older weights are there, which a reader would mix with these.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     old = sorted(path.name for path in folder.glob("*.safetensors*"))
     if old:
         raise FileExistsError(f"{folder}: holds {old[0]} already; choose another folder")
     shards = _split(tensors, max_bytes)
     many = len(shards) > 1
     written = []
-    with contextlib.ExitStack() as undo:
+    records: dict[str, ArrayRecord] = {}
+    with made_folder(folder), contextlib.ExitStack() as undo:
         for i, shard in enumerate(shards):
             stem = f"model-{i + 1:05d}-of-{len(shards):05d}" if many else "model"
-            written.append(_write(shard, folder / f"{stem}.safetensors"))
+            written.append(_write(shard, folder / f"{stem}.safetensors", records))
             undo.callback(written[-1].unlink)
         if many:
             of_shards = zip(shards, written, strict=True)
@@ -79,6 +81,7 @@ def write_shards(
             undo.callback(written[-1].unlink)
         if config is not None:
             write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True))
+        keep_manifest(folder, records)
         undo.pop_all()
     return written
 
@@ -108,7 +111,7 @@ def _append(file: BinaryIO, value: np.ndarray) -> None:
     file.writelines(np.ascontiguousarray(p).reshape(-1).view(np.uint8).data for p in pieces)
 
 
-def _write(tensors: Sequence[LazyArray], path: Path) -> Path:
+def _write(tensors: Sequence[LazyArray], path: Path, records: dict[str, ArrayRecord]) -> Path:
     # Wide dtypes first keeps every tensor aligned to its own size, as the library does.
     ordered = sorted(tensors, key=lambda t: (-t.dtype.itemsize, t.name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -130,5 +133,6 @@ def _write(tensors: Sequence[LazyArray], path: Path) -> Path:
             if value.shape != tensor.shape or value.dtype != tensor.dtype:
                 raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
             _append(file, value)
+            records[tensor.name] = ArrayRecord.of(value)
             del value
     return path

@@ -25,6 +25,7 @@ __all__ = ["in_pairs", "offset_norms", "order_rotary", "standard_form"]
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
 _SEGMENTS = {"bert", "roberta", "dpr"}  # their code has a table of segments, always
+_BESIDE_TEXT = ("image_", "projector/")  # LLaVA's parameters that are not its text model's
 _SEGMENT = "embed/segment/embedding"
 # Hugging Face rotates adjacent pairs there, halves elsewhere.
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
@@ -53,11 +54,15 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
         An equivalent configuration and its parameters.
     """
     if isinstance(cfg, LlavaConfig):
-        text, leaves = standard_form(cfg.text_model, leaves, "llama")
-        return cfg.model_copy(update={"text_model": text}), leaves
+        of_text = {k: leaf for k, leaf in leaves.items() if not k.startswith(_BESIDE_TEXT)}
+        text, changed = standard_form(cfg.text_model, of_text, "llama")
+        rest = {k: leaf for k, leaf in leaves.items() if k not in of_text}
+        return cfg.model_copy(update={"text_model": text}), {**rest, **changed}
     if isinstance(cfg, Seq2SeqConfig) and model_type == "marian" and not cfg.use_bias_in_output:
         bias = np.zeros((cfg.vocab_size,), leaves["embed/token/embedding"].dtype)
         return cfg.model_copy(update={"use_bias_in_output": True}), {**leaves, "lm_head/bias": bias}
+    if isinstance(cfg, Seq2SeqConfig) and model_type == "t5":
+        return _as_t5(cfg, leaves)
     if isinstance(cfg, DecoderConfig):
         native = 1.0
         if model_type == "gemma2":
@@ -108,6 +113,25 @@ def _as_gemma(cfg: DecoderConfig) -> tuple[DecoderConfig, float]:
     return cfg.model_copy(update=changed), native
 
 
+def _as_t5(cfg: Seq2SeqConfig, leaves: Leaves) -> tuple[Seq2SeqConfig, Leaves]:
+    """Bring a head into the two forms that both versions of T5's code have.
+
+    They are a shared one whose logits are scaled, and one of its own.
+    """
+    if cfg.share_embedding_weights == cfg.scale_logits:
+        return cfg, leaves
+    own = cfg.model_copy(update={"share_embedding_weights": False, "scale_logits": False})
+    if not cfg.share_embedding_weights:  # only shared ones are scaled
+        return own, leaves
+    return own, {**leaves, "lm_head/kernel": _head_of(leaves["embed/token/embedding"])}
+
+
+def _head_of(table: Any) -> LazyArray:
+    """Turn an embedding into the kernel of a head."""
+    turned = lambda: np.asarray(table).T
+    return LazyArray(tuple(table.shape)[::-1], np.dtype(table.dtype), turned)
+
+
 def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[DecoderConfig, Leaves]:
     """Move muP's factors into the weights; a tied head is untied where its ends differ.
 
@@ -145,9 +169,7 @@ def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[Dec
     }
     table = 1.0 if cfg.embedding_layer_norm else embed
     if cfg.share_embedding_weights and cfg.with_lm_head and head != table:
-        own = _scaled(leaves["embed/token/embedding"], head)
-        turned = lambda: np.asarray(own).T
-        out["lm_head/kernel"] = LazyArray(tuple(own.shape)[::-1], np.dtype(own.dtype), turned)
+        out["lm_head/kernel"] = _head_of(_scaled(leaves["embed/token/embedding"], head))
         changed["share_embedding_weights"] = False
     return cfg.model_copy(update=changed), out
 

@@ -25,6 +25,8 @@ _END_OF_TEXT = "<|endoftext|>"  # ends the documents of tokenizers that Wafer tr
 IDS = "special_ids.json"  # a Wafer folder's: the ids that config.json has in Hugging Face's form
 _NAME, _CONFIG, _GENERATION = "tokenizer.json", "config.json", "generation_config.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
+_SEGMENTS = "token_type_ids"  # which of a pair's texts a token is of
+_TAKE_SEGMENTS = ("Bert", "DPRQuestionEncoder", "DPRContextEncoder")  # classes' names begin so
 _TEXT = "text_config"  # of LLaVA's config.json
 _FILES = (
     _NAME,
@@ -201,9 +203,11 @@ def _listed(ids: int | Iterable[int] | None) -> tuple[int, ...]:
 
 
 def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) -> None:
-    """Write a missing ``tokenizer_config.json``: transformers then takes tokenizer.json as it is.
+    """Write ``tokenizer_config.json``: transformers then takes tokenizer.json as it is.
 
-    Without it, transformers builds the tokenizer of the model_type's first published model.
+    Without it, transformers builds the tokenizer of the model_type's first published model. One
+    that is there keeps its keys, but ``model_input_names`` are those that the model takes:
+    transformers 4 gives any model ``token_type_ids`` without them, which GPT-2 embeds as tokens.
 
     Args:
         folder: with config.json; left as it is without a tokenizer.json.
@@ -211,8 +215,18 @@ def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) 
     """
     folder = Path(folder)
     path = folder / _TOKENIZER_CONFIG
-    if path.exists() or not (folder / _NAME).is_file():
+    if not (folder / _NAME).is_file():
         return
+    content = read_json(path) if path.exists() else _new_tokenizer_config(folder, longest)
+    classes = read_json(folder / _CONFIG).get("architectures") or []
+    segments = any(name.startswith(_TAKE_SEGMENTS) for name in classes)
+    names = content.get("model_input_names") or ["input_ids", _SEGMENTS, "attention_mask"]
+    taken = [name for name in names if segments or name != _SEGMENTS]
+    if content.get("model_input_names") != taken:
+        _write(path, content | {"model_input_names": taken})
+
+
+def _new_tokenizer_config(folder: Path, longest: int | None) -> dict[str, Any]:
     ids = special_ids(folder)
     names = {index: name for name, index in _vocabulary(read_json(folder / _NAME)).items()}
     content: dict[str, Any] = {
@@ -225,4 +239,4 @@ def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) 
         index = next(iter(_listed(ids.get(key))), None)
         if token and index in names:
             content[token] = names[index]
-    _write(path, content)
+    return content

@@ -1,8 +1,16 @@
 """Knobs of the one encoder: BERT with its heads, RoBERTa, EBERT, DPR's towers."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from models.layers.basic import activation
 from models.layers.block_config import BlockConfig, only_of_decoders
@@ -22,6 +30,12 @@ EncoderHead = Literal[
     "reader",
 ]
 
+# Written as 0: null in a run file is as if not given.
+_Segments = Annotated[
+    NonNegativeInt | None,
+    AfterValidator(lambda count: count or None),
+    PlainSerializer(lambda count: count or 0, return_type=int),
+]
 _TASKS = {
     "pretraining": "mlm",
     "mlm": "mlm",
@@ -58,7 +72,7 @@ class EncoderConfig(
     layer_norm_epsilon: PositiveFloat = 1e-5
     encoder_nonlinearity: str | None = None  #: older spelling of nonlinearity
     # embedding
-    num_segments: PositiveInt | None = 2  #: segment embeddings; null: none
+    num_segments: _Segments = 2  #: segment embeddings; 0 or null: none (a run file's null: 2)
     #: E, states of a second input per token (EBERT); null: none
     epigenetic_vocab_size: PositiveInt | None = None
     share_embedding_weights: bool = True  #: the head's weights are the embedding's

@@ -6,20 +6,25 @@ What goes wrong in them is said with the file and the line of the user's module.
 import functools
 import importlib
 import inspect
-import os
-import pathlib
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
+from models.user.trust import OURS, owner, require_trusted, require_users_module
 
-__all__ = ["call", "check_arguments", "find", "is_user_defined", "place", "register"]
+__all__ = [
+    "call",
+    "check_arguments",
+    "find",
+    "import_code",
+    "is_user_defined",
+    "place",
+    "register",
+]
 
 _REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
-
-_ROOT = pathlib.Path(__file__).parents[2]
-_OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
 
 
 def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
@@ -48,27 +53,21 @@ def is_user_defined(name: Any, kind: str = "") -> bool:
     return isinstance(name, str) and (":" in name or (kind, name) in _REGISTERED)
 
 
-def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., Any]:
+def find(name: str, known: Iterable[str], kind: str) -> Callable[..., Any]:
     """Import ``module:function``, or take what is registered.
 
     Args:
         name: of the run file; ``module:name`` imports a module that registers the name.
         known: other names that may have been meant.
-        kind: of the registered ones.
+        kind: of ``models.user.trust.ENTRY_POINTS``.
 
     Raises:
-        ValueError: there is no such module or function, or importing it fails.
+        ValueError: there is no such module or function, importing it fails, it is not the user's,
+            or a file's that the user does not trust.
     """
     if (kind, name) in _REGISTERED:
         return _REGISTERED[kind, name]
-    module, _, own = name.partition(":")
-    try:
-        imported = importlib.import_module(module)
-    except ImportError as error:
-        missing = f"{error}; is its folder on PYTHONPATH?"
-        raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
+    imported, own = import_code(name, kind), name.partition(":")[2]
     if (kind, own) in _REGISTERED:
         return _REGISTERED[kind, own]
     try:
@@ -78,7 +77,43 @@ def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., 
         raise ValueError(f"{name!r}: {error}{near}") from error
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function, found {function!r}")
+    if owner(_home(function)) in ("Python", "Wafer"):
+        raise ValueError(
+            f"{name!r} is {_home(function)}'s {function!r}; expected a function of your own. Write "
+            "one that calls it"
+        )
     return function
+
+
+def _home(function: Callable[..., Any]) -> str:
+    """The package in which a function, or the class of what is called like one, is written."""
+    if isinstance(function, functools.partial):
+        return ""  # arguments are bound where it is made, which is the user's module
+    function = inspect.unwrap(function)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.partition(".")[0]
+
+
+def import_code(name: str, kind: str) -> types.ModuleType:
+    """Import the module of ``module:function``: nothing else imports what a file names.
+
+    Args:
+        name: of the file.
+        kind: of ``models.user.trust.ENTRY_POINTS``.
+
+    Raises:
+        ValueError: there is no such module, it is not the user's, importing it fails, or it is not
+            trusted here.
+    """
+    require_trusted(name)
+    require_users_module(name, kind)
+    try:
+        return importlib.import_module(name.partition(":")[0])
+    except ImportError as error:
+        missing = f"{error}; is its folder on PYTHONPATH?"
+        raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
 
 
 def check_arguments(
@@ -150,7 +185,7 @@ def _line(error: BaseException) -> str:
         and "importlib" not in frame.filename
     ]
     # What of the user's called us comes after it; ours is said where there is nothing else.
-    frames = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames
+    frames = [frame for frame in frames if not frame.filename.startswith(OURS)] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 

@@ -86,6 +86,7 @@ def plain(
     dropout: bool = False,
     objective: Objective | None = None,
     features: tuple[str, ...] = (),
+    weight_layout: Mapping[str, str] | None = None,
 ) -> Model:
     """Make a model of two functions.
 
@@ -100,6 +101,7 @@ def plain(
         objective: (logits of the flat stream [T, V], batch) -> sums of the loss; None is the mean
             cross-entropy of the tokens.
         features: of the rows of a task, which ``apply`` is given by name, [B, ...].
+        weight_layout: glob of names -> a letter for each axis, see ``sparsity.configure``.
 
     Returns:
         The model, one stage named 'model'.
@@ -131,6 +133,7 @@ def plain(
         objective=objective
         or (lambda logits, batch: token_aux(logits, batch.labels, batch.weights)),
         sparse=lambda name: False,
+        weight_layout=weight_layout,
     )
 
 

@@ -36,7 +36,8 @@ def wrap(
 
     ``init`` chooses the masks. The user prunes once, ``params = sparsifier.apply(params,
     state.sparse)``, and from then on differentiates the plain loss at ``params``: the updates
-    keep pruned weights at exactly 0 and carry the topology changes.
+    keep pruned weights at exactly 0 and carry the topology changes. The two trees of
+    ``optax.LookaheadParams`` have one mask.
 
     Args:
         sparsifier: every parameter is stored dense, with a mask.
@@ -61,7 +62,7 @@ def wrap(
     inner = optax.with_extra_args_support(tx)
 
     def init(params: PyTree) -> SparseOptState:
-        sparse = sparsifier.init(params, key)
+        sparse = sparsifier.init(_split(params)[0], key)
         return SparseOptState(inner.init(params), sparse)
 
     def update(
@@ -82,9 +83,12 @@ def wrap(
             updates = jax.tree.map(lambda u: keep(u, jnp.zeros_like(u)), updates)
             opt_state = jax.tree.map(keep, opt_state, state.inner)
         moved = optax.apply_updates(params, updates)
-        sparse, pruned, opt_state = sparsifier.update(
-            sparse, moved, grads, opt_state, finite=finite
+        weights, slow = _split(moved)
+        sparse, pruned, (opt_state, slow) = sparsifier.update(
+            sparse, weights, grads, (opt_state, slow), finite=finite
         )
+        if isinstance(params, optax.LookaheadParams):
+            pruned = optax.LookaheadParams(pruned, slow)
         # x + (-x) is exactly 0, so a dropped weight lands on 0 without a tolerance.
         updates = jax.tree.map(
             lambda old, new, m, u: jnp.where(new == m, u, new - old), params, pruned, moved, updates
@@ -92,3 +96,8 @@ def wrap(
         return updates, SparseOptState(opt_state, sparse)
 
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
+
+
+def _split(params: PyTree) -> tuple[Any, Any]:
+    """Return (the weights that gradients are of, a copy that follows them)."""
+    return params if isinstance(params, optax.LookaheadParams) else (params, ())

@@ -6,7 +6,6 @@ makes it known to sections, with its own attributes as keys.
 """
 
 import dataclasses
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from models.user.code import find
 from sparsity.algorithms.masks import InitMethod, init_mask
 from sparsity.schedules import (
     EVERY_STEP,
@@ -30,6 +30,7 @@ from sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "ContextWithoutGradient",
     "InitContext",
     "UpdateContext",
     "attributes",
@@ -67,7 +68,7 @@ class UpdateContext(NamedTuple):
     Attributes:
         name: '/'-path of the parameter
         weight: the parameter, 0 where pruned
-        grad: dense gradient of this step, or None when the algorithm does not need it
+        grad: dense gradient of this step; reading it without ``needs_gradient`` is an error
         mask: bool, the pattern in force
         sparsity: [] float32 level to reach, in [0, 1]
         drop_fraction: [] float32 share of active weights to drop
@@ -87,6 +88,18 @@ class UpdateContext(NamedTuple):
     key: Array
     view: CompetitionRows
     active: Array | None = None
+
+
+class ContextWithoutGradient(UpdateContext):
+    """What an algorithm sees that did not ask for gradients."""
+
+    @property
+    def grad(self) -> Array:  # type: ignore[override]
+        """Refuse: whether there is one would depend on the storage and on the loop."""
+        raise ValueError(
+            f"sparsity of {self.name!r}: the method reads ctx.grad, but its needs_gradient is "
+            "False; set `needs_gradient: bool = True` in its class, or pass needs_gradient=True"
+        )
 
 
 _NO_DROP = ConstantValue(0.0)
@@ -252,9 +265,9 @@ def lookup(name: Any, where: Place) -> Any:
     """
     if isinstance(name, str) and ":" in name:
         try:
-            name = pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SparsityError(f"{name!r}: {error}", (*where, "algorithm")) from error
+            name = find(name, ALGORITHMS, "sparsity")
+        except ValueError as error:
+            raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):
         return name
     if str(name).lower() not in ALGORITHMS:

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from sparsity.algorithms.base import Algorithm, UpdateContext, register
 from sparsity.kernels import topk_mask
 from sparsity.schedules import ConstantValue, ValueSchedule
-from sparsity.selection import active_first, drop_count, kept_count
+from sparsity.selection import candidates_first, drop_count, kept_count
 
 __all__ = ["MEST", "SET", "Dynamic", "RigL"]
 
@@ -79,15 +79,26 @@ class Dynamic(Algorithm):
 
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Drop, then grow, per row of the view."""
+        return self.choose(ctx, self.drop_scores(ctx), self.grow_scores(ctx))
+
+    def choose(self, ctx: UpdateContext, drop: Array, grow: Array) -> Array:
+        """Return the mask that scores give, with exact counts.
+
+        Args:
+            ctx: levels, view and the mask in force.
+            drop: [...] scores of active positions, lowest dropped.
+            grow: [...] scores of all others, highest grown.
+        """
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
         keep, missing = self.counts(ctx, active)
         # Only active positions may survive a drop. The vendor scores pruned ones as 0 too, so
         # that active weights that are exactly 0 (just regrown) lose to pruned positions.
-        survivors = view.rows(active_first(self.drop_scores(ctx), ctx.mask))
-        kept = topk_mask(survivors, keep)
-        candidates = view.rows(self.grow_scores(ctx).astype(jnp.float32))
-        grown = topk_mask(jnp.where(kept, -jnp.inf, candidates), missing)
+        survivors = view.rows(ctx.mask) > 0
+        stay = jnp.minimum(keep, jnp.sum(survivors, axis=1, dtype=jnp.int32))
+        drop, grow = (view.rows(scores.astype(jnp.float32)) for scores in (drop, grow))
+        kept = topk_mask(candidates_first(drop, survivors), stay)
+        grown = topk_mask(candidates_first(grow, ~kept), keep + missing - stay)
         return view.unrows(kept | grown, shape)
 
 

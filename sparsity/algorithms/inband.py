@@ -91,7 +91,7 @@ def inband_mask(
     else:
         score = np.abs(stored.astype(np.float64 if stored.dtype == np.float64 else np.float32))
         score[~live] = -rng.random(int((~live).sum()), score.dtype)
-    rows = view.rows(view.from_vendor(score))
+    rows = view.rows(view.from_vendor(score, weight.shape))
     n = rows.shape[1]
     keep = n - int(np.round(sparsity * n))
     order = np.argsort(-rows, axis=1, kind="stable")[:, :keep]  # lowest index first among equals

@@ -18,7 +18,7 @@ from sparsity.schedules import (
     update_schedule,
 )
 from sparsity.schema import Place, SparsityError
-from sparsity.selection import active_first, kept_count
+from sparsity.selection import candidates_first, kept_count
 
 __all__ = ["ACDC", "GMP", "Static"]
 
@@ -62,7 +62,8 @@ class GMP(Algorithm):
 
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Keep the largest absolute weights at the scheduled level."""
-        rows = ctx.view.rows(active_first(jnp.abs(ctx.weight), ctx.mask))
+        size = ctx.view.rows(jnp.abs(ctx.weight).astype(jnp.float32))
+        rows = candidates_first(size, ctx.view.rows(ctx.mask) > 0)
         keep = topk_mask(rows, kept_count(ctx.sparsity, rows.shape[-1]))
         return ctx.view.unrows(keep, ctx.weight.shape)
 

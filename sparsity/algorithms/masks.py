@@ -86,8 +86,8 @@ def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: Competit
     """
     level = float(np.clip(float(sparsity), 0.0, 1.0))
     vendor = jax.eval_shape(view.to_vendor, jax.ShapeDtypeStruct(shape, bool)).shape
-    pattern = jnp.asarray(_checkerboard(vendor, level))
-    return view.from_vendor(jnp.broadcast_to(pattern, vendor))
+    pattern = jnp.asarray(_checkerboard(view.vendor_shape(shape), level))
+    return view.from_vendor(jnp.broadcast_to(pattern, vendor), shape)
 
 
 @functools.lru_cache(maxsize=64)

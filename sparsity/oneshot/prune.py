@@ -26,7 +26,8 @@ from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
-from sparsity.sparsifier import Selected, Sparsifier
+from sparsity.selected import Selected
+from sparsity.sparsifier import Sparsifier
 from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn
 
 __all__ = ["METHODS", "Pruned", "prune"]
@@ -185,7 +186,7 @@ def _by_scores(
 ) -> Pruned:
     """Keep the highest scores of all selected weights together, in rounds."""
     levels = {float(chosen.algorithm.sparsity(0)) for chosen in selected.values()}
-    structures = {sparsifier.view(chosen.group).structure for chosen in selected.values()}
+    structures = {chosen.view.structure for chosen in selected.values()}
     if len(levels) > 1 or structures != {UNSTRUCTURED}:
         raise SparsityError(
             "a score for all weights takes one level and no pattern, budget or groups; take "
@@ -253,7 +254,7 @@ def _by_stages(
         for name in names:
             gram = grams.get(name, np.zeros((0, 0)))
             chosen = selected[name]
-            layer = _Layer(leaves[name], gram, chosen, sparsifier.view(chosen.group))
+            layer = _Layer(leaves[name], gram, chosen, chosen.view)
             changed[name], masks[name] = map(jnp.asarray, rule(layer))
         params = map_named(lambda name, leaf, new=changed: new.get(name, leaf), params)
         if names:

@@ -22,6 +22,7 @@ from jaxtyping import Array, ArrayLike
 
 from models.errors import did_you_mean
 from models.user.code import call, find, is_user_defined
+from models.user.trust import require_trusted
 from sparsity.algorithms.base import Algorithm
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ConstantValue, ValueSchedule, is_constant
@@ -46,9 +47,13 @@ def check_budget(name: str) -> str:
     """Return the name of a budget.
 
     Raises:
-        ValueError: it is neither known nor ``module:function``.
+        ValueError: it is neither known nor ``module:function``, or a file's that the user does not
+            trust.
     """
-    if name in BUDGETS or is_user_defined(name):
+    if is_user_defined(name):
+        require_trusted(name)
+        return name
+    if name in BUDGETS:
         return name
     known = ", ".join(BUDGETS)
     hint = did_you_mean(name, BUDGETS)
@@ -86,6 +91,7 @@ class Share(ValueSchedule):
 def spread(
     groups: Sequence[Group],
     shapes: Shapes,
+    slices: Shapes,
     group_of: Callable[[str, int], int | None],
     flops: Flops | None = None,
 ) -> tuple[Group, ...]:
@@ -94,6 +100,7 @@ def spread(
     Args:
         groups: (filter, algorithm), first match wins.
         shapes: of all parameters, dense.
+        slices: of selected ones, [kernel ..., in, out] of one layer or expert.
         group_of: (name, rank) -> the group that takes a parameter.
         flops: gives {name: FLOPs per token of the dense layer}, for ``flops``; None takes every
             parameter for a matrix that each token passes once.
@@ -117,7 +124,8 @@ def spread(
             every.append(group)
         else:
             inner = _inner(own, algorithm.dense_ends)
-            every += _by_level(rule, algorithm, inner, _ratios(algorithm.budget, inner, flops))
+            ratios = _ratios(algorithm.budget, inner, slices, flops)
+            every += _by_level(rule, algorithm, inner, ratios)
     return tuple(every)
 
 
@@ -143,7 +151,7 @@ def _by_level(
     return groups
 
 
-def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float]:
+def _ratios(budget: str, shapes: Shapes, slices: Shapes, flops: Flops | None) -> dict[str, float]:
     if budget == "flops" and flops is not None:
         counted = flops()
         idle = [name for name in shapes if not counted.get(name)]
@@ -153,11 +161,12 @@ def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float
                 "it out with param_filter",
                 ("sparsity", "budget"),
             )
-        return {name: 1 / counted[name] for name in shapes}
+        stacks = {name: math.prod(shapes[name]) / math.prod(slices[name]) for name in shapes}
+        return {name: stacks[name] / counted[name] for name in shapes}
     if budget in BUDGETS:
-        return {name: BUDGETS[budget](shape) for name, shape in shapes.items()}
+        return {name: BUDGETS[budget](slices[name]) for name in shapes}
     try:
-        ratios = call(budget, find(budget, BUDGETS), dict(shapes))
+        ratios = call(budget, find(budget, BUDGETS, "sparsity"), dict(shapes))
     except ValueError as error:
         raise SparsityError(str(error), ("sparsity", "budget")) from error
     bad = [name for name in shapes if not 0 < _number(ratios, name) < math.inf]

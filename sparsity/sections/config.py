@@ -26,16 +26,17 @@ from jaxtyping import PyTree
 from models.errors import did_you_mean, dotted
 from models.paths import named_leaves
 from models.sections import Section
+from models.user.code import call
 from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import ParamFilter
+from sparsity.filters import DENSE_WORDS, ParamFilter, has_nan
 from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
 from sparsity.sparsifier import Sparsifier
-from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
+from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
 
 __all__ = ["Groups", "configure", "parse", "section_of"]
 
@@ -61,7 +62,7 @@ class Groups(tuple[dialects.Group, ...]):
 def configure(
     section: Any,
     *,
-    weight_layout: WeightLayout = "io",
+    weight_layout: WeightLayout | None = None,
     aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
     params: PyTree = None,
@@ -69,12 +70,19 @@ def configure(
     accepts: Callable[[str], bool] | None = None,
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
+    partial: bool = False,
+    vendor_default: bool = False,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
     Args:
         section: see ``parse``.
-        weight_layout: "io" when weights are stored [in, out] as in Flax, "oi" for [out, in].
+        weight_layout: "io" where matrices and convolutions are stored [..., in, out] as in Flax,
+            "oi" for [out, in, ...]. For other arrays, by glob of names, a letter for each axis: l
+            layers, e experts, i inputs, o outputs, k kernel positions, such as {"*query/kernel":
+            "ioo", "layers/*/kernel": "lio"}; the first that matches counts. Each layer and expert
+            has the level, budget and pattern of its own. None is "io", and refuses patterns in
+            three or more axes.
         aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
@@ -88,6 +96,10 @@ def configure(
         dtype: what the model computes in.
         flops: gives {name: FLOPs per token of the dense layer}, for ``budget: flops``; None takes
             every parameter for a matrix that each token passes once.
+        partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
+            weight of its name is an error.
+        vendor_default: without a filter, select as a run file does; else also leave dense what has
+            one of ``filters.DENSE_WORDS`` as a word of its name.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -96,6 +108,7 @@ def configure(
         >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
         True
     """
+    check_layout(weight_layout)
     sparsifier = Sparsifier(
         groups=parse(section),
         weight_layout=weight_layout,
@@ -104,6 +117,8 @@ def configure(
         requires_dense=tuple(requires_dense),
         accepts=accepts,
         dtype=dtype,
+        partial=partial,
+        dense_words=() if vendor_default else DENSE_WORDS,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
@@ -120,9 +135,31 @@ def configure(
         raise SparsityError(
             "budget and dense_ends need the model: configure(section, params=params)", ("sparsity",)
         )
-    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
-    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
+    leaves = ((name, leaf) for name, leaf in named_leaves(params) if has_nan(leaf.dtype))
+    shapes = {name: tuple(leaf.shape) for name, leaf in leaves}
+    slices = _slices(sparsifier, shapes)
+    spread = budgets.spread(sparsifier.groups, shapes, slices, sparsifier.group_of, flops)
     return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _slices(
+    sparsifier: Sparsifier, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape [kernel ..., in, out] of one layer or expert of each selected parameter."""
+    slices: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        group = sparsifier.group_of(name, len(shape))
+        if group is None:
+            continue
+        view = sparsifier.view(group, name, len(shape))
+        if sparsifier.groups[group][1].dense_ends and "l" in view.layout:
+            raise SparsityError(
+                f"{name!r} stacks its layers on one axis ({view.layout!r}); expected layers with "
+                "numbers in their names. Leave dense_ends out",
+                ("sparsity", "dense_ends"),
+            )
+        slices[name] = view.slice_shape(shape)
+    return slices
 
 
 def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
@@ -146,7 +183,8 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
         group = sparsifier.group_of(name, len(leaf.shape))
         if group is not None:
             accepted = sparsifier.accepts and sparsifier.accepts(name)
-            rule, view = sparsifier.groups[group][1], sparsifier.view(group)
+            view = sparsifier.view(group, name, len(leaf.shape))
+            rule = sparsifier.groups[group][1]
             storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 
@@ -336,4 +374,20 @@ def _group(section: dict[str, Any], where: Place) -> dialects.Group:
         keys["sparsity"] = fixed
     if is_class:
         return rule, algorithm.from_section(keys, where)
-    return rule, algorithm(**attributes(keys, where))
+    return rule, _made(algorithm, attributes(keys, where), where)
+
+
+def _made(function: Any, arguments: Mapping[str, Any], where: Place) -> Algorithm:
+    """Call a function that a section names, and check what it gives."""
+    where, name = (*where, "algorithm"), getattr(function, "__name__", repr(function))
+    if isinstance(function, type):
+        raise SparsityError(f"{name!r}: expected a subclass of sparsity.Algorithm", where)
+    try:
+        made = call(name, function, **arguments)
+    except ValueError as error:
+        raise SparsityError(str(error), where) from error
+    if not isinstance(made, Algorithm):
+        raise SparsityError(
+            f"{name!r} gave {type(made).__name__}; expected a sparsity.Algorithm", where
+        )
+    return made

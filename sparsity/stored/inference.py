@@ -11,15 +11,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from models.checkpoint.layout import CONFIG, SPARSITY, model_section
+from models.checkpoint.layout import CONFIG, SPARSITY, record_entry
+from models.checkpoint.reader import build_stored
 from models.counts import abstract_params, forward_flops
 from models.lazy import LazyArray
 from models.paths import map_named
-from models.registry import build
+from models.user.trust import untrusted
 from sparsity.algorithms.base import Algorithm
 from sparsity.schema import SparsityError
 from sparsity.sections.config import configure, parse
 from sparsity.sparsifier import Sparsifier
+from sparsity.state import read_meta
 
 __all__ = ["computed_params", "forward_of"]
 
@@ -35,7 +37,8 @@ def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     def read() -> np.ndarray:
         stored = np.asarray(leaf)
         pruned = np.isnan(stored)
-        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), sparsifier.view(group))
+        view = sparsifier.view(group, name, stored.ndim)
+        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), view)
         return np.where(pruned, stored, used).astype(stored.dtype)
 
     return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read, name)
@@ -57,25 +60,37 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     Returns:
         (name, stored array) -> the array itself where the two are the same, else one that numpy
         reads, with NaN where the stored one has it.
+
+    Raises:
+        SparsityError: its section names code that the user does not trust.
     """
-    section, meta = record.get(CONFIG, {}).get("sparsity"), record.get(SPARSITY)
+    section, meta = (
+        record_entry(record, where, CONFIG, "sparsity"),
+        record_entry(record, where, SPARSITY),
+    )
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
-    try:
-        groups = parse(section)
-    except SparsityError as error:  # a user's algorithm that is not here
-        _LOG.warning("%s: its sparsity section does not load: %s. Weights as stored", where, error)
-        return lambda name, leaf: leaf
-    if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
-        return lambda name, leaf: leaf
-    model = build(model_section(record, where))
-    sparsifier = configure(
-        groups,
-        aliases=model.alias,
-        params=abstract_params(model),
-        flops=lambda: forward_flops(model),
-    )
-    names = set(meta["parameters"])
+    with untrusted(where) as refused:
+        try:
+            groups = parse(section)
+        except SparsityError as error:  # a user's algorithm that is not here
+            if refused:
+                raise
+            said = "%s: its sparsity section does not load: %s. Weights as stored"
+            _LOG.warning(said, where, error)
+            return lambda name, leaf: leaf
+        if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
+            return lambda name, leaf: leaf
+        model = build_stored(record, where)
+        sparsifier = configure(
+            groups,
+            weight_layout=model.weight_layout,
+            aliases=model.alias,
+            params=abstract_params(model),
+            flops=lambda: forward_flops(model),
+            vendor_default=True,
+        )
+    names = set(read_meta(meta).parameters)
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf
 
 

@@ -1,6 +1,8 @@
 """Restore a sparse state from a checkpoint, with the section it was written by or another."""
 
+import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,11 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
-from models.paths import named_leaves
+from models.paths import former_names, named_leaves
 from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
-from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.state import SparseState, from_meta
+from sparsity.schema import listed
+from sparsity.selected import Selected
+from sparsity.sparsifier import Sparsifier
+from sparsity.state import SparseState, from_meta, read_meta
 from sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
@@ -66,13 +70,17 @@ def resume(
 
     Raises:
         SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
+        CheckpointError: ``meta`` is not what ``to_meta`` returns.
     """
     decoded = sentinel.decode(params, opt_state)
-    selected = sparsifier.select(params)
+    fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
+    renamed = {old: name for name, old in former_names(params).items()}
+    recorded = () if meta is None else read_meta(meta).parameters
+    known = {renamed.get(old, old) for old in recorded}
+    selected = sparsifier.select(params, stored={*known, *decoded.masks})
     if trains:
         _require_groups(decoded.masks, selected)
-    fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
-    known = set() if meta is None else set(meta["parameters"])
+        _tell_former_default(sparsifier, selected)
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
     origins: dict[str, Origin] = {}
@@ -143,3 +151,16 @@ def _require_groups(masks: Mapping[str, Array], selected: Mapping[str, Selected]
                 f" the sparsity section takes it{hint}; widen param_filter, or finalize the"
                 " checkpoint to go on with it dense"
             )
+
+
+def _tell_former_default(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> None:
+    """Name the weights that keep masks which the default filter would not make today."""
+    ranks = {name: len(chosen.shape) for name, chosen in selected.items()}
+    former = [name for name, rank in ranks.items() if sparsifier.group_of(name, rank) is None]
+    if former:
+        _LOG.warning(
+            "sparsity: the checkpoint's masks of %s are kept; the default filter leaves such "
+            "weights dense now. To select the same weights anew, set param_filter: %s",
+            listed(former),
+            json.dumps(list(dict.fromkeys(re.sub(r"\d+", "*", name) for name in selected))),
+        )

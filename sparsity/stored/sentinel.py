@@ -6,6 +6,8 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
@@ -13,8 +15,10 @@ from jaxtyping import Array, PyTree
 from models.checkpoint.moments import in_weights_and_moments
 from models.checkpoint.pruned import clear, mark, masks_of
 from models.errors import CheckpointError
+from models.paths import named_leaves
 from models.user.flags import with_nan
-from sparsity import storage
+from sparsity import kernels, storage
+from sparsity.schema import listed
 from sparsity.state import SparseState
 
 __all__ = ["DecodedTrees", "SentinelError", "decode", "detect", "encode", "require_dense"]
@@ -44,7 +48,12 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
 
     Returns:
         (params, opt_state) to store.
+
+    Raises:
+        CheckpointError: a weight is NaN, which would come back as a pruned one, or is not 0 where
+            the state prunes, so that the state is of other weights.
     """
+    _require_storable(params, sparse)
 
     def spread(name: str, leaf: Any) -> Any:
         if name not in sparse.patterns or not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -52,6 +61,27 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
         return storage.expand(leaf, sparse.patterns[name], jnp.nan)
 
     return mark(*in_weights_and_moments(spread, params, opt_state), sparse.masks)
+
+
+def _require_storable(params: PyTree, sparse: SparseState) -> None:
+    nan, nonzero = [], []
+    for name, leaf in named_leaves(params):
+        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        mask = sparse.masks.get(name)
+        if mask is None and name in sparse.patterns and leaf.ndim == 2:
+            mask = kernels.to_mask(sparse.patterns[name])
+        stored, kept = np.asarray(leaf), np.bool_(True) if mask is None else np.asarray(mask)
+        is_nan = np.isnan(stored)
+        nan += [name] if np.any(is_nan & kept) else []
+        nonzero += [name] if np.any((stored != 0) & ~is_nan & ~kept) else []
+    for names, what in ((nan, "are NaN"), (nonzero, "are not 0 where the state prunes")):
+        if names:
+            raise CheckpointError(
+                f"encode: weights of {listed(names)} {what}; expected numbers where the state "
+                "keeps a weight, and 0 or NaN where it prunes one. Store the weights with their "
+                "own state, of a step at which training had not diverged"
+            )
 
 
 def decode(params: PyTree, opt_state: PyTree) -> DecodedTrees:

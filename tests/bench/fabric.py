@@ -1,15 +1,10 @@
 """Speed and accuracy of the fabric.
 
-    python tests/bench/fabric.py [--quick] [--peer DIR]
-
-``--peer`` names a clone of github.com/greg1232/cerebras-py-sim (a public Python wafer simulator);
-without it the row ``vs_peer`` is left out.
+python tests/bench/fabric.py [--quick]
 """
 
-import builtins
 import pathlib
 import sys
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
@@ -89,37 +84,8 @@ def payload_rows(size, words, repeats):
     return rows
 
 
-def peer_rate(folder, words, height):
-    """PE-ticks per second of the peer's chain over rows of 16 PEs, the longest it can send."""
-    builtins.Tuple = tuple  # its core.py forgets the import
-    sys.path.insert(0, str(pathlib.Path(folder) / "src"))
-    from cerebras_sim.engine import scheduler
-
-    opcode = 0x03 << 26
-    send_w, wait_e, recv_e = opcode | 0x03, opcode | 0x0A, opcode | (3 << 21) | 0x06
-    sched = scheduler.BSPScheduler(16, 16, 1.0, mesh_width=16, mesh_height=height)
-    for x in range(16):
-        for y in range(height):
-            turn = ([wait_e, recv_e] if x < 15 else []) + ([send_w] if x else [])
-            sched.cores[x][y].program = turn * words
-    ticks = 0
-    decode = scheduler.decode_instruction
-
-    def counting(binary):
-        nonlocal ticks
-        ticks += 1
-        return decode(binary)
-
-    scheduler.decode_instruction = counting
-    begin = time.perf_counter()
-    sched.run_superstep()
-    return ticks / (time.perf_counter() - begin)
-
-
 def main() -> None:
-    parser = harness.arguments(__doc__)
-    parser.add_argument("--peer", help="clone of greg1232/cerebras-py-sim")
-    options = parser.parse_args()
+    options = harness.arguments(__doc__).parse_args()
     repeats = 1 if options.quick else 3
     errors = reduce_errors()
     rows = {f"reduce_error_{name}": error for name, error in errors.items()}
@@ -163,15 +129,6 @@ def main() -> None:
     split = harness.interleave({"split": lambda: (values(x), run_parts(*parts))}, 3)["split"]
     rows["pe_cycles_per_s_values_and_plane_256"] = cycles * 65536 / split.median
     print(f"whole run, values and plane apart {cycles * 65536 / split.median:.3g} PE-cycles/s")
-
-    if options.peer:
-        theirs = peer_rate(options.peer, 32, 128)
-        parts = plane_parts(lowering.chain_program(16, 128, 32))
-        cycles = run_parts(*parts)
-        seconds = harness.interleave({"ours": lambda: run_parts(*parts)}, 30)["ours"]
-        ours = cycles * 16 * 128 / seconds.median
-        rows["vs_peer"] = ours / theirs
-        print(f"16 x 128 chain of 32 words: ours {ours:.3g}, peer {theirs:.3g} PE-cycles/s")
     harness.report(rows)
 
 

@@ -304,18 +304,23 @@ def padded_stream(batch, like):
     return Batch(*flat, layout, batch.extras)
 
 
+def meta(path):
+    """What is recorded of a model, without its arrays."""
+    return json.loads((path / "meta.json").read_text())
+
+
 def load(path):
     """(model, params, meta, {run: (inputs, outputs, mask)}) of a golden folder."""
     model, params = from_hf(path)
-    meta = json.loads((path / "meta.json").read_text())
+    recorded = meta(path)
     arrays = np.load(path / "io.npz")
     runs = {}
-    for run in meta["runs"]:
+    for run in recorded["runs"]:
         named = {k.removeprefix(f"{run}/"): arrays[k] for k in arrays if k.startswith(f"{run}/")}
         inputs = {k[3:]: v for k, v in named.items() if k.startswith("in_")}
         outputs = {k: v for k, v in named.items() if not k.startswith("in_")}
         runs[run] = (inputs, outputs, inputs.get("attention_mask"))
-    return model, params, meta, runs
+    return model, params, recorded, runs
 
 
 def compare(path, *, cached_generation=False):

@@ -1,5 +1,6 @@
 """NaN-sentinel checkpoints: written, read, resumed, edited, finalized, damaged."""
 
+import json
 import os
 
 import h5py
@@ -352,3 +353,37 @@ def test_lz4_is_read(tmp_path):
     with MdlFile(tmp_path / "a.mdl") as opened:
         np.testing.assert_array_equal(opened.read("packed"), repeated)
         assert opened.read("stored").tobytes() == random
+
+
+KEYS = {
+    "typed": lambda: jax.random.key(1),
+    "old": lambda: jax.random.PRNGKey(1),
+    "rbg": lambda: jax.random.key(1, impl="rbg"),
+    "unsafe_rbg": lambda: jax.random.key(1, impl="unsafe_rbg"),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_every_kind_of_random_key_comes_back_as_it_was(kind):
+    """Masks drawn after the restart are those of a run without one."""
+    sparsifier = sparsity.configure({"algorithm": "set", "sparsity": 0.5, "update": {"freq": 1}})
+    sparse = sparsifier.init(PARAMS, KEYS[kind]())
+    params, opt_state = sparsifier.prune(PARAMS, TX.init(PARAMS), sparse)
+    meta = json.loads(json.dumps(sparsity.to_meta(sparse)))
+    stored = sparsity.encode(params, opt_state, sparse)
+    again, *_ = sparsity.resume(sparsifier, *stored, KEY, meta)
+    assert again.key.dtype == sparse.key.dtype
+    grads = jax.tree.map(jnp.ones_like, PARAMS)
+    masks = [
+        sparsifier.masks(sparsifier.update(s, params, grads, opt_state, topology=True)[0])
+        for s in (sparse, again)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *masks)
+
+
+def test_a_record_without_a_generator_has_a_key_of_threefry():
+    """So have files of earlier releases."""
+    _, sparse, _, _ = sparse_run(0.5)
+    assert "key_impl" not in sparsity.to_meta(sparse)
+    back = sparsity.from_meta(sparsity.to_meta(sparse), 1)
+    np.testing.assert_array_equal(back.key, sparse.key)

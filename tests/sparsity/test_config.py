@@ -4,6 +4,7 @@ import logging
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sparsity
@@ -176,7 +177,7 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"algorithm": "set", "sparsity": 0.5, "update": {"every": 3}}, "unknown key"),
         ({"algorithm": "set", "sparsity": 0.5, "update": {}}, "either freq"),
         ({"algorithm": "set", "sparsity": 0.5, "update": {"steps": [1], "stop": 3}}, "go with freq"),  # noqa: E501
-        ({"algorithm": "set", "schedule": {"type": "cubic"}}, "unknown schedule 'cubic'"),
+        ({"algorithm": "set", "schedule": {"type": "quartic"}}, "unknown schedule 'quartic'"),
         ({"algorithm": "set", "schedule": {"type": "linear", "init": 0}}, r"missing \['slope'\]"),
         ({"algorithm": "set", "schedule": []}, "one or more numbers"),
         ({"algorithm": "set", "schedule": ["x"]}, "one or more numbers"),
@@ -229,6 +230,20 @@ def test_users_own_algorithms():
     assert by_scores.drop_fraction == ConstantValue(0.3)
     with pytest.raises(TypeError, match="Dynamic has no grow scores"):
         Dynamic(sparsity=0.5).grow_scores(None)
+
+
+def test_the_cubic_of_zhu_and_gupta_by_hand(caplog):
+    """0.9 - 0.9 (1 - (t - 4) / 8)^3: 0.9 (1 - 27/64) a quarter, 0.9 * 7/8 half of the way."""
+    cubic = {"type": "cubic", "final": 0.9, "start": 4, "stop": 12}
+    section = {"algorithm": "gmp", "schedule": cubic, "update": {"freq": 2}}
+    ((_, algorithm),) = configure(section).groups
+    levels = [algorithm.sparsity.at(t) for t in (0, 4, 6, 8, 12, 99)]
+    np.testing.assert_allclose(levels, [0, 0, 0.9 * 37 / 64, 0.9 * 7 / 8, 0.9, 0.9], rtol=1e-6)
+    assert algorithm.sparsity.min_max_end() == pytest.approx((0, 0.9, 0.9))
+    never = {"type": "power", "init": 0.0, "beta": 2.0}
+    rule = configure(section | {"schedule": never})
+    rule.init({"kernel": np.ones((32, 32), np.float32)}, jax.random.key(0))
+    assert "is 0 at every step, so nothing is pruned" in caplog.text
 
 
 def test_min_max_end_of_schedules():
@@ -296,7 +311,8 @@ def test_the_sparsifiers_public_names():
     facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
         "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
-        "store", "view", "code_of", "quiet",
+        "store", "view", "code_of", "quiet", "partial", "dense_words", "summary",
+        "choice", "check",
     }  # fmt: skip
     assert names == core | facts | rest
 
@@ -373,6 +389,13 @@ def test_a_pattern_that_does_not_fit_a_weight_is_said():
         (
             {"algorithm": "gmp", "schedule": {"type": "cosine", "init": 0.1, "half_period": 0}},
             "half_period: expected steps above 0, got 0",
+        ),
+        (
+            {
+                "algorithm": "gmp",
+                "schedule": {"type": "cubic", "final": 0.9, "start": 5, "stop": 5},
+            },
+            "stop: expected steps with 0 <= start < stop, got 5 and 5",
         ),
     ],
 )

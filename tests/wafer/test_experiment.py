@@ -10,6 +10,7 @@ import yaml
 from helpers import runs
 from helpers.paths import ROOT
 
+from sparsity import SparsityError
 from wafer.config import parse_config
 from wafer.data.sections.base import MicroBatchRange
 from wafer.errors import ConfigError
@@ -124,3 +125,31 @@ def test_layers_that_are_alike_are_traced_once(monkeypatch):
     one = experiment.shapes["layers_0"]
     others = {k: v for k, v in experiment.shapes.items() if not k.startswith("layers")}
     assert total == 2 * (400 * bytes_of(one) + bytes_of(others)) + 12  # three counts of steps
+
+
+BY_COLUMN = """
+import jax, optax
+
+def centered(**keys):
+    return optax.centralize()
+
+def plain(**keys):
+    return optax.scale_by_adam()
+"""
+
+
+def test_an_optimizer_of_the_users_that_reads_axes_keeps_masks(tmp_path, monkeypatch):
+    (tmp_path / "reads_axes.py").write_text(BY_COLUMN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    optimizer = {"optimizer_type": "reads_axes:centered", "learning_rate": 0.1}
+    made = lambda optimizer, compute: (
+        Experiment.from_config(
+            config().to_dict() | {"optimizer": optimizer, "sparsity": {"sparsity": 0.5, **compute}}
+        ).sparsifier
+    )
+    auto = made(optimizer, {"compute": "auto"})
+    assert not auto.accepts("layers_0/ffn/up/kernel")
+    with pytest.raises(SparsityError, match=r"cannot be stored as csr.*or its optimizer"):
+        made(optimizer, {"compute": "csr"})
+    optimizer["optimizer_type"] = "reads_axes:plain"
+    assert made(optimizer, {"compute": "auto"}).accepts("layers_0/ffn/up/kernel")

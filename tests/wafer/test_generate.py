@@ -1,5 +1,6 @@
 """``wafer generate``: stops, streaming and prompts in batches, with a model of random weights."""
 
+import io
 import re
 
 import jax
@@ -227,3 +228,19 @@ def test_numbers_out_of_range_are_refused_before_the_model_is_read(option, expec
     ((name, value),) = option.items()
     assert main(["generate", "--checkpoint_path", "nowhere", f"--{name}={value}"]) == 1
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["prompt", "stop"])
+def test_text_that_is_not_utf_8_is_named(loaded, option):
+    """A shell's byte ff arrives as a lone surrogate; the tokenizer ends in an error of its own."""
+    given = {"prompt": ["a", "b\udcff"], "stop": ["a"]}
+    stop = ["\udcff"] if option == "stop" else []
+    prompts = ["a"] if option == "stop" else given["prompt"]
+    with pytest.raises(ValueError, match=rf"{option}: .*udcff' is not UTF-8; expected text in"):
+        texts(loaded, prompts, stop=stop)
+
+
+def test_a_typed_prompt_that_is_not_utf_8_is_named(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n"), encoding="utf-8"))
+    with pytest.raises(ValueError, match="prompt: not UTF-8"):
+        [*command._asked()]

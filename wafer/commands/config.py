@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from models.user.trust import add_option, looking
+
 __all__ = ["add_arguments"]
 
 
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--eval_data", type=pathlib.Path, help="rows kept for evaluation")
     new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    add_option(new)
     new.set_defaults(run=_new)
     diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
     diff.add_argument("left", type=pathlib.Path)
@@ -43,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ift.add_argument("--sparsity", type=float, required=True, help="share of the weights left out")
     ift.add_argument("--family", default="wide", help="wide, parallel, factorized or doped")
     ift.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    add_option(ift)
     ift.set_defaults(run=_ift)
     spdf = verbs.add_parser(
         "spdf", help="a sweep of sparse pre-training and dense fine-tuning (SPDF)"
@@ -161,7 +165,8 @@ def _ift(args: argparse.Namespace) -> int:
         raise ConfigError(
             [Problem(("model",), "missing section; it is what grows")], str(args.file)
         )
-    sections, dense, sparse = transform(raw, args.sparsity, args.family)
+    with looking():
+        sections, dense, sparse = transform(raw, args.sparsity, args.family)
     text = (
         f"# Sparse-IFT, {args.family}, {args.sparsity:g}, of {args.file.name}: "
         f"{sparse:.4g} FLOPs per trained token, {dense:.4g} dense\n"

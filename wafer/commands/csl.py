@@ -103,11 +103,18 @@ def _shims(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(paths: list[Path]) -> "list[Source]":
-    from wafer.csl import Source
+def _sources(paths: list[Path]) -> "tuple[list[Source], int]":
+    """The files that can be read, and how many cannot, whose errors are written."""
+    from wafer.csl import CslError, Source
 
     files = [file for path in paths for file in (_folder(path) if path.is_dir() else [path])]
-    return [Source.open(file) for file in files]
+    sources = list[Source]()
+    for file in files:
+        try:
+            sources.append(Source.open(file))
+        except CslError as error:
+            sys.stderr.write(f"{error}\n")
+    return sources, len(files) - len(sources)
 
 
 def _folder(path: Path) -> list[Path]:
@@ -120,7 +127,7 @@ def _folder(path: Path) -> list[Path]:
 def _check(args: argparse.Namespace) -> int:
     from wafer.csl.host.tools.checker import check_sources
 
-    sources = _sources(args.paths)
+    sources, unread = _sources(args.paths)
     report = check_sources(sources, args)
     for error in report.errors:
         sys.stderr.write(f"{error}\n")
@@ -128,15 +135,17 @@ def _check(args: argparse.Namespace) -> int:
         hint = f"--params={','.join(f'{name}:…' for name in missing)}"
         sys.stdout.write(f"{file}: types were not checked; give {hint}\n")
     text = f", {report.layouts} layout(s) with their types" if report.layouts else ""
-    sys.stdout.write(f"{len(sources)} file(s){text}, {len(report.errors)} with errors\n")
-    return int(bool(report.errors))
+    count, bad = len(sources) + unread, len(report.errors) + unread
+    sys.stdout.write(f"{count} file(s){text}, {bad} with errors\n")
+    return int(bad > 0)
 
 
 def _format(args: argparse.Namespace) -> int:
     from models.files import write_text
     from wafer.csl import CslError, format_text
 
-    sources, changed, bad = _sources(args.paths), 0, 0
+    (sources, bad), changed = _sources(args.paths), 0
+    count = len(sources) + bad
     for source in sources:
         try:
             text = format_text(source)
@@ -150,5 +159,5 @@ def _format(args: argparse.Namespace) -> int:
             if not args.check:
                 write_text(Path(source.file), text)
     verb = "would change" if args.check else "changed"
-    sys.stdout.write(f"{len(sources)} file(s), {changed} {verb}, {bad} with errors\n")
+    sys.stdout.write(f"{count} file(s), {changed} {verb}, {bad} with errors\n")
     return int(bad > 0 or (args.check and changed > 0))

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from models.sections import meanings
+from models.user.trust import add_option, looking, refusal
 from wafer.data.preprocess.settings import MODES, Settings
 from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
 
@@ -263,6 +264,7 @@ def _add_new(verbs: argparse._SubParsersAction) -> None:
 def _new(args: argparse.Namespace) -> int:
     import pathlib
 
+    from models.files import made_folder
     from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
 
     if args.template is None:
@@ -270,8 +272,7 @@ def _new(args: argparse.Namespace) -> int:
         return 0
     text = preprocessing_file(args.template)
     path = pathlib.Path(args.output_dir) / f"{args.template}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("x", encoding="utf-8") as file:
+    with made_folder(path.parent), path.open("x", encoding="utf-8") as file:
         file.write(text)
     _say(f"Saved {path}; set its paths: texts, tokenizer and rows")
     return 0
@@ -282,13 +283,22 @@ def _add_stats(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     parser.add_argument("--split", choices=("train", "eval"), default="train")
     parser.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    add_option(parser)
     parser.set_defaults(run=_stats)
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from wafer.config import load
+    from wafer.config import load, unseen_lines
+    from wafer.errors import ConfigError, Problem
 
-    _say(padding_stats(load(args.params, {"model_dir": args.model_dir}), args.split))
+    section = f"{args.split}_input"
+    with looking():
+        cfg = load(args.params, {"model_dir": args.model_dir})
+        if section in cfg.unseen:
+            raise ConfigError([Problem((section,), refusal(cfg.unseen[section]))], args.params)
+        for line in unseen_lines(cfg):
+            _say(line)
+        _say(padding_stats(cfg, args.split))
     return 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.user.flags import own_flags
+from models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import models
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--draft", help="checkpoint that guesses tokens; with --temperature 0")
     parser.add_argument("--draft_tokens", type=int, default=4, help="guesses for each verification")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -155,7 +157,10 @@ def _asked() -> Iterator[str]:
     while True:
         sys.stderr.write("> ")
         sys.stderr.flush()
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"prompt: not UTF-8 ({error}); expected text in UTF-8") from None
         if not line:
             return
         yield line.rstrip("\n")
@@ -182,6 +187,7 @@ def generate(
     draft: str | os.PathLike[str] | None = None,
     draft_tokens: int = 4,
     add_bos: bool | None = None,
+    trust_code: bool = False,
 ) -> list[str]:
     """Continue a prompt with a trained model; sparse and finalized checkpoints alike.
 
@@ -209,6 +215,7 @@ def generate(
         draft_tokens: guesses for each verification.
         add_bos: begin the prompt with the token that begins texts, or not; None is the tokenizer's
             own rule (its post-processor, or ``add_bos_token``), as transformers has it.
+        trust_code: import code that a checkpoint names; it may do anything.
 
     Returns:
         Prompt and continuation, ``num_samples`` times.
@@ -233,9 +240,10 @@ def generate(
     }
     _check_options(options)
     _check_draft(draft, options, emit)
-    loaded = open_model(checkpoint, kernels, dtype)
-    if draft is not None:
-        loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
+    with trusting(trust_code=trust_code):
+        loaded = open_model(checkpoint, kernels, dtype)
+        if draft is not None:
+            loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
     others: Any = {"cache_dtype": cache_dtype, "draft_tokens": draft_tokens, "add_bos": add_bos}
     return sample(loaded, [prompt], stop=stop, emit=emit, **options, **others).texts[0]
 
@@ -315,11 +323,10 @@ def sample(
 
     import models
     from models.families.seq2seq_config import Seq2SeqConfig
-    from wafer.commands.prompts import encode_prompts
+    from wafer.commands.prompts import encode_prompts, require_text
     from wafer.errors import DataError
 
-    if "" in stop:
-        raise ValueError("stop: expected text, got ''")
+    require_text("stop", stop, empty=False)
     model, params, tokenizer, marks, kernels, draft = loaded
     whole = isinstance(model.config, Seq2SeqConfig)  # its encoder reads the prompt
     encoded = encode_prompts(tokenizer, prompts, marks, add_bos=add_bos, whole=whole)

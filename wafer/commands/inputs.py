@@ -10,29 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section
-from models.checkpoint.reader import load_params, open_params
+from models.checkpoint.layout import PARAMS, complete_checkpoints
+from models.checkpoint.reader import build_stored, load_params, open_params
 from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
-from models.registry import settings_of
 from models.user.flags import own_flags
+from models.user.trust import code_in, looking, trusting
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
 from wafer.config import parse_config
 from wafer.config.newfile import Start
+from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
+from wafer.yamlfile import read_yaml
 
 __all__ = [
     "Source",
+    "code_of",
     "experiment_of",
     "load",
     "load_decoding",
+    "look_at",
     "newest_checkpoint",
     "start_of",
     "weights_folder",
@@ -62,6 +66,22 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
     return Experiment.from_config(parse_config(source, overrides))
 
 
+def look_at(source: Source, *, trust_code: bool = False, **overrides: Any) -> Experiment:
+    """Make an experiment as ``experiment_of`` does, for a command that runs nothing.
+
+    Args:
+        source: as there; what an Experiment names was imported to make it.
+        trust_code: import what the source names.
+        **overrides: as there.
+
+    Raises:
+        ConfigError: everything that is wrong with it, or it names code that is not trusted.
+    """
+    known = code_of(source) if isinstance(source, Experiment) else ()
+    with trusting(known, trust_code=trust_code), looking():
+        return experiment_of(source, **overrides)
+
+
 def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     """Resolve a checkpoint folder, or a model_dir to its newest complete checkpoint.
 
@@ -76,13 +96,24 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     return complete[-1]
 
 
+def code_of(source: Source) -> set[str]:
+    """Collect the code that a run file names, which a checkpoint of the same command may name."""
+    if isinstance(source, str | os.PathLike):
+        return code_in(read_yaml(pathlib.Path(source))[0])
+    return code_in(source.cfg.to_dict() if isinstance(source, Experiment) else source)
+
+
 @own_flags()
-def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[str, Any]]:
+def load(
+    checkpoint: str | os.PathLike[str], *, trust_code: bool = False
+) -> tuple[models.Model, Any, dict[str, Any]]:
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
     Args:
         checkpoint: a checkpoint folder, a model_dir (its newest checkpoint), or a Hugging Face
             folder.
+        trust_code: import code that the checkpoint names, such as a model of your own. It may do
+            anything.
 
     Returns:
         The model, a bundle of pure functions; its parameters as it computes with them, dense,
@@ -91,6 +122,7 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
 
     Raises:
         CheckpointError: no readable checkpoint there.
+        ValueError: it names code, and ``trust_code`` is False.
 
     Examples:
         >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
@@ -103,8 +135,8 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     else:
         path = newest_checkpoint(path)
         params, record = load_params(path)
-    model = models.build(model_section(record, path))
-    computes = forward_of(record, path)
+    with trusting(trust_code=trust_code):
+        model, computes = build_stored(record, path), forward_of(record, path)
     params = map_named(lambda name, leaf: jnp.asarray(np.asarray(computes(name, leaf))), params)
     tokenizer = find_tokenizer(path)
     return model, params, {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
@@ -171,7 +203,7 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
         record, stored = open_params(path)
         computes = forward_of(record, path)
         leaves = ((name, computes(name, leaf)) for name, leaf in stored.items())
-    return models.build(model_section(record, path)), leaves
+    return build_stored(record, path), leaves
 
 
 def start_of(checkpoint: str | os.PathLike[str]) -> Start:
@@ -191,7 +223,7 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
         if pruned:
             masked[name] = pruned, math.prod(leaf.shape)
     section = section_that_keeps(masked, model) if masked else None
-    return Start(path, settings_of(model.config), section)
+    return Start(path, section_of(model.config), section)
 
 
 def _described(converted: decoding.Converted, dtype: str) -> str:

@@ -6,7 +6,25 @@ from typing import Any
 from models.convert.tokenizer import TextMarks
 from wafer.errors import DataError
 
-__all__ = ["encode_prompts"]
+__all__ = ["encode_prompts", "require_text"]
+
+
+def require_text(name: str, texts: Sequence[str], *, empty: bool = True) -> None:
+    """Refuse what is no text, or text that UTF-8 cannot hold.
+
+    Args:
+        name: of the option.
+        texts: as given; a shell's bytes that are not UTF-8 come as lone surrogates.
+        empty: whether '' is one.
+
+    Raises:
+        ValueError: names the option.
+    """
+    for text in texts:
+        if not isinstance(text, str) or not (text or empty):
+            raise ValueError(f"{name}: expected text, got {text!r:.60}")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"{name}: {text!r:.60} is not UTF-8; expected text in UTF-8")
 
 
 def encode_prompts(
@@ -31,8 +49,7 @@ def encode_prompts(
         DataError: no id is known that an empty prompt or ``add_bos`` needs.
         ValueError: a prompt that is not text.
     """
-    if wrong := [prompt for prompt in prompts if not isinstance(prompt, str)]:
-        raise ValueError(f"prompt: expected text, got {wrong[0]!r:.60}")
+    require_text("prompt", prompts)
     first = _first_mark(tokenizer, marks)
     if add_bos and first is None:
         raise DataError(

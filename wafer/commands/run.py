@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from models.user.trust import add_option, looking
+
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.config import InputSection, RunConfig, RunSection
@@ -86,12 +88,7 @@ _IGNORED: dict[str, dict[str, Any]] = {
         "init_method",
     )
 } | {"disable_version_check": {"action": "store_true"}}
-_SHORT = {
-    "mode": ["-m"],
-    "model_dir": ["-o"],
-    "execution_strategy": ["--execution"],
-    "compile_dir": ["-c"],
-}
+_SHORT = {"mode": "-m", "model_dir": "-o", "execution_strategy": "--execution", "compile_dir": "-c"}
 
 
 # The vendor's first word after run.py, and JAX's name of what it means here; '': any.
@@ -123,8 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="--execution_strategy, as release 1.8 has it",
     )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
+    add_option(parser)
     for name, settings in _FLAGS.items():
-        names = [*_SHORT.get(name, []), f"--{name}"]
+        names = [_SHORT[name], f"--{name}"] if name in _SHORT else [f"--{name}"]
         parser.add_argument(*names, dest=name, default=None, **settings, **known.get(name, {}))
     for name, settings in _IGNORED.items():
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS, default=None, **settings)
@@ -251,8 +249,9 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     settings = cfg.runconfig
     if cfg.no_effect:
         _LOG.info("Accepted, no effect on this machine: %s", ", ".join(cfg.no_effect))
-    if settings.validate_only or settings.compile_only:
-        _plan(cfg)
+    if settings.only_looks:
+        with looking():
+            _plan(cfg)
         return 0
     experiment = Experiment.from_config(cfg, seed_of(cfg))
     with _owned(cfg, job_id), _built(with_copies(experiment)) as job, _logged(job) as folder:

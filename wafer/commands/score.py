@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.user.flags import own_flags
+from models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", help="the same lines with the numbers added; none for a folder"
     )
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -63,7 +65,7 @@ def score(
         CheckpointError: no readable checkpoint there.
         DataError: a wrong row.
     """
-    from wafer.commands.inputs import experiment_of, load
+    from wafer.commands.inputs import code_of, experiment_of, load
     from wafer.errors import ConfigError, Problem
 
     section: Any = experiment_of(source).cfg.train_input
@@ -77,7 +79,8 @@ def score(
         message = "a folder's numbers are written into it; drop --output"
         message = message if hdf5 else "missing; --output is the file of lines to write"
         raise ConfigError([Problem(("output",), message)])
-    model, params, _ = load(checkpoint)
+    with trusting(code_of(source)):
+        model, params, _ = load(checkpoint)
     logps = _scorer(model, params, section.batch_size)
     if output is None:
         return _score_folder(str(input), model.config.vocab_size, logps)

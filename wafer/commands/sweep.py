@@ -1,12 +1,14 @@
 """``wafer sweep``: a grid of run files over seeds, run as far as it is not, and its table."""
 
 import argparse
+import contextlib
 import logging
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from models.user.trust import add_option, looking
 from wafer.errors import ConfigError, DataError, Problem
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validate_only", action="store_true", help="check all run files, run none"
     )
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -60,7 +63,8 @@ def _sweep(args: argparse.Namespace) -> int:
     from wafer.sweep.files import read_sweep
     from wafer.sweep.trials import trials_of
 
-    sweep = read_sweep(args.file, args.arms)
+    with looking() if args.validate_only else contextlib.nullcontext():
+        sweep = read_sweep(args.file, args.arms)
     if args.fit:
         _check_fit(sweep, args.file)
     trials = trials_of(sweep.arms, sweep.seeds, args.model_dir)

@@ -19,7 +19,7 @@ import jax
 
 from models.factored.lora import trainable
 from models.families.decoder_config import DecoderConfig
-from models.files import atomic_write
+from models.files import atomic_write, made_folder
 from models.paths import named_leaves
 from vsl.attend import attention_as
 from wafer.cache import cache_folder
@@ -233,12 +233,12 @@ def compile_experiment(
         if place is not None:
             _keep(compiled, place)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
-    folder.mkdir(parents=True, exist_ok=True)
-    if place is None:
-        _write(compiled, folder)
-    else:
-        for name in FILES:
-            shutil.copyfile(place / name, folder / name)
+    with made_folder(folder):
+        if place is None:
+            _write(compiled, folder)
+        else:
+            for name in FILES:
+                shutil.copyfile(place / name, folder / name)
     return CompileResult(compiled, folder, kept)
 
 

@@ -4,7 +4,14 @@
 wrong with it in one ``ConfigError``. Importing this package does not import jax.
 """
 
-from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, load_all, parse_config
+from wafer.config.loader import (
+    CLUSTER_DEFAULTS,
+    RunConfig,
+    load,
+    load_all,
+    parse_config,
+    unseen_lines,
+)
 from wafer.config.runconfig import MODES, RunSection, total_steps
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.data.sections.base import InputSection
@@ -28,4 +35,5 @@ __all__ = [
     "parse_optimizer",
     "parse_schedules",
     "total_steps",
+    "unseen_lines",
 ]

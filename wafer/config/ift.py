@@ -21,7 +21,7 @@ from models.counts import abstract_params, flops_per_token, forward_flops
 from models.errors import did_you_mean
 from models.factored.factors import FACTORS, is_factor
 from models.paths import named_leaves
-from models.registry import settings_of
+from wafer.config.vendor.keys import section_of
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["FAMILIES", "Transformed", "transform"]
@@ -120,14 +120,16 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     if hasattr(cfg, "parts") or not hasattr(cfg, rule.needs):
         raise _error("model.name", f"{cfg.name!r}: no {family} form; take a model of one part")
     # The configuration's own spelling of every key: a width may have several in a file.
-    model = {**settings_of(cfg), **rule.widths(cfg, level)}
+    model = {**section_of(cfg), **rule.widths(cfg, level)}
     after = models.build(model)
     shapes, flops = abstract_params(after), lambda: forward_flops(after)
     small = {name: leaf.size for name, leaf in named_leaves(abstract_params(before))}
     large = {name: leaf.size for name, leaf in named_leaves(shapes)}
     only = None if rule.only is None else rule.only(small, large)
     section = _section(sections.get("sparsity"), only, float(level))
-    sparsifier = sparsity.configure(section, aliases=after.alias, params=shapes, flops=flops)
+    sparsifier = sparsity.configure(
+        section, aliases=after.alias, params=shapes, flops=flops, vendor_default=True
+    )
     chosen = sparsifier.select(shapes)
     total = sum(large[name] for name in chosen)
     if rule.needs == "factors":  # as many weights as the dense model has, less what stays dense

@@ -1,17 +1,20 @@
 """The whole run file: merge flags, file and cluster defaults, check all sections, report once."""
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, PrivateAttr, SerializeAsAny
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
+from models.user.code import is_user_defined
+from models.user.trust import imports_allowed, is_looking, looking, require_trusted
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
@@ -23,7 +26,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import Lines, read_yaml
 
-__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config"]
+__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config", "unseen_lines"]
 
 _Keys = tuple[str | int, ...]  # path of a section or key
 _OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
@@ -47,6 +50,15 @@ class RunConfig(Section):
     optimizer: SerializeAsAny[Optimizer] | None = None  #: None when the mode only evaluates
     sparsity: Any = None  #: groups (``sparsity.parse``); they keep the section as it was written
     distillation: Distillation | None = None  #: a teacher, or None
+    _unseen: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def unseen(self) -> Mapping[str, str]:
+        """Sections that name code which was not imported, and so were not checked: their names.
+
+        Only a command that looks at a file leaves any.
+        """
+        return self._unseen
 
     @property
     def no_effect(self) -> tuple[str, ...]:
@@ -67,6 +79,14 @@ class RunConfig(Section):
         """Write the resolved configuration; ``load`` reads it back to an equal one."""
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is much faster
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
+
+
+def unseen_lines(cfg: RunConfig) -> list[str]:
+    """Say what of a run file was not checked, as it is code that a look does not import."""
+    return [
+        f"{section}: not checked: {name!r} is code, which is not imported (--trust_code imports it)"
+        for section, name in cfg.unseen.items()
+    ]
 
 
 def load(
@@ -175,9 +195,35 @@ def parse_config(
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)
     run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
+    if run is not None and run.only_looks and "compile_dir" not in (overrides or {}):
+        with _importing(run):  # compiled programs are code, too
+            kept = run.compile_dir if imports_allowed() else None
+        run = run.model_copy(update={"compile_dir": kept})
     problems += _missing(raw, run.mode if run else "train")
+    parsed, unseen = _sections(raw, run, problems)
+    if problems:
+        older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
+        raise ConfigError(list(map(explain_removed, older)))
+    try:
+        cfg = parse(RunConfig, parsed)
+    except SectionError as err:
+        raise ConfigError(err.problems) from None
+    cfg._unseen.update(unseen)
+    return cfg
+
+
+def _sections(
+    raw: Mapping[str, Any], run: RunSection | None, problems: list[Problem]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Check each section; what is wrong with one is added to ``problems``.
+
+    Returns:
+        The sections, and the names of code in those that were not seen.
+    """
     parsed: dict[str, Any] = {"runconfig": run, "description": raw.get("description")}
+    unseen: dict[str, str] = {}
     readers: dict[str, Callable[[Any], Any]] = {
+        "runconfig": lambda value: _engine(run),
         "train_input": lambda value: parse_input(value, _systems(run, "train_input")),
         "eval_input": lambda value: parse_input(value, _systems(run, "eval_input")),
         "optimizer": parse_optimizer,
@@ -186,19 +232,36 @@ def parse_config(
         "distillation": lambda value: parse(Distillation, value),
     }
     for name, read in readers.items():
-        if raw.get(name) is None:
+        if raw.get(name) is None and name != "runconfig":
             continue
-        try:
-            parsed[name] = read(raw[name])
-        except ValueError as err:
-            problems += _problems_from(name, err)
-    if problems:
-        older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
-        raise ConfigError(list(map(explain_removed, older)))
-    try:
-        return parse(RunConfig, parsed)
-    except SectionError as err:
-        raise ConfigError(err.problems) from None
+        with _importing(run) as refused:
+            try:
+                parsed[name] = read(raw.get(name))
+            except ValueError as err:
+                if refused:
+                    unseen[name] = refused[-1]
+                else:
+                    problems += _problems_from(name, err)
+    if "model" in unseen:
+        parsed["model"] = dict(raw["model"])
+    return parsed, unseen
+
+
+def _engine(run: RunSection | None) -> RunSection | None:
+    """Return the section, whose engine is imported where it is made."""
+    if run is not None and is_user_defined(run.execution_strategy):
+        require_trusted(str(run.execution_strategy))
+    return run
+
+
+@contextlib.contextmanager
+def _importing(run: RunSection | None) -> Iterator[list[str]]:
+    """Import what a section names, unless the file is only looked at: then list what is refused."""
+    looks = is_looking() or (run is not None and run.only_looks)
+    with looking() if looks else contextlib.nullcontext([]) as refused:
+        if run is not None and imports_allowed():
+            sys.path += [folder for folder in run.python_paths or () if folder not in sys.path]
+        yield refused
 
 
 def _begin(
@@ -215,7 +278,8 @@ def _begin(
     if run is None or problems:
         return
     try:
-        inputs = {name: parse_input(sections[name], _systems(run, name)) for name in names}
+        with _importing(run):
+            inputs = {name: parse_input(sections[name], _systems(run, name)) for name in names}
     except ValueError:
         return
     on_inputs(run, inputs)
@@ -238,12 +302,10 @@ def _run(
 ) -> RunSection | None:
     """Check ``runconfig``; what is wrong with it is added to ``problems``."""
     try:
-        run = parse(RunSection, _merge(section, flags, defaults))
-        sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
+        return parse(RunSection, _merge(section, flags, defaults))
     except SectionError as err:
         problems += err.under("runconfig").problems
         return None
-    return run
 
 
 def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:

@@ -101,6 +101,8 @@ def _states(value: Any) -> Any:
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
         raise ValueError("expected a comma-separated list")
     names = tuple(n.strip() for n in names if n.strip())
+    if names == ("all",):  # the vendor's default
+        return None
     unknown = [n for n in names if n not in _STATES]
     if unknown:
         raise ValueError(f"unknown state {unknown[0]!r}; allowed: {', '.join(_STATES)}")
@@ -162,7 +164,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_check
     check_loss_values: Bool = True  #: stop at a NaN or infinite loss
     #: where compiled programs and floor plans are kept; in the cache folder if unset
     compile_dir: str | None = None
-    #: folders in which Python looks for modules of the user, first of all
+    #: folders in which Python looks for modules of the user, after all others
     python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     #: training samples left out where a run begins or goes on; whole steps
     skip_samples: PositiveInt | None = None
@@ -227,6 +229,11 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_check
             message = "missing; training needs one of max_steps, num_steps, num_epochs"
             problems.append(Problem(("max_steps",), message))
         return problems
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the file is checked or compiled, and not run."""
+        return self.validate_only or self.compile_only
 
     @property
     def devices(self) -> int:

@@ -8,6 +8,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from wafer.config.trainer_schedulers import (
+    Path,
+    as_list,
+    read_class,
+    read_mapping,
+    read_schedulers,
+)
 from wafer.config.vendor.keys import release_of
 from wafer.errors import ConfigError, Problem
 
@@ -23,8 +30,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-
-Path = tuple[str | int, ...]
 
 
 class Upgraded(NamedTuple):
@@ -131,10 +136,17 @@ class _Upgrade:
         self.left: list[str] = []
         self.origins: dict[Path, Path] = {}
 
-    def put(self, section: str, key: str, value: Any, path: str = "") -> None:
-        self.sections.setdefault(section, {})[key] = value
-        if path:
-            self.origins[section, key] = _keys(path)
+    def put(self, section: str, key: str, value: Any, path: Path) -> None:
+        """Set a key; the file may say it in two places where both agree."""
+        own = self.sections.setdefault(section, {})
+        if key == "log_summaries":  # any of its places switches it on
+            value = value or own.get(key, False)
+        elif key in own and own[key] != value:
+            first = self.origins.get((section, key)) or (*self.origins[(section,)], key)
+            message = f"{value!r}, but {'.'.join(map(str, first))} is {own[key]!r}; keep one"
+            raise ConfigError([Problem(path, message)])
+        own[key] = value
+        self.origins[section, key] = path
 
     def fill(self, section: str, value: Any, path: str) -> None:
         """Make a whole section of a part."""
@@ -145,8 +157,7 @@ class _Upgrade:
         """Put every key of a part where the table says."""
         for key, value in _mapping(part, path).items():
             if key in table:
-                self.put(*table[key], value)
-                self.origins[table[key]] = (*_keys(path), key)
+                self.put(*table[key], value, (*_keys(path), key))
             else:
                 self.left.append(f"{path}.{key}")
 
@@ -155,84 +166,40 @@ class _Upgrade:
 
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError([Problem(tuple(path.split(".")), f"{value!r}: expected a mapping")])
-    return value
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _read_class(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
-    """Read ``{ClassName: {…}}``."""
-    entry = _mapping(value, path)
-    if len(entry) != 1:
-        names = ", ".join(map(str, entry)) or "nothing"
-        raise ConfigError(
-            [Problem(tuple(path.split(".")), f"expected one class name, got {names}")]
-        )
-    ((name, arguments),) = entry.items()
-    return str(name), None if arguments is None else _mapping(arguments, f"{path}.{name}")
+    return read_mapping(value, _keys(path))
 
 
 def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
-    name, arguments = _read_class(value, path)
-    section = {"optimizer_type": name, **(arguments or {})}
-    if "lr" in section:
-        section["learning_rate"] = section.pop("lr")
-    up.fill("optimizer", section, f"{path}.{name}")
-
-
-def _schedules(value: Any, path: str) -> list[tuple[dict[str, Any], str]]:
-    """Flatten a scheduler, whatever it is wrapped in: entries of our form with their paths."""
-    name, arguments = _read_class(value, path)
-    given = dict(arguments or {})
-    if name == "ScalePerParamLR":  # optimizer.adjust_learning_rate says it here
-        return _schedules(given.get("scheduler"), f"{path}.{name}.scheduler")
-    if name in ("SequentialLR", "ChainedScheduler", "SequentialWD", "ChainedWD"):
-        entries = _as_list(given.get("schedulers"))
-        inner = [_schedules(e, f"{path}.{name}.schedulers.{i}") for i, e in enumerate(entries)]
-        out = [entry for entries in inner for entry in entries]
-        if out and name.startswith("Chained"):
-            out[0][0]["main_scheduler"] = "chained"
-        return out
-    return [({"scheduler": name, **given}, f"{path}.{name}")]
+    name, arguments = read_class(value, _keys(path))
+    up.fill("optimizer", {"optimizer_type": name}, f"{path}.{name}")
+    for key, own in (arguments or {}).items():
+        up.put("optimizer", "learning_rate" if key == "lr" else key, own, (*_keys(path), name, key))
 
 
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
-    by_key: dict[str, list[dict[str, Any]]] = {}
-    entries = value if isinstance(value, list | tuple) else None
-    for i, entry in enumerate(_as_list(value)):
-        for schedule, origin in _schedules(entry, path if entries is None else f"{path}.{i}"):
-            decays = schedule["scheduler"].endswith("WD")
-            own = by_key.setdefault("weight_decay" if decays else "learning_rate", [])
-            up.origins["optimizer", "weight_decay" if decays else "learning_rate", len(own)] = (
-                _keys(origin)
-            )
-            own.append(schedule)
-    for key, schedules in by_key.items():
-        up.put("optimizer", key, schedules, path)
+    optimizer = up.sections.get("optimizer", {})
+    for key, entries in read_schedulers(value, _keys(path), optimizer).items():
+        up.sections.setdefault("optimizer", {})[key] = [entry for entry, _ in entries]
+        up.origins["optimizer", key] = _keys(path)
+        up.origins |= {("optimizer", key, i): origin for i, (_, origin) in enumerate(entries)}
 
 
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
-    for i, entry in enumerate(_as_list(value)):
-        name, arguments = _read_class(entry, f"{path}.{i}")
+    for i, entry in enumerate(as_list(value)):
+        name, arguments = read_class(entry, (*_keys(path), i))
         table = CALLBACKS.get(name)
         if name in _NEED_ARGUMENTS and not arguments:
             message = (
                 f"missing argument {', '.join(CALLBACKS[name])!r}; add it or drop the callback"
             )
             raise ConfigError([Problem((*_keys(path), i, name), message)])
-        if table is None:
-            if name not in _ALWAYS:
-                up.left.append(f"{path}.{i}.{name}")
-        elif "" in table:
-            up.put(*table[""], arguments is not None, f"{path}.{i}.{name}")
-        elif arguments is not None:
-            up.move(arguments, f"{path}.{i}.{name}", table)
+        where = f"{path}.{i}.{name}"
+        if table is None and name not in _ALWAYS:
+            up.left.append(where)
+            continue
+        if table and "" in table:
+            up.put(*table[""], arguments is not None, _keys(where))
+        up.move(arguments, where, table or {})
 
 
 def _backend(up: _Upgrade, value: Any, path: str) -> None:
@@ -243,9 +210,9 @@ def _backend(up: _Upgrade, value: Any, path: str) -> None:
 
 _INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
     "model": lambda up, value, path: up.fill("model", dict(_mapping(value, path)), path),
-    "device": lambda up, value, path: up.put("runconfig", "target_device", value, path),
-    "model_dir": lambda up, value, path: up.put("runconfig", "model_dir", value, path),
-    "seed": lambda up, value, path: up.put("runconfig", "seed", value, path),
+    "device": lambda up, value, path: up.put("runconfig", "target_device", value, _keys(path)),
+    "model_dir": lambda up, value, path: up.put("runconfig", "model_dir", value, _keys(path)),
+    "seed": lambda up, value, path: up.put("runconfig", "seed", value, _keys(path)),
     "backend": _backend,
     "optimizer": _optimizer,
     "schedulers": _schedulers,
@@ -299,10 +266,10 @@ def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
         model.setdefault("mixed_precision", True)
         model.setdefault("fp16_type", "bfloat16")
     _methods(up, whole, mode)
-    _fraction(up.sections.get("runconfig", {}))
+    _fraction(up)
     profile = up.sections.pop("op_profiler_config", None)
     if profile:
-        up.put("runconfig", "op_profiler_config", profile)
+        up.sections.setdefault("runconfig", {})["op_profiler_config"] = profile
     return Upgraded(up.sections, up.left, up.origins)
 
 
@@ -337,24 +304,27 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
     methods = [method for method in _METHODS if method in whole]
     own = next((m for m in methods if _METHODS[m] == (mode or "").removesuffix("_and_eval")), None)
     own = own or next(iter(methods), None)
-    for method in sorted(methods, key=lambda method: method == own):  # its keys win
+    flags = {name: up.sections.pop(name, {}) for name in ("train_input", "eval_input")}
+    for method in sorted(methods, key=lambda method: method == own):  # its data win
         part, path = _mapping(whole[method], f"trainer.{method}"), f"trainer.{method}"
         up.rest(part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path"))
         if "train_dataloader" in part:
             train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
-            both = up.sections.get("train_input", {}) | dict(train)
-            up.fill("train_input", both, f"{path}.train_dataloader")
-        loaders = _as_list(part.get("val_dataloader", part.get("val_dataloaders")))
+            up.fill("train_input", dict(train), f"{path}.train_dataloader")
+        loaders = as_list(part.get("val_dataloader", part.get("val_dataloaders")))
         if loaders:
-            data = _mapping(loaders[0], f"{path}.val_dataloader")
-            both = up.sections.get("eval_input", {}) | dict(data)
-            up.fill("eval_input", both, f"{path}.{_loader(part)}")
+            where = f"{path}.{_loader(part)}"
+            up.fill("eval_input", dict(_mapping(loaders[0], where)), where)
             up.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
         if part.get("ckpt_path") is not None and method == own:
-            up.put("runconfig", "checkpoint_path", part["ckpt_path"], f"{path}.ckpt_path")
+            up.put("runconfig", "checkpoint_path", part["ckpt_path"], _keys(f"{path}.ckpt_path"))
         if method == own:
             both_too = method == "fit" and loaders
-            up.put("runconfig", "mode", "train_and_eval" if both_too else _METHODS[method])
+            own_mode = "train_and_eval" if both_too else _METHODS[method]
+            up.sections.setdefault("runconfig", {})["mode"] = own_mode
+    for section, keys in flags.items():
+        for key, value in keys.items():
+            up.put(section, key, value, up.origins.pop((section, key)))
 
 
 def _loader(part: Mapping[str, Any]) -> str:
@@ -363,8 +333,9 @@ def _loader(part: Mapping[str, Any]) -> str:
     return f"{name}.0" if isinstance(part[name], list | tuple) else name
 
 
-def _fraction(run: dict[str, Any]) -> None:
+def _fraction(up: _Upgrade) -> None:
     """Turn an evaluation frequency that is a share of the run into steps."""
+    run = up.sections.get("runconfig", {})
     share = run.get("eval_frequency")
     if not isinstance(share, float):
         return
@@ -372,3 +343,5 @@ def _fraction(run: dict[str, Any]) -> None:
     del run["eval_frequency"]
     if steps and share > 0:
         run["eval_frequency"] = max(1, round(share * steps))
+    elif 0 < share < 1:  # at the end of each epoch is the default
+        up.left.append("trainer.init.loop.eval_frequency")

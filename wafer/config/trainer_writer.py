@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wafer.config import trainer_form as form
+from wafer.config.trainer_schedulers import write_optimizer
 
 __all__ = ["as_trainer"]
 
@@ -63,7 +64,7 @@ def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if model:
         init["model"] = model
     if optimizer:
-        _optimizer(init, optimizer)
+        init |= write_optimizer(optimizer)
     if sections.get("sparsity") is not None:
         init["sparsity"] = sections["sparsity"]
     left += [f"runconfig.{key}" for key in run if key not in _NOT_FILES]
@@ -86,40 +87,6 @@ def _add(init: dict[str, Any], name: str, argument: str, value: Any) -> None:
         entries.append({name: {argument: value}})
     elif value:
         entries.append({name: {}})
-
-
-def _optimizer(init: dict[str, Any], section: dict[str, Any]) -> None:
-    kind = section.pop("optimizer_type", "AdamW")
-    schedulers = []
-    for key, end in (("learning_rate", "LR"), ("weight_decay", "WD")):
-        value = section.get(key)
-        if value is None or (key == "weight_decay" and not isinstance(value, Mapping | list)):
-            continue
-        scheduler = _scheduler(section.pop(key), end)
-        if key == "learning_rate" and section.get("adjust_learning_rate"):
-            scheduler = {"ScalePerParamLR": {"scheduler": scheduler}}
-        schedulers.append(scheduler)
-    init["optimizer"] = {kind: section}
-    if schedulers:
-        init["schedulers"] = schedulers
-
-
-def _scheduler(value: Any, end: str) -> dict[str, Any]:
-    """Write a number, a scheduler or a list of them; ``end`` is LR or WD."""
-    if isinstance(value, Mapping):
-        value = [value]
-    if not isinstance(value, list):
-        return {f"Constant{end}": {"learning_rate": value}}
-    written, kind = [], "sequential"
-    for entry in value:
-        own = dict(entry)
-        kind = own.pop("main_scheduler", kind)
-        name = str(own.pop("scheduler")).removesuffix("LR").removesuffix("WD") + end
-        written.append({name: own})
-    if len(written) == 1:
-        return written[0]
-    name = "ChainedScheduler" if (kind, end) == ("chained", "LR") else f"{kind.title()}{end}"
-    return {name: {"schedulers": written}}
 
 
 def _methods(inputs: Mapping[str, Any], mode: Any, path: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def _processor(name: Any) -> Callable[..., Any]:
             f"{name!r}: unknown data processor{did_you_mean(name, DATA_PROCESSORS)}; known: "
             f"{', '.join(DATA_PROCESSORS)}"
         )
-    processor = find(name, DATA_PROCESSORS)
+    processor = find(name, DATA_PROCESSORS, "data")
     if isinstance(processor, type) and issubclass(processor, InputSection):
         if not processor.reader:
             raise ValueError(f"{name!r}: a subclass of InputSection needs a reader")

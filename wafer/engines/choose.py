@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import psutil
 
-from wafer.config.engines import EngineRow, engine_row, engines_with
+from models.user.code import find, import_code
+from wafer.config.engines import ENGINES, EngineRow, engine_row, engines_with
 from wafer.engines.base import Engine
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
@@ -61,12 +62,14 @@ def _attribute(row: EngineRow, name: str) -> Any:
     Raises:
         ConfigError: the module cannot be imported.
     """
-    module, _, _ = row.make.partition(":")
+    if row.name in ENGINES:
+        return getattr(importlib.import_module(row.make.partition(":")[0]), name, None)
     try:
-        return getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        message = f"{row.make!r}: {error}; put the folder it lies in on PYTHONPATH"
-        raise ConfigError([Problem(("runconfig", "execution_strategy"), message)]) from error
+        if name == "problems":
+            return getattr(import_code(row.make, "engine"), name, None)
+        return find(row.make, ENGINES, "engine")
+    except ValueError as error:
+        raise ConfigError([Problem(("runconfig", "execution_strategy"), str(error))]) from error
 
 
 def problems(experiment: Experiment, row: EngineRow | None = None) -> list[Problem]:
@@ -163,9 +166,8 @@ def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -
             f"use {engines_with('several_processes')}, or one process"
         )
         raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
-    _, _, name = row.make.partition(":")
-    maker = _attribute(row, name)
-    if maker is None:
-        message = f"{row.make!r}: the module has no {name!r}"
+    engine = _attribute(row, row.make.partition(":")[2])(experiment, **options)
+    if not isinstance(engine, Engine):
+        message = f"{row.make!r} gave {type(engine).__name__}; expected a wafer.engines.Engine"
         raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
-    return maker(experiment, **options)
+    return engine

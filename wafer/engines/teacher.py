@@ -13,12 +13,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-import models
 from models.base import Aux, Batch, Model
-from models.checkpoint.layout import model_section
-from models.checkpoint.reader import load_params
+from models.checkpoint.reader import build_stored, load_params
 from models.losses import divergence
 from models.paths import map_named
+from models.user.trust import code_in, trusting
 from sparsity.stored.inference import forward_of
 from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
@@ -76,9 +75,9 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
         return None
     path = pathlib.Path(section.checkpoint_path)
     params, record = load_params(path)
-    model = models.build(model_section(record, path))
+    with trusting(code_in(experiment.cfg.to_dict())):
+        model, computes = build_stored(record, path), forward_of(record, path)
     _fits(experiment, model)
-    computes = forward_of(record, path)
     params = map_named(lambda name, leaf: np.asarray(computes(name, leaf)), params)
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = jax.tree.map(lambda leaf: broadcast(leaf, everywhere), params)

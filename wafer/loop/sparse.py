@@ -69,7 +69,11 @@ class SparsityAlgorithm:
         self.model, model.sparsity = model, self
         params = model.params if model.ready else None
         self._sparsifier = sparsity.configure(
-            self.groups, aliases=model.alias, params=params, accepts=lambda name: False
+            self.groups,
+            aliases=model.alias,
+            params=params,
+            accepts=lambda name: False,
+            vendor_default=True,
         )
         self._slot = model.backend.register(self, "sparsity")
 
@@ -124,7 +128,7 @@ class SparsityAlgorithm:
         model, sparsifier = self._attached()
         if model.ready:  # else a Linen module that is about to see its first input
             self.prepare()
-            model.set_params(sparsifier.prepare(model.params, self._state))
+            model.set_params(sparsifier.prune(model.params, (), self._state)[0])
 
     def mask_gradients(self, gradients: PyTree) -> Any:
         """Select the gradients of kept weights."""

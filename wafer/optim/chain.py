@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, PyTree as Tree
 
 from models.once import computed_once
 from models.paths import map_named
-from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own
 from wafer.optim.directions import UpdateParts, direction
 from wafer.optim.freeze import train_outliers
@@ -36,7 +35,7 @@ class RateState(NamedTuple):
     """What the last update used."""
 
     step: Int[Array, ""]  #: [] int32 finished steps
-    #: [G] float32, G = 1 + number of tag lists with schedules of their own
+    #: [G] float32, one for each tag list with schedules of its own; [0] is all others'
     learning_rate: Float[Array, " G"]
 
 
@@ -56,11 +55,8 @@ class _Tagged(NamedTuple):
         return jnp.stack([value(t) for value in self.values])
 
 
-def _tagged(entries: tuple[Schedule, ...], key: str) -> _Tagged:
+def _tagged(entries: tuple[Schedule, ...]) -> _Tagged:
     plain, tagged = split_by_tags(entries)
-    if not plain:
-        message = "every scheduler has param_group_tags; add one without, for all other parameters"
-        raise ConfigError([Problem(("optimizer", key), message)])
     return _Tagged(tuple(map(compose, (plain, *tagged.values()))), tuple(tagged))
 
 
@@ -72,7 +68,7 @@ def _decay(cfg: Optimizer, groups: ParamGroups) -> Transform:
     """Add weight_decay · w to the updates of the parameters that decay."""
     if _is_zero(cfg.weight_decay):
         return optax.identity()
-    schedules = _tagged(cfg.weight_decay, "weight_decay")
+    schedules = _tagged(cfg.weight_decay)
 
     def init(params: Tree) -> DecayState:
         del params
@@ -113,7 +109,7 @@ def _rate(schedules: _Tagged, groups: ParamGroups, shape: Rate = lambda rate, t:
 
 
 def _parts(cfg: Optimizer, groups: ParamGroups) -> UpdateParts:
-    rates = _tagged(cfg.learning_rate, "learning_rate")
+    rates = _tagged(cfg.learning_rate)
 
     def first_rate() -> Callable[[str], float]:
         values = [float(value(0)) for value in rates.values]

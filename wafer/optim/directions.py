@@ -86,7 +86,7 @@ def _adafactor(cfg: sections.Adafactor, parts: UpdateParts) -> list[Transform]:
 
 
 def _user(cfg: sections.UserOptimizer, parts: UpdateParts) -> list[Transform]:
-    make = find(cfg.optimizer_type, kind="optimizer")
+    make = find(cfg.optimizer_type, sections.OPTIMIZERS, "optimizer")
     transform = call(cfg.optimizer_type, make, **dict(cfg.arguments))
     if not isinstance(transform, Transform):
         message = (

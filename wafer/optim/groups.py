@@ -17,7 +17,7 @@ from models.errors import did_you_mean
 from models.paths import named_leaves
 from sparsity.filters import ParamFilter
 from wafer.errors import ConfigError, Problem
-from wafer.optim.schedule_sections import Schedule
+from wafer.optim.schedule_sections import Schedule, by_tags
 from wafer.optim.sections import Optimizer
 
 __all__ = ["MUP_GROUPS", "ParamGroups", "make_groups", "split_by_tags", "with_mup_rates"]
@@ -101,7 +101,7 @@ def make_groups(
         all_decay: weight decay acts on biases and norms, too.
 
     Raises:
-        ConfigError: a group or tag matches no parameter.
+        ConfigError: a group or tag matches no parameter; a parameter follows no schedule or two.
     """
     tags = tuple(((tag.params,), tag.tag) for tag in cfg.params)
     by_tag: dict[str, tuple[str, ...]] = {}
@@ -143,22 +143,43 @@ def _check(cfg: Optimizer, groups: ParamGroups, ranks: Mapping[str, int]) -> Non
         if not any(rule.matches(all_names(n, groups.alias), rank) for n, rank in ranks.items()):
             message = f"{str(rule)!r} matches no parameter; a name is {example}"
             problems.append(Problem(("optimizer", "selective_grad", i, "param_filter"), message))
+    for key, entries in (("learning_rate", cfg.learning_rate), ("weight_decay", cfg.weight_decay)):
+        problems += _check_followed(key, tuple(by_tags(entries)), groups, names)
     if problems:
         raise ConfigError(problems)
+
+
+def _check_followed(
+    key: str, tagged: tuple[tuple[str, ...], ...], groups: ParamGroups, names: list[str]
+) -> list[Problem]:
+    """Find a parameter that follows no schedule, or two of those with tags."""
+    for name in names if any(tagged) else ():
+        own = groups.tags_of(name)
+        follows = [tags for tags in tagged if own & set(tags)]
+        if len(follows) > 1:
+            both = " and ".join(f"[{', '.join(tags)}]" for tags in follows[:2])
+            message = f"{name} follows the schedulers of {both}; give it tags of one"
+            return [Problem(("optimizer", key), message)]
+        if not follows and () not in tagged:
+            message = (
+                f"every scheduler has param_group_tags, and {name} has none of these tags; "
+                "add a scheduler without tags, for all other parameters"
+            )
+            return [Problem(("optimizer", key), message)]
+    return []
 
 
 def split_by_tags(
     entries: Iterable[Schedule],
 ) -> tuple[tuple[Schedule, ...], dict[tuple[str, ...], tuple[Schedule, ...]]]:
-    """Split schedules into the untagged ones and those of each tag list."""
-    plain: list[Schedule] = []
-    tagged: dict[tuple[str, ...], tuple[Schedule, ...]] = {}
-    for entry in entries:
-        if entry.param_group_tags:
-            tagged[entry.param_group_tags] = (*tagged.get(entry.param_group_tags, ()), entry)
-        else:
-            plain.append(entry)
-    return tuple(plain), tagged
+    """Split schedules into those of all other parameters and those of each tag list.
+
+    Where every schedule has tags, no parameter is without (``make_groups`` checks it), and the
+    first list is that of "all others".
+    """
+    groups = by_tags(entries)
+    plain = groups.pop((), None) or groups.pop(next(iter(groups)))
+    return plain, groups
 
 
 def with_mup_rates(section: Optimizer, config: Any, names: Iterable[str]) -> Optimizer:

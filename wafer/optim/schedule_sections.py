@@ -8,7 +8,7 @@ argument, so that a run file is checked without jax. ``wafer.optim.schedules`` c
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
@@ -26,17 +26,28 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Choice, Section, Spelling, parse
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["SCHEDULERS", "Schedule", "Schedules", "parse_schedules", "schedule_class"]
+__all__ = [
+    "SCHEDULERS",
+    "Schedule",
+    "Schedules",
+    "by_tags",
+    "parse_schedules",
+    "schedule_class",
+]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value or None
 
 
 class Schedule(Section):
     """What every scheduler takes."""
 
     scheduler: str  #: its name
-    #: how a list is combined; read on the list's first entry
+    #: how a list is combined; on the first entry of those with the same tags
     main_scheduler: Annotated[Literal["sequential", "chained"], Choice] = "sequential"
     #: tags of ``optimizer.params`` the scheduler is for; None is all others
-    param_group_tags: tuple[str, ...] | None = None
+    param_group_tags: Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)] = None
 
     @property
     def length(self) -> int | None:
@@ -365,7 +376,7 @@ def parse_schedules(value: Any) -> tuple[Schedule, ...]:
             problems += err.under(i).problems
     if problems:
         raise ConfigError(problems)
-    _check_lengths(entries)
+    _check_combined(entries)
     return tuple(entries)
 
 
@@ -382,14 +393,33 @@ def _one(value: Any) -> Schedule:
     return parse(cls, value)
 
 
-def _check_lengths(entries: list[Schedule]) -> None:
-    if entries[0].main_scheduler == "chained":
-        return
-    for i, entry in enumerate(entries):
-        later = any(e.param_group_tags == entry.param_group_tags for e in entries[i + 1 :])
-        if later and entry.length is None:
-            message = f"{entry.scheduler} is followed by another scheduler; it needs 'total_iters'"
-            raise ConfigError([Problem((i,), message)])
+def by_tags(entries: Iterable[Schedule]) -> dict[tuple[str, ...], tuple[Schedule, ...]]:
+    """Group schedules by their tags, in order; () is of those without."""
+    groups: dict[tuple[str, ...], tuple[Schedule, ...]] = {}
+    for entry in entries:
+        tags = entry.param_group_tags or ()
+        groups[tags] = (*groups.get(tags, ()), entry)
+    return groups
+
+
+def _check_combined(entries: list[Schedule]) -> None:
+    """Check that the schedules of each tag list can be combined."""
+    for group in by_tags(entries).values():
+        how = group[0].main_scheduler
+        for entry in group[1:]:
+            if entry.main_scheduler != how and "main_scheduler" in entry.model_fields_set:
+                message = f"{entry.main_scheduler!r}: the first of these schedulers is {how!r}"
+                raise ConfigError([Problem((_place(entry, entries), "main_scheduler"), message)])
+        for entry in group[:-1] if how == "sequential" else ():
+            if entry.length is None:
+                message = (
+                    f"{entry.scheduler} is followed by another scheduler; it needs 'total_iters'"
+                )
+                raise ConfigError([Problem((_place(entry, entries),), message)])
+
+
+def _place(entry: Schedule, entries: list[Schedule]) -> int:
+    return next(i for i, other in enumerate(entries) if other is entry)
 
 
 Schedules = Annotated[tuple[SerializeAsAny[Schedule], ...], BeforeValidator(parse_schedules)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from models.base import Model
 from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
+from models.checkpoint.pruned import check_weight
 from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
@@ -20,7 +21,7 @@ from models.convert.vendor.weights import open_cs
 from models.families.decoder_config import DecoderConfig
 from models.families.encoder_config import EncoderConfig
 from models.paths import unflatten
-from models.registry import settings_of
+from wafer.config.vendor.keys import section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.optim.groups import make_groups
@@ -67,7 +68,7 @@ def load_foreign(
         tree |= _training_state(path, experiment)
     if OPT_STATE not in tree:
         _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
-    return tree, {CONFIG: {"model": settings_of(experiment.model.config)}}
+    return tree, {CONFIG: {"model": section_of(experiment.model.config)}}
 
 
 def _training_state(path: pathlib.Path, experiment: Experiment) -> dict[str, Any]:
@@ -109,8 +110,8 @@ def load_hf(
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     config, leaves = _in_order(config, leaves, model)
-    tree = unflatten({name: np.asarray(leaf) for name, leaf in leaves.items()})
-    return {PARAMS: tree}, {CONFIG: {"model": settings_of(config)}}
+    values = {n: check_weight(path, n, np.asarray(leaf), ()) for n, leaf in leaves.items()}
+    return {PARAMS: unflatten(values)}, {CONFIG: {"model": section_of(config)}}
 
 
 def check_foreign(path: pathlib.Path, model: Model) -> None:

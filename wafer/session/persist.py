@@ -1,9 +1,10 @@
 """Training states on disk: NaN at pruned positions, and back, with the rules for resuming."""
 
+import contextlib
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,14 +21,14 @@ from models.paths import named_leaves
 from sparsity.stored import sentinel
 from sparsity.stored.resume import Origin, resume as restore
 from wafer.engines.base import TrainState
-from wafer.errors import CheckpointError, TrainingError
+from wafer.errors import CheckpointError, DataError, TrainingError
 from wafer.session.build import Run
 from wafer.session.config_diff import changes
 from wafer.session.foreign import is_foreign, load_foreign
 from wafer.session.masks import mask_lines
 from wafer.version import __version__
 
-__all__ = ["Resumed", "resume", "save", "state_from"]
+__all__ = ["Resumed", "errors_name", "resume", "save", "state_from"]
 
 _LOG = logging.getLogger(__name__)
 _PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
@@ -42,13 +43,22 @@ class Resumed:
     path: pathlib.Path | None = None  #: the checkpoint it came from, or None for a fresh start
 
 
+@contextlib.contextmanager
+def errors_name(path: object) -> Iterator[None]:
+    """Put a checkpoint's path before the errors about what it holds."""
+    try:
+        yield
+    except (CheckpointError, DataError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
 def _refuse_nan(state: TrainState) -> None:
-    """A NaN weight would read as a pruned one: better no checkpoint than a wrong one."""
+    """Refuse weights that are no numbers: a NaN would read as a pruned weight."""
     for name, leaf in named_leaves(state.params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(np.isnan(np.asarray(leaf)).any()):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
             raise TrainingError(
-                f"step {int(state.step)}: {name} holds NaN, so no checkpoint is written; the "
-                "earlier ones are good. Lower optimizer.learning_rate or set "
+                f"step {int(state.step)}: {name} holds NaN or infinity, so no checkpoint is "
+                "written; the earlier ones are good. Lower optimizer.learning_rate or set "
                 "optimizer.max_gradient_norm, and run again."
             )
 
@@ -122,8 +132,15 @@ def resume(run: Run) -> Resumed:
     _LOG.info("Continuing from %s at step %d", path, int(state.step))
     if set(parts) != set(_PARTS):
         _LOG.info("Loaded only: %s", ", ".join(parts))
-    _tell_changes(meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
-    return Resumed(state, meta.get(layout.DATA) if "dataloader" in parts else None, path)
+    _tell_changes(path, meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
+    data = layout.record_entry(meta, path, layout.DATA) if "dataloader" in parts else None
+    if data is None and parts == _PARTS and "train" in settings.mode and not is_foreign(path):
+        raise CheckpointError(
+            f"{path}: its record has no {layout.DATA}, the position in the training data; put it "
+            "back, or begin the data anew: --load_checkpoint_states "
+            + ",".join(part for part in _PARTS if part != "dataloader")
+        )
+    return Resumed(state, data, path)
 
 
 def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
@@ -136,10 +153,12 @@ def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[st
     return load_checkpoint(path, lazily=lazily)
 
 
-def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
+def _tell_changes(
+    path: pathlib.Path, meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool
+) -> None:
     """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
     sparse = layout.SPARSITY in meta  # a finalized checkpoint has no pattern
-    lines = changes(meta.get(layout.CONFIG, {}), now)
+    lines = changes(layout.record_entry(meta, path, layout.CONFIG) or {}, now)
     lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
     if lines:
         _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
@@ -216,7 +235,7 @@ def state_from(
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
     sparsifier, trains = run.experiment.sparsifier, "train" in run.cfg.runconfig.mode
-    record = meta.get(layout.SPARSITY) if "sparsity" in parts else None
+    record = layout.record_entry(meta, where, layout.SPARSITY) if "sparsity" in parts else None
     origins: dict[str, Origin] = {}
 
     def fill(params: PyTree, opt_state: PyTree, sparse: Any) -> tuple[Any, Any, Any]:
@@ -231,7 +250,8 @@ def state_from(
             opt_state = take("optimizer", layout.OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         key, report = template.sparse.key, origins.update
-        return restore(known, params, opt_state, key, record, trains=trains, report=report)
+        with errors_name(where):
+            return restore(known, params, opt_state, key, record, trains=trains, report=report)
 
     state = template._replace(
         step=take("global_step", layout.STEP, template.step),

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf
 from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, TrainProgress, write_performance
-from wafer.session.persist import resume, save
+from wafer.session.persist import Resumed, errors_name, resume, save
 
 __all__ = ["Outcome", "save_first", "train_run"]
 
@@ -66,7 +65,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     until = start + total_steps(settings, start, epoch)
     session = Session(
         profiler=_profiler(run, until - start) if start < until else None,
-        loader=_loader_at(run, data, resumed.data),
+        loader=_loader_at(run, data, resumed),
         checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
         progress=TrainProgress(until, start),
@@ -124,13 +123,14 @@ def save_first(run: Run) -> pathlib.Path:
         loader.close()
 
 
-def _loader_at(run: Run, data: Dataset, place: Mapping[str, Any] | None) -> Any:
+def _loader_at(run: Run, data: Dataset, resumed: Resumed) -> Any:
     """Open the training data where a checkpoint left it, past the samples to skip."""
     samples = run.experiment.batch("train").samples
     task = jax.process_index(), jax.process_count()
     loader = data.loader(samples, num_epochs=None, task=task)
-    if place is not None:
-        loader.restore(dict(place))
+    if resumed.data is not None:
+        with errors_name(resumed.path):
+            loader.restore(dict(resumed.data))
     for _ in range((run.cfg.runconfig.skip_samples or 0) // samples):
         next(loader, None)
     return loader

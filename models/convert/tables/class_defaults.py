@@ -36,8 +36,7 @@ _OF_CLASS = {
     "gpt_neox": "attention_probs_dropout_prob hidden_dropout_prob",
     "bloom": "attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion n_inner "
     "offset_alibi skip_bias_add skip_bias_add_qkv seq_length",
-    "mpt": "expansion_ratio init_config init_device learned_pos_emb no_bias norm_type verbose "
-    "embedding_fraction",
+    "mpt": "init_config init_device learned_pos_emb verbose embedding_fraction",
     "bert": "directionality pooler_fc_size pooler_num_attention_heads "
     "pooler_num_fc_layers pooler_size_per_head pooler_type",
     "dpr": "tie_word_embeddings",
@@ -210,6 +209,8 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "emb_pdrop": 0.0,
         "layer_norm_epsilon": 1e-5,
         "attn_config": None,
+        "expansion_ratio": 4,
+        "norm_type": "low_precision_layernorm",
         "tie_word_embeddings": True,
     },
     "llama": _LLAMA | {"attention_bias": False, "mlp_bias": False},
@@ -222,6 +223,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "num_experts_per_tok": 2,
         "num_local_experts": 8,
         "output_router_logits": False,
+        "use_load_balancing_loss": False,  # ours
         "router_aux_loss_coef": 0.001,
     },
     "gemma2": {k: v for k, v in _LLAMA.items() if k != "hidden_act"}
@@ -244,7 +246,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "attn_logit_softcapping": 50.0,
         "use_bidirectional_attention": None,
     },
-    "bert": _BERT | {"classifier_dropout": None},
+    "bert": _BERT | {"classifier_dropout": None, "problem_type": None},
     "roberta": _BERT | {"vocab_size": 50265, "pad_token_id": 1},
     "esm": {k: v for k, v in _BERT.items() if k not in ("hidden_act", "type_vocab_size")}
     | {
@@ -272,7 +274,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
         "scale_decoder_outputs": None,
-        "tie_word_embeddings": None,
+        "tie_word_embeddings": True,
         "decoder_start_token_id": 0,
     },
     "marian": {

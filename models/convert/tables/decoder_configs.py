@@ -1,9 +1,11 @@
 """Config tables of the decoder families."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-from models.convert.config_map import ConfigMap, Settings, read_rope, write_rope
+from models.convert.config_map import OF_ALL, ConfigMap, Settings, read_rope, write_rope
+from models.convert.tables.class_defaults import HARMLESS
 from models.convert.tables.llama_configs import (
     BIAS,
     KEYS,
@@ -15,9 +17,12 @@ from models.convert.tables.llama_configs import (
     write_gemma2,
     write_llama,
 )
+from models.errors import did_you_mean
 from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_CONFIGS"]
+
+_LOG = logging.getLogger(__name__)
 
 _GPT_KEYS = {
     "vocab_size": "vocab_size",
@@ -136,20 +141,52 @@ def _write_falcon(cfg: DecoderConfig) -> Settings:
     }
 
 
+# Of ``attn_config``: the one value that transformers' code computes with, and the code of MPT's
+# makers, too; then what changes nothing while those are so.
+_MPT_ATTENTION: Settings = {
+    "alibi": True,
+    "alibi_bias_max": 8,
+    "attn_type": "multihead_attention",
+    "kv_n_heads": None,
+    "prefix_lm": False,
+    "qk_gn": False,
+    "qk_ln": False,
+    "rope": False,
+    "sliding_window_size": -1,
+}
+_MPT_HARMLESS = {"attn_impl", "attn_uses_sequence_id", "fused_qkv", "rope_dail_config"}
+_MPT_HARMLESS |= {"rope_hf_config", "rope_impl", "rope_theta", "tie_word_embeddings"}
+
+
 def _read_mpt(foreign: Settings) -> Settings:
-    """Read MPT. HF fixes no biases, filters 4 times wider and alibi_bias_max 8 in its code."""
+    """Read MPT. Its filters are 4 times wider, whatever ``expansion_ratio`` says."""
     attn = foreign["attn_config"] or {}
-    for key in ("prefix_lm", "qk_ln", "rope", "sliding_window_size", "kv_n_heads"):
-        if attn.get(key, -1) not in (None, False, -1):
-            raise ValueError(f"attn_config.{key}: {attn[key]!r} is not computed")
-    if attn.get("attn_type", "multihead_attention") != "multihead_attention":
-        raise ValueError(f"attn_config.attn_type: {attn['attn_type']!r} is not computed")
+    given = {key: value for key, value in attn.items() if value is not None}
+    read = {"clip_qkv", "softmax_scale", "attn_pdrop"}
+    known = {*_MPT_ATTENTION, *_MPT_HARMLESS, *HARMLESS["mpt"], *OF_ALL, *read}
+    wrong = [
+        f"attn_config.{key}: {value!r} is not computed, only {_MPT_ATTENTION[key]!r} is"
+        for key, value in given.items()
+        if value != _MPT_ATTENTION.get(key, value)
+    ]
+    wrong += [
+        f"attn_config.{key}: {given[key]!r}, a key that mpt does not have here"
+        f"{did_you_mean(key, known)}"
+        for key in given
+        if key not in known
+    ]
+    if foreign["norm_type"] not in (None, "layernorm", "low_precision_layernorm"):
+        wrong.append(f"norm_type: {foreign['norm_type']!r} is not computed, only 'layernorm' is")
+    if wrong:
+        raise ValueError(f"config.json of mpt: {'; '.join(wrong)}")
+    if foreign["expansion_ratio"] not in (None, 4):
+        message = "config.json of mpt: expansion_ratio: %s has no effect; the filters are 4 times"
+        _LOG.warning(message + " as wide as the model", foreign["expansion_ratio"])
     return {
         "filter_size": 4 * foreign["d_model"],
-        "position_embedding_type": "alibi" if attn.get("alibi", True) else "learned",
-        "clip_qkv": attn.get("clip_qkv"),
-        "softmax_scale": attn.get("softmax_scale"),
-        "attention_dropout_rate": attn.get("attn_pdrop", 0.0),
+        "clip_qkv": given.get("clip_qkv"),
+        "softmax_scale": given.get("softmax_scale"),
+        "attention_dropout_rate": given.get("attn_pdrop", 0.0),
     }
 
 
@@ -158,10 +195,9 @@ def _write_mpt(cfg: DecoderConfig) -> Settings:
         raise ValueError("filter_size: Hugging Face's MPT is always 4 times hidden_size wide")
     return {
         "expansion_ratio": 4,
-        "no_bias": True,
         "learned_pos_emb": True,
         "attn_config": {
-            "alibi": cfg.position_embedding_type == "alibi",
+            "alibi": cfg.position_embedding_type == "alibi",  # another is refused
             "alibi_bias_max": 8,
             "attn_pdrop": 0,  # of training; transformers 5 refuses a file with a fraction here
             "clip_qkv": cfg.clip_qkv,
@@ -300,7 +336,8 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
             "emb_pdrop": "embedding_dropout_rate",
             "resid_pdrop": "residual_dropout_rate",
         },
-        fixed={"nonlinearity": "gelu"},
+        fixed={"nonlinearity": "gelu", "position_embedding_type": "alibi"},
+        required={"no_bias": True},
         read=_read_mpt,
         write=_write_mpt,
     ),

@@ -29,6 +29,7 @@ LLAMA_KEYS = {
     "rms_norm_eps": "layer_norm_epsilon",
     "attention_dropout": "attention_dropout_rate",
 }
+_BALANCES = "use_load_balancing_loss"  # a key of ours in Mixtral's config.json
 BIAS = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention")
 
 
@@ -65,7 +66,7 @@ def read_llama(foreign: Settings) -> Settings:
             "num_experts": foreign["num_local_experts"],
             "top_k": foreign["num_experts_per_tok"],
             "load_balancing_loss_coef": foreign["router_aux_loss_coef"],
-            "use_load_balancing_loss": bool(foreign["output_router_logits"]),
+            "use_load_balancing_loss": bool(foreign["output_router_logits"] or foreign[_BALANCES]),
         }
     return settings
 
@@ -84,7 +85,8 @@ def write_llama(cfg: DecoderConfig) -> Settings:
             "num_local_experts": cfg.moe.num_experts,
             "num_experts_per_tok": cfg.moe.top_k,
             "router_aux_loss_coef": cfg.moe.load_balancing_loss_coef,
-            "output_router_logits": cfg.moe.use_load_balancing_loss,
+            "output_router_logits": False,  # with it, transformers 4.57 cannot generate
+            _BALANCES: cfg.moe.use_load_balancing_loss,
         }
     return out
 

@@ -14,6 +14,7 @@ from models.convert.config_map import (
     write_activation,
 )
 from models.convert.tables.decoder_configs import DECODER_CONFIGS
+from models.convert.tables.other_tables import MARIAN_TABLE, T5_TABLE
 from models.errors import did_you_mean
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
@@ -49,6 +50,7 @@ _DPR = {
     "DPRContextEncoder": ("dpr-context-encoder", "embedding"),
     "DPRReader": ("dpr-reader", "reader"),
 }
+_ONE_LABEL = "single_label_classification"
 _FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu", "gated-relu": "reglu"}
 
 
@@ -70,10 +72,17 @@ def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
 def _read_bert(foreign: Settings) -> Settings:
     classes = {f"Bert{name}": found for name, found in _HEADS.items()}
     suffix, head = _of_class(foreign, classes, "BertModel")
+    labels = len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2
+    kind = foreign["problem_type"] or ("regression" if labels == 1 else _ONE_LABEL)
+    if head == "classification" and kind != _ONE_LABEL:
+        raise ValueError(
+            f"problem_type: {kind!r} ({labels} labels) has a loss that is not computed; only "
+            f"{_ONE_LABEL!r} is"
+        )
     return {
         "name": f"bert{suffix}",
         "head": head,
-        "num_labels": len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2,
+        "num_labels": labels,
         "classifier_dropout": foreign.get("classifier_dropout"),
     }
 
@@ -164,6 +173,14 @@ def _read_t5(foreign: Settings) -> Settings:
     act, scaled = foreign["feed_forward_proj"], foreign["scale_decoder_outputs"]
     if scaled is None:
         scaled = foreign["tie_word_embeddings"] is not False
+    gated, _, inner = act.rpartition("-")
+    derived = {"is_gated_act": gated == "gated"}
+    derived["dense_act_fn"] = "gelu_new" if act == "gated-gelu" else inner
+    for key, value in derived.items():  # transformers' classes take these where a file has them
+        if foreign.get(key) not in (None, value):
+            raise ValueError(
+                f"{key}: {foreign[key]!r}, but feed_forward_proj: {act!r} has {value!r}"
+            )
     return {
         "nonlinearity": _FEED_FORWARD.get(act) or read_activation(act),
         "d_kv": foreign["d_kv"],
@@ -174,20 +191,30 @@ def _read_t5(foreign: Settings) -> Settings:
     }
 
 
-def _require_shared(tensors: Mapping[str, np.ndarray], shared: str, own: str) -> None:
-    """Refuse halves whose embeddings are not the shared ones."""
-    for name in (own.format(side) for side in ("encoder", "decoder")):
-        both = name in tensors and shared in tensors
-        if both and not np.array_equal(tensors[name], tensors[shared]):
-            raise ValueError(f"{name} differs from {shared}: only shared embeddings are computed")
+def _shared_table(tensors: Mapping[str, np.ndarray], *names: str) -> np.ndarray | None:
+    """Return the embedding that both halves share, under whichever of its names a file has it.
+
+    Raises:
+        ValueError: the file has it twice, with other values.
+    """
+    first, *others = [name for name in names if name in tensors] or [""]
+    for name in others:
+        if not np.array_equal(tensors[name], tensors[first]):
+            raise ValueError(f"{name} differs from {first}: only shared embeddings are computed")
+    return tensors[first] if first else None
 
 
 def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
     """Decide tying by the weights, the only rule that holds for v4 and v5 files."""
-    _require_shared(tensors, "shared.weight", "{}.embed_tokens.weight")
-    tied = "lm_head.weight" not in tensors or np.array_equal(
-        tensors["lm_head.weight"], tensors["shared.weight"]
-    )
+    table = _shared_table(tensors, *T5_TABLE)
+    head = "lm_head.weight"
+    tied = table is None or head not in tensors or np.array_equal(tensors[head], table)
+    if not tied and settings["scale_logits"]:
+        raise ValueError(
+            "lm_head.weight differs from the embedding, and config.json scales the logits of a "
+            "shared one (scale_decoder_outputs, or tie_word_embeddings without it); write "
+            "scale_decoder_outputs: false for a head of its own"
+        )
     return settings | {"share_embedding_weights": tied}
 
 
@@ -217,7 +244,7 @@ def _read_marian(foreign: Settings) -> Settings:
 
 
 def _refine_marian(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
-    _require_shared(tensors, "model.shared.weight", "model.{}.embed_tokens.weight")
+    _shared_table(tensors, *MARIAN_TABLE)
     return settings
 
 

@@ -21,8 +21,11 @@ from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.families.vision import VisionConfig
 
-__all__ = ["OTHER_TABLES"]
+__all__ = ["MARIAN_TABLE", "OTHER_TABLES", "T5_TABLE"]
 
+# Names of the one embedding of both halves; a file may hold any of them.
+T5_TABLE = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+MARIAN_TABLE = tuple(f"model.{name}" for name in T5_TABLE)
 _TOKENS = "embeddings.word_embeddings.weight"
 _ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
 _DPR_PREFIX = {
@@ -199,9 +202,12 @@ def _t5(cfg: Seq2SeqConfig) -> Table:
         r"(encoder|decoder)\.embed_tokens\.weight",
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ]
-    if cfg.share_embedding_weights:
-        ignored.append(r"lm_head\.weight")
-    return Table(rows=rows, ignored=ignored)
+    shared, *others = T5_TABLE
+    aliases = lambda name: others if name == shared else ()
+    if not cfg.share_embedding_weights:
+        return Table(rows, ignored, aliases)
+    ignored.append(r"lm_head\.weight")
+    return Table(rows, ignored, aliases, tied=(shared, "lm_head.weight"))
 
 
 def _marian_stack(side: str, layers: int) -> list[Row]:
@@ -231,12 +237,14 @@ def _marian(cfg: Seq2SeqConfig) -> Table:
     ]
     # The sinusoids are computed: a table saved in half precision would change the logits.
     ignored = [r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight"]
-    shared = "model.shared.weight"
+    shared, *others = MARIAN_TABLE
+    aliases = lambda name: others if name == shared else ()
     if not cfg.share_embedding_weights:  # transformers 5 ties nothing then
-        own = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
-        return Table(rows=rows, ignored=ignored, copies=dict.fromkeys(own, shared))
+        copies = dict.fromkeys(others, shared)
+        return Table(rows, ignored, aliases, copies=copies)
     tied = (shared, "lm_head.weight")
-    return Table(rows=rows, ignored=[*ignored, r"lm_head\.weight"], tied=tied)
+    ignored.append(r"lm_head\.weight")
+    return Table(rows, ignored, aliases, tied=tied)
 
 
 def _vision_rows(cfg: VisionConfig) -> list[Row]:

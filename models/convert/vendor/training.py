@@ -12,7 +12,7 @@ import numpy as np
 
 from models.alias import is_decayed
 from models.base import Model
-from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP
+from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
 from models.checkpoint.moments import field_of
 from models.convert.vendor.state import KEYS, is_constant
 from models.convert.vendor.weights import exported, numbered_rows, placed
@@ -67,17 +67,17 @@ def training_sections(
     Raises:
         ValueError: an optimizer whose state the vendor keeps otherwise, or groups of its own.
     """
-    section = record.get(CONFIG, {}).get("optimizer")
+    section = record_entry(record, "the checkpoint", CONFIG, "optimizer")
     if OPT_STATE not in tree or not section:
         return {}
-    kind = section["optimizer_type"]
+    kind = section.get("optimizer_type")
     if kind not in _GROUP_KEYS:
         raise ValueError(f"the state of {kind} is not written; known: {', '.join(_GROUP_KEYS)}")
     if own := [key for key in ("params", "adjust_learning_rate") if section.get(key)]:
         raise ValueError(f"groups of optimizer.{own[0]} are not written")
     shapes = {name: np.shape(leaf) for name, leaf in named_leaves(tree[PARAMS])}
     moments: dict[str, dict[str, Any]] = {}
-    steps, rate = int(record.get(STEP, 0)), 0.0
+    steps, rate = record_entry(record, "the checkpoint", STEP) or 0, 0.0
     for path, leaf in named_leaves(tree[OPT_STATE]):
         _, field, owner = field_of(path, shapes)
         if owner and field in KEYS[kind]:

@@ -1,10 +1,11 @@
 """How ``v1`` came to be: checkpoints of format version 1, and what is in them.
 
-Written at commit 0780128, by the command line of that commit; never to be run again for version 1.
-Each case takes two steps and saves; then it goes on for two more, whose losses are noted. Paths
-are relative, so that the files name no machine.
+Version 1 was written at commit 0780128, by the command line of that commit, and is never written
+again; the program runs as it is with today's code, for a folder of another version. Each case takes
+two steps and saves; then it goes on for two more, whose losses are noted. Paths are relative, so
+that the files name no machine.
 
-    python tests/golden/checkpoints/make_v1.py tests/golden/checkpoints/v1
+    python tests/golden/checkpoints/make_v1.py tests/golden/checkpoints/v2 [CASE ...]
 """
 
 import contextlib
@@ -26,11 +27,11 @@ import jax
 import numpy as np
 import yaml
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.config import load
-from wafer.train.build import plan
-from wafer.train.checkpoint import load_checkpoint
+from wafer.experiment import Experiment
 
 CONFIGS = pathlib.Path(__file__).parents[3] / "models" / "configs"
 SYNTHETIC = {
@@ -55,7 +56,13 @@ GPT = {
         "dropout_rate": 0.0,
     },
     "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1},
-    "runconfig": {"max_steps": 2, "checkpoint_steps": 2, "seed": 1, "model_dir": "run"},
+    "runconfig": {
+        "max_steps": 2,
+        "log_steps": 1,
+        "checkpoint_steps": 2,
+        "seed": 1,
+        "model_dir": "run",
+    },
 }
 MLP = {
     "train_input": IMAGES | {"micro_batch_size": 2, "shuffle": True},
@@ -268,7 +275,7 @@ def names_of_configs():
     """Params file -> hash of its parameters' and its optimizer state's names, shapes and dtypes."""
     out = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
-        planned = plan(load(path))
+        planned = Experiment.from_config(load(path))
         trees = {
             "params": planned.shapes,
             "opt_state": jax.eval_shape(planned.tx.init, planned.shapes),
@@ -280,6 +287,7 @@ def names_of_configs():
 
 if __name__ == "__main__":
     target = pathlib.Path(sys.argv[1]).resolve()
+    target.mkdir(exist_ok=True)
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -287,6 +295,7 @@ if __name__ == "__main__":
         jax.config.update("jax_compilation_cache_dir", f"{scratch}/programs")
         os.environ["WAFER_JOBS_DB"] = f"{scratch}/jobs.db"
         with tarfile.open(target / "checkpoints.tar.xz", "w:xz", preset=9) as archive:
-            records = {name: make(name, cfg, archive) for name, cfg in cases()}
+            chosen = sys.argv[2:]
+            records = {n: make(n, c, archive) for n, c in cases() if not chosen or n in chosen}
     expected = {"cases": records, "configs": names_of_configs()}
     (target / "expected.json").write_text(json.dumps(expected, indent=0, sort_keys=True) + "\n")

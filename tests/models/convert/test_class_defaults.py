@@ -163,6 +163,9 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
     assert (written["router_aux_loss_coef"], written["output_router_logits"]) == (0.02, False)
     used = _config(model_type="mixtral", router_aux_loss_coef=0.02, output_router_logits=True)
     assert used.moe.balance_weight == 0.02
+    written = config_to_hf(used)  # transformers 4.57 generates nothing where the first is true
+    assert (written["output_router_logits"], written["use_load_balancing_loss"]) == (False, True)
+    assert _config(**written) == used
 
 
 @pytest.mark.parametrize(
@@ -175,8 +178,15 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
         ({"model_type": "llama", "sliding_window": 4}, "sliding_window: 4, a key that llama does"),
         ({"model_type": "llama", "rope_thetta": 1}, "rope_thetta: 1, .*did you mean 'rope_theta'"),
         ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config: "),
+        ({"model_type": "t5", "dense_act_fn": "silu"}, "'silu', but feed_forward_proj: 'relu' has"),
+        ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: True, but feed_forward_proj"),
         ({"model_type": "mpt", "logit_scale": 0.5}, "logit_scale: 0.5, a key that mpt does not"),
         ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.rope: True is not"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "alibi: False is not"),
+        ({"model_type": "mpt", "attn_config": {"alibi_bias_max": 16}}, "only 8 is"),
+        ({"model_type": "mpt", "attn_config": {"ropee": 1}}, "ropee: 1, a key .*mean 'rope'"),
+        ({"model_type": "mpt", "no_bias": False}, "no_bias: False, only True is computed"),
+        ({"model_type": "mpt", "norm_type": "rmsnorm"}, "norm_type: 'rmsnorm' is not computed"),
         ({"model_type": "mpt", "attn_config": {"attn_type": "mqa"}}, "attn_type: 'mqa' is not"),
         ({"model_type": "bloom", "n_head": 8, "num_attention_heads": 16}, "both mean the same"),
         ({"model_type": "marian", "decoder_vocab_size": 7}, "vocab_size and decoder_vocab_size di"),
@@ -187,8 +197,58 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
 def test_what_would_change_the_result_is_refused_by_name(foreign, message):
     with pytest.raises(ValueError, match=message):
         config_from_hf(foreign)
-    unset = {key: None for key in foreign if key != "model_type"}
-    config_from_hf({"model_type": foreign["model_type"], **unset})
+
+
+@pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
+def test_null_of_a_truth_value_is_false_and_of_a_size_refused(kind):
+    """As in transformers' code: ``if config.key``, and errors where a number is needed."""
+    defaults = {**CLASS_DEFAULTS[kind], **_CONFIGS[kind].required}
+    for key, default in defaults.items():
+        null = {"model_type": kind, key: None}
+        if key == "no_bias":  # nothing reads it there
+            assert config_from_hf(null) == config_from_hf({"model_type": kind})
+        elif isinstance(default, bool):
+            try:
+                expected = config_from_hf({"model_type": kind, key: False})
+            except ValueError:
+                with pytest.raises(ValueError, match=f"{key}: False"):
+                    config_from_hf(null)
+            else:
+                assert config_from_hf(null) == expected, key
+        elif key in SIZES:
+            with pytest.raises(ValueError, match=f"{key}: null, expected a value"):
+                config_from_hf(null)
+
+
+# Of each class: keys whose null ends there in an error.
+SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "d_model"}
+SIZES |= {"n_embd", "n_layer", "n_head", "n_positions", "layer_norm_epsilon", "layer_norm_eps"}
+SIZES |= {"activation_function", "hidden_act", "hidden_activation", "query_pre_attn_scalar"}
+SIZES |= {"rms_norm_eps", "type_vocab_size", "projection_dim", "feed_forward_proj", "rotary_pct"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "expected"),
+    [
+        ("gemma2", "final_logit_softcapping", {"final_logit_softcapping": None}),
+        ("gemma2", "attn_logit_softcapping", {"attention_logit_softcapping": None}),
+        ("gemma2", "sliding_window", {"attention_sliding_window_length": None}),
+        ("mistral", "num_key_value_heads", {"num_kv_heads": 32}),
+        ("llama", "head_dim", {"head_dim": 128}),
+        ("gpt2", "n_inner", {"filter_size": 3072}),
+        ("gpt2", "scale_attn_weights", {"attention_type": "dot_product"}),
+        ("gpt_neox", "use_parallel_residual", {"parallel_attention": False}),
+        ("gpt_bigcode", "multi_query", {"num_kv_heads": 12}),
+        ("bert", "tie_word_embeddings", {"share_embedding_weights": False}),
+        ("t5", "num_decoder_layers", {"decoder_layers": 6}),
+        ("llama", "rope_theta", {"rope_theta": 10000.0}),
+    ],
+)
+def test_what_null_says_comes_back(kind, key, expected):
+    """transformers 4.57, by its code; ``test_called.py`` compares Gemma 2 without caps."""
+    cfg = _config(**{"model_type": kind, key: None})
+    assert {name: getattr(cfg, name) for name in expected} == expected
+    assert _config(**config_to_hf(cfg)) == cfg
 
 
 @pytest.mark.parametrize(
@@ -208,6 +268,33 @@ def test_what_would_change_the_result_is_refused_by_name(foreign, message):
 def test_a_value_of_another_type_is_named(foreign, message):
     with pytest.raises(ValueError, match=message):
         config_from_hf(foreign)
+
+
+def test_mpt_says_that_its_filters_have_one_width(caplog):
+    cfg = _config(model_type="mpt", d_model=64, n_heads=2, expansion_ratio=2)
+    assert cfg.filter_size == 256
+    assert "expansion_ratio: 2 has no effect" in caplog.text
+    learned = build({"name": "mpt", "position_embedding_type": "learned"}).config
+    with pytest.raises(ValueError, match=r"attn_config\.alibi: False is not computed"):
+        config_to_hf(learned)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"problem_type": "multi_label_classification"}, "'multi_label_classification' .2 labels"),
+        ({"problem_type": "regression"}, "'regression' .2 labels. has a loss that is not"),
+        ({"num_labels": 1}, "'regression' .1 labels. has a loss that is not computed"),
+    ],
+)
+def test_a_loss_of_sentences_that_is_not_computed_is_refused(given, message):
+    """transformers: BCE, and the squared error, which one label alone means, too."""
+    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(bert | given)
+    one = config_from_hf(bert | {"problem_type": "single_label_classification"})
+    assert one == config_from_hf(bert)
+    config_from_hf(bert | given | {"architectures": ["BertForTokenClassification"]})  # no effect
 
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))

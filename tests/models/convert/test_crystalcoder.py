@@ -1,7 +1,7 @@
 """CrystalCoder: transformers has no class for it; a NumPy model of its published parts stands in.
 
 The tensors' names and what they are for are those of the published checkpoint's index and
-config.json; the arithmetic below is written from these, without our layers.
+config.json; the arithmetic in ``helpers/remote_models.py`` is written from these.
 """
 
 import json
@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from helpers.paths import ROOT
+from helpers import hf_parity, remote_models
+from helpers.paths import GOLDEN, ROOT
 from safetensors.numpy import save_file
 
 import models
 import vsl
-from models.convert.files import open_tensors
+from models.convert.files import open_tensors, read_config
 
 HIDDEN, HEADS, INNER, VOCAB, LAYERS, LENGTH = 32, 2, 24, 19, 2, 7
 CONFIG = {
@@ -34,6 +35,7 @@ CONFIG = {
     "position_embedding_type": "rotary",
     "rotary_dim": 4,
     "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
     "mup_embeddings_scale": 14.6,
     "mup_output_alpha": 2.22,
     "mup_width_scale": 0.0625,
@@ -65,47 +67,6 @@ def folder(tmp_path):
     return tmp_path / "theirs"
 
 
-def _norm(x, tensors, name):
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-    return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
-
-
-def _linear(x, tensors, name):
-    return x @ tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
-
-
-def _rotated(x):
-    """[S, heads, d]: pairs (0, 1) and (2, 3) turn by s and s / 100."""
-    out = x.copy()
-    for s in range(len(x)):
-        for pair, frequency in enumerate((1.0, 10000.0**-0.5)):
-            a, b = x[s, :, 2 * pair], x[s, :, 2 * pair + 1]
-            cos, sin = np.cos(s * frequency), np.sin(s * frequency)
-            out[s, :, 2 * pair], out[s, :, 2 * pair + 1] = a * cos - b * sin, b * cos + a * sin
-    return out
-
-
-def reference(tensors, ids):
-    tensors = {k.removeprefix("transformer."): np.asarray(v, np.float64) for k, v in tensors}
-    x = 14.6 * tensors["wte.weight"][ids]
-    size = HIDDEN // HEADS
-    hidden = np.triu(np.full((len(ids), len(ids)), -np.inf), 1)
-    for i in range(LAYERS):
-        joined = _linear(_norm(x, tensors, f"h.{i}.ln_1"), tensors, f"h.{i}.attn.c_attn")
-        q, k, v = (part.reshape(-1, HEADS, size) for part in np.split(joined, 3, axis=1))
-        scores = np.einsum("shd,thd->hst", _rotated(q), _rotated(k)) / size + hidden
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        context = np.einsum("hst,thd->shd", weights, v).reshape(-1, HIDDEN)
-        x = x + _linear(context, tensors, f"h.{i}.attn.c_proj")
-        y = _norm(x, tensors, f"h.{i}.ln_2")
-        gate = _linear(y, tensors, f"h.{i}.mlp.c_fc2")
-        inner = gate / (1 + np.exp(-gate)) * _linear(y, tensors, f"h.{i}.mlp.c_fc")
-        x = x + _linear(inner, tensors, f"h.{i}.mlp.c_proj")
-    return _norm(x, tensors, "ln_f") @ tensors["wte.weight"].T * (2.22 * 0.0625)
-
-
 def test_logits_are_those_of_the_published_parts(folder):
     model, params = models.from_hf(folder)
     ids = np.random.default_rng(1).integers(VOCAB, size=LENGTH)
@@ -117,7 +78,7 @@ def test_logits_are_those_of_the_published_parts(folder):
     )
     logits = jax.jit(model.apply)(params, batch)
     tensors = open_tensors(folder)
-    expected = reference(((name, np.asarray(tensors[name])) for name in tensors), ids)
+    expected = remote_models.logits(CONFIG, {name: tensors[name] for name in tensors}, ids)
     np.testing.assert_allclose(logits, expected, rtol=2e-4, atol=2e-4)
 
 
@@ -154,3 +115,14 @@ def test_the_published_size_is_counted_to_the_byte():
     head, layers, length = 32032 * 4096, 32, 2048
     masks = layers * length**2  # attn.bias, a byte each, and masked_bias, a float32
     assert 4 * (weights + head + layers) + masks == 26_960_145_024
+
+
+@pytest.mark.parametrize("name", ["btlm_ref", "jais_590m_like_gelu_learned"])
+def test_the_reference_agrees_with_recorded_outputs(name):
+    """Of a PyTorch model of BTLM and Jais, written from their published configurations."""
+    _, _, _, runs = hf_parity.load(GOLDEN / "hf" / name)
+    inputs, outputs, _ = runs["full"]
+    tensors = open_tensors(GOLDEN / "hf" / name)
+    arrays = {key: tensors[key] for key in tensors}
+    ours = remote_models.logits(read_config(GOLDEN / "hf" / name), arrays, inputs["input_ids"][0])
+    assert hf_parity.relative(ours, outputs["logits"][0]) < 5e-6

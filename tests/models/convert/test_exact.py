@@ -130,6 +130,24 @@ def test_every_convertible_name_has_an_exact_form(name):
     assert written["model_type"] == MODELS[name].hf
 
 
+@pytest.mark.parametrize("width", [32, 48])  # of the tower: the text's, another
+def test_llava_turns_the_pairs_of_its_text_model_alone(width, tmp_path):
+    tower = {"name": "clip-vit", "hidden_size": width, "num_heads": 4, "filter_size": 64}
+    tower |= {"num_hidden_layers": 1, "image_size": 8, "patch_size": 4}
+    text = TINY | {"name": "llama", "rotary_interleaved": True}
+    model = models.build({"name": "llava", "image_model": tower, "text_model": text})
+    params = shaken(model)
+    models.to_hf(model, params, tmp_path / "hf")
+    other, read = models.from_hf(tmp_path / "hf")
+    assert other.config.text_model.rotary_interleaved is False
+    before, after = dict(named_leaves(params)), dict(named_leaves(read))
+    halves = np.concatenate([8 * head + np.asarray([0, 2, 4, 6, 1, 3, 5, 7]) for head in range(4)])
+    for name, leaf in before.items():
+        rotary = name.startswith("layers_0/attn/") and ("query" in name or "key" in name)
+        expected = np.asarray(leaf)[..., halves] if rotary else leaf
+        np.testing.assert_array_equal(after[name], expected, name)
+
+
 def _command(*args):
     parser = argparse.ArgumentParser()
     add_arguments(parser.add_subparsers().add_parser("convert"))

@@ -369,7 +369,7 @@ REFUSED = [
     ),
     (
         {"train_input": {"data_processor": "json:loads"}},
-        "train_input.s: missing; json:loads",
+        "data_processor: 'json:loads': json is part of Python; expected a module of your own",
     ),
     ({"train_input": {"data_processor": ["a"]}}, "['a']: unknown data processor; known: Bert"),
     ({"train_input": {"data_processor": ...}}, "train_input.data_processor: missing; known:"),

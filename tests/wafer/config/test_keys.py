@@ -137,7 +137,7 @@ def test_a_new_file_is_valid_and_trains(rows, tmp_path, capsys, sparsity):
 
 @pytest.mark.parametrize("model", ["bert", "llama", "falcon", "mistral", "gpt-neox"])
 def test_new_files_of_other_models(rows, model):
-    parse_config(yaml.safe_load(run_file(model, rows)))
+    assert parse_config(yaml.safe_load(run_file(model, rows))).model["name"] == model
 
 
 def test_models_of_other_rows(rows):

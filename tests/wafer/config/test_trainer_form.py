@@ -5,9 +5,12 @@ import logging
 import pytest
 
 from models import registry
+from models.errors import SectionError
+from models.sections import parse
 from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
+from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
@@ -313,3 +316,84 @@ def test_the_release_of_a_trainer(tmp_path, caplog, change, weight, line):
     out = tmp_path / "out.yaml"  # the release goes along
     assert main(["config", "upgrade", str(tmp_path / "params.yaml"), "-o", str(out)]) == 0
     assert load(out) == cfg
+
+
+@pytest.mark.parametrize(
+    ("init", "path", "says"),
+    [
+        (
+            {"device": "CPU", "backend": {"backend_type": "CSX"}},
+            "init.backend.backend_type",
+            r"'CSX', but trainer.init.device is 'CPU'",
+        ),
+        (
+            {"optimizer": {"SGD": {"lr": 0.1, "learning_rate": 0.2}}},
+            "optimizer.SGD.learning_rate",
+            "keep one",
+        ),
+        (
+            {"optimizer": {"SGD": {"optimizer_type": "Adam"}}},
+            "optimizer.SGD.optimizer_type",
+            "optimizer_type is 'SGD'",
+        ),
+        (
+            {"model": {"mixed_precision": False}, "precision": {"enabled": True}},
+            "precision.enabled",
+            "trainer.init.model.mixed_precision is False",
+        ),
+        (
+            {"callbacks": [{"KeepNCheckpoints": {"n": 1}}, {"KeepNCheckpoints": {"n": 2}}]},
+            "callbacks[1].KeepNCheckpoints.n",
+            r"callbacks\.0\.KeepNCheckpoints.n is 1",
+        ),
+    ],
+)
+def test_a_value_said_twice_is_the_same(init, path, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        upgrade({"init": init})
+    assert path in str(caught.value)
+
+
+def test_arguments_without_a_meaning_are_listed():
+    callbacks = [{"CheckLoss": {"every": 2}}, {"RateProfiler": {"window": 3}}]
+    loop = {"num_epochs": 2, "eval_frequency": 0.5}
+    up = upgrade({"init": {"callbacks": callbacks, "loop": loop}})
+    assert up.left == [
+        "trainer.init.callbacks.0.CheckLoss.every",
+        "trainer.init.callbacks.1.RateProfiler.window",
+        "trainer.init.loop.eval_frequency",
+    ]
+
+
+def test_norms_are_logged_where_either_key_asks():
+    for flag in (True, False):
+        init = {"callbacks": [{"ComputeNorm": {}}], "precision": {"log_loss_scale": flag}}
+        for order in (init, dict(reversed(init.items()))):
+            assert upgrade({"init": order}).sections["optimizer"] == {"log_summaries": True}
+
+
+def test_data_of_one_method_have_no_keys_of_another():
+    flags = {"ScopedValidateFlags": {"csx.performance.micro_batch_size": 2}}
+    trainer = {
+        "init": {"callbacks": [flags]},
+        "fit": {"train_dataloader": {}, "val_dataloader": {"batch_size": 4, "shuffle": True}},
+        "validate": {"val_dataloader": {"batch_size": 8}},
+    }
+    data = upgrade(trainer, "eval").sections["eval_input"]
+    assert data == {"batch_size": 8, "micro_batch_size": 2}
+    trainer["validate"]["val_dataloader"]["micro_batch_size"] = 4
+    with pytest.raises(ConfigError, match=r"validate\.val_dataloader\.micro_batch_size is 4"):
+        upgrade(trainer, "eval")
+
+
+def test_all_states_of_a_checkpoint_are_the_default():
+    keys = {"max_steps": 1}
+    load_states = lambda value: (
+        RunSection(load_checkpoint_states=value, **keys).load_checkpoint_states
+    )
+    assert load_states("all") is load_states(["all"]) is load_states(None) is None
+    for wrong in ("all,model", "everything"):
+        with pytest.raises(SectionError, match="unknown state"):
+            parse(RunSection, keys | {"load_checkpoint_states": wrong})
+    callbacks = [{"LoadCheckpointStates": {"load_checkpoint_states": "all"}}]
+    assert not upgrade({"init": {"callbacks": callbacks}}).left

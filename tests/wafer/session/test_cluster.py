@@ -142,7 +142,7 @@ def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags
                 *(["--process_id", str(i)] if processes > 1 else []),
                 *(each[i] if each else []),
             ],
-            env={**os.environ, "WAFER_JOBS_DIR": str(model_dir / "jobs")},
+            env={**os.environ, "WAFER_JOBS_DB": str(model_dir / "jobs.db")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

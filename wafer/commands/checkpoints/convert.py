@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,13 @@ __all__ = ["add_arguments", "rewrite"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
-    cli.add_arguments(parser, rewrite, _computes)
+    cli.add_arguments(parser, rewrite, _computes, _section_of)
+
+
+def _section_of(cfg: Any) -> dict[str, Any]:
+    from wafer.config.vendor.keys import section_of
+
+    return section_of(cfg)
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
@@ -39,7 +46,7 @@ def rewrite(
         ConfigError: what cannot be said there, or what `wafer run` refuses.
     """
     from models.convert.vendor.weights import FORMATS
-    from wafer.config import parse_config
+    from wafer.config import parse_config, unseen_lines
     from wafer.config.releases import convert_file
     from wafer.errors import ConfigError, Problem
     from wafer.experiment import Experiment
@@ -52,7 +59,11 @@ def rewrite(
     try:
         file, dropped = convert_file(raw, name, FORMATS[source], FORMATS.get(target))
         if target == "wafer" and {"model", "train_input", "optimizer"} <= set(file):
-            Experiment.from_config(parse_config(file))  # what is written, `wafer run` accepts
+            cfg = parse_config(file)
+            for line in unseen_lines(cfg):
+                sys.stderr.write(f"{path}: {line}\n")
+            if not cfg.unseen:
+                Experiment.from_config(cfg)  # what is written, `wafer run` accepts
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from error
     return file, dropped

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from models.user.flags import own_flags
+from models.user.trust import add_option, looking, trusting
 
 if TYPE_CHECKING:
     from sparsity.finalize import Report
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also bake LoRA adapters, or factors, into their kernels; keeps the model only",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -47,6 +49,8 @@ def finalize(
     input: str | os.PathLike[str],
     output: str | os.PathLike[str],
     params: str | os.PathLike[str] | None = None,
+    *,
+    trust_code: bool = False,
 ) -> "Report":
     """Write a checkpoint with zeros at pruned positions, where training keeps NaN.
 
@@ -58,6 +62,8 @@ def finalize(
             ``.mdl`` keeps the vendor's file a vendor's file.
         params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
             checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
+        trust_code: import code that the checkpoint names, such as a sparsity algorithm; it may do
+            anything.
 
     Returns:
         What was there, per tensor; ``report.lines()`` puts it in words.
@@ -76,8 +82,10 @@ def finalize(
     from models.registry import build
     from sparsity.finalize import finalize
 
-    model = None if params is None else build(read_section(params))
-    report = finalize(input, output, model)
+    with trusting(trust_code=trust_code):
+        with looking():
+            model = None if params is None else build(read_section(params))
+        report = finalize(input, output, model)
     target = report.target
     carry_tokenizer(report.source, target if target.is_dir() else target.parent)
     return report
@@ -107,12 +115,14 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from models.factored.lora import is_adapter, lora_of
     from models.paths import named_leaves
     from models.registry import parse_config
+    from models.user.trust import untrusted
     from wafer.errors import CheckpointError
     from wafer.session.hints import next_lines, typed
 
     stored, record = load_params(input)
     settings = model_section(record, input)
-    config = parse_config(settings)
+    with untrusted(input):
+        config = parse_config(settings)
     cfg = lora_of(config)
     folded = [name for name, _ in named_leaves(stored) if is_adapter(name) or is_factor(name)]
     if (cfg is None and factors_of(config) is None) or not folded:

@@ -15,8 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     verify = verbs.add_parser("verify", help="read every array, compare it with its checksum")
-    verify.add_argument("folder", help="a checkpoint, or a model_dir: all of its checkpoints")
+    verify.add_argument(
+        "folder",
+        help="a checkpoint, a model_dir (all of its checkpoints), or what has a manifest",
+    )
     verify.set_defaults(run=_verify)
+    manifest = verbs.add_parser("manifest", help="write checksums beside weights that have none")
+    manifest.add_argument("path", help="a Hugging Face folder, a .mdl file, or a checkpoint")
+    manifest.set_defaults(run=_manifest)
     init = verbs.add_parser("init", help="write the checkpoint of step 0 of a run file")
     init.add_argument("-p", "--params", required=True, help="params YAML")
     init.add_argument("-o", "--model_dir", help="folder of the run (default: the file's)")
@@ -35,13 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    from models.checkpoint.layout import is_checkpoint
     from models.checkpoint.verify import checkpoints_in, verify
+    from models.convert.manifest import manifest_of, verify_manifest
     from models.errors import CheckpointError
 
-    damaged = 0
-    for path in checkpoints_in(args.folder):
+    folder, damaged = pathlib.Path(args.folder), 0
+    alone = folder.is_file() or (folder / "config.json").is_file()  # no checksums of its own
+    for path in [folder] if alone else checkpoints_in(folder):
         try:
-            report = verify(path)
+            report = verify(path) if is_checkpoint(path) else verify_manifest(path)
+            if is_checkpoint(path) and manifest_of(path).is_file():
+                verify_manifest(path)
         except CheckpointError as error:
             damaged = 1
             sys.stderr.write(plain(f"{error}\n"))
@@ -49,6 +60,13 @@ def _verify(args: argparse.Namespace) -> int:
         said = "sound" if report.checked else "readable (format 1 has no checksums)"
         sys.stdout.write(f"{path}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
     return damaged
+
+
+def _manifest(args: argparse.Namespace) -> int:
+    from models.convert.manifest import write_manifest
+
+    sys.stdout.write(f"Saved {write_manifest(pathlib.Path(args.path))}\n")
+    return 0
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -76,13 +94,13 @@ def _checkpoint_path(text: str) -> pathlib.Path:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from models.checkpoint.layout import STEP, read_record
+    from models.checkpoint.layout import STEP, read_record, record_entry
     from models.vendor.mdl import MdlFile
 
     path = _checkpoint_path(args.path)
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
     if path.is_dir():
-        step = read_record(path)[0].get(STEP)
+        step = record_entry(read_record(path)[0], path, STEP)
     else:
         with MdlFile(path) as file:
             step = file.scalar("global_step")

@@ -1,6 +1,7 @@
 """Choose a model's masks from data, without training: ``wafer prune``."""
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.user.flags import own_flags
+from models.user.trust import add_option, trusting, untrusted
 
 if TYPE_CHECKING:
     import models
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=128, help="rows of it to read")
     parser.add_argument("--rounds", type=int, help="times to score and prune; synflow: 100")
     parser.add_argument("-o", "--output", required=True, help="checkpoint to write, NaN at pruned")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -80,6 +83,7 @@ def prune(
     samples: int = 128,
     rounds: int | None = None,
     report: Callable[[str], object] = lambda line: None,
+    trust_code: bool = False,
 ) -> pathlib.Path:
     """Prune a model once and write it as a checkpoint to train on from.
 
@@ -95,6 +99,7 @@ def prune(
         samples: rows to read of it.
         rounds: how often to score and prune; None is the method's own: 100 for synflow, else 1.
         report: called with lines that say how far it is.
+        trust_code: import code that the checkpoint names; it may do anything.
 
     Returns:
         The checkpoint: NaN at pruned weights, so that ``wafer run --checkpoint_path`` keeps them.
@@ -114,11 +119,22 @@ def prune(
     from sparsity.oneshot import METHODS, prune
     from wafer.session.hints import next_lines
 
-    model, params, config = _start(checkpoint, source)
-    reads_rows = METHODS.get(method, False)
-    batches = _batches(*_reader(config, calibration), samples) if reads_rows else ()
+    with trusting(trust_code=trust_code):
+        model, params, config = _start(checkpoint, source)
+        reads_rows = METHODS.get(method, False)
+        stored = untrusted(checkpoint) if source is None else contextlib.nullcontext()
+        with stored:
+            reader = _reader(config, calibration) if reads_rows else None
+    batches = () if reader is None else _batches(*reader, samples)
     flops = lambda: forward_flops(model)
-    sparsifier = sparsity.configure(section, aliases=model.alias, params=params, flops=flops)
+    sparsifier = sparsity.configure(
+        section,
+        weight_layout=model.weight_layout,
+        aliases=model.alias,
+        params=params,
+        flops=flops,
+        vendor_default=True,
+    )
     loss = _mean_loss(model, batches)
     before = loss(params)
     pruned = prune(model, params, sparsifier, method, batches=batches, rounds=rounds, report=report)
@@ -172,11 +188,12 @@ def _start(
     """The model, its weights, and the run that they belong to."""
     import jax
 
-    from wafer.commands.inputs import experiment_of, load
+    from wafer.commands.inputs import code_of, experiment_of, load
     from wafer.errors import ConfigError, Problem
 
     if checkpoint is not None:
-        model, params, record = load(checkpoint)
+        with trusting(() if source is None else code_of(source)):
+            model, params, record = load(checkpoint)
         return model, params, record["config"] if source is None else source
     if source is None:
         message = "missing; give --params, --checkpoint_path or both"
@@ -192,11 +209,11 @@ def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Prune
     from models.checkpoint.pruned import mark
     from models.checkpoint.writer import write_params
     from models.paths import named_leaves
-    from models.registry import settings_of
+    from wafer.config.vendor.keys import section_of
 
     marked, _ = mark(pruned.params, (), pruned.masks)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(marked)]
-    return write_params(output, settings_of(model.config), [name for name, _ in leaves], leaves)
+    return write_params(output, section_of(model.config), [name for name, _ in leaves], leaves)
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:

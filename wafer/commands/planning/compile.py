@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from models.user.flags import own_flags
+from models.user.trust import add_option
 from wafer.errors import ConfigError, Problem
 from wafer.spec import SPECS
 
@@ -46,18 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the placer")
     parser.add_argument("--spec", choices=tuple(SPECS), default="wse2", help="the machine")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
 def _main(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
-    from wafer.commands.inputs import experiment_of
+    from wafer.commands.inputs import look_at
     from wafer.compiler.experiment import config_graph
     from wafer.compiler.report import graph_table, summary
 
     began = time.perf_counter()
     _check_asked(inference=args.inference, context=args.context, sequences=args.sequences)
-    experiment = experiment_of(args.params, **{key: getattr(args, key) for key in _OVERRIDES})
+    experiment = look_at(args.params, **{key: getattr(args, key) for key in _OVERRIDES})
     if args.validate_only:
         sys.stdout.write(graph_table(config_graph(experiment), experiment.cfg.model["name"]))
         sys.stdout.write("Every operation has a kernel. Nothing was placed (--validate_only).\n")
@@ -82,6 +84,7 @@ def compile(
     inference: bool = False,
     context: int | None = None,
     sequences: int | None = None,
+    trust_code: bool = False,
     **overrides: Any,
 ) -> "CompileResult":
     """Place a model's kernels on the wafer and predict its speed; nothing is run.
@@ -94,6 +97,7 @@ def compile(
         inference: a plan for a decoder that writes text; a sample is then a token.
         context: with ``inference``, tokens of a sequence; None is the input's longest.
         sequences: with ``inference``, those that are written at once; None is one.
+        trust_code: import code that the source names, such as a model of your own.
         **overrides: keys of ``runconfig``, for example ``num_replicas``.
 
     Returns:
@@ -103,19 +107,19 @@ def compile(
     Raises:
         CapacityError: it does not fit.
         CompileError: operations that no kernel does.
-        ConfigError: parts of the configuration that do not go together.
+        ConfigError: parts of the configuration that do not go together, code that is not trusted.
 
     Examples:
         >>> plan = wafer.compile("models/configs/fc_mnist.yaml", "plan")  # doctest: +SKIP
         >>> plan.compiled.samples  # doctest: +SKIP
     """
-    from wafer.commands.inputs import experiment_of
+    from wafer.commands.inputs import look_at
     from wafer.compiler.experiment import compile_experiment, inference_of
 
     _check_asked(inference=inference, context=context, sequences=sequences)
     if spec not in SPECS:
         raise ConfigError([Problem(("spec",), f"{spec!r}; there are {' and '.join(SPECS)}")])
-    experiment = experiment_of(source, **overrides)
+    experiment = look_at(source, trust_code=trust_code, **overrides)
     asked = inference_of(experiment, context, sequences) if inference else None
     return compile_experiment(experiment, output, seed=seed, spec=spec, inference=asked)
 

@@ -21,7 +21,7 @@ from models.paths import named_leaves
 from sparsity import Selected
 from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
-from wafer.config import RunConfig
+from wafer.config import RunConfig, unseen_lines
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
@@ -40,12 +40,18 @@ _ROWS = 64  # that validation reads of each input, from all over it
 def validate_only(cfg: RunConfig) -> None:
     """Check everything that can be checked without arrays, and list what will be sparse.
 
-    Folders of data that are there are opened, and rows from all over them read.
+    Folders of data that are there are opened, and rows from all over them read. Of a file that
+    names code which is not trusted, each other section is checked by itself.
 
     Raises:
         ConfigError: parts of the configuration that do not go together.
         DataError: rows that are not what the configuration says.
     """
+    if cfg.unseen:
+        for line in unseen_lines(cfg):
+            CONSOLE.print(line, markup=False, highlight=False)
+        CONSOLE.print("All else is valid, section by section. Nothing was run (--validate_only).")
+        return
     experiment = Experiment.from_config(cfg)
     check(experiment)
     leaves = named_leaves(experiment.shapes)

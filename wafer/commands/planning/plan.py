@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.user.flags import own_flags
+from models.user.trust import add_option
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", help="with host: where MemoryX would put its file")
     parser.add_argument("--stages", action="store_true", help="also show the time of each stage")
     parser.add_argument("--picture", help="file for the speed-up of every model over N: .png, .svg")
+    add_option(parser)
     parser.set_defaults(run=_main)
 
 
@@ -48,6 +50,7 @@ def plan(
     *,
     machine: str = "cs2",
     folder: str | None = None,
+    trust_code: bool = False,
     **overrides: Any,
 ) -> ScalingPlan:
     """Predict memory, traffic and time of a streamed training step, without data or devices.
@@ -58,13 +61,16 @@ def plan(
         num_csx: numbers of systems, N.
         machine: 'cs2', 'h200', or 'host', which is measured now.
         folder: of a file store, for 'host'.
+        trust_code: import code that the source names, such as a model of your own, which a plan
+            needs.
         **overrides: keys of ``runconfig`` that win over the source's.
 
     Returns:
         A prediction for each N, and ``table()``.
 
     Raises:
-        ConfigError: nothing to train on, a number of systems below 1, an unknown machine.
+        ConfigError: nothing to train on, a number of systems below 1, an unknown machine, code
+            that is not trusted.
 
     Examples:
         >>> scaling = wafer.plan("models/configs/gpt_pystdlib.yaml", [1, 16])  # doctest: +SKIP
@@ -72,13 +78,13 @@ def plan(
     """
     import jax
 
-    from wafer.commands.inputs import experiment_of
+    from wafer.commands.inputs import look_at
     from wafer.commands.planning.copies import with_copies
     from wafer.engines.choose import check
     from wafer.engines.stagewise.pipeline.regions import regions
     from wafer.errors import ConfigError, Problem
 
-    experiment = experiment_of(source, **overrides, num_csx=1)
+    experiment = look_at(source, trust_code=trust_code, **overrides, num_csx=1)
     cfg, model, shapes = experiment.cfg, experiment.model, experiment.shapes
     if cfg.train_input is None or cfg.optimizer is None:
         raise ConfigError([Problem((), "a plan needs train_input and optimizer")])

@@ -84,7 +84,7 @@ _ROWS = (
     _Default("gptj", "use_ffn_bias", False, "1.6-2.10"),
     # BERT, its fine-tuning, ESM-2 and DPR's towers
     _Default("encoder", "mlm_loss_scaling", "batch_size", "1.6-2.10", "bert esm2"),
-    _Default("encoder", "pooler_nonlinearity", _As("encoder_nonlinearity", "gelu"), "1.7-2.10"),
+    _Default("encoder", "pooler_nonlinearity", _As("encoder_nonlinearity", "gelu"), "1.6-2.10"),
     _Default("encoder", "mlm_nonlinearity", _As("encoder_nonlinearity", "gelu"), "1.8-2.10"),
     _Default("encoder", "fp16_type", "bfloat16", "2.3-2.3", _CLASSIFIERS),
     _Default(

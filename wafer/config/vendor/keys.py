@@ -13,7 +13,7 @@ from wafer.config.vendor.parts import PARTS
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "release_of", "translate"]
+__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "release_of", "section_of", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
@@ -215,6 +215,16 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         if isinstance(section, dict):
             _apply(out, KEYS, name, section, name)
     return out
+
+
+def section_of(cfg: Any) -> dict[str, Any]:
+    """Return a ``model`` section that a run file reads as the configuration.
+
+    ``models.registry.settings_of`` leaves keys out whose defaults in a run file are the vendor's.
+    """
+    from models.registry import parse_config, settings_of  # imports jax
+
+    return settings_of(cfg, lambda own: parse_config(translate({"model": own}).sections["model"]))
 
 
 def release_of(sections: Mapping[str, Any]) -> tuple[str, str]:

@@ -33,7 +33,7 @@ REMOVED: dict[str, str] = {
     "csconfig": _was("its keys into runconfig"),
     "csrunconfig": _was("its keys into runconfig"),
     "pretrain_params_path": _was("runconfig.checkpoint_path"),
-    "use_segment_embedding": _was("model.num_segments (null: no segments)"),
+    "use_segment_embedding": _was("model.num_segments (0: no segments)"),
     "cls_dropout_rate": _was("model.classifier_dropout"),
     "num_cls_classes": _was("model.num_labels"),
     "beta_1": _was("optimizer.beta1"),

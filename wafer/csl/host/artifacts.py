@@ -8,14 +8,13 @@ import hashlib
 import io
 import json
 import operator
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.files import atomic_write, made_folder
 from wafer.csl.host.words import argument_types
 from wafer.errors import CompileError
 from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
@@ -47,15 +46,19 @@ def save(
         colors: of the command line, likewise.
         offsets: columns and rows of the fabric before the program's rectangle.
     """
-    folder = Path(folder)
-    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    with made_folder(Path(folder) / "bin"):
+        _save(Path(folder), image, {"params": dict(params), "colors": dict(colors or {})}, offsets)
+
+
+def _save(
+    folder: Path, image: Image, given: Mapping[str, dict[str, str]], offsets: tuple[int, int]
+) -> None:
     for old in (folder / "bin").glob("out_*_*.elf"):
         old.unlink()
     for k in range(len(image.programs)):
         y, x = np.argwhere(image.tiles == k)[0]
         _replace(folder / "bin" / f"out_{x + offsets[0]}_{y + offsets[1]}.elf", _PLACEHOLDER)
-    given = {"params": dict(params), "colors": dict(colors or {})}
-    out = given | {"arch": image.arch, "fabric_offsets": list(offsets)}
+    out = {**given, "arch": image.arch, "fabric_offsets": list(offsets)}
     _replace(folder / "out.json", _text(out))
     _replace(folder / "out_rpc.json", _text({"rpc_symbols": _rpc(image)}))
     arrays, rest = _split(image)
@@ -240,8 +243,5 @@ def _text(value: object) -> bytes:
 
 def _replace(file: Path, data: bytes) -> None:
     """Write a file so that others see all of it or the one before."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".")
-    with os.fdopen(handle, "wb") as new:
-        new.write(data)
-    Path(name).chmod(0o644)
-    Path(name).replace(file)
+    with atomic_write(file) as partial:
+        partial.write_bytes(data)

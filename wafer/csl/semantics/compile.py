@@ -1,6 +1,8 @@
 """From a layout file to an image: the layout is evaluated, then each distinct PE program."""
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from wafer.csl.semantics.builtins.routes import ColorConfig
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
 from wafer.csl.semantics.core.fabric import Fabric
-from wafer.csl.semantics.core.unit import Rules, Unit
+from wafer.csl.semantics.core.unit import Limits, Rules, Unit
 from wafer.csl.semantics.core.values import Module, Value, frozen
 from wafer.csl.semantics.files import Files
 from wafer.csl.semantics.language.expressions import VALUES
@@ -40,6 +42,7 @@ _BUILTINS = (
     | layouts.BUILTINS
 )
 RULES = Rules(VALUES, STATEMENTS, _BUILTINS)
+_STACK = 20_000  # Python's calls within each other
 
 
 def param_value(text: Any) -> Value:
@@ -193,6 +196,17 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
     )
 
 
+@contextlib.contextmanager
+def _deep_stack() -> Iterator[None]:
+    """Let evaluation call itself as deep as the program's calls need."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _STACK))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
 def compile_layout(
     path: str | Path,
     params: Mapping[str, Any] | None = None,
@@ -204,6 +218,8 @@ def compile_layout(
     import_paths: tuple[str, ...] = (),
     sdk: str = "",
     memcpy: bool = True,
+    comptime_func_depth_limit: int | None = None,
+    max_inlined_iterations: int | None = None,
 ) -> Image:
     """Compile a program.
 
@@ -218,14 +234,20 @@ def compile_layout(
         sdk: release that the program is of, as '1.4'; what others have is an error then. '': it is
             recognised by what the program uses.
         memcpy: whether the fabric has columns and rows around the program for it.
+        comptime_func_depth_limit: calls, generic functions or imports within each other while
+            compiling; None: 200.
+        max_inlined_iterations: rounds of one inline loop; None: any number. Above 1,000,000 it is
+            the limit of steps while compiling, too.
 
     Raises:
         CslError: every problem of the program.
     """
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
-    unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk)
-    layout = _layout(unit, Path(path), params or {})
-    image = image_of(unit, layout, params or {})
+    limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
+    unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk, limits=limits)
+    with _deep_stack():
+        layout = _layout(unit, Path(path), params or {})
+        image = image_of(unit, layout, params or {})
     check_routed(image)
     return image

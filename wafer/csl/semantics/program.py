@@ -266,8 +266,8 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
         attempt(unit, unit.address, target, at)
     active, blocked = _initial_gates(unit, module)
     starts, memory = _write(unit)
-    frame = attempt(unit, frame_size, unit)
-    if unit.problems or memory is None or frame is None:
+    frame = None if unit.problems else attempt(unit, frame_size, unit)
+    if memory is None or frame is None:
         return None
     files = tuple(dict.fromkeys(place.file for place in unit.code.places))
     lines = [(files.index(place.file), place.line) for place in unit.code.places]

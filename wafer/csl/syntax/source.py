@@ -1,7 +1,9 @@
 """Where something stands in a program, and how a message about it reads."""
 
 import dataclasses
+import errno
 import functools
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from wafer.errors import CompileError
 __all__ = ["CslError", "Position", "Problem", "Source", "suggestion"]
 
 _WIDEST = 120  # columns shown of a line
+MOST_BYTES = 1 << 24  # of a file
 MOST_PROBLEMS = 20  # shown of one file; what follows is mostly consequences
 
 
@@ -46,9 +49,9 @@ class Source:
         """Read a file.
 
         Raises:
-            CslError: not UTF-8.
+            CslError: not UTF-8; a pipe, device or folder, or too large.
         """
-        content = Path(path).read_bytes()
+        content = _content(Path(path))
         try:
             return cls(str(path), content.decode("utf-8").removeprefix("\ufeff"))
         except UnicodeDecodeError as error:
@@ -71,6 +74,23 @@ class Source:
         line, before = line[start : start + _WIDEST], at.column - 1 - start
         indent = "".join("\t" if c == "\t" else " " for c in line[:before])
         return f"{at.line:5} | {line}\n      | {indent.ljust(before)}^"
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file; a pipe has no end, and a device may have none."""
+    at = Position(str(path), 1, 1)
+    try:
+        about = path.stat()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CslError([Problem(at, "this link leads to itself")]) from None
+    if not stat.S_ISREG(about.st_mode):
+        raise CslError([Problem(at, "this is no regular file", "expected a file of CSL text")])
+    if about.st_size > MOST_BYTES:
+        size = f"{about.st_size:,} bytes; a file of CSL has at most {MOST_BYTES:,}"
+        raise CslError([Problem(at, size)])
+    return path.read_bytes()
 
 
 class CslError(CompileError):

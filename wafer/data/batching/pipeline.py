@@ -14,10 +14,11 @@ import numpy as np
 from wafer.data.batching.sources import FEATURES, Mixture, Source
 from wafer.errors import DataError
 
-__all__ = ["Loader", "Rows", "Transform"]
+__all__ = ["Loader", "Rows", "Transform", "require_place"]
 
 Rows = dict[str, np.ndarray]
 Transform = Callable[[Rows, np.random.Generator], Rows]
+_MOST = 2**48  # samples: grain counts in numbers of 64 bits
 _PACKING_BINS = 32  # rows open at once; with 512-token rows about 97 % of the slots are filled
 
 
@@ -62,6 +63,31 @@ def _scaled(state: Any, fn: Callable[[int], int]) -> Any:
     if not isinstance(state, dict):
         return state
     return {k: fn(v) if k == "next_index" else _scaled(v, fn) for k, v in state.items()}
+
+
+def require_place(state: Any, own: Any) -> None:
+    """Refuse a place in the data that a loader like this one did not give.
+
+    Args:
+        state: the checkpoint's.
+        own: that of the loader.
+
+    Raises:
+        DataError: other keys, or what is no count.
+    """
+
+    def fits(value: Any, like: Any) -> bool:
+        if isinstance(like, dict):
+            same = isinstance(value, dict) and value.keys() == like.keys()
+            return same and all(fits(value[key], like[key]) for key in like)
+        return type(value) is type(like) and (type(like) is not int or 0 <= value < _MOST)
+
+    if not fits(state, own):
+        raise DataError(
+            f"the checkpoint's place in its data is {str(state)[:80]}, not one of this loader, "
+            f"such as {own}; begin the data anew with "
+            "load_checkpoint_states: model,optimizer,sparsity,global_step"
+        )
 
 
 class Loader:
@@ -162,7 +188,12 @@ class Loader:
         return state if self._packs else _scaled(state, lambda n: n * self._count)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue as the loader that gave ``state`` would have."""
+        """Continue as the loader that gave ``state`` would have.
+
+        Raises:
+            DataError: a place in another kind of data.
+        """
+        require_place(state, self._iterator.get_state())
         state = state if self._packs else _scaled(state, lambda n: n // self._count)
         self._iterator.set_state(state)
 

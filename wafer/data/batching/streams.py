@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wafer.data.batching.dataset import Dataset
-from wafer.data.batching.pipeline import Rows
+from wafer.data.batching.pipeline import Rows, require_place
 from wafer.errors import DataError
 
 __all__ = ["Stream", "Streamed"]
@@ -102,11 +102,7 @@ class Stream:
         Raises:
             DataError: a position of another kind of data, or behind the end of the pass.
         """
-        if state.keys() != self.state().keys():
-            raise DataError(
-                "the checkpoint's place in its data is not one of this loader; begin the data "
-                "anew with load_checkpoint_states: model,optimizer,sparsity,global_step"
-            )
+        require_place(state, self.state())
         self.close()
         self._epoch, self._read = state["epoch"], state["batches"]
         self._batches = iter(self._open(self._epoch, self._task))

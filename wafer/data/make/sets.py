@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from models.errors import did_you_mean
-from models.files import write_text
+from models.files import made_folder, write_text
 from wafer.data.make import arrays, text
 from wafer.data.make.files import Files, write_files
 from wafer.errors import ConfigError, Problem
@@ -234,8 +234,8 @@ def make_data(name: str, folder: str | pathlib.Path, seed: int = 0) -> pathlib.P
     files = dict(made.columns(np.random.default_rng(seed), made.size))
     if "vocab_file" in made.keys:
         files["vocab.txt"] = text.VOCAB
-    root.mkdir(parents=True, exist_ok=True)
-    write_files(root, files)
     path = root / "params.yaml"
-    write_text(path, yaml.safe_dump(run_file(name, root), sort_keys=False))
+    with made_folder(root):
+        write_files(root, files)
+        write_text(path, yaml.safe_dump(run_file(name, root), sort_keys=False))
     return path

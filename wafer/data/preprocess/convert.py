@@ -57,7 +57,6 @@ def convert_dataset_to_hdf5(
     file_name(name)
     del num_workers
     folder = pathlib.Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     collate = data_collator or _stack
     groups: tuple[RowGroup, ...] = ()
     waiting: list[list[np.ndarray]] = []

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from models.files import atomic_write, read_json
+from models.files import atomic_write, made_folder, read_json
 from wafer.data.preprocess.records import (
     BEGINNING,
     RecordBatch,
@@ -171,16 +171,23 @@ def _save(folder: pathlib.Path, mark: str, standing: _Standing) -> None:
 
 
 @contextlib.contextmanager
-def _opened(folder: pathlib.Path, sizes: Sequence[int]) -> Iterator[list[BinaryIO]]:
-    """The output files, cut to these sizes."""
-    with contextlib.ExitStack() as stack:
-        files: list[Any] = []
-        for name, size in zip(_FILES, sizes, strict=True):
-            path = folder / name
-            path.touch()
-            os.truncate(path, size)
-            files.append(stack.enter_context(path.open("ab+")))
-        yield files
+def _opened(folder: pathlib.Path, mark: str, standing: _Standing) -> Iterator[list[BinaryIO]]:
+    """The output files, cut to the standing's sizes; an error before any record leaves none."""
+    _save(folder, mark, standing)
+    paths = [folder / name for name in _FILES]
+    try:
+        with contextlib.ExitStack() as stack:
+            files: list[Any] = []
+            for path, size in zip(paths, standing.sizes, strict=True):
+                path.touch()
+                os.truncate(path, size)
+                files.append(stack.enter_context(path.open("ab+")))
+            yield files
+    except Exception:
+        if not any(path.exists() and path.stat().st_size for path in paths):
+            for path in (*paths, folder / _STANDING):
+                path.unlink(missing_ok=True)
+        raise
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -207,13 +214,12 @@ def deduplicate(
     """
     options = options or Deduplication()
     _check(options)
+    optional("datasketch", "datasketch", "wafer data dedup")  # a missing package ends the run now
     paths = find_inputs(inputs, None, output=output_dir)
     folder = pathlib.Path(output_dir)
     mark = _mark(options, paths)
     standing = _load(folder, mark)
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(folder, mark, standing)
-    with _opened(folder, standing.sizes) as files:
+    with made_folder(folder), _opened(folder, mark, standing) as files:
         index = _Index(options, files[2])
         for at in range(standing.position.file, len(paths)):
             start = RecordPosition(0, standing.position.record)

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
-from models.files import atomic_write
+from models.files import atomic_write, made_folder
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, ReadCounts, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -82,7 +82,14 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> OutputSummary
     )
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    with made_folder(folder):
+        return _made(settings, inputs, folder, keep)
+
+
+def _made(
+    settings: AnySettings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
+) -> OutputSummary:
+    """Do it in a folder that is there."""
     tokenizer = _tokenizer(settings, inputs, folder, keep)
     ids, layout = _rules(settings, tokenizer)
     if isinstance(settings, HookSettings):
@@ -165,8 +172,8 @@ def _tokenizer(
         read = _read(settings, inputs, keep)
         texts = (text for batch in read for record in batch.records for text in record)
         tokenizer = build_vocabulary(settings, texts)
-    with atomic_write(path, sync=True) as partial:
-        tokenizer.save(str(partial))
+    with atomic_write(path, sync=True) as partial:  # its own `save` has an error of its own
+        partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
     return tokenizer
 
 

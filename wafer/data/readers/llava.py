@@ -20,6 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.image_transforms import transform_image
+from wafer.data.rowfiles.described import own_dataset
 from wafer.data.rowfiles.files import StoredRows, folder_params
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
@@ -30,6 +31,8 @@ __all__ = ["ImageSlots", "LlavaSource", "llava", "load_image"]
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 _STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 _FEATURES = (4, 5, 6)
+# Others are read by programs of their own: Pillow starts Ghostscript for EPS.
+_IMAGES = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class ImageSlots(NamedTuple):
@@ -57,7 +60,7 @@ def load_image(
     """
     _, height, width = shape
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=_IMAGES) as file:
             image = file.convert("RGB")
     except (OSError, UnidentifiedImageError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
@@ -112,9 +115,9 @@ class LlavaSource(StoredRows):
         """Rows of a file, and (F, S)."""
         try:
             with h5py.File(path, "r") as file:
-                data: Any = file["data"]
-                names: Any = file["img_path"]
-                places: Any = file["img_data_loc"] if data.shape[1:2] == (5,) else None
+                data, names = own_dataset(file, "data"), own_dataset(file, "img_path")
+                located = data.shape[1:2] == (5,)
+                places = own_dataset(file, "img_data_loc") if located else None
                 shape, count = data.shape, len(names)
                 slots = None if places is None else places.shape[-1]
         except (OSError, KeyError) as error:

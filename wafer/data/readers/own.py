@@ -63,7 +63,7 @@ class _Loader:
     def __init__(self, cfg: Any, context: Context) -> None:
         self.name, self.rows = repr(cfg.data_processor), cfg.batch_size
         self._cfg, self._context = cfg, context
-        self._function = find(cfg.data_processor)
+        self._function = find(cfg.data_processor, (), "data")
         self.where = place(self._function)
         self.length: int | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -18,7 +18,7 @@ from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.rowfiles.rules import ATTACHED, RowGroup
 from wafer.errors import DataError
 
-__all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
+__all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows", "own_dataset"]
 
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
@@ -78,21 +78,35 @@ def _open(path: str | pathlib.Path) -> Iterator[h5py.File]:
         raise DataError(f"damaged HDF5 ({error}); write it again") from error
 
 
+def own_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a dataset whose values lie in no other file.
+
+    Raises:
+        DataError: it is something else.
+        KeyError: there is none.
+    """
+    link = file.get(name, getlink=True)
+    if link is None:
+        raise KeyError(f"no dataset {name!r}")
+    if not isinstance(link, h5py.HardLink):
+        raise DataError(f"{name!r} is a link to elsewhere; expected the dataset itself")
+    data: Any = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise DataError(f"{name!r} is a group; expected a dataset")
+    if data.is_virtual or data.external:
+        raise DataError(f"dataset {name!r} has its values in other files; expected them here")
+    return data
+
+
 def _stored(file: h5py.File, name: str) -> h5py.Dataset:
     """A dataset of integers whose every value lies in this file.
 
     Raises:
         DataError: it is something else.
     """
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise DataError(f"{name!r} is a link to elsewhere; expected the dataset itself")
-    data: Any = file[name]
-    if not isinstance(data, h5py.Dataset):
-        raise DataError(f"{name!r} is a group; expected a dataset")
+    data = own_dataset(file, name)
     if data.dtype.kind not in "iu":
         raise DataError(f"dataset {name!r} holds {data.dtype}; expected integers, such as int32")
-    if data.is_virtual or data.external:
-        raise DataError(f"dataset {name!r} has its values in other files; expected them here")
     if data.chunks is None:
         there, all_ = data.id.get_storage_size(), data.nbytes
     else:

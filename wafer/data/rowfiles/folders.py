@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from models.files import made_folder
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import Hdf5Source, is_corpus
 from wafer.data.rowfiles.writer import described, write_json, write_rows
@@ -29,10 +30,10 @@ def _write(
     existing = sorted(target.glob("*.h5"))
     if existing:
         raise DataError(f"{target}: holds {existing[0].name} already; give an empty folder")
-    target.mkdir(parents=True, exist_ok=True)
-    for number, rows in enumerate(_files(source, order, samples_per_file)):
-        path = target / f"examples_{number:05d}.h5"
-        write_rows(path, source.groups, rows, attachments=source.attachments)
+    with made_folder(target):
+        for number, rows in enumerate(_files(source, order, samples_per_file)):
+            path = target / f"examples_{number:05d}.h5"
+            write_rows(path, source.groups, rows, attachments=source.attachments)
     params = source.params or described(source.groups)
     write_json(target / PARAMS, params | {"n_examples": len(order), "output_dir": str(target)})
     if source.paths[0].with_name("tokenizer.json").is_file():

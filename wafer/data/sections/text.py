@@ -107,7 +107,8 @@ class _Prompted(TextInput):
 
     prompt_key: str = "prompt"  #: where a line holds the prompt
     sep_token: str | None = None  #: token between prompt and answer, or None
-    eos_token: str = "<|endoftext|>"  #: token after an answer
+    #: token after an answer; where the vocabulary lacks the default, the one that its files name
+    eos_token: str = "<|endoftext|>"
 
 
 class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.text.pairs:prompts"):
@@ -149,7 +150,8 @@ class Seq2SeqDataProcessor(
     tgt_key: str = "target"  #: column of the target text
     #: of targets; None is ``max_sequence_length``
     tgt_max_sequence_length: PositiveInt | None = None
-    eos_token: str = "</s>"  #: ends sources and targets
+    #: ends sources and targets; where the vocabulary lacks the default, the one its files name
+    eos_token: str = "</s>"
     decoder_start_token_id: NonNegativeInt = 0  #: first input of the decoder
 
 
@@ -179,7 +181,9 @@ class HuggingFaceDataProcessor(
 
     split: str | None = None  #: of folders that hold several; None is train, or validation or test
     text_key: str = "text"  #: column of texts, or of lists of texts, which a space joins
-    bos_token: str = "<|endoftext|>"  #: first input of every row, not predicted
+    #: first input of every row, not predicted; where the vocabulary lacks the default, the one
+    #: that its files name
+    bos_token: str = "<|endoftext|>"
     eos_token: str | None = None  #: token after each record; None adds none
     shuffle_buffer: PositiveInt | None = None  #: the whole dataset is shuffled here
 

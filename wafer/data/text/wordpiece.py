@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
+from models.convert.tokenizer import special_ids
+from wafer.data.sections.base import InputSection
 from wafer.data.text.textfiles import ending, read_text, text_lines
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
@@ -39,6 +41,26 @@ class Vocabulary:
             if index is not None:
                 return index
         raise DataError(f"{self.path}: no token {' or '.join(names)}; this data needs one")
+
+    def mark(self, section: InputSection, key: str) -> int:
+        """Id of the token that a key of a section names.
+
+        Where the section leaves the key out and the vocabulary lacks its default, the files beside
+        the vocabulary decide, as they do for ``wafer generate``.
+
+        Args:
+            section: the input section.
+            key: ``eos_token`` or ``bos_token``.
+
+        Raises:
+            DataError: there is no such token.
+        """
+        name = getattr(section, key)
+        if key not in section.model_fields_set and self.tokenizer.token_to_id(name) is None:
+            named = special_ids(self.path.parent).get(f"{key}_id")
+            if named is not None:
+                return named[0] if isinstance(named, list) else named
+        return self.id_of(name)
 
     @property
     def cls(self) -> int:

@@ -5,14 +5,14 @@ A hook is ``function(example, **read_hook_kwargs)``. The vendor's own are known 
 """
 
 import functools
-import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from models.errors import did_you_mean
+from models.user.code import find
 from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
 from wafer.errors import DataError
 
@@ -170,15 +170,12 @@ def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found: Any = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        return find(f"{module}:{function}", HOOKS, "data")
+    except ValueError as error:
         raise DataError(
             f"read_hook: {name} cannot be imported ({error}); run in the folder of {module}.py, "
             "or add that folder to PYTHONPATH"
-        ) from None
-    if callable(found):
-        return cast(Callable[..., Turns], found)
-    raise DataError(f"read_hook: {name} is {type(found).__name__}; expected a function")
+        ) from error
 
 
 def columns(arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import shutil
 
 from tokenizers import Tokenizer
 
+from models.files import write_text
 from wafer.data.preprocess.vocabulary import (
     END_MARKS,
     RowVocabulary,
@@ -178,4 +179,4 @@ def keep_settings(
             if source.is_file() and source.resolve() != (folder / name).resolve():
                 shutil.copyfile(source, folder / name)
     if settings.chat_template:
-        (folder / CHAT_TEMPLATE).write_text(settings.chat_template, encoding="utf-8")
+        write_text(folder / CHAT_TEMPLATE, settings.chat_template)

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _none: Any = None
-TOPOLOGY_ALONE = SparseState({}, {}, _none, _none, _none, _none)  # for programs that count nothing
+TOPOLOGY_ALONE = SparseState({}, {}, *[_none] * 5)  # for programs that count nothing
 
 
 class BranchArrays(NamedTuple):

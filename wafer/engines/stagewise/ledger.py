@@ -262,7 +262,10 @@ class GradientLedger:
                 indices = indices.at[group].set(self._sparse[owner].indices[group])
                 targets = targets.at[group].set(self._sparse[owner].targets[group])
         step = sparse.step + jnp.asarray(self.whole.finite, jnp.int32)
-        return sparse._replace(step=step, indices=indices, targets=targets)
+        generation = sparse.generation
+        for branch in self._sparse.values() if self.change else ():
+            generation = jnp.maximum(generation, branch.generation)
+        return sparse._replace(step=step, indices=indices, targets=targets, generation=generation)
 
     def metrics(self) -> dict[str, Array]:
         """Return what ``Engine.step`` reports, with the norms of every branch if asked for."""

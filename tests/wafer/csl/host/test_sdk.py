@@ -123,3 +123,5 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
         debugger.get_symbol(0, 0, "array", np.uint16)
     with pytest.raises(HostError, match="only the simulator"):
         sdk.SdkRuntime("out", cmaddr="10.0.0.1:9000")
+    with pytest.raises(TypeError, match="supress_simfab_trace"):
+        sdk.SdkRuntime("out", supress_simfab_trace=True)

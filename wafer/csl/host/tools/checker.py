@@ -77,7 +77,15 @@ def _compiled(file: str, params: Mapping[str, str], args: argparse.Namespace) ->
     for arch in [args.arch] if args.arch else ARCHS:
         paths = tuple(args.import_path)
         try:
-            compile_layout(file, params, arch=arch, fabric=args.fabric_dims, import_paths=paths)
+            compile_layout(
+                file,
+                params,
+                arch=arch,
+                fabric=args.fabric_dims,
+                import_paths=paths,
+                max_inlined_iterations=args.max_inlined_iterations,
+                comptime_func_depth_limit=args.comptime_func_depth_limit,
+            )
         except CslError as error:
             errors.append(error)
         else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wafer.csl.host.artifacts import save
 from wafer.csl.syntax.releases import release
+from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
 
 __all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     for flag in ("--memcpy", "--no-memcpy", "--verbose"):
         parser.add_argument(*_names(flag), action="store_true", help=argparse.SUPPRESS)
-    for name in ("--channels", "--max-inlined-iterations", "--max-parallelism"):
+    for name in ("--channels", "--max-parallelism"):
         parser.add_argument(*_names(name), type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         *_names("--fp16-format"), choices=("f16",), default="f16", help=argparse.SUPPRESS
@@ -82,6 +83,18 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="folder of imported files; repeatable",
     )
+    parser.add_argument(
+        *_names("--max-inlined-iterations"),
+        type=_positive,
+        metavar="N",
+        help="rounds of one inline loop; above 1,000,000 the limit of all steps, too",
+    )
+    parser.add_argument(
+        *_names("--comptime-func-depth-limit"),
+        type=_positive,
+        metavar="N",
+        help="calls or imports within each other while compiling (default: 200)",
+    )
 
 
 def compile_to_folder(args: argparse.Namespace) -> Path:
@@ -110,6 +123,8 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         import_paths=tuple(args.import_path),
         sdk=args.sdk,
         memcpy=memcpy,
+        max_inlined_iterations=args.max_inlined_iterations,
+        comptime_func_depth_limit=args.comptime_func_depth_limit,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=offsets)
@@ -118,8 +133,8 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
 
 def _imports_memcpy(layout: Path) -> bool:
     try:
-        return '"<memcpy' in layout.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return '"<memcpy' in Source.open(layout).text
+    except (OSError, CslError):
         return True  # the compiler says what is wrong with the file
 
 
@@ -146,6 +161,12 @@ def _release(text: str) -> str:
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is no release, as 1.4 is") from None
     return text
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 on")
+    return int(text)
 
 
 def _two(text: str) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from models.files import made_folder
+
 __all__ = ["write_example"]
 
 _LAYOUT = """// Four PEs in a row; color 4 goes from each to the next one.
@@ -117,10 +119,9 @@ def write_example(folder: Path) -> list[Path]:
     Raises:
         FileExistsError: one of them is there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, text in _FILES.items():
-        files.append(folder / name)
-        with files[-1].open("x", encoding="utf-8") as file:
-            file.write(text)
+    files = [folder / name for name in _FILES]
+    with made_folder(folder):
+        for path, text in zip(files, _FILES.values(), strict=True):
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
     return files

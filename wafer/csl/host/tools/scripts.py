@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.files import require_path
+from models.files import require_path, write_text
 from wafer.errors import CompileError
 
 __all__ = ["lost_bits", "run_here", "run_script", "write_commands"]
@@ -95,16 +95,15 @@ def write_commands(folder: str | Path) -> list[Path]:
         The files.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, action in _COMMANDS.items():
         file = folder / name
         packages, python = shlex.quote(str(_PACKAGES)), shlex.quote(sys.executable)
-        file.write_text(
+        write_text(
+            file,
             "#!/bin/sh\n"
             f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{packages}\n'
             f'exec {python} -m wafer csl {action} "$@"\n',
-            encoding="utf-8",
         )
         file.chmod(0o755)
         files.append(file)

@@ -6,7 +6,7 @@ and are kept where they leave, until nothing moves any more.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +46,12 @@ class CSELFRunner:
     Args:
         elf_paths: of files in ``bin`` of the folder that the program was compiled to.
         cmaddr: address of a system; only None, the simulator, is here.
-        options: of the vendor's, without effect.
 
     Attributes:
         out_tensor_dict: what has left, by name, after ``connect_and_run``.
     """
 
-    def __init__(self, elf_paths: Sequence[str], cmaddr: str | None = None, **options: Any) -> None:
+    def __init__(self, elf_paths: Sequence[str], cmaddr: str | None = None) -> None:
         if cmaddr:
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = _folder(elf_paths).resolve()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
 from wafer.csl.host.errors import HostError
@@ -39,7 +39,8 @@ class SdkRuntime(Runtime):
     Args:
         bindir: folder that the program was compiled to.
         cmaddr: address of a system, or a platform; only None and the simulator are here.
-        options: of the vendor's simulator, without effect.
+        suppress_simfab_trace, simfab_numthreads, msg_level, memcpy_required: of the vendor's
+            simulator, without effect.
 
     Raises:
         HostError: an address.
@@ -47,7 +48,14 @@ class SdkRuntime(Runtime):
     """
 
     def __init__(
-        self, bindir: str | Path, cmaddr: str | Platform | None = None, **options: Any
+        self,
+        bindir: str | Path,
+        cmaddr: str | Platform | None = None,
+        *,
+        suppress_simfab_trace: bool = False,
+        simfab_numthreads: int | None = None,
+        msg_level: str = "WARNING",
+        memcpy_required: bool = True,
     ) -> None:
         if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")

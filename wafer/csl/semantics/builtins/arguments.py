@@ -8,6 +8,7 @@ from wafer.machine.codes import Action, Gate
 
 __all__ = ["Fields", "fields_of", "gated", "local_task", "number_of"]
 
+_MOST_HANDLES = 64  # colors, or ids of any kind
 _PRIORITIES = {"low": 0, "medium": 1, "high": 2}
 
 
@@ -56,8 +57,11 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """A bool field; False where it is not given."""
-        value = self.take(name)
-        return value is not None and bool(value.data)
+        if (value := self.take(name)) is None:
+            return False
+        if not isinstance(value.data, int):
+            self._ev.fail(self._at, f".{name} is true or false, found {described(value)}")
+        return bool(value.data)
 
     def inner(self, name: str) -> "Fields":
         """The fields of a struct field; none where it is not given."""
@@ -150,6 +154,6 @@ def number_of(ev: Evaluator, value: Value | None, at: Position) -> int:
     """
     if value is None:
         return -1
-    if not isinstance(value.data, int):
+    if not isinstance(value.data, int) or not 0 <= value.data < _MOST_HANDLES:
         ev.fail(at, f"expected a color or queue, found {described(value)}")
     return value.data

@@ -57,16 +57,30 @@ def _memory_access(
         return access.pointer, list(zip(access.extents, access.strides, strict=True))
     if (base := given.take("base_address")) is None:
         ev.fail(at, "neither .tensor_access nor .base_address is given")
-    pointer, start = _to_elements(ev, base, at), given.take("offset") or ZERO
-    extents = _listed(ev, given.take("extent"), at)
-    strides = _listed(ev, given.take("stride") or Value(types.COMPTIME_INT, 1), at)
+    pointer = _to_elements(ev, base, at)
+    start = _integer(ev, given.take("offset") or ZERO, ".offset", at)
+    extents = _listed(ev, given.take("extent"), ".extent", at)
+    strides = _listed(ev, given.take("stride") or Value(types.COMPTIME_INT, 1), ".stride", at)
+    if not all(map(is_known, strides)):
+        ev.fail(at, ".stride is known at compile time")
+    strides = [coerce(ev, stride, types.I16, at) for stride in strides]
     if len(extents) > 1:  # innermost first, and counted from where the inner ones have ended
-        strides = _outermost_first(extents, strides)
+        strides = _outermost_first(ev, extents, strides, at)
     steps = [stride.data for stride in strides]
     return moved_by(ev, pointer, start, at), list(zip(extents, steps, strict=False))
 
 
-def _outermost_first(extents: list[Value], strides: list[Value]) -> list[Value]:
+def _integer(ev: Evaluator, value: Value, name: str, at: Position) -> Value:
+    if not (types.is_integer(value.type) or value.type == types.COMPTIME_INT):
+        ev.fail(at, f"{name} is an integer, found {described(value)}")
+    return value
+
+
+def _outermost_first(
+    ev: Evaluator, extents: list[Value], strides: list[Value], at: Position
+) -> list[Value]:
+    if len(extents) != len(strides) or not all(map(is_known, extents)):
+        ev.fail(at, "several extents are known at compile time, and each has a stride")
     steps, reached = list[int](), 0
     for extent, stride in zip(reversed(extents), strides, strict=True):
         steps.append(stride.data + reached)
@@ -74,10 +88,12 @@ def _outermost_first(extents: list[Value], strides: list[Value]) -> list[Value]:
     return [Value(types.COMPTIME_INT, step) for step in reversed(steps)]
 
 
-def _listed(ev: Evaluator, value: Value | None, at: Position) -> list[Value]:
+def _listed(ev: Evaluator, value: Value | None, name: str, at: Position) -> list[Value]:
+    """One integer or several."""
     if value is None:
-        ev.fail(at, "no .extent is given")
-    return list(value.data) if value.type == types.ANONYMOUS else [value]
+        ev.fail(at, f"no {name} is given")
+    several = value.type == types.ANONYMOUS and isinstance(value.data, list)
+    return [_integer(ev, part, name, at) for part in (value.data if several else [value])]
 
 
 def _to_elements(ev: Evaluator, value: Value, at: Position) -> Value:
@@ -158,7 +174,8 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
     color, queue = given.take("fabric_color"), queues[1] or queues[0]
     if sends and queue is None and ev.unit.arch == "wse2":
         queue = Value(types.U16, 0)  # older programs name only the color
-    zeroed, index = given.inner("zero").left, given.take("wavelet_index_offset")
+    zeroed = given.inner("zero").left
+    index = given.flag("wavelet_index_offset") if "wavelet_index_offset" in given.left else -1
     given.take("control_transform")
     number = number_of(ev, color, at)
     columns: dict[str, Any] = {
@@ -167,7 +184,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
         "color": number if number < COLORS else NO_COLOR,
         "control": given.flag("control"),
         "advances": given.flag("advance_switch"),
-        "indexed": -1 if index is None else index.data,
+        "indexed": index,
         "priority": given.priority(),
         "simd": given.simd(),
         "clears": next((k + 1 for k, v in enumerate(zeroed.values()) if v.data), 0),
@@ -230,12 +247,14 @@ def _set_base(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _increment(ev: Evaluator, node: tree.Builtin) -> Value:
-    descriptor, elements = ev.value(node.arguments[0]), ev.value(node.arguments[1])
-    size = types.size_of(ev.type(node.arguments[2]))
-    at = node.at
-    if is_known(descriptor) and is_known(elements):
-        address = descriptor.data.address
-        assert isinstance(address, Reference)
+    at, descriptor = node.at, ev.value(node.arguments[0])
+    if str(descriptor.type) not in ("mem1d_dsd", "mem4d_dsd"):
+        ev.fail(at, f"{node.name} moves a descriptor of memory, found {described(descriptor)}")
+    elements, size = ev.value(node.arguments[1]), _size(ev, node.arguments[2])
+    if not (types.is_integer(elements.type) or elements.type == types.COMPTIME_INT):
+        ev.fail(at, f"expected a number of elements, found {described(elements)}")
+    address = descriptor.data.address if is_known(descriptor) else None
+    if isinstance(address, Reference) and is_known(elements):
         moved = address._replace(extra=address.extra + elements.data * size)
         return Value(descriptor.type, descriptor.data._replace(address=moved))
     code = ev.running(at, "this descriptor")
@@ -248,6 +267,14 @@ def _increment(ev: Evaluator, node: tree.Builtin) -> Value:
     moved = code.result(Op.ADD, Type.U16, address, offset)
     shifted = code.result(Op.DSD_SET, Field.ADDRESS, register, moved)
     return Value(descriptor.type, Register(shifted))
+
+
+def _size(ev: Evaluator, node: tree.Node) -> int:
+    """Bytes of a value of the type that an expression names."""
+    try:
+        return types.size_of(ev.type(node))
+    except TypeError as error:
+        return ev.fail(node.at, str(error))
 
 
 def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:

@@ -104,7 +104,8 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = value.type.base if isinstance(value.type, types.Enum) else types.U16
     if types.is_integer(value.type) or value.type == types.COMPTIME_INT:
         return value
-    if is_known(value) and not isinstance(value.data, int):
+    no_number = types.machine_type(value.type) is None or types.is_float(value.type)
+    if no_number or (is_known(value) and not isinstance(value.data, int)):
         ev.fail(node.at, f"{described(value)} has no number")
     return Value(kind, value.data)
 
@@ -182,7 +183,7 @@ def _range_part(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _zeros(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
-    return Value(kind, zero(kind))
+    return Value(kind, zero(ev, kind, node.at))
 
 
 def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -190,6 +191,7 @@ def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
     if not isinstance(kind, types.Array):
         ev.fail(node.at, f"@constants makes arrays, not {kind}")
     value = coerce(ev, ev.known(node.arguments[1]), kind.element, node.at)
+    ev.count_elements(node.at, types.count_of(kind))
     return Value(kind, [copied(value.data) for _ in range(kind.count)])
 
 
@@ -213,7 +215,7 @@ def _array_fact(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _has_field(ev: Evaluator, node: tree.Builtin) -> Value:
-    value, name = ev.value(node.arguments[0]), ev.known(node.arguments[1]).data
+    value, name = ev.value(node.arguments[0]), ev.text(node.arguments[1])
     if value.type == types.MODULE:
         return Value(types.BOOL, name in value.data.declarations)
     kind = value.data if value.type == types.TYPE else value.type
@@ -222,18 +224,19 @@ def _has_field(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _field(ev: Evaluator, node: tree.Builtin) -> Value:
-    name = ev.known(node.arguments[1]).data
+    name = ev.text(node.arguments[1])
     return ev.value(tree.Member(node.at, node.arguments[0], name))
 
 
 def _concat_structs(ev: Evaluator, node: tree.Builtin) -> Value:
     values = [ev.value(argument) for argument in node.arguments]
     if all(value.type == types.ANONYMOUS and isinstance(value.data, list) for value in values):
-        return Value(types.ANONYMOUS, [*values[0].data, *values[1].data])
+        joined = Value(types.ANONYMOUS, [*values[0].data, *values[1].data])
+        return ev.counted(joined, node.at)
     first, second = (fields_of(ev, value, node.at) for value in values)
     if twice := first.keys() & second.keys():
         ev.fail(node.at, f"both structs have a field '{min(twice)}'")
-    return Value(types.ANONYMOUS, first | second)
+    return ev.counted(Value(types.ANONYMOUS, first | second), node.at)
 
 
 def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -244,7 +247,7 @@ def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
-    content = list(ev.known(node.arguments[0]).data.encode(errors="surrogateescape"))
+    content = list(ev.text(node.arguments[0]).encode(errors="surrogateescape"))
     return Value(types.Array((len(content),), types.integer("u8")), content)
 
 
@@ -282,7 +285,7 @@ def _intrinsic(ev: Evaluator, node: tree.Builtin) -> Value:
     """``@intrinsic(T, "NAME", a, b)``, of library files alone."""
     if not ev.module.library:
         ev.fail(node.at, "@intrinsic is for the library's own files")
-    result, name = ev.type(node.arguments[0]), ev.known(node.arguments[1]).data
+    result, name = ev.type(node.arguments[0]), ev.text(node.arguments[1])
     values = [_argument(ev, argument) for argument in node.arguments[2:]]
     intrinsic = Intrinsic[name]
     if intrinsic in _FUNCTIONS:
@@ -316,7 +319,9 @@ def _set_config(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.STRING, "".join(ev.known(part).data for part in node.arguments))
+    text = "".join(ev.text(part) for part in node.arguments)
+    ev.count_elements(node.at, len(text))
+    return Value(types.STRING, text)
 
 
 def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -324,7 +329,7 @@ def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, ev.known(node.arguments[0]).data == ev.unit.arch)
+    return Value(types.BOOL, ev.text(node.arguments[0]) == ev.unit.arch)
 
 
 BUILTINS = {
@@ -349,7 +354,7 @@ BUILTINS = {
     "@has_field": _has_field,
     "@field": _field,
     "@concat_structs": _concat_structs,
-    "@strlen": lambda ev, node: Value(types.COMPTIME_INT, len(ev.known(node.arguments[0]).data)),
+    "@strlen": lambda ev, node: Value(types.COMPTIME_INT, len(ev.text(node.arguments[0]))),
     "@get_array": _get_array,
     "@get_string_from_byte": _get_string_from_byte,
     "@get_rectangle": _get_rectangle,

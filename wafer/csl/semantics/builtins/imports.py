@@ -5,7 +5,7 @@ from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import fields_of
 from wafer.csl.semantics.core import types
-from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.evaluator import Evaluator
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
@@ -18,13 +18,16 @@ _SCALARS = {str: types.STRING, int: types.COMPTIME_INT, float: types.COMPTIME_FL
 
 
 def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
-    path = ev.known(node.arguments[0]).data
+    path = ev.text(node.arguments[0])
     ev.check_release(path, node.at)
     given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
     params = fields_of(ev, given, node.at) if given is not None else {}
     if path == "<debug>" and "key" not in params:  # before 0.9 it was the module's name
         params = params | {"key": Value(types.STRING, ev.unit.declaring)}
+    ev.check_depth(ev.module.depth + 1, node.at, "imports")
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)
+    ev.count(node.at, 10 + len(module.declarations))
+    module.depth = ev.module.depth + 1
     for name in params.keys() - module.declarations.keys():
         hint = suggestion(name, module.declarations)
         ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
@@ -35,15 +38,13 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _import_comptime_value(ev: Evaluator, node: tree.Builtin) -> Value:
-    kind, name = ev.type(node.arguments[0]), ev.known(node.arguments[1])
-    if name.type != types.STRING:
-        ev.fail(node.at, f"expected the name of a JSON file, found {described(name)}")
-    path = ev.unit.files.found(name.data, ev.module.path, node.at)
+    kind, name = ev.type(node.arguments[0]), ev.text(node.arguments[1])
+    path = ev.unit.files.found(name, ev.module.path, node.at)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        ev.fail(node.at, f"{name.data} is not JSON: {error}")
-    return _value(ev, kind, data, node.at, name.data)
+    except (ValueError, RecursionError) as error:
+        ev.fail(node.at, f"{name} is not JSON: {error}")
+    return _value(ev, kind, data, node.at, name)
 
 
 def _value(ev: Evaluator, kind: types.Type, data: Any, at: Position, where: str) -> Value:

@@ -8,6 +8,7 @@ from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import Export
 
 __all__ = ["BUILTINS", "Layout", "Tile"]
@@ -61,6 +62,10 @@ def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(node.at, "@set_rectangle is called twice")
     if width < 1 or height < 1:
         ev.fail(node.at, f"a rectangle of {width} x {height} PEs has none")
+    columns, rows = ARCHITECTURES[ev.unit.arch].fabric
+    if width > columns or height > rows:
+        size, arch = f"{width} x {height} PEs", ev.unit.arch
+        ev.fail(node.at, f"a rectangle of {size}; the fabric of {arch} has {columns} x {rows}")
     if misfit := ev.unit.fabric.misfit((width, height)):
         ev.fail(node.at, *misfit)
     ev.unit.rectangle = width, height
@@ -86,7 +91,7 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> None:
         own = Tile(str(path), str(path), none, node.at)
         layout.tiles[place] = own if ev.unit.files.has_tasks(path) else None
         return
-    file = ev.known(node.arguments[2]).data
+    file = ev.text(node.arguments[2])
     params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none
     layout.tiles[place] = Tile(file, ev.module.path, params, node.at)
 
@@ -104,7 +109,7 @@ def _set_color_config(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _export_name(ev: Evaluator, node: tree.Builtin) -> None:
-    layout, name = _layout(ev, node), ev.known(node.arguments[0]).data
+    layout, name = _layout(ev, node), ev.text(node.arguments[0])
     kind = ev.type(node.arguments[1])
     if isinstance(kind, types.Array | types.Struct):
         ev.fail(node.at, f"'{name}' cannot be exported as {kind}", "export a pointer [*]T to it")

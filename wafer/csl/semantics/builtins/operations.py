@@ -23,6 +23,7 @@ _DESCRIPTORS = {
     "fabin_dsd": Operand.FABRIC,
     "fabout_dsd": Operand.FABRIC,
 }
+_MOST = 64  # ids of any kind
 _DSRS = {"dsr_dest": 0, "dsr_src0": 1, "dsr_src1": 2}
 
 # Operands after the destination, the type of a scalar in each place.
@@ -91,8 +92,9 @@ def _config(ev: Evaluator, given: Fields, at: Position) -> dict[str, Any]:
         if (value := given.take(name)) is not None:
             columns[column] = value.data
     given.end("an operation has no option")
-    if not all(isinstance(column, int | bool) for column in columns.values()):
-        ev.fail(at, "the options of an operation are known at compile time")
+    for name, column in columns.items():
+        if not isinstance(column, int) or not -1 <= column < _MOST:
+            ev.fail(at, f".{name} is a number or a bool known at compile time, found {column}")
     return columns
 
 
@@ -138,6 +140,8 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     sources = [types.size_of(kind) for kind in forms if kind]
     check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
     columns.pop("save_address", None)
+    if "single_step" in columns:
+        ev.fail(at, "an operation has no option 'single_step'", "@load_to_dsr has it")
     _accumulate(ev, columns, operands, forms, at)
     for place in _PLACES[len(forms) :]:
         columns[place] = Operand.NONE
@@ -210,6 +214,10 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> None:
     dsr, pointer = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+    if str(dsr.type) not in _DSRS:
+        ev.fail(node.at, f"expected a DSR, found {described(dsr)}")
+    if not isinstance(pointer.type, types.Pointer):
+        ev.fail(node.at, f"expected a pointer, found {described(pointer)}")
     code = ev.running(node.at, "a DSR")
     register = ev.register(pointer, node.at)
     code.add(Op.DSR_BASE, _DSRS[str(dsr.type)], 0, dsr.data, register)

@@ -51,6 +51,8 @@ class ColorConfig(NamedTuple):
 
 def check_routable(ev: Evaluator, color: Value, at: Position) -> None:
     """Refuse a known color that routers do not have."""
+    if not isinstance(color.data, int) or color.data < 0:
+        ev.fail(at, f"expected a color, found {described(color)}")
     if color.data >= COLORS:
         ev.fail(at, f"color {color.data} has no routes; those from 0 to {COLORS - 1} do")
 
@@ -132,15 +134,17 @@ def _switches(ev: Evaluator, given: Fields, at: Position) -> tuple[int, int]:
         word |= code << 4 * number
     word |= given.flag("ring_mode") << 12
     if (start := given.take("current_switch_pos")) is not None:
-        word |= _number(ev, "current_switch_pos", start, at) << 13
+        word |= _number(ev, "current_switch_pos", start, at, 2) << 13
     mode = _pop_mode(ev, given, at)
     given.end(".switches has no field")
     return word, mode
 
 
-def _number(ev: Evaluator, name: str, value: Value, at: Position) -> int:
+def _number(ev: Evaluator, name: str, value: Value, at: Position, bits: int = 16) -> int:
     if not isinstance(value.data, int):
         ev.fail(at, f".{name} is a number, found {described(value)}")
+    if not 0 <= value.data < 1 << bits:
+        ev.fail(at, f".{name} is a number of {bits} bits, found {value.data}")
     return int(value.data)
 
 

@@ -2,6 +2,7 @@
 
 from wafer.csl.semantics.builtins.arguments import Fields, gated, local_task
 from wafer.csl.semantics.builtins.routes import check_routable, color_config
+from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Value, is_known
 from wafer.csl.semantics.language.names import resolve
@@ -117,7 +118,7 @@ def _export_symbol(ev: Evaluator, node: tree.Builtin) -> None:
     exported, *names = node.arguments
     target = resolve(ev, exported)
     if names:
-        name = ev.known(names[0]).data
+        name = ev.text(names[0])
     elif isinstance(exported, tree.Name):
         name = exported.id
     else:
@@ -139,6 +140,8 @@ def _exported(ev: Evaluator, target: object, at: Position) -> Function | Referen
 def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
     color = ev.known(node.arguments[0])
+    if color.type != types.COLOR:
+        ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
     if color.data in ev.unit.routes:
         ev.fail(node.at, f"color {color.data} is configured twice")
     config = color_config(ev, color.data, ev.known(node.arguments[1]), node.at)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Code, Label
 from wafer.csl.semantics.core.numbers import bits_of
-from wafer.csl.semantics.core.unit import Unit
+from wafer.csl.semantics.core.unit import STEPS_PER_PE, Unit
 from wafer.csl.semantics.core.values import (
     NOTHING,
     Cell,
@@ -25,6 +25,7 @@ from wafer.csl.semantics.core.values import (
     Value,
     copied,
     is_known,
+    parts_of,
 )
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import feature_of
@@ -32,6 +33,8 @@ from wafer.csl.syntax.source import Position, Problem
 from wafer.machine.codes import Op, Type
 
 __all__ = ["Evaluator", "Failure", "Jump", "Loop"]
+
+_ELEMENTS_PER_STEP = 16  # of a new array or string
 
 
 class Failure(Exception):
@@ -137,10 +140,58 @@ class Evaluator:
 
     def fail(self, at: Position, message: str, hint: str = "") -> NoReturn:
         """Raise an error at a place; of a system module's text, at the place that leads there."""
+        raise Failure(self._problem(at, message, hint))
+
+    def _problem(self, at: Position, message: str, hint: str) -> Problem:
         if self.module.library and at.file == self.module.path and self.unit.led is not None:
             message = f"{message} (in {self.module.name}, line {at.line})"
             at = self.unit.led
-        raise Failure(Problem(at, message, hint))
+        return Problem(at, message, hint)
+
+    def count(self, at: Position, steps: int = 1) -> None:
+        """Add steps of evaluation, and fail beyond their limit; the error is reported once."""
+        unit = self.unit
+        unit.steps += steps
+        most = unit.limits.steps
+        if unit.layout is not None and unit.rectangle is not None:
+            most += STEPS_PER_PE * unit.rectangle[0] * unit.rectangle[1]
+        if unit.steps + len(unit.code.rows) <= most:
+            return
+        if not unit.exceeded:  # reported here: who tries an expression drops its errors
+            unit.exceeded = True
+            message = (
+                f"more than {most:,} steps while compiling: rounds of loops, calls, instructions,"
+                " elements of arrays"
+            )
+            hint = f"does it end? --max-inlined-iterations={10 * most} raises the limit"
+            unit.problems.append(self._problem(at, message, hint))
+        raise Failure(None)
+
+    def count_elements(self, at: Position, elements: int) -> None:
+        """Add the steps that a new value of some elements takes."""
+        self.count(at, elements // _ELEMENTS_PER_STEP)
+
+    def counted(self, made: Value, at: Position) -> Value:
+        """A new ``.{…}`` or type, once the steps of its parts are added."""
+        root = made.data if made.type == types.TYPE else made
+        self.count(at, parts_of(root, self.unit.limits.steps))
+        return made
+
+    def check_depth(self, depth: int, at: Position, what: str) -> None:
+        """Fail if what is within each other is more than the limit.
+
+        Args:
+            depth: how many are.
+            at: where an error points.
+            what: they are, in plural.
+        """
+        most = self.unit.limits.depth
+        if depth > most:
+            self.fail(
+                at,
+                f"more than {most} {what} within each other while compiling",
+                f"does it end? --comptime-func-depth-limit={10 * most} raises the limit",
+            )
 
     def check_release(self, name: str, at: Position) -> None:
         """Fail if the release that the compiler was told has no such builtin or module."""
@@ -164,7 +215,14 @@ class Evaluator:
         """What an expression is."""
         if self.code is not None:
             self.code.at = node.at
-        return self.unit.values[type(node)](self, node)
+        try:
+            return self.unit.values[type(node)](self, node)
+        except RecursionError:
+            self.fail(
+                node.at,
+                "calls, constants or types are too deep within each other to be evaluated",
+                "does it end?",
+            )
 
     def known(self, node: tree.Node) -> Value:
         """What an expression is, which has to be known now."""
@@ -188,6 +246,13 @@ class Evaluator:
         value = self.known(node)
         if value.type != types.TYPE:
             self.fail(node.at, f"expected a type, found {described(value)}")
+        return value.data
+
+    def text(self, node: tree.Node) -> str:
+        """The string that an expression is."""
+        value = self.known(node)
+        if value.type != types.STRING:
+            self.fail(node.at, f"expected a string, found {described(value)}")
         return value.data
 
     # Names
@@ -249,6 +314,7 @@ class Evaluator:
                 if not is_known(value):
                     self.fail(at, "a value of run time for a variable of compile time")
                 try:
+                    self.count_elements(at, types.count_of(value.type))
                     reference.store(copied(value.data))
                 except IndexError:
                     self.fail(at, f"index {reference.path[-1]} is beyond the array's end")

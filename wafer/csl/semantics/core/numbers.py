@@ -13,6 +13,7 @@ from wafer.machine import codes
 __all__ = [
     "COMPARISONS",
     "SIGNS",
+    "WIDEST",
     "bits_of",
     "bounds",
     "bytes_of",
@@ -44,6 +45,7 @@ COMPARISONS: dict[str, tuple[codes.Op, Callable[[Any, Any], bool]]] = {
     ">": (codes.Op.GT, operator.gt),
     ">=": (codes.Op.GE, operator.ge),
 }
+WIDEST = 4096  # bits of a comptime_int, and digits of one that is written out
 _ROUND = {"f16": np.float16, "f32": np.float32}
 _BITS = {"f16": np.uint16, "f32": np.uint32}
 
@@ -71,7 +73,10 @@ def rounded(kind: types.Type, number: float) -> float:
     """A number as one of a float type; comptime_float keeps 64 bits."""
     assert isinstance(kind, types.Plain)
     with np.errstate(over="ignore"):
-        return float(_ROUND[kind.name](number)) if kind.name in _ROUND else float(number)
+        try:
+            return float(_ROUND[kind.name](number)) if kind.name in _ROUND else float(number)
+        except OverflowError:  # an integer beyond a double's range
+            return math.inf if number > 0 else -math.inf
 
 
 def bits_of(kind: types.Type, data: Any) -> int:
@@ -117,7 +122,8 @@ def compute(sign: str, kind: types.Type, a: Any, b: Any) -> Any:
     """One operation on two values of a type.
 
     Raises:
-        ValueError: overflow, division by zero, a shift by less than 0; says which.
+        ValueError: overflow, division by zero, a shift by less than 0 or too many bits, more bits
+            than a comptime_int has; says which.
         KeyError: the type has no such operation.
     """
     if types.is_float(kind) or kind == types.COMPTIME_FLOAT:
@@ -126,9 +132,11 @@ def compute(sign: str, kind: types.Type, a: Any, b: Any) -> Any:
             return float(_FLOATS[sign](round_to(a), round_to(b)))
     if sign in ("/", "%") and b == 0:
         raise ValueError("division by zero")
-    if sign in ("<<", ">>") and b < 0:
-        raise ValueError(f"shift by {b} bits")
+    if sign in ("<<", ">>") and not 0 <= b < WIDEST:
+        raise ValueError(f"shift by {b} bits; it is less than {WIDEST:,}")
     number = _INTEGERS[sign](a, b)
+    if number.bit_length() > WIDEST:
+        raise ValueError(f"a number of {number.bit_length():,} bits; it has at most {WIDEST:,}")
     if kind != types.COMPTIME_INT and not fits(kind, number):
         low, high = bounds(kind)
         raise ValueError(f"{a} {sign} {b} is {number}, and {kind} reaches from {low} to {high}")

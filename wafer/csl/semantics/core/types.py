@@ -38,6 +38,7 @@ __all__ = [
     "Pointer",
     "Struct",
     "Type",
+    "count_of",
     "is_descriptor",
     "is_float",
     "is_integer",
@@ -245,6 +246,16 @@ def size_of(kind: Type) -> int:
     if (code := machine_type(kind)) is None:
         raise TypeError(f"{kind} has no place in memory")
     return codes.BYTES[code]
+
+
+def count_of(kind: Type) -> int:
+    """Numbers, pointers and the like that a value of a type consists of."""
+    match kind:
+        case Array():
+            return kind.count * count_of(kind.element)
+        case Struct():
+            return sum(count_of(field) for _, field in kind.fields)
+    return 1
 
 
 def part_of(kind: Type, step: Any) -> tuple[Type, Callable[[], int]]:

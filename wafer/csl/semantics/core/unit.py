@@ -17,10 +17,12 @@ from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import COLUMNS, Symbol
 
-__all__ = ["Descriptor", "Request", "Rules", "Unit"]
+__all__ = ["Descriptor", "Limits", "Request", "Rules", "Unit"]
 
 FIRST_ADDRESS = 16  # 0 is no address
 SRAM = ARCHITECTURES["wse2"].sram_bytes  # of WSE-3 too
+STEPS = 1_000_000  # of the compilation of a layout block, or of a program
+STEPS_PER_PE = 100  # more for each PE of a layout
 WORD = 4  # bytes that each variable's address is a multiple of, as in the vendor's object files
 
 
@@ -42,6 +44,21 @@ class Request(NamedTuple):
     known: dict[str, Any]
     #: the place in the user's files that leads to it, of a system module's function
     led: Position | None = None
+    depth: int = 0  #: generic functions whose code asked for each other, this one included
+
+
+class Limits(NamedTuple):
+    """How long evaluation while compiling may take."""
+
+    depth: int = 200  #: calls, generic functions or imports within each other
+    inlined: int | None = None  #: rounds of one inline loop; None: as many as there are steps
+    steps: int = STEPS  #: rounds of loops, calls, instructions, and 16 elements of a new value
+
+    @classmethod
+    def of(cls, depth: int | None, inlined: int | None) -> "Limits":
+        """Those of the compiler's options, which may raise the limit of steps."""
+        rest = {} if depth is None else {"depth": depth}
+        return cls(inlined=inlined, steps=max(STEPS, inlined or 0), **rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +133,15 @@ class Unit:
     declaring: str = ""  #: the name of the declaration that is evaluated
     #: whether builtins may configure the PE; not where an expression is only tried
     effects: bool = True
-    steps: int = 0  #: rounds of loops so far while compiling
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    steps: int = 0  #: so far while compiling
+    exceeded: bool = False  #: whether those were more than the limit, which is reported
     depth: int = 0  #: of the calls that are evaluated while compiling
+    writing: int = 0  #: the depth of the request whose code is being written
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
-        rest = {"sdk": self.sdk, "rectangle": self.rectangle}
+        rest = {"sdk": self.sdk, "rectangle": self.rectangle, "limits": self.limits}
         return Unit(self.rules, self.files, self.arch, True, self.fabric, **rest)
 
     @contextlib.contextmanager
@@ -171,7 +191,8 @@ class Unit:
         """The compiled form of a function; its code is written later."""
         key = (function.module, function.node.name, function.node.at, key)
         if key not in self.requests:
-            self.requests[key] = Request(function, Label(), known, self.led)
+            depth = self.writing + bool(key[-1])
+            self.requests[key] = Request(function, Label(), known, self.led, depth)
             self.waiting.append(self.requests[key])
         return self.requests[key]
 

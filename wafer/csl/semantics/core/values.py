@@ -39,6 +39,7 @@ __all__ = [
     "copied",
     "frozen",
     "is_known",
+    "parts_of",
 ]
 
 
@@ -164,6 +165,7 @@ class Module:
     members: dict[str, Any] = dataclasses.field(default_factory=dict)
     settled: bool = False  #: whether its comptime blocks have run
     imported: Position | None = None  #: the place in the user's files that leads to a system module
+    depth: int = 0  #: imports that lead to it
 
 
 @dataclasses.dataclass(eq=False)
@@ -188,6 +190,25 @@ def is_known(value: Value) -> bool:
         parts = value.data.values() if isinstance(value.data, dict) else value.data
         return all(is_known(part) for part in parts)
     return not isinstance(value.data, Register | Memory)
+
+
+def parts_of(root: Value | types.Type, most: int) -> int:
+    """Values that ``.{…}`` is made of, or types that a type is; counting ends beyond ``most``."""
+    count, waiting = 0, [root]
+    while waiting and count <= most:
+        part, count = waiting.pop(), count + 1
+        if isinstance(part, Value):
+            if part.type is types.ANONYMOUS:
+                waiting += part.data.values() if isinstance(part.data, dict) else part.data
+            continue
+        match part:
+            case types.Array(element=inner) | types.Pointer(target=inner):
+                waiting.append(inner)
+            case types.Struct(fields=fields):
+                waiting += [kind for _, kind in fields]
+            case types.FunctionType(formals=formals, result=result):
+                waiting += [*formals, result]
+    return count
 
 
 def copied(data: Any) -> Any:

@@ -27,7 +27,7 @@ from wafer.machine.codes import Op, Type
 
 __all__ = ["call", "interpret", "write_functions"]
 
-DEEPEST = 200  # calls within each other while compiling
+_CALL, _FUNCTION = 5, 10  # steps of a call, and of writing a function besides its instructions
 _COMPTIME_ONLY = {
     *(types.TYPE, types.STRING, types.COMPTIME_INT, types.COMPTIME_FLOAT),
     *(types.ANONYMOUS, types.MODULE, types.RANGE),
@@ -130,6 +130,7 @@ def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Positio
     result = inner.type(node.result)
     if result in _COMPTIME_ONLY:
         return interpret(ev.at_compile_time(), function, arguments, at)
+    ev.check_depth(ev.unit.writing + bool(key), at, "calls of generic functions")
     request = ev.unit.request(function, known, tuple(key))
     base = _frame(ev, values, at)
     ev.code.add(Op.CALL, 0, request.label, base)
@@ -211,9 +212,9 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
     for formal, argument in zip(node.formals, arguments, strict=True):
         scope[formal.name or "_"] = _passed(ev, inner, formal, argument, at)
     inner.result = inner.type(node.result)
+    ev.count(at, _CALL)
+    ev.check_depth(ev.unit.depth + 1, at, "calls")
     ev.unit.depth += 1
-    if ev.unit.depth > DEEPEST:
-        ev.fail(at, f"more than {DEEPEST} calls within each other while compiling")
     try:
         jump = run(inner, node.body)
     finally:
@@ -241,10 +242,11 @@ def write_functions(unit: Unit) -> None:
 
 
 def _write(unit: Unit, request: Request) -> None:
-    code, node = unit.code, request.function.node
+    code, node, unit.writing = unit.code, request.function.node, request.depth
     code.owner, code.top, code.most, code.at = request.label, 0, 0, node.at
     code.here(request.label)
     ev = Evaluator(unit, request.function.module, code)
+    ev.count(node.at, _FUNCTION)
     if node.body is None:
         ev.fail(node.at, f"{node.name} has no body")
     ev.addressed = unit.files.addressed(node)

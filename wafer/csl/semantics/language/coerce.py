@@ -14,6 +14,7 @@ from wafer.csl.semantics.core.values import (
     Reference,
     Register,
     Value,
+    copied,
     is_known,
 )
 from wafer.csl.syntax.source import Position, suggestion
@@ -22,17 +23,37 @@ from wafer.machine.codes import Op
 __all__ = ["adapted", "cast", "coerce", "common", "narrowed", "zero"]
 
 
-def zero(kind: types.Type) -> Any:
-    """The data of a variable that nothing was assigned to."""
+def zero(ev: Evaluator, kind: types.Type, at: Position) -> Any:
+    """The data of a variable that nothing was assigned to.
+
+    Args:
+        ev: whose steps are counted.
+        kind: the type of the variable.
+        at: where an error points.
+    """
+    ev.count_elements(at, types.count_of(kind))
+    return _zero(kind)
+
+
+_ZEROS: dict[types.Type, Any] = {
+    types.BOOL: False,
+    types.STRING: "",
+    types.ANONYMOUS: {},
+    types.COMPTIME_INT: 0,
+    types.COMPTIME_FLOAT: 0.0,
+}
+
+
+def _zero(kind: types.Type) -> Any:
     match kind:
         case types.Array():
             if isinstance(kind.element, types.Plain | types.Pointer | types.Enum):
-                return [zero(kind.element)] * kind.count
-            return [zero(kind.element) for _ in range(kind.count)]
+                return [_zero(kind.element)] * kind.count
+            return [_zero(kind.element) for _ in range(kind.count)]
         case types.Struct():
-            return {name: zero(field) for name, field in kind.fields}
-    if kind == types.BOOL:
-        return False
+            return {name: _zero(field) for name, field in kind.fields}
+    if kind in _ZEROS:
+        return copied(_ZEROS[kind])
     if types.is_float(kind):
         return 0.0
     return 0 if types.machine_type(kind) is not None else None
@@ -83,7 +104,7 @@ def _number(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Valu
     if kind == types.COMPTIME_INT:
         return Value(kind, value.data) if integer and is_known(value) else None
     if kind == types.COMPTIME_FLOAT:
-        return Value(kind, float(value.data)) if is_known(value) else None
+        return Value(kind, rounded(kind, value.data)) if is_known(value) else None
     if value.type in (types.COMPTIME_INT, types.COMPTIME_FLOAT):
         return Value(kind, rounded(kind, value.data))
     if types.is_float(value.type) and types.size_of(value.type) < types.size_of(kind):
@@ -107,7 +128,7 @@ def _assembled(
 ) -> Value:
     """An array or struct in memory, from values of which some are not known."""
     code = ev.running(at, "a part of this value")
-    cell = Cell("a value", kind, zero(kind), running=True)
+    cell = Cell("a value", kind, zero(ev, kind, at), running=True)
     for step, value in parts:
         reference = Reference(cell, (step,))
         ev.write(KnownPlace(reference.part(), reference), value, at)

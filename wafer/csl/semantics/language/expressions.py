@@ -6,6 +6,7 @@ from typing import Any
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Jump, described
+from wafer.csl.semantics.core.numbers import WIDEST
 from wafer.csl.semantics.core.values import (
     NOTHING,
     Cell,
@@ -87,7 +88,7 @@ def _init(ev: Evaluator, node: tree.Init) -> Value:
             ev.fail(node.at, "a field is given twice")
     else:
         data = [ev.value(part.value) for part in node.values]
-    value = Value(types.ANONYMOUS, data)
+    value = ev.counted(Value(types.ANONYMOUS, data), node.at)
     if node.type is None:
         return value
     return coerce(ev, value, ev.type(node.type), node.at)
@@ -120,7 +121,7 @@ def _block(ev: Evaluator, node: tree.Block) -> Value:
 def _pointer_type(ev: Evaluator, node: tree.PointerType) -> Value:
     target = ev.type(node.target)
     kind = types.Pointer(target, node.many, "const" in node.qualifiers)
-    return Value(types.TYPE, kind)
+    return ev.counted(Value(types.TYPE, kind), node.at)
 
 
 def _array_type(ev: Evaluator, node: tree.ArrayType) -> Value:
@@ -130,12 +131,14 @@ def _array_type(ev: Evaluator, node: tree.ArrayType) -> Value:
         if not isinstance(value.data, int) or value.data < 0:
             ev.fail(extent.at, f"an array's extent is a number from 0, found {described(value)}")
         extents.append(value.data)
-    return Value(types.TYPE, types.Array(tuple(extents), ev.type(node.element)))
+    kind = types.Array(tuple(extents), ev.type(node.element))
+    return ev.counted(Value(types.TYPE, kind), node.at)
 
 
 def _function_type(ev: Evaluator, node: tree.FunctionType) -> Value:
     formals = tuple(ev.type(formal.type) for formal in node.formals)
-    return Value(types.TYPE, types.FunctionType(node.kind, formals, ev.type(node.result)))
+    kind = types.FunctionType(node.kind, formals, ev.type(node.result))
+    return ev.counted(Value(types.TYPE, kind), node.at)
 
 
 def _struct_type(ev: Evaluator, node: tree.StructType) -> Value:
@@ -147,7 +150,7 @@ def _struct_type(ev: Evaluator, node: tree.StructType) -> Value:
             default = coerce(ev, ev.known(field.value), fields[-1][1], field.value.at)
             defaults.append((field.name, default))
     kind = types.Struct(tuple(fields), node.at, node.kind == "union", tuple(defaults))
-    return Value(types.TYPE, kind)
+    return ev.counted(Value(types.TYPE, kind), node.at)
 
 
 def _enum_type(ev: Evaluator, node: tree.EnumType) -> Value:
@@ -174,6 +177,12 @@ def _builtin(ev: Evaluator, node: tree.Builtin) -> Value:
     return rule(ev, node) or NOTHING  # of one for its effect alone
 
 
+def _integer(ev: Evaluator, node: tree.Integer) -> Value:
+    if len(node.text) > WIDEST:
+        ev.fail(node.at, f"a number of {len(node.text):,} digits; it has at most {WIDEST:,}")
+    return _literal(types.COMPTIME_INT, node.value)
+
+
 @functools.cache
 def _literal(kind: types.Type, data: Any) -> Value:
     return Value(kind, data)
@@ -183,7 +192,7 @@ _PREFIXES = {"-": negated, "~": inverted, "!": opposite}
 
 VALUES = {
     **dict.fromkeys((tree.Name, tree.Index, tree.Member, tree.Dereference), names.named_value),
-    tree.Integer: lambda ev, node: _literal(types.COMPTIME_INT, node.value),
+    tree.Integer: _integer,
     tree.Float: lambda ev, node: _literal(types.COMPTIME_FLOAT, node.value),
     tree.String: lambda ev, node: _literal(types.STRING, node.value),
     tree.Bool: lambda ev, node: Value(types.BOOL, node.value),

@@ -81,7 +81,7 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     elif kind is None:
         inner.fail(node.at, f"'{node.name}' has neither a type nor a value")
     else:
-        value = Value(kind, zero(kind))
+        value = Value(kind, zero(inner, kind, node.at))
     multiples = [inner.known(a.value).data for a in node.attributes if a.name == "align"]
     variable = node.kind == "var"
     cell = Cell(

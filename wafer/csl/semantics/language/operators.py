@@ -87,7 +87,10 @@ def _operation(ev: Evaluator, op: Op, left: Value, right: Value, at: Position) -
 
 def _shift(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
     if is_known(left) and is_known(right):
-        number = compute(sign, types.COMPTIME_INT, left.data, right.data)
+        try:
+            number = compute(sign, types.COMPTIME_INT, left.data, right.data)
+        except ValueError as error:
+            ev.fail(at, str(error))
         if left.type != types.COMPTIME_INT:
             number = wrapped(left.type, number)
         return Value(left.type, number)

@@ -3,6 +3,7 @@
 Each returns a Jump if what follows it is never reached.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,8 +33,6 @@ from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
 __all__ = ["STATEMENTS", "chosen_arm", "run", "variable"]
-
-MOST_STEPS = 10_000_000  # rounds of loops in one compilation
 
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
@@ -105,13 +104,14 @@ def variable(ev: Evaluator, node: tree.Variable) -> None:
     elif kind is None:
         ev.fail(node.at, f"'{node.name}' has neither a type nor a value")
     else:
-        value = Value(kind, zero(kind))
+        value = Value(kind, zero(ev, kind, node.at))
     ev.declare(node.name, _binding(ev, node, value), node.at)
 
 
 def _binding(ev: Evaluator, node: tree.Variable, value: Value) -> Any:
     constant = node.kind == "const"
     if ev.code is None or (constant and is_known(value)):
+        ev.count_elements(node.at, types.count_of(value.type))
         return Cell(node.name, value.type, copied(value.data), constant=constant)
     if value.type in (types.COMPTIME_INT, types.COMPTIME_FLOAT):
         what = f"the variable '{node.name}' needs a type to change at run time"
@@ -235,18 +235,20 @@ def _left(jump: Jump | None, label: str | None) -> tuple[bool, Jump | None]:
     return True, jump
 
 
-def _count_step(ev: Evaluator, at: Position) -> None:
-    ev.unit.steps += 1
-    if ev.unit.steps > MOST_STEPS:
-        ev.fail(at, f"more than {MOST_STEPS:,} rounds of loops while compiling", "does it end?")
+def _count_round(ev: Evaluator, number: int, at: Position) -> None:
+    ev.count(at)
+    most = ev.unit.limits.inlined
+    if ev.code is not None and most is not None and number >= most:
+        hint = f"--max-inlined-iterations={10 * max(most, 1)} raises the limit"
+        ev.fail(at, f"more than {most:,} rounds of an inline loop", hint)
 
 
 def _while(ev: Evaluator, node: tree.While) -> Jump | None:
     if ev.code is not None and not node.inline:
         return _running_while(ev, node)
-    after, jump = Label(), None
+    after, jump, rounds = Label(), None, itertools.count()
     while condition(ev.at_compile_time(), node.condition).data:
-        _count_step(ev, node.at)
+        _count_round(ev, next(rounds), node.at)
         ends, jump = _left(_round(ev, node, after), node.label)
         if ends:
             break
@@ -298,7 +300,7 @@ def _for(ev: Evaluator, node: tree.For) -> Jump | None:
         ev.fail(node.iterable.at, "this loop runs while compiling, over what is known then")
     after, jump = Label(), None
     for position, value in enumerate(_rounds(ev, iterable, node.iterable.at)):
-        _count_step(ev, node.at)
+        _count_round(ev, position, node.at)
         bindings = (value, Value(types.COMPTIME_INT, position))
         ev.scopes.append(dict(zip(node.variables, bindings, strict=False)))
         jump = _round(ev, node, after)

@@ -43,7 +43,7 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files, vocabulary, lines = _opened(cfg, context)
-    eos = vocabulary.id_of(cfg.eos_token)
+    eos = vocabulary.mark(cfg, "eos_token")
     between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
     rows: list[dict[str, np.ndarray]] = []
@@ -83,7 +83,7 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files, vocabulary, lines = _opened(cfg, context)
-    eos = vocabulary.id_of(cfg.eos_token)
+    eos = vocabulary.mark(cfg, "eos_token")
     lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
     texts: tuple[list[str], list[str]] = [], []
     for row in lines:

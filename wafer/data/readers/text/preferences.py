@@ -37,7 +37,7 @@ def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[lis
     """
     files = find_files(cfg.data_dir, ["train.jsonl" if training else "dev.jsonl"])
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, vocab_size)
-    eos = vocabulary.id_of(cfg.eos_token)
+    eos = vocabulary.mark(cfg, "eos_token")
     sep = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     pairs, skipped = [], 0
     for row in (row for file in files for row in read_rows(file)):

@@ -116,7 +116,7 @@ def hugging_face(cfg: Any, context: Context) -> Dataset:
         DataError: no saved dataset, no such split or column, a wrong record; names the file.
     """
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
-    begin = vocabulary.id_of(cfg.bos_token)
+    begin = vocabulary.mark(cfg, "bos_token")
     end = [] if cfg.eos_token is None else [vocabulary.id_of(cfg.eos_token)]
     files = find_inputs([str(_part(cfg, context, place)) for place in cfg.data_dir], None)
     documents = [

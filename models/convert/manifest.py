@@ -1,0 +1,114 @@
+"""Checksums beside weights whose form has none: Hugging Face's folders, the vendor's ``.mdl``.
+
+A manifest is a JSON file: ``{"tensors": {name: {"shape": …, "dtype": …, "checksum": …}}}``, with
+the checksums of our own format.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.checkpoint.checksums import ArrayRecord
+from models.checkpoint.layout import is_checkpoint
+from models.checkpoint.reader import open_params
+from models.checkpoint.verify import Verified
+from models.convert.files import open_tensors
+from models.errors import CheckpointError
+from models.files import read_json, require_path, write_text
+from models.vendor.mdl import MdlFile
+
+__all__ = ["keep_manifest", "manifest_of", "verify_manifest", "write_manifest"]
+
+_NAME = "manifest.json"
+_LISTED = 20
+
+
+def manifest_of(path: Path) -> Path:
+    """Return where the manifest of a folder, or of a file, is."""
+    return path / _NAME if path.is_dir() else path.with_name(f"{path.name}.{_NAME}")
+
+
+def keep_manifest(path: Path, records: Mapping[str, ArrayRecord]) -> Path:
+    """Write a manifest.
+
+    Args:
+        path: the folder or file with the tensors.
+        records: tensor name -> what identifies it.
+
+    Returns:
+        The manifest's file.
+    """
+    target = manifest_of(path)
+    tensors = {name: records[name]._asdict() for name in sorted(records)}
+    write_text(target, json.dumps({"tensors": tensors}, indent=1) + "\n")
+    return target
+
+
+def write_manifest(path: Path) -> Path:
+    """Read every tensor of a folder or file and write its manifest.
+
+    Args:
+        path: a checkpoint of ours, a Hugging Face folder or weight file, a ``.mdl``.
+
+    Raises:
+        FileNotFoundError: nothing there.
+        ValueError: no weights, or damaged ones.
+    """
+    with _opened(path) as tensors:
+        return keep_manifest(path, {name: ArrayRecord.of(value) for name, value in tensors})
+
+
+def verify_manifest(path: Path) -> Verified:
+    """Read every tensor and compare it with the manifest.
+
+    Raises:
+        CheckpointError: no manifest, a damaged one, or tensors that differ from it; lists them.
+    """
+    try:
+        stored = read_json(manifest_of(path))["tensors"]
+        expected = {
+            name: ArrayRecord(tuple(one["shape"]), one["dtype"], one["checksum"])
+            for name, one in stored.items()
+        }
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path}: has no checksums; write them while it is sound: wafer checkpoint manifest"
+        ) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{manifest_of(path)}: no manifest ({error!r})") from None
+    found: dict[str, ArrayRecord] = {}
+    size = 0
+    try:
+        with _opened(path) as tensors:
+            for name, value in tensors:
+                found[name] = ArrayRecord.of(value)
+                size += value.nbytes
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    wrong = [
+        f"{name}: {found.get(name, 'missing')}; {manifest_of(path).name} has "
+        f"{expected.get(name, 'no such tensor')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+    if wrong:
+        more = f"\n  ... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+        listed = "\n  ".join(wrong[:_LISTED])
+        raise CheckpointError(f"{path} is not what its manifest was written of:\n  {listed}{more}")
+    return Verified(len(found), size, checked=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Iterator[tuple[str, Any]]]:
+    """Give (name, value) of every tensor, one at a time."""
+    require_path(path)
+    if path.suffix == ".mdl":
+        with MdlFile(path) as file:
+            yield ((name, file.read(name)) for name in file)
+        return
+    tensors: Any = open_params(path)[1] if is_checkpoint(path) else open_tensors(path)
+    yield ((name, np.asarray(tensors[name])) for name in tensors)

@@ -1,0 +1,224 @@
+"""Whether code that a file names, ``module:function``, may be imported: one rule for all readers.
+
+A run imports what its run file names. A checkpoint may come from anywhere, and a command that only
+looks at a run file runs nothing of it: what these name is refused unless the user trusts it, by
+``--trust_code`` or, for a checkpoint, by a run file of the same command that names the same.
+
+Only a user's own module is imported: one on the path (PYTHONPATH, the working directory,
+``runconfig.python_paths``), or of an installed package with an entry point of the kind's group.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+__all__ = [
+    "ENTRY_POINTS",
+    "OURS",
+    "UntrustedError",
+    "add_option",
+    "code_in",
+    "imports_allowed",
+    "is_looking",
+    "looking",
+    "owner",
+    "refusal",
+    "require_trusted",
+    "require_users_module",
+    "trusting",
+    "untrusted",
+]
+
+#: kind of code -> group of entry points in which an installed package names its modules
+ENTRY_POINTS: Mapping[str, str] = {
+    "model": "wafer.models",
+    "optimizer": "wafer.optimizers",
+    "data": "wafer.data",
+    "sparsity": "wafer.sparsity",
+    "engine": "wafer.engines",
+}
+_ROOT = pathlib.Path(os.path.realpath(__file__)).parents[2]
+OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
+_INSTALLED = ("site-packages", "dist-packages")
+_INTERPRETER = tuple(
+    f"{os.path.realpath(sysconfig.get_path(name))}{os.sep}"
+    for name in ("stdlib", "platstdlib", "scripts")
+)
+
+
+class UntrustedError(ValueError):
+    """A file names code that nobody asked to run."""
+
+
+class _Reading(NamedTuple):
+    """A file that is read, whose code is imported only where it is trusted."""
+
+    where: str  #: the checkpoint; '' for the run file of a command that only looks
+    refused: list[str]  #: names, in the order in which they were refused
+
+
+# None: any
+_TRUSTED: ContextVar[frozenset[str] | None] = ContextVar("trusted", default=frozenset())
+# None: the run file of a run
+_READING: ContextVar[_Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator[None]:
+    """Trust code in the block, besides what is trusted around it.
+
+    Args:
+        names: ``module:function`` that a run file of the user's names, from ``code_in``.
+        trust_code: trust any.
+    """
+    outer = _TRUSTED.get()
+    token = _TRUSTED.set(None if trust_code or outer is None else outer.union(names))
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(token)
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[list[str]]:
+    refused: list[str] = []
+    token = _READING.set(_Reading(where, refused))
+    try:
+        yield refused
+    finally:
+        _READING.reset(token)
+
+
+def untrusted(where: object) -> contextlib.AbstractContextManager[list[str]]:
+    """Take names of code in the block for a checkpoint's; it gets the list of those refused.
+
+    Args:
+        where: the checkpoint, for the refusal.
+    """
+    return _reading(str(where))
+
+
+def looking() -> contextlib.AbstractContextManager[list[str]]:
+    """Look at a run file in the block, without running it; it gets the list of names refused."""
+    return _reading("")
+
+
+def is_looking() -> bool:
+    """Whether a run file is only looked at here."""
+    reading = _READING.get()
+    return reading is not None and not reading.where
+
+
+def imports_allowed(name: str = "") -> bool:
+    """Whether code of this name may be imported here; of '', whether any may."""
+    trusted = _TRUSTED.get()
+    return _READING.get() is None or trusted is None or name in trusted
+
+
+def refusal(name: str) -> str:
+    """Say why code is not imported here, and which option imports it."""
+    reading = _READING.get()
+    option = "Give --trust_code (trust_code=True in Python)"
+    if reading is None or not reading.where:
+        return (
+            f"{name!r} is code, which is not imported: this command only looks at the file. "
+            f"{option} to import it"
+        )
+    return (
+        f"{reading.where} names code, {name!r}, which is not imported: a checkpoint may come from "
+        f"anywhere. {option}, or a run file that names it"
+    )
+
+
+def require_trusted(name: str) -> None:
+    """Refuse code of a file that the user did not ask to run.
+
+    Raises:
+        UntrustedError: with the file, the name and the option.
+    """
+    reading = _READING.get()
+    if reading is not None and not imports_allowed(name):
+        reading.refused.append(name)
+        raise UntrustedError(refusal(name))
+
+
+def code_in(section: Any) -> set[str]:
+    """Collect every text of a run file that may name code, at any depth."""
+    if isinstance(section, Mapping):
+        section = list(section.values())
+    if isinstance(section, list | tuple):
+        return set().union(*map(code_in, section))
+    return {section} if isinstance(section, str) and ":" in section else set()
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--trust_code``; the command line trusts what it names while the command runs."""
+    parser.add_argument(
+        "--trust_code",
+        action="store_true",
+        help="import code that the file names (module:function); it may do anything",
+    )
+
+
+def require_users_module(name: str, kind: str) -> None:
+    """Refuse modules of Python, of Wafer, and of packages that declare nothing for Wafer.
+
+    Args:
+        name: ``module:function``; nothing of it is imported.
+        kind: of ``ENTRY_POINTS``.
+
+    Raises:
+        ValueError: it is none of the user's.
+    """
+    package = name.partition(":")[0].partition(".")[0]
+    whose = owner(package)
+    if not whose or (whose == "installed" and package in _declared(kind)):
+        return
+    what = {
+        "Python": "part of Python",
+        "Wafer": "part of Wafer",
+        "installed": f"an installed package without an entry point {ENTRY_POINTS[kind]!r}",
+    }[whose]
+    raise ValueError(
+        f"{name!r}: {package} is {what}; expected a module of your own, on PYTHONPATH, in the "
+        "working directory or in runconfig.python_paths. Write a function there that calls it"
+    )
+
+
+def owner(package: str) -> str:
+    """Return whose a package is: 'Python', 'Wafer', 'installed', else '' (the user's, or none).
+
+    Args:
+        package: without a dot; nothing of it is imported.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # the running program, or made by it without a file
+        return ""
+    if spec is None:
+        return ""
+    places = [*(spec.submodule_search_locations or ())]
+    if spec.has_location and spec.origin is not None:
+        places.append(spec.origin)
+    return max(map(_owner_of, places), default="Python")  # one without a place is built in
+
+
+def _owner_of(place: str) -> str:
+    path = os.path.realpath(place)
+    if f"{path}{os.sep}".startswith(OURS):
+        return "Wafer"
+    if any(part in _INSTALLED for part in pathlib.Path(path).parts):
+        return "installed"
+    return "Python" if path.startswith(_INTERPRETER) else ""
+
+
+def _declared(kind: str) -> set[str]:
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS[kind])
+    return {point.module.partition(".")[0] for point in points}

@@ -1,0 +1,139 @@
+"""Second copies of sparse weights: averages, target networks, lookahead's slow weights."""
+
+import collections
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+
+import sparsity
+from models.layers.basic import project
+
+PARAMS = {"up": {"kernel": jax.random.normal(jax.random.key(0), (16, 24))}}
+X = jax.random.normal(jax.random.key(1), (8, 16))
+COMPUTES = ["masked", "csr"]
+TX = optax.adam(0.1)
+
+
+def configured(compute, algorithm="rigl"):
+    section = {"algorithm": algorithm, "sparsity": 0.75, "update": {"freq": 2}, "compute": compute}
+    return sparsity.configure(section | {"param_filter": "*kernel"})
+
+
+def start(rule):
+    sparse = rule.init(PARAMS, jax.random.key(2))
+    return sparse, *rule.prune(PARAMS, TX.init(PARAMS), sparse)
+
+
+def stepper(rule):
+    """A jitted step that carries an average of the weights, as a tree and as a copy."""
+
+    @functools.partial(jax.jit, static_argnames="due")
+    def step(sparse, params, opt_state, tree, copy, due):
+        f = lambda ready: jnp.mean(
+            (project(X, rule.attach(ready, sparse)["up"]["kernel"]) - 1) ** 2
+        )
+        grads = jax.grad(f)(rule.prepare(params, sparse, dense=due))
+        grads, dense = rule.split(grads, sparse)
+        updates, opt_state = TX.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        copies = (opt_state, tree, {"average": copy})
+        sparse, params, copies = rule.update(sparse, params, dense, copies, topology=due)
+        opt_state, tree, copy = copies[0], copies[1], copies[2]["average"]
+        tree = optax.incremental_update(params, tree, 0.5)
+        copy = sparsity.WeightCopy.of(
+            optax.incremental_update(params, copy.read(sparse), 0.5), sparse
+        )
+        return sparse, params, opt_state, tree, copy
+
+    return step
+
+
+@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+def test_every_tree_of_the_optimizer_state_follows(algorithm):
+    got = []
+    for compute in COMPUTES:
+        rule = configured(compute, algorithm)
+        sparse, params, opt_state = start(rule)
+        state = sparse, params, opt_state, params, sparsity.WeightCopy.of(params, sparse)
+        step = stepper(rule)
+        for t in range(6):
+            state = step(*state, rule.due(t + 1))
+        assert step._cache_size() == 2
+        assert int(state[0].generation) == int(state[4].generation) == 3
+        jax.tree.map(np.testing.assert_array_equal, state[3], state[4].read(state[0]))
+        got.append(rule.expand(state[1], (state[2], state[3]), state[0]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *got)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_copy_left_behind_is_an_error_or_nan(compute):
+    rule = configured(compute, "set")
+    sparse, params, _ = start(rule)
+    copy = sparsity.WeightCopy.of(params, sparse)
+    same, params, _ = rule.update(sparse, params, None, ())  # step 1 changes nothing
+    jax.tree.map(np.testing.assert_array_equal, copy.read(same), copy.tree)
+    later, params, _ = rule.update(same, params, None, ())
+    for use in (copy.read, lambda s: rule.update(s, params, None, copy)):
+        with pytest.raises(ValueError, match=r"topology 0 \(found at read\); expected 1"):
+            use(later)
+    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
+    assert jnp.isnan(jax.jit(read)(copy, later)).all()
+    assert not jnp.isnan(jax.jit(read)(copy, same)).any()
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), copy)
+    assert jnp.isnan(jax.vmap(read, (0, None))(several, later)).all()
+    scanned = jax.lax.scan(lambda c, _: (c, read(*c)), (copy, later), length=2)[1]
+    assert jnp.isnan(scanned).all()
+
+
+def test_a_skipped_step_does_not_count():
+    rule = configured("masked", "set")
+    sparse, params, _ = start(rule)
+    sparse, params, _ = rule.update(sparse, params, None, ())
+    skipped, *_ = rule.update(sparse, params, None, (), finite=False)
+    assert int(skipped.generation) == 0
+    meta = sparsity.to_meta(rule.update(sparse, params, None, ())[0])
+    assert int(sparsity.from_meta(meta, 1).generation) == 1
+
+
+def test_states_without_the_field_are_read(tmp_path):
+    rule = configured("csr", "set")
+    sparse, params, _ = start(rule)
+    fields = [name for name in sparse._fields if name != "generation"]
+    before = collections.namedtuple("Before", fields)(*(getattr(sparse, n) for n in fields))
+    old = sparsity.SparseState(*pickle.loads(pickle.dumps(tuple(before))))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "old", before)
+    with ocp.StandardCheckpointer() as checkpointer:
+        shapes = jax.eval_shape(before._asdict)
+        again = sparsity.SparseState(**checkpointer.restore(tmp_path / "old", shapes))
+    again = again._replace(generation=None)
+    for _ in range(2):
+        old, *_ = rule.update(old, params, None, ())
+        again, *_ = rule.update(again, params, None, ())
+    assert int(old.generation) == int(again.generation) == 1
+
+
+def test_the_trees_of_lookahead_have_one_mask():
+    rule = configured("masked")
+    tx = sparsity.wrap(rule, optax.lookahead(optax.sgd(0.1), 3, 0.5), jax.random.key(0))
+    params = optax.LookaheadParams.init_synced(PARAMS)
+    state = tx.init(params)
+    assert [*rule.masks(state.sparse)] == ["up/kernel"]
+    params = optax.LookaheadParams.init_synced(rule.apply(PARAMS, state.sparse))
+    f = lambda tree: jnp.mean((X @ tree["up"]["kernel"] - 1) ** 2)
+    for t in range(1, 7):
+        updates, state = tx.update(jax.grad(f)(params.fast), state, params)
+        params = optax.apply_updates(params, updates)
+        mask = rule.masks(state.sparse)["up/kernel"]
+        assert int(mask.sum()) == 96
+        for tree in params:
+            assert not np.any(np.where(mask, 0, tree["up"]["kernel"]))
+        if t % 3 == 0:
+            close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+            jax.tree.map(close, params.fast, params.slow)

@@ -1,0 +1,91 @@
+"""Optimizers under csr storage: those that read a weight's axes are found, or see dense shapes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import sparsity
+from models.layers.basic import project
+
+PARAMS = {"up": {"kernel": jax.random.normal(jax.random.key(0), (16, 24)), "bias": jnp.zeros(24)}}
+MATRICES = lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+LABELS = lambda tree: jax.tree.map(lambda leaf: "matrix" if leaf.ndim > 1 else "vector", tree)
+BY_RANK = optax.multi_transform({"matrix": optax.adam(0.1), "vector": optax.sgd(0.1)}, LABELS)
+READS_AXES = {
+    "decay of matrices": optax.adamw(0.1, mask=MATRICES),
+    "adafactor": optax.adafactor(0.1, min_dim_size_to_factor=8),
+    "centralize": optax.chain(optax.centralize(), optax.sgd(0.1)),
+    "block rms": optax.chain(optax.clip_by_block_rms(0.01), optax.sgd(0.1)),
+    "adaptive clip": optax.chain(optax.adaptive_grad_clip(0.01), optax.sgd(0.1)),
+    "muon": optax.contrib.muon(0.1),
+    "labels": BY_RANK,
+}
+ELEMENTWISE = {
+    "adamw": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.1)),
+    "lamb": optax.lamb(0.1),
+    "accumulates": optax.MultiSteps(optax.adam(0.1), 6).gradient_transformation(),
+    "schedule free": optax.contrib.schedule_free_sgd(0.1),
+}
+quick = lambda names, first: [
+    name if name in first else pytest.param(name, marks=pytest.mark.slow) for name in names
+]
+
+
+def configured(compute):
+    section = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "compute": compute}
+    return sparsity.configure(section | {"param_filter": "*kernel"}, accepts=lambda _: True)
+
+
+@pytest.mark.parametrize("name", quick(READS_AXES, {"decay of matrices", "adafactor", "labels"}))
+def test_optimizers_that_read_axes_are_found(name):
+    for compute in ("csr", "auto"):
+        with pytest.raises(sparsity.SparsityError, match=r"train up/kernel otherwise than with"):
+            configured(compute).check(READS_AXES[name], PARAMS)
+    configured("masked").check(READS_AXES[name], PARAMS)
+    shapes = jax.eval_shape(lambda: PARAMS)
+    configured("csr").check(sparsity.with_dense_shapes(READS_AXES[name]), shapes)
+
+
+@pytest.mark.parametrize("name", quick(ELEMENTWISE, {"adamw"}))
+def test_optimizers_that_do_not_are_taken(name):
+    configured("csr").check(ELEMENTWISE[name], PARAMS)
+
+
+def test_what_cannot_be_compared_is_reported(caplog):
+    noise = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1))
+    configured("csr").check(noise, PARAMS)
+    assert "draws random numbers" in caplog.text
+    needs_value = optax.contrib.reduce_on_plateau()
+    configured("csr").check(needs_value, PARAMS)
+    assert "not compared, since it fails" in caplog.text
+    caplog.clear()
+    configured("csr").check(needs_value, PARAMS, value=1.0)
+    configured("masked").check(noise, PARAMS)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("name", quick(READS_AXES, {"adafactor", "labels"}))
+def test_dense_shapes_train_csr_as_masks_do(name):
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 16)), jnp.float32)
+    got = []
+    for compute in ("masked", "csr"):
+        rule, tx = configured(compute), sparsity.with_dense_shapes(READS_AXES[name])
+        sparse = rule.init(PARAMS, jax.random.key(1))
+        params, opt_state = rule.prune(PARAMS, tx.init(PARAMS), sparse)
+
+        def loss(ready, rule=rule, sparse=sparse):
+            tree = rule.attach(ready, sparse)["up"]
+            return jnp.mean((project(x, tree["kernel"]) + tree["bias"] - 1) ** 2)
+
+        for t in range(3):  # a change of topology among them
+            due = rule.due(t + 1)
+            at = lambda ready, rule=rule, sparse=sparse: loss(ready, rule, sparse)
+            grads = jax.grad(at)(rule.prepare(params, sparse, dense=due))
+            grads, dense = rule.split(grads, sparse)
+            updates, opt_state = tx.update(grads, opt_state, params, sparse=sparse)
+            params = optax.apply_updates(params, updates)
+            sparse, params, opt_state = rule.update(sparse, params, dense, opt_state, topology=due)
+        got.append((rule.masks(sparse), *rule.expand(params, opt_state, sparse)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *got)

@@ -1,0 +1,161 @@
+"""A loop's own state stored: what is refused, and every form of a tree comes back as it was."""
+
+import io
+
+import equinox as eqx
+import flax.core
+import flax.serialization
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+
+import sparsity
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.tree import fill_template
+from models.checkpoint.writer import write_checkpoint
+from models.errors import CheckpointError
+from sparsity.finalize import finalize
+
+KEY = jax.random.key(0)
+TX = optax.adam(0.1)
+NESTED = {"up": {"kernel": jax.random.normal(KEY, (8, 6)), "bias": jnp.ones(6)}}
+COMPUTES = ["masked", "csr"]
+
+
+def sparse_run(params, compute, seed=1):
+    section = {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 3}, "compute": compute}
+    rule = sparsity.configure(section | {"param_filter": ["*kernel", "*weight", "*/w", "0"]})
+    sparse = rule.init(params, jax.random.key(seed))
+    assert sparsity.to_meta(sparse)["parameters"]
+    return rule, sparse, *rule.prune(params, TX.init(params), sparse)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("leaf", ["kernel", "bias"])
+def test_nan_weights_are_not_stored(compute, leaf):
+    _, sparse, params, opt_state = sparse_run(NESTED, compute)
+    sparsity.encode(*sparsity.encode(params, opt_state, sparse), sparse)  # NaN where pruned
+    params["up"][leaf] = jnp.asarray(params["up"][leaf]).at[:2].set(jnp.nan)
+    with pytest.raises(CheckpointError, match=rf"weights of up/{leaf} are NaN"):
+        sparsity.encode(params, opt_state, sparse)
+
+
+def test_masked_weights_of_another_state_are_not_stored():
+    _, _, params, opt_state = sparse_run(NESTED, "masked")
+    other = sparse_run(NESTED, "masked", seed=2)[1]
+    with pytest.raises(CheckpointError, match=r"up/kernel are not 0 where the state prunes"):
+        sparsity.encode(params, opt_state, other)
+    dense = sparse_run(NESTED, "csr")[1]  # a dense leaf beside a pattern
+    with pytest.raises(CheckpointError, match=r"up/kernel are not 0 where the state prunes"):
+        sparsity.encode(NESTED, (), dense)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_finalize_refuses_the_arrays_of_a_loop(compute, tmp_path):
+    rule, sparse, params, opt_state = sparse_run(NESTED, compute)
+
+    def save(name, tree):
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / name, tree)
+        return tmp_path / name
+
+    for name, tree in {
+        "tuple": (params, opt_state, sparse),
+        "dict": {"params": params, "state": {"sparse": sparse}},
+        "wrapped": sparsity.SparseOptState(opt_state, sparse),
+        "alone": sparse,
+    }.items():
+        with pytest.raises(CheckpointError, match=r"holds a sparse state.*encode"):
+            finalize(save(name, tree), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    encoded = sparsity.encode(params, opt_state, sparse)
+    report = finalize(save("encoded", {"trees": encoded, "sparse": sparse}), tmp_path / "out")
+    assert {t.name for t in report.sparse} >= {"trees/0/up/kernel"}
+    with ocp.StandardCheckpointer() as checkpointer:
+        stored = checkpointer.restore(tmp_path / "out")
+    want = rule.expand(params, (), sparse)[0]["up"]["kernel"]
+    np.testing.assert_array_equal(stored["trees"][0]["up"]["kernel"], want)
+
+
+def _haiku():
+    def forward(x):
+        return hk.nets.MLP([6, 4])(hk.Linear(8, name="first")(x))
+
+    return hk.transform(forward).init(KEY, jnp.ones((2, 5)))
+
+
+FORMS = {
+    "nested dict": lambda: NESTED,
+    "haiku names": _haiku,
+    "list": lambda: [jnp.ones((6, 4)), {"kernel": jnp.ones((4, 6))}],
+    "int keys": lambda: {0: {"kernel": jnp.ones((6, 4))}, 10: {"kernel": jnp.ones((4, 6))}},
+    "FrozenDict": lambda: flax.core.freeze(NESTED),
+    "nnx.State": lambda: nnx.state(nnx.Linear(8, 6, rngs=nnx.Rngs(0)), nnx.Param),
+    "equinox": lambda: eqx.filter(eqx.nn.MLP(8, 6, 4, 1, key=KEY), eqx.is_inexact_array),
+}
+
+
+def assert_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_tree_comes_back_as_it_was(form, compute, tmp_path):
+    weights = FORMS[form]()
+    rule, sparse, params, opt_state = sparse_run(weights, compute)
+    dense = dict(
+        zip(("params", "opt_state"), sparsity.encode(params, opt_state, sparse), strict=True)
+    )
+    write_checkpoint(tmp_path / "4", dense, {"sparsity": sparsity.to_meta(sparse)})
+    tree, record = load_checkpoint(tmp_path / "4")
+    like = jax.eval_shape(lambda: {"params": weights, "opt_state": TX.init(weights)})
+    stored = fill_template(like, tree, "4")
+    back = sparsity.resume(rule, stored["params"], stored["opt_state"], KEY, record["sparsity"])
+    assert_same(back, (sparse, params, opt_state))
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_train_state_comes_back_as_it_was(compute, tmp_path):
+    first = lambda: TrainState.create(apply_fn=None, params=NESTED, tx=TX)
+    rule, sparse, params, opt_state = sparse_run(NESTED, compute)
+    state = first().replace(step=4, params=params, opt_state=opt_state)
+    dense = sparsity.encode(params, opt_state, sparse)
+    dense = state.replace(params=dense[0], opt_state=dense[1])
+    write_checkpoint(tmp_path / "4", dense, {"sparsity": sparsity.to_meta(sparse)})
+    tree, record = load_checkpoint(tmp_path / "4")
+    stored = fill_template(first(), tree, "4")
+    sparse_back, params, opt_state = sparsity.resume(
+        rule, stored.params, stored.opt_state, KEY, record["sparsity"]
+    )
+    assert_same(stored.replace(params=params, opt_state=opt_state), state)
+    assert_same(sparse_back, sparse)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_serializers_take_the_state(compute):
+    first = lambda seed: sparse_run(NESTED, compute, seed)[1]
+    state, other = first(1), first(2)
+    assert_same(flax.serialization.from_bytes(other, flax.serialization.to_bytes(state)), state)
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, state)
+    file.seek(0)
+    assert_same(eqx.tree_deserialise_leaves(file, other), state)
+
+
+def test_a_typed_key_goes_on_as_it_did():
+    rule, sparse, params, _ = sparse_run(NESTED, "masked")
+    typed = sparse._replace(key=jax.random.wrap_key_data(sparse.key))  # stored before 0.2
+    for t in range(3):
+        sparse, params, _ = rule.update(sparse, params, None, (), topology=rule.due(t + 1))
+        typed, *_ = rule.update(typed, params, None, (), topology=rule.due(t + 1))
+    assert_same(rule.masks(sparse), rule.masks(typed))
+    other = rule.init(NESTED, jax.random.key(0, impl="rbg"))
+    assert str(jax.random.key_impl(other.key)) == "rbg"

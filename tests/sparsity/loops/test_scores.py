@@ -1,0 +1,78 @@
+"""Scores of a user's method: infinite, NaN, or read from a gradient that was not asked for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsity
+
+PARAMS = {"w": jax.random.normal(jax.random.key(0), (16, 12))}
+GRADS = {"w": jax.random.normal(jax.random.key(1), (16, 12))}
+PATTERNS = {
+    "whole": {"sparsity": 0.75},
+    "two_of_four": {"pattern": {"type": "n:m", "n": 2, "m": 4}},
+    "block": {"sparsity": 0.75, "pattern": {"type": "block", "size": 4}},
+}
+COMPUTES = ["masked", "csr"]
+
+
+def updated(pattern, compute, *, jit=False, base=sparsity.RigL, **scores):
+    """Masks before and after an update, and the dense weight after it."""
+    methods = {f"{name}_scores": lambda _, ctx, fn=fn: fn(ctx) for name, fn in scores.items()}
+    section = {"algorithm": type("Scored", (base,), methods), "update": {"freq": 1}}
+    section |= {**PATTERNS[pattern], "drop_fraction": 0.5, "compute": compute}
+    rule = sparsity.configure(section | {"param_filter": "w"})
+    sparse = rule.init(PARAMS, jax.random.key(2))
+    params, _ = rule.prune(PARAMS, (), sparse)
+    update = jax.jit(rule.update) if jit else rule.update
+    new, params, _ = update(sparse, params, GRADS, ())
+    return rule.masks(sparse)["w"], rule.masks(new)["w"], rule.expand(params, (), new)[0]["w"]
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_scores_of_minus_infinity_lose_no_weight(pattern, compute):
+    lowest = lambda ctx: jnp.full(ctx.weight.shape, -jnp.inf)
+    for scores in ({"grow": lowest}, {"drop": lowest}, {"grow": lowest, "drop": lowest}):
+        before, after, _ = updated(pattern, compute, **scores)
+        assert int(after.sum()) == int(before.sum())
+        # Half may be dropped, of 3 blocks two, and only active ones stay.
+        assert int((after & before).sum()) >= int(before.sum()) // (3 if pattern == "block" else 2)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_minus_infinity_grows_last(compute):
+    allowed = jnp.zeros((16, 12), bool).at[:, :8].set(True)
+    grow = lambda ctx: jnp.where(allowed, jnp.abs(ctx.grad), -jnp.inf)
+    before, after, _ = updated("whole", compute, grow=grow)
+    size = jnp.where(before, jnp.abs(PARAMS["w"]), -1).ravel()
+    kept = np.zeros(192, bool)
+    kept[np.argsort(-size)[:24]] = True  # of 48
+    score = np.where(kept | ~np.asarray(allowed).ravel(), -1, np.abs(GRADS["w"]).ravel())
+    kept[np.argsort(-score)[:24]] = True
+    np.testing.assert_array_equal(np.asarray(after).ravel(), kept)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("pattern", ["whole", "two_of_four"])
+@pytest.mark.parametrize("which", ["grow", "drop"])
+def test_nan_scores_are_an_error_or_nan_weights(which, pattern, compute):
+    scores = {which: lambda ctx: jnp.where(ctx.mask, jnp.nan, 1.0)}
+    with pytest.raises(ValueError, match=r"'w': scores of its weights are NaN"):
+        updated(pattern, compute, **scores)
+    _, mask, weight = updated(pattern, compute, jit=True, **scores)
+    np.testing.assert_array_equal(jnp.isnan(weight), mask)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_nan_drop_scores_of_pruned_weights_are_not_read(compute):
+    drop = lambda ctx: jnp.where(ctx.mask, jnp.abs(ctx.weight), jnp.nan)
+    plain, same = updated("whole", compute), updated("whole", compute, drop=drop)
+    jax.tree.map(np.testing.assert_array_equal, plain, same)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_gradient_that_was_not_asked_for_is_an_error(compute):
+    with pytest.raises(ValueError, match=r"'w': the method reads ctx.grad, but.*needs_gradient"):
+        updated("whole", compute, base=sparsity.Dynamic, grow=lambda ctx: jnp.abs(ctx.grad))

@@ -1,0 +1,268 @@
+"""Schedulers of a ``trainer``: every key of every nesting has its effect, or is refused."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from wafer.cli import main
+from wafer.config.trainer_form import upgrade
+from wafer.config.trainer_writer import as_trainer
+from wafer.errors import ConfigError
+from wafer.optim.chain import learning_rates, make_optimizer
+from wafer.optim.schedule_sections import parse_schedules
+
+NAMES = ("embed/token/embedding", "layers_0/up/kernel", "layers_0/up/bias")
+PARAMS = {
+    "embed": {"token": {"embedding": jnp.ones(1)}},
+    "layers_0": {"up": {"kernel": jnp.ones(1), "bias": jnp.ones(1)}},
+}
+TAGS = [{"params": "embed/*", "tag": "emb"}, {"params": "layers_0/*", "tag": "rest"}]
+
+
+def linear(first, last, steps, **keys):
+    ends = {"initial_learning_rate": first, "end_learning_rate": last}
+    return {"LinearLR": ends | {"total_iters": steps} | keys}
+
+
+def held(*entries, name="SequentialLR", **keys):
+    return {name: {"schedulers": list(entries), **keys}}
+
+
+def scaled(entry, **keys):
+    return {"ScalePerParamLR": {"scheduler": entry, **keys}}
+
+
+def constant(value, **keys):
+    return {"ConstantLR": {"learning_rate": value, **keys}}
+
+
+def section_of(schedulers, **optimizer):
+    keys = {"params": TAGS} | optimizer
+    init = {"optimizer": {"SGD": keys}, "schedulers": schedulers}
+    return upgrade({"init": init}).sections["optimizer"]
+
+
+def rates_at(section, *steps):
+    """Return by parameter what SGD subtracts from it at each step, for a gradient of 1."""
+    tx = make_optimizer(section, PARAMS)
+    state, ones, out = tx.init(PARAMS), PARAMS, {name: [] for name in NAMES}
+    for step in range(max(steps) + 1):
+        updates, state = tx.update(ones, state, PARAMS)
+        if step in steps:
+            for name in NAMES:
+                *parents, leaf = name.split("/")
+                tree = updates
+                for parent in parents:
+                    tree = tree[parent]
+                out[name].append(round(-float(tree[leaf][0]), 6))
+    return out
+
+
+WARM_UP = (linear(0.0, 1.0, 4), linear(1.0, 0.0, 10))
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "optimizer", "embed", "other"),
+    [
+        (  # the tags of the outer classes
+            [
+                held(*WARM_UP, param_group_tags=["rest"]),
+                held(linear(0.0, 0.2, 2), linear(0.2, 0.0, 10), param_group_tags=["emb"]),
+            ],
+            {},
+            [0.0, 0.1, 0.18, 0.12],
+            [0.0, 0.25, 0.75, 0.8],
+        ),
+        (  # one with tags: the number of the optimizer is for the others
+            [held(*WARM_UP, param_group_tags="emb")],
+            {"lr": 0.5},
+            [0.0, 0.25, 0.75, 0.8],
+            [0.5, 0.5, 0.5, 0.5],
+        ),
+        (  # null: parameters without a tag, of which there are none
+            [
+                held(*WARM_UP, param_group_tags=[None, "rest"]),
+                constant(0.3, param_group_tags=["emb"]),
+            ],
+            {},
+            [0.3, 0.3, 0.3, 0.3],
+            [0.0, 0.25, 0.75, 0.8],
+        ),
+        (  # milestones that say the same, and a sequence in a sequence
+            held(WARM_UP[0], held(linear(1.0, 0.0, 2), constant(0.1)), milestones=[4]),
+            {},
+            [0.0, 0.25, 0.75, 0.1],
+            [0.0, 0.25, 0.75, 0.1],
+        ),
+        (  # a product: 1 - t / 10 times (2 - t / 10) / 2
+            held(linear(1.0, 0.0, 10), linear(2.0, 1.0, 10), name="ChainedLR"),
+            {},
+            [1.0, 0.9 * 0.95, 0.7 * 0.85, 0.4 * 0.7],
+            [1.0, 0.9 * 0.95, 0.7 * 0.85, 0.4 * 0.7],
+        ),
+        (  # a product for some, in any case of the names, scaled
+            [
+                scaled(
+                    held(constant(1.0), linear(2.0, 1.0, 10), name="chainedscheduler"),
+                    param_group_tags=["emb"],
+                ),
+                scaled(constant(0.5, param_group_tags=["rest"]), param_group_tags=["rest"]),
+            ],
+            {"adjust_learning_rate": {"emb": 0.5}},
+            [0.5, 0.475, 0.425, 0.35],
+            [0.5, 0.5, 0.5, 0.5],
+        ),
+    ],
+)
+def test_each_parameter_has_the_rate_of_its_schedulers(schedulers, optimizer, embed, other):
+    section = section_of(schedulers, **optimizer)
+    expected = dict(zip(NAMES, (embed, other, other), strict=True))
+    known = rates_at(section, 0, 1, 3, 6)
+    for name in NAMES:
+        np.testing.assert_allclose(known[name], expected[name], atol=1e-6, err_msg=name)
+    trainer, left = as_trainer({"optimizer": section})  # there and back
+    assert not left
+    assert rates_at(upgrade(trainer).sections["optimizer"], 0, 1, 3, 6) == known
+
+
+def test_weight_decay_has_tags_and_products_too():
+    decays = [
+        held({"LinearWD": {"initial_val": 1, "end_val": 0, "total_iters": 4}},
+             {"ConstantWD": {"val": 0.5}}, name="SequentialWD", param_group_tags=["rest"]),
+    ]  # fmt: skip
+    section = section_of([constant(1.0), *decays], weight_decay=0.25)
+    zeros = {"embed": {"token": {"embedding": jnp.zeros(1)}},
+             "layers_0": {"up": {"kernel": jnp.zeros(1), "bias": jnp.zeros(1)}}}  # fmt: skip
+    for own in (section, upgrade(as_trainer({"optimizer": section})[0]).sections["optimizer"]):
+        tx = make_optimizer(own, PARAMS)
+        state, seen = tx.init(PARAMS), []
+        for _ in range(6):
+            updates, state = tx.update(zeros, state, PARAMS)
+            up = updates["layers_0"]["up"]
+            seen.append([-float(updates["embed"]["token"]["embedding"][0])])
+            seen[-1] += [-float(up["kernel"][0]), -float(up["bias"][0])]
+        assert [row[0] for row in seen] == [0.25] * 6  # the optimizer's number
+        assert [row[1] for row in seen] == [1.0, 0.75, 0.5, 0.25, 0.5, 0.5]
+        assert [row[2] for row in seen] == [0.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "optimizer", "path", "says"),
+    [
+        (held(*WARM_UP, milestones=[3]), {}, "SequentialLR.milestones", r"\[3\]: .* end at \[4\]"),
+        (held(*WARM_UP, milestones=4), {}, "SequentialLR.milestones", "drop the key"),
+        (held(*WARM_UP, last_epoch=2), {}, "SequentialLR.last_epoch", "begins at step 0"),
+        (held(*WARM_UP, total_iters=9), {}, "SequentialLR.total_iters", "unknown key; Seq"),
+        (held(*WARM_UP, milestone=[4]), {}, "SequentialLR.milestone", "mean 'milestones'"),
+        (held(), {}, "SequentialLR.schedulers", "no scheduler"),
+        (held(*WARM_UP, name="ChainedLR", milestones=[4]), {}, "ChainedLR.milestones", "unknown"),
+        (scaled(WARM_UP[0], milestones=[4]), {}, "ScalePerParamLR.milestones", "unknown"),
+        (held(scaled(constant(1.0))), {}, "schedulers[0].ScalePerParamLR", "put SequentialLR into"),
+        (
+            held(linear(0, 1, 4, param_group_tags=["emb"]), constant(1.0)),
+            {},
+            "SequentialLR.schedulers[0].LinearLR.param_group_tags",
+            "write them at SequentialLR",
+        ),
+        (
+            held(WARM_UP[0], held(*WARM_UP, name="ChainedLR")),
+            {},
+            "schedulers[1].ChainedLR",
+            "not supported",
+        ),
+        (held({"ConstantWD": {"val": 1}}), {}, "schedulers[0].ConstantWD", "of the learning_rate"),
+        (
+            {"ScalePerParamWD": {"scheduler": {"ConstantWD": {"val": 1}}}},
+            {},
+            "schedulers.ScalePerParamWD",
+            "does not scale",
+        ),
+        ({"LinearLR": {"main_scheduler": "chained"}}, {}, "LinearLR.main_scheduler", "unknown key"),
+        (list(WARM_UP), {}, "schedulers[1].LinearLR", "acts on the same parameters"),
+        (
+            [constant(1, param_group_tags=["emb", "rest"]), constant(2, param_group_tags="rest")],
+            {},
+            "schedulers[1].ConstantLR",
+            "acts on the tag 'rest'",
+        ),
+        (
+            [constant(1, param_group_tags=[None]), constant(2, param_group_tags="rest")],
+            {},
+            "schedulers[0].ConstantLR.param_group_tags",
+            "none is for 'emb'",
+        ),
+        (
+            [scaled(constant(1), param_group_tags=["emb"]), constant(1, param_group_tags="rest")],
+            {"adjust_learning_rate": {"emb": 0.5}},
+            "schedulers[1].ConstantLR",
+            "not in ScalePerParamLR",
+        ),
+        (constant(1, param_group_tags=[]), {}, "param_group_tags", "expected a tag"),
+    ],
+)  # fmt: skip
+def test_a_key_without_an_effect_is_refused(schedulers, optimizer, path, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        section_of(schedulers, **optimizer)
+    (problem,) = caught.value.problems
+    assert path in str(caught.value)
+    assert problem.path[:3] == ("trainer", "init", "schedulers")
+
+
+def test_a_parameter_follows_one_schedule():
+    every = section_of([constant(1, param_group_tags=["emb"])])
+    with pytest.raises(ConfigError, match=r"learning_rate: .*layers_0/up/bias has none of these"):
+        make_optimizer(every, PARAMS)
+    two = [constant(1, param_group_tags=["emb"]), constant(2, param_group_tags="rest")]
+    tags = [TAGS[0], {"params": "*", "tag": "rest"}]
+    with pytest.raises(ConfigError, match=r"embed/token/embedding follows .* \[emb\] and \[rest\]"):
+        make_optimizer(section_of(two, params=tags), PARAMS)
+    state = make_optimizer(section_of(two), PARAMS).init(PARAMS)
+    assert learning_rates(state).tolist() == [1.0, 2.0]
+
+
+def test_entries_of_a_list_are_combined_in_one_way():
+    entry = {"scheduler": "Constant", "learning_rate": 1.0}
+    with pytest.raises(ConfigError, match=r"\[1\].main_scheduler: 'chained': the first"):
+        parse_schedules([entry | {"total_iters": 2}, entry | {"main_scheduler": "chained"}])
+    tagged = entry | {"param_group_tags": ["a"]}
+    first = entry | {"main_scheduler": "chained"}
+    with pytest.raises(ConfigError, match=r"\[2\]: .* needs 'total_iters'"):
+        parse_schedules([first, entry, tagged, tagged])
+
+
+FILE = """
+trainer:
+  init:
+    model: {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
+      filter_size: 16, max_position_embeddings: 8}
+    optimizer: {SGD: {params: [{params: "*embed*", tag: emb}, {params: "*layers*", tag: rest}]}}
+    schedulers: []
+    loop: {max_steps: 9}
+  fit:
+    train_dataloader: {data_processor: SyntheticDataProcessor, vocab_size: 64,
+      max_sequence_length: 8, batch_size: 4}
+"""
+
+
+def test_the_commands_write_the_same_meaning(tmp_path):
+    raw = yaml.safe_load(FILE)
+    raw["trainer"]["init"]["schedulers"] = [
+        held(*WARM_UP, param_group_tags=[None, "rest"]),
+        held(constant(1.0), linear(2.0, 1.0, 9), name="ChainedLR", param_group_tags=["emb"]),
+    ]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
+    known = upgrade(raw["trainer"]).sections["optimizer"]["learning_rate"]
+    assert len(known) == 4
+    name, out = str(tmp_path / "params.yaml"), tmp_path / "out.yaml"
+    assert main(["config", "upgrade", name, "-o", str(out)]) == 0
+    assert parse_schedules(
+        yaml.safe_load(out.read_text())["optimizer"]["learning_rate"]
+    ) == parse_schedules(known)
+    arguments = ["--model", "gpt2", "--src-fmt", "cs-2.4", "--tgt-fmt", "cs-2.5", "-o"]
+    assert main(["convert", "convert-config", *arguments, str(tmp_path / "o"), name]) == 0
+    (written,) = (tmp_path / "o").iterdir()
+    again = upgrade(yaml.safe_load(written.read_text())["trainer"]).sections["optimizer"][
+        "learning_rate"
+    ]
+    assert parse_schedules(again) == parse_schedules(known)

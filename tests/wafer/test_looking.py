@@ -1,0 +1,253 @@
+"""Commands that look at a run file import nothing of it; runs import the user's own modules."""
+
+import pathlib
+import shlex
+import sys
+
+import pytest
+import yaml
+from helpers.runs import TINY, TINY_ROWS, merged
+
+import wafer
+from models.user.code import find
+from wafer.cli import main
+from wafer.config import parse_config
+from wafer.errors import ConfigError
+
+CODE = """
+import os
+import pathlib
+from functools import partial
+from subprocess import getoutput
+
+import jax
+import numpy as np
+import optax
+import sparsity
+from models.user import model as own
+from wafer.cache import make_ahead
+from wafer.engines.resident import make as engine_of_wafer
+
+pathlib.Path(__file__).with_name("ran").touch()
+bound = partial(own.plain, vocab_size=16)
+scale = optax.scale
+
+
+def build(size: int = 16):
+    init = lambda key: {"weight": jax.random.normal(key, (size, size))}
+    return own.plain(init, lambda params, tokens, key: params["weight"][tokens], vocab_size=size)
+
+
+def rows(batch_size, max_sequence_length):
+    ids = np.ones((batch_size, max_sequence_length), np.int32)
+    yield {"input_ids": ids, "attention_mask": ids, "labels": ids}
+
+
+def share(shapes):
+    return dict.fromkeys(shapes, 1.0)
+
+
+class Kept(sparsity.Algorithm):
+    def init_mask(self, ctx):
+        return ctx.weight == ctx.weight
+
+    update_mask = init_mask
+
+
+def several(**keys):
+    return keys
+
+
+class Rows:
+    def __init__(self, **keys):
+        raise AssertionError("called")
+
+
+def no_engine(experiment):
+    return 3
+
+
+def engine(experiment):
+    return engine_of_wafer(experiment)
+"""
+ROWS = {"data_processor": "mine:rows", "batch_size": 2, "max_sequence_length": 8}
+# A section that names code, the name, and what else of the file it takes.
+SECTIONS = {
+    "model": ({"model": {"name": "mine:build"}}, "mine:build"),
+    "optimizer": ({"optimizer": {"optimizer_type": "mine:scale", "step_size": 1.0}}, "mine:scale"),
+    "train_input": ({"train_input": ROWS}, "mine:rows"),
+    "sparsity": ({"sparsity": {"algorithm": "mine:Kept", "sparsity": 0.5}}, "mine:Kept"),
+    "budget": ({"sparsity": {"sparsity": 0.5, "budget": "mine:share"}}, "mine:share"),
+    "runconfig": ({"runconfig": {"execution_strategy": "mine:engine"}}, "mine:engine"),
+}
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Write a run file, p.yaml, that finds the module ``mine`` by its ``python_paths``."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("code").mkdir()
+    pathlib.Path("code/mine.py").write_text(CODE)
+
+    def write(sections):
+        paths = [str(tmp_path / "code")]
+        raw = {
+            "train_input": TINY_ROWS,
+            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+            "model": TINY,
+            "runconfig": {"max_steps": 1, "model_dir": "run", "seed": 1, "python_paths": paths},
+        }
+        for name, section in sections.items():
+            kept = name in ("runconfig", "optimizer")
+            raw[name] = merged(raw, **{name: section})[name] if kept else section
+        pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
+        return raw
+
+    yield write
+    sys.modules.pop("mine", None)
+
+
+def ran():
+    return pathlib.Path("code/ran").exists()
+
+
+def call(line):
+    return main(shlex.split(line))
+
+
+@pytest.mark.parametrize("what", SECTIONS)
+def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys, what):
+    sections, name = SECTIONS[what]
+    raw, before = file(sections), [*sys.path]
+    assert call("run -p p.yaml --validate_only") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    section = next(iter(sections))
+    assert f"{section}: not checked: {name!r} is code, which is not imported (--trust_code" in said
+    raw["runconfig"]["validate_only"] = True  # as the file says it
+    raw["optimizer"]["learning_rate"] = "x"
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
+    assert call("run -p p.yaml") == 1 - (what == "optimizer")  # all else is checked
+    assert (sys.path, ran()) == (before, False)
+    raw["optimizer"]["learning_rate"] = 0.1
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
+    assert call("run -p p.yaml --trust_code") == 0
+    assert ran()
+    assert "parameters in" in capsys.readouterr().out
+
+
+COMMANDS = {
+    "plan": "plan -p p.yaml --num_csx 1",
+    "compile": "compile -p p.yaml -o out",
+    "matching": "compile -p p.yaml --validate_only",
+    "floor plan": "run -p p.yaml --compile_only --execution pipelined",
+    "compile_only": "run -p p.yaml --compile_only",
+    "sweep": "sweep s.yaml -o out --validate_only",
+    "Sparse-IFT": "config ift p.yaml --sparsity 0.5",
+    "conversion": "convert convert-config --model gpt2 --src-fmt wafer --tgt-fmt hf -o out p.yaml",
+    "of a .mdl": "convert convert --model gpt2 --src-fmt cs-2.2 --tgt-fmt wafer --config p.yaml x",
+    "finalize": "finalize -i x.mdl -o out -p p.yaml",
+    "statistics": "data stats -p p.yaml",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_look_ask_for_trust(file, capsys, command):
+    if command == "statistics":
+        file({"train_input": ROWS})
+    else:
+        file({"model": {"name": "mine:build"}, "eval_input": TINY_ROWS})
+    pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    assert call(COMMANDS[command]) == 1
+    said = capsys.readouterr().err
+    assert "is code, which is not imported: this command only looks at the file" in said
+    assert "--trust_code" in said
+    assert not ran()
+    call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    assert ran()
+
+
+def test_python_asks_for_trust(file):
+    raw = file({"model": {"name": "mine:build"}})
+    for look, argument in ((wafer.plan, [1]), (wafer.compile, "out")):
+        with pytest.raises(ConfigError, match=r"model: 'mine:build'.*trust_code=True"):
+            look(raw, argument)
+    assert not ran()
+    assert wafer.plan(raw, [1], trust_code=True).parameters == 256
+    experiment = wafer.Experiment.from_config(raw)  # a run's: nothing is asked
+    assert wafer.plan(experiment, [1]).parameters == 256
+
+
+def test_statistics_of_builtin_rows_need_no_model(file, capsys):
+    file({"model": {"name": "mine:build"}})
+    assert call("data stats -p p.yaml") == 0
+    assert "model: not checked: 'mine:build'" in capsys.readouterr().out
+    assert not ran()
+
+
+def test_a_run_calls_what_its_file_names(file):
+    raw = file({name: SECTIONS[name][0][name] for name in ("model", "optimizer", "train_input")})
+    assert call("run -p p.yaml -m train") == 0
+    assert ran()
+    assert sys.path[-1] == raw["runconfig"]["python_paths"][0]  # nothing is found there first
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("subprocess:getoutput", "model", "subprocess is part of Python"),
+        ("os:system", "optimizer", "os is part of Python"),
+        ("sys:exit", "data", "sys is part of Python"),
+        ("builtins:eval", "engine", "builtins is part of Python"),
+        ("wafer.cache:make_ahead", "model", "wafer is part of Wafer"),
+        ("optax:sgd", "optimizer", r"an installed package without an entry point 'wafer.optimi"),
+        ("mine:getoutput", "model", "is subprocess's"),
+        ("mine:os.system", "model", "is posix's"),
+        ("mine:partial", "model", "is functools's"),
+        ("mine:make_ahead", "model", "is wafer's"),
+        ("mine:pathlib.Path", "model", "is pathlib's"),
+        ("mine:build.__globals__.get", "model", "is builtins's"),
+    ],
+)
+def test_a_run_calls_functions_of_the_users_alone(file, name, kind, message):
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    with pytest.raises(ValueError, match=message):
+        find(name, (), kind)
+    for made in ("mine:scale", "mine:bound"):  # the module gives a library's function a name
+        assert callable(find(made, (), "optimizer"))
+
+
+def test_an_installed_package_declares_its_modules(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    (site / "declared-1.0.dist-info").mkdir(parents=True)
+    (site / "declared_module.py").write_text("def build(): ...")
+    (site / "declared-1.0.dist-info/METADATA").write_text("Name: declared\nVersion: 1.0\n")
+    points = site / "declared-1.0.dist-info/entry_points.txt"
+    points.write_text("[wafer.data]\nx = declared_module\n")
+    monkeypatch.syspath_prepend(site)
+    with pytest.raises(ValueError, match=r"without an entry point 'wafer\.models'"):
+        find("declared_module:build", (), "model")
+    assert "declared_module" not in sys.modules
+    assert find("declared_module:build", (), "data").__name__ == "build"
+    sys.modules.pop("declared_module")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("share", r"'share' fails: TypeError: .*unexpected keyword argument 'sparsity'"),
+        ("several", r"gave dict; expected a sparsity\.Algorithm"),
+        ("Rows", r"expected a subclass of sparsity\.Algorithm"),
+    ],
+)
+def test_what_names_an_algorithm_is_checked(file, name, message):
+    raw = file({"sparsity": {"algorithm": f"mine:{name}", "sparsity": 0.5}})
+    with pytest.raises(ConfigError, match=rf"sparsity\.algorithm: .*{message}"):
+        parse_config(raw)
+
+
+def test_what_an_engine_gives_is_checked(file):
+    raw = file({"runconfig": {"execution_strategy": "mine:no_engine"}})
+    with pytest.raises(ConfigError, match="execution_strategy: 'mine:no_engine' gave int"):
+        wafer.train(raw)

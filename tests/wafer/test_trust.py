@@ -1,0 +1,210 @@
+"""Code that a checkpoint names is imported only where the user says so."""
+
+import ast
+import pathlib
+import re
+import shlex
+import sys
+
+import jax
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+from helpers.runs import TINY, TINY_ROWS
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+import models
+import wafer
+from models.checkpoint.layout import CONFIG, SPARSITY, STEP
+from models.checkpoint.writer import write_checkpoint
+from models.user.trust import code_in
+from wafer.cli import main
+from wafer.commands.checkpoints.finalize import fold_lora
+
+CODE = """
+import pathlib
+
+import jax
+import sparsity
+from models.user import model as own
+
+pathlib.Path(__file__).with_name("ran").touch()
+
+
+class Kept(sparsity.Algorithm):
+    def init_mask(self, ctx):
+        return ctx.weight == ctx.weight
+
+    update_mask = init_mask
+
+
+def build(size: int = 5):
+    init = lambda key: {"weight": jax.random.normal(key, (size, size))}
+    return own.plain(init, lambda params, tokens, key: params["weight"][tokens], vocab_size=size)
+
+
+def share(shapes):
+    return dict.fromkeys(shapes, 1.0)
+"""
+TOPKAST = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 5}
+# What of a run's sections names code, and the name.
+SECTIONS = {
+    "model": ({"model": {"name": "evil:build"}}, "evil:build"),
+    "family": ({"model": TINY | {"name": "evil:gpt2x"}}, "evil:gpt2x"),
+    "part of a model": ({"model": {"name": "llava", "text_model": {"name": "evil:x"}}}, "evil:x"),
+    "Python's own": ({"model": {"name": "subprocess:getoutput", "cmd": "touch ran"}}, "getoutput"),
+    "algorithm": ({"sparsity": {"algorithm": "evil:Kept", "sparsity": 0.5}}, "evil:Kept"),
+    "budget": ({"sparsity": TOPKAST | {"budget": "evil:share"}}, "evil:share"),
+}
+COMMANDS = {
+    name: shlex.split(line)
+    for name, line in {
+        "generate": "generate --checkpoint_path stored --prompt a",
+        "convert": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o out stored",
+        "prune": "prune --checkpoint_path stored -m magnitude -s 0.5 -o out",
+        "config new": "config new --checkpoint_path stored --data rows",
+        "finalize": "finalize -i stored -o out",
+    }.items()
+}
+CALLS = {
+    "load": lambda: wafer.load("stored"),
+    "generate": lambda: wafer.generate("stored", "a"),
+    "prune": lambda: wafer.prune("out", 0.5, method="magnitude", checkpoint="stored"),
+}
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Write a checkpoint whose record has other sections; the module that they name is there."""
+    (tmp_path / "evil.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    tiny = models.build(TINY).init(jax.random.key(0))
+    kernels = [name for name, leaf in models.named_leaves(tiny) if name.endswith("kernel")]
+
+    def write(sections, params=tiny):
+        record = {STEP: 1, CONFIG: {"model": TINY} | sections}
+        if "sparsity" in sections:
+            record[SPARSITY] = {"parameters": kernels}
+        write_checkpoint(tmp_path / "stored", {"params": params}, record)
+        Tokenizer(WordLevel({"a": 0}, "a")).save(str(tmp_path / "stored/tokenizer.json"))
+        return tmp_path / "stored"
+
+    yield write
+    sys.modules.pop("evil", None)
+
+
+@pytest.mark.parametrize("what", SECTIONS)
+def test_a_checkpoints_code_is_not_imported(stored, capsys, what):
+    sections, name = SECTIONS[what]
+    stored(sections)
+    for command, words in COMMANDS.items():
+        if command == "finalize" and "sparsity" not in sections:
+            continue  # it reads no model
+        assert main(words) == 1, command
+        said = capsys.readouterr().err
+        assert all(part in said for part in ("stored", name, "--trust_code")), (command, said)
+    for call in CALLS.values():
+        with pytest.raises(ValueError, match=rf"stored.*{name}.*trust_code=True"):
+            call()
+    if "model" in sections:
+        with pytest.raises(ValueError, match=rf"stored.*{name}"):
+            fold_lora("stored", "out")
+    assert not pathlib.Path("ran").exists()
+    assert not pathlib.Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"optimizer": {"optimizer_type": "evil:build", "learning_rate": 0.1}},
+        {"train_input": {"data_processor": "evil:build", "batch_size": 1}},
+        {"runconfig": {"max_steps": 1, "python_paths": ["elsewhere"]}},
+    ],
+)
+def test_prune_runs_nothing_of_the_run_that_a_checkpoint_remembers(
+    stored, capsys, monkeypatch, sections
+):
+    rows = {"train_input": TINY_ROWS, "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
+    stored(rows | {"runconfig": {"max_steps": 1}} | sections)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    refused = main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2"])
+    assert ("--trust_code" in capsys.readouterr().err) == refused == ("runconfig" not in sections)
+    assert not pathlib.Path("ran").exists()
+    assert not any("elsewhere" in folder for folder in sys.path)
+
+
+def test_trusted_code_is_called(stored, capsys):
+    path = stored({"model": {"name": "evil:build"}}, {"weight": np.eye(5, dtype=np.float32)})
+    model, params, _ = wafer.load(path, trust_code=True)
+    assert pathlib.Path("ran").exists()
+    assert model.config.vocab_size == 5
+    np.testing.assert_array_equal(params["weight"], np.eye(5))
+    with pytest.raises(ValueError, match="trust_code"):  # trusted in that call alone
+        wafer.load(path)
+    assert main([*COMMANDS["generate"], "--trust_code"]) == 1
+    assert "writes no text" in capsys.readouterr().err
+
+
+def test_a_trusted_algorithm_is_imported(stored):
+    stored({"sparsity": {"algorithm": "evil:Kept", "sparsity": 0.5}})
+    assert main([*COMMANDS["finalize"], "--trust_code"]) == 0
+    assert pathlib.Path("ran").exists()
+
+
+def test_a_run_file_of_the_same_command_names_the_same(stored):
+    stored({"model": {"name": "evil:build"}}, {"weight": np.eye(5, dtype=np.float32)})
+    file = {"model": {"name": "evil:build"}, "runconfig": {"mode": "eval"}, "eval_input": TINY_ROWS}
+    section, arguments = {"param_filter": "weight"}, {"method": "magnitude", "checkpoint": "stored"}
+    with pytest.raises(ValueError, match="no level"):  # of the section: the model was built
+        wafer.prune("out", section, source=file, **arguments)
+    file["model"] = {"name": "evil:other"}
+    with pytest.raises(ValueError, match="'evil:build', which is not imported"):
+        wafer.prune("out", section, source=file, **arguments)
+
+
+def test_texts_that_may_name_code_are_found_at_any_depth():
+    section = {"model": {"name": "a:b", "n": 1}, "sparsity": [{"budget": "c:d"}, {"x": ("e:f",)}]}
+    assert code_in(section) == {"a:b", "c:d", "e:f"}
+
+
+# Files that import by a computed name, or start a program: `import_code` what files of users name,
+# the others what is ours or of a table of ours. Each name that a file gives goes through it.
+RUNNERS = {
+    "models/user/code.py",
+    *(f"{room}/__init__.py" for room in ("vsl", "models", "wafer", "wafer/engines")),
+    "models/registry.py",
+    "models/guarded.py",
+    "vsl/native/backend.py",  # the compiler, at install
+    "wafer/cache.py",
+    "wafer/cli.py",
+    "wafer/csl/host/tools/scripts.py",  # `wafer csl run` and `trace`
+    "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
+    "wafer/data/text/compressed.py",
+    "wafer/engines/choose.py",
+    "wafer/malloc.py",  # this command again
+    "wafer/sweep/children.py",  # `wafer run`
+}
+_RUNS = re.compile(
+    r"(importlib\.)?(import_module|util\.spec_from_file_location)|__import__|exec|eval|"
+    r"(pkgutil\.)?resolve_name|(c?[pP]ickle|torch|dill|joblib|marshal)\.\w*(loads?|Unpickler)|"
+    r"runpy\.\w+|subprocess\.\w+|os\.(system|popen|exec\w+|spawn\w+|posix_spawn)|yaml\.\w*load(_all)?"
+)
+_SAFE = {"yaml.safe_load"}
+
+
+def test_nothing_else_runs_what_a_file_names():
+    found = set()
+    for room in ("vsl", "models", "sparsity", "wafer"):
+        for path in (ROOT / room).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            calls = {
+                ast.unparse(node.func)
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.Call)
+            }
+            assert "allow_pickle=True" not in text, path
+            if any(map(_RUNS.fullmatch, calls - _SAFE)):
+                found.add(str(path.relative_to(ROOT)))
+    assert found == RUNNERS, found ^ RUNNERS
