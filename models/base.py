@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from models.paths import Params, pick
+from models.user.flags import own_flags
 from vsl import Layout
 
 __all__ = ["Aux", "Batch", "DropKey", "Model", "Stage", "StageFn"]
@@ -100,12 +101,16 @@ class Model:
     sparse: Callable[[str], bool] = lambda name: name.endswith("/kernel")
     weight_layout: Mapping[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "init", own_flags()(self.init))
+
     def stage_params(self, stage: Stage, params: Params) -> dict[str, Any]:
         """Take the stage's branches out of the tree, under the kind's role names."""
         roles, _ = self.kinds[stage.kind]
         branches = pick(params, stage.params)
         return {role: branches[key] for role, key in zip(roles, stage.params, strict=True)}
 
+    @own_flags()
     def apply(self, params: Params, batch: Batch, key: Array | None = None) -> Any:
         """Fold the stages; returns the last carry (logits [T, V] for language models).
 
@@ -123,6 +128,7 @@ class Model:
                 carry = fn(self.stage_params(stage, params), carry, batch, stage_key)
         return carry
 
+    @own_flags()
     def loss(self, params: Params, batch: Batch, key: Array | None = None) -> tuple[Array, Aux]:
         """Mean loss and its parts; 0 when no token has weight."""
         aux = self.objective(self.apply(params, batch, key), batch)

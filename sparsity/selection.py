@@ -41,7 +41,7 @@ def _bisect(count_at_least: Callable[[Array], Array], k: Array, bits: int) -> Ar
 def _break_ties(above: Array, equal: Array, missing: Array) -> Array:
     """Add the ``missing`` lowest-indexed of the ``equal`` positions to ``above``, per row."""
     n = above.shape[-1]
-    index = jnp.arange(n, dtype=jnp.uint32)
+    index = jnp.arange(n, dtype=jnp.uint32)[None]
 
     def count_before(end: Array) -> Array:
         return jnp.sum(equal & (index < end[:, None]), axis=-1, dtype=jnp.int32)
@@ -64,7 +64,7 @@ def _rank_mask(ordered: Array, k: Array) -> Array:
     """Mark the cells with fewer than k before them: higher ones, and equal ones of lower index."""
     index = jnp.arange(ordered.shape[-1])
     mine, other = ordered[:, :, None], ordered[:, None, :]
-    before = (other > mine) | ((other == mine) & (index < index[:, None]))
+    before = (other > mine) | ((other == mine) & (index[None, None] < index[None, :, None]))
     return jnp.sum(before, axis=-1, dtype=jnp.int32) < k[:, None]
 
 

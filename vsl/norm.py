@@ -117,8 +117,9 @@ def _by_xla(
     if centered:
         y = y - y.mean(-1, keepdims=True)
     y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + eps)
-    y = y if scale is None else y * scale
-    return (y if bias is None else y + bias).astype(x.dtype)
+    row = lambda leaf: jnp.asarray(leaf, jnp.float32).reshape((1,) * (x.ndim - 1) + leaf.shape)
+    y = y if scale is None else y * row(scale)
+    return (y if bias is None else y + row(bias)).astype(x.dtype)
 
 
 def _attributes(eps: float, centered: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from models.errors import DISK_FULL, did_you_mean, plain
+from models.user.flags import own_flags
 from models.user.trust import trusting
 from wafer.errors import WaferError
 from wafer.version import __version__
@@ -177,7 +178,7 @@ def _run(argv: list[str]) -> int:
         if name not in _TEXTS and isinstance(value, str) and value.startswith("~/"):
             setattr(args, name, os.path.expanduser(value))  # after "=" or in quotes no shell does
     try:
-        with trusting(trust_code=getattr(args, "trust_code", False)):
+        with own_flags(), trusting(trust_code=getattr(args, "trust_code", False)):
             return args.run(args)
     except BrokenPipeError:
         raise

@@ -21,6 +21,7 @@ import sparsity
 from models.counts import forward_flops
 from models.factored.lora import trainable
 from models.paths import named_leaves
+from models.user.flags import own_flags
 from models.user.trust import refusal
 from sparsity import Sparsifier
 from sparsity.adapters.optimizers import differences
@@ -125,6 +126,7 @@ class Experiment:
         return cls.from_config(load(path, overrides))
 
     @classmethod
+    @own_flags()
     def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
         """Build model, optimizer and sparsifier.
 
@@ -275,6 +277,7 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     chosen = named_leaves(trainable(model, shapes))
     section = with_mup_rates(cfg.optimizer, model.config, (name for name, _ in chosen))
     tx = make_optimizer(section, shapes, model.alias)
+    tx = optax.GradientTransformation(own_flags()(tx.init), own_flags()(tx.update))
     if all(trains for _, trains in chosen):
         return tx
     return train_only(tx, frozenset(name for name, trains in chosen if trains))

@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 from models.checkpoint.layout import SPARSITY, ContentError, is_of_run
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import named_leaves
+from models.user.flags import with_nan
 
 __all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
 
@@ -72,6 +73,7 @@ def masks_of(params: PyTree) -> dict[str, Array]:
     return masks
 
 
+@with_nan()
 def mark(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and of their floating moments.
 

@@ -31,6 +31,7 @@ from models.layers.initializers import make_initializer
 from models.names import MODELS, ModelPreset, lookup
 from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
+from models.user.flags import own_flags
 
 __all__ = [
     "config_from_hf",
@@ -278,6 +279,7 @@ def _open_towers(
     return model, arrays()
 
 
+@own_flags()
 def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
     """Read Hugging Face weights.
 

@@ -16,6 +16,7 @@ from models.families.seq2seq_config import Seq2SeqConfig
 from models.generation.decode import StepFn, empty_rows, end_ids, is_end, prompt_rows
 from models.layers.caches import KVCache
 from models.paths import Params
+from models.user.flags import own_flags
 
 __all__ = ["Beams", "beam_search"]
 
@@ -43,6 +44,7 @@ class _State(NamedTuple):
     cache: KVCache
 
 
+@own_flags()
 def beam_search(
     model: Model,
     params: Params,

@@ -27,6 +27,7 @@ from models.generation.seq2seq import decode_target, encode_source
 from models.layers.blocks import Block, no_dropout, start_stream
 from models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
 from models.paths import Params
+from models.user.flags import own_flags
 
 __all__ = [
     "begin_rows",
@@ -200,6 +201,7 @@ def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., KVCache]]:
     return functools.partial(decode_target, cfg), encode
 
 
+@own_flags()
 def generate(
     model: Model, params: Params, prompt_ids: ArrayLike, max_new_tokens: int, **options: Any
 ) -> np.ndarray:
@@ -230,6 +232,7 @@ def generate(
     return np.pad(tokens, ((0, 0), (0, missing)), constant_values=ends[0] if ends else 0)
 
 
+@own_flags()
 def generate_stream(
     model: Model,
     params: Params,
@@ -296,7 +299,8 @@ def generate_stream(
                 return
             count = min(block, max_new_tokens - first)
             chosen = keys[np.minimum(np.arange(first, first + block), max_new_tokens - 1)]
-            state, tokens = _extend(step, params, state, chosen, count, **options)
+            with own_flags():  # the caller's are in force between two blocks
+                state, tokens = _extend(step, params, state, chosen, count, **options)
             yield np.asarray(tokens)[:, :count]
 
     return blocks()

@@ -21,6 +21,7 @@ from models.generation.decode import StepFn, begin_rows, end_ids, is_end, prompt
 from models.generation.sampling import best_token
 from models.layers.caches import KVCache
 from models.paths import Params
+from models.user.flags import own_flags
 
 __all__ = ["Speculated", "speculate"]
 
@@ -47,6 +48,7 @@ class _State(NamedTuple):
     passes: Array
 
 
+@own_flags()
 def speculate(
     model: Model,
     params: Params,

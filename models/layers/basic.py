@@ -264,7 +264,8 @@ def _derivative(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
         if x.dtype == jnp.float64:
             return exact(x)
         near = jnp.clip(x.astype(jnp.float32), -fit.reach, fit.reach)
-        over, under = (jnp.polyval(jnp.array(p), near * near) for p in (fit.over, fit.under))
+        powers = (jnp.asarray(p, jnp.float32) for p in (fit.over, fit.under))
+        over, under = (jnp.polyval(p, near * near) for p in powers)
         return (0.5 + near * over / under).astype(x.dtype)
 
     slope.defjvp(lambda at, moved: (slope(*at), jax.jvp(exact, at, moved)[1]))

@@ -66,4 +66,5 @@ def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
     (inputs,) = (*args, *keywords.values())
     bias = layer.get_variable("params", "bias") if layer.use_bias else None
     x, kernel, bias = promote_dtype((inputs, kernel, bias), dtype=layer.dtype)
-    return x @ kernel if bias is None else x @ kernel + bias
+    y = x @ kernel
+    return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))

@@ -107,7 +107,7 @@ class DecodeWeight:
         """Return the dense [K, N] weight, float32, 0 where pruned."""
         if self.steps is not None:
             return self._from_steps(self.steps)
-        bits = (self._places[:, :, None] >> jnp.arange(_GROUP, dtype=jnp.uint16)) & 1
+        bits = (self._places[:, :, None] >> jnp.arange(_GROUP, dtype=jnp.uint16)[None, None]) & 1
         bits = bits.reshape(self._places.shape[0], self._places.shape[1] * _GROUP)
         place = self.pointers[:-1, None] + jnp.cumsum(bits, 1, dtype=jnp.int32) - bits
         spread = jnp.where(bits == 1, self.values[place].astype(jnp.float32), 0)

@@ -226,7 +226,7 @@ def _products_tangent(*leaves: Array, count: int) -> list[Array]:
         operands = tx, tangents[i], x, primals[i], *pattern
         (ty,) = _TANGENT.bind(*operands, implementation="csr")
         bias = tangents[count + i]
-        results.append(ty + bias.astype(ty.dtype) if bias.size else ty)
+        results.append(ty + bias.astype(ty.dtype)[None] if bias.size else ty)
     return results
 
 

@@ -16,6 +16,7 @@ from models.checkpoint.moments import in_weights_and_moments
 from models.checkpoint.pruned import clear, mark, masks_of
 from models.errors import CheckpointError
 from models.paths import named_leaves
+from models.user.flags import with_nan
 from sparsity import kernels, storage
 from sparsity.schema import listed
 from sparsity.state import SparseState
@@ -36,6 +37,7 @@ class DecodedTrees(NamedTuple):
     masks: dict[str, Array]
 
 
+@with_nan()
 def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and moments.
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from models.user.flags import own_flags
 from models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _asked() -> Iterator[str]:
         yield line.rstrip("\n")
 
 
+@own_flags()
 def generate(
     checkpoint: str | os.PathLike[str],
     prompt: str = "",

@@ -16,6 +16,7 @@ from models.checkpoint.verify import checkpoints_in
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
+from models.user.flags import own_flags
 from models.user.trust import code_in, looking, trusting
 from sparsity import decoding
 from sparsity.kernels import native
@@ -102,6 +103,7 @@ def code_of(source: Source) -> set[str]:
     return code_in(source.cfg.to_dict() if isinstance(source, Experiment) else source)
 
 
+@own_flags()
 def load(
     checkpoint: str | os.PathLike[str], *, trust_code: bool = False
 ) -> tuple[models.Model, Any, dict[str, Any]]:
@@ -140,6 +142,7 @@ def load(
     return model, params, {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
 
 
+@own_flags()
 def load_decoding(
     checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
 ) -> tuple[models.Model, Any, str]:

@@ -302,20 +302,17 @@ def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextMana
 @contextlib.contextmanager
 def _built(experiment: "Experiment") -> "Iterator[Run]":
     """Build a run, say where it is; close its engine in the end."""
+    from models.user.flags import own_flags
     from wafer.session.build import build
 
-    job = build(experiment)
-    _LOG.info(
-        "%d system(s) on %s, seed %d, model_dir %s",
-        job.num_csx,
-        job.device,
-        experiment.seed,
-        job.model_dir,
-    )
-    try:
-        yield job
-    finally:
-        job.engine.close()
+    line = "%d system(s) on %s, seed %d, model_dir %s"
+    with own_flags():
+        job = build(experiment)
+        _LOG.info(line, job.num_csx, job.device, experiment.seed, job.model_dir)
+        try:
+            yield job
+        finally:
+            job.engine.close()
 
 
 @contextlib.contextmanager

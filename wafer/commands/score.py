@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
 from models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def score(
     source: "Source",
     checkpoint: str | os.PathLike[str],

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
+from models.user.flags import update_flags
 from wafer.engines.cluster import swarmx_mesh
 from wafer.loop.distributed import CSConfig
 
@@ -189,6 +190,7 @@ def backend(
     del artifact_dir
     if backend_type.upper() not in ("CSX", "CPU", "GPU"):
         raise ValueError(f"backend_type {backend_type!r}: expected 'CSX', 'CPU' or 'GPU'")
+    update_flags()  # a program of the loop is eager: no block holds all of it
     if compile_dir is not None:
         jax.config.update("jax_compilation_cache_dir", compile_dir)
     made = Backend(backend_type.upper(), seed, cluster_config)

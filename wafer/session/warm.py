@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxtyping import Array
 
+from models.user.flags import enter_own_flags
 from wafer.engines.base import TrainState
 from wafer.engines.resident import structs_of
 
@@ -30,7 +31,7 @@ class AheadOfTimeCompiler:
         self, engine: Any, key: Array, *, train: Any, evaluation: Any, ahead: bool
     ) -> None:
         self._engine, self._key, self._ahead = engine, key, ahead
-        self._pool = concurrent.futures.ThreadPoolExecutor(3, thread_name_prefix="compile")
+        self._pool = concurrent.futures.ThreadPoolExecutor(3, "compile", enter_own_flags)
         self._state: concurrent.futures.Future[TrainState] | None = self._pool.submit(
             engine.init, key
         )

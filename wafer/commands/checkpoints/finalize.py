@@ -5,6 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from models.user.flags import own_flags
 from models.user.trust import add_option, looking, trusting
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def finalize(
     input: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -89,6 +91,7 @@ def finalize(
     return report
 
 
+@own_flags()
 def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
     """Write the model without adapters or factors: same outputs, ordinary parameters.
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
 from models.user.trust import add_option, trusting, untrusted
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def _pattern(text: str) -> dict[str, Any]:
     return {"type": "n:m", "n": int(n), "m": int(m)}
 
 
+@own_flags()
 def prune(
     output: str | os.PathLike[str],
     section: Any,

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
 from models.user.trust import add_option
 from wafer.errors import ConfigError, Problem
 from wafer.spec import SPECS
@@ -73,6 +74,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def compile(
     source: "Source",
     output: str | os.PathLike[str] | None = None,

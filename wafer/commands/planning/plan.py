@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from models.user.flags import own_flags
 from models.user.trust import add_option
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
 
@@ -42,6 +43,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+@own_flags()
 def plan(
     source: "Source",
     num_csx: Sequence[int] = (1, 4, 16, 64),

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from models.user.flags import enter_own_flags
 from wafer.engines.cluster import broadcast
 from wafer.engines.stagewise.streaming.memoryx import RamStore, Store
 
@@ -53,8 +54,8 @@ class Mover:
         self._pinned = None
         if self._ram and not on_host:  # weights wait in memory the device can copy from by itself
             self._pinned = NamedSharding(mesh, P(), memory_kind="pinned_host")
-        self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="fetch")
-        self._writer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._reader = concurrent.futures.ThreadPoolExecutor(1, "fetch", enter_own_flags)
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, "write", enter_own_flags)
         self._writing: dict[str, concurrent.futures.Future[None]] = {}
         self._slots = threading.Semaphore(_WRITES_AHEAD)
         self._running: collections.deque[tuple[str, str, float, Any]] = collections.deque()
