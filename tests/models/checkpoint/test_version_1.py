@@ -127,4 +127,5 @@ def test_runs_go_on(unpacked, name, monkeypatch):
     assert [record["loss"] for record in records] == pytest.approx(CASES[name]["losses"], rel=rel)
     written = pathlib.Path("run/checkpoints/4")
     assert kinds(tree_of(written)) == kinds(CASES[name]["tree"])
-    assert keys_of(load_checkpoint(written)[1]) == CASES[name]["meta"]
+    added = {"sparsity/generation"}  # where a topology changed; none is read as 0
+    assert sorted({*keys_of(load_checkpoint(written)[1])} - added) == CASES[name]["meta"]

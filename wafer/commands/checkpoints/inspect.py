@@ -50,8 +50,10 @@ def _verify(args: argparse.Namespace) -> int:
     alone = folder.is_file() or (folder / "config.json").is_file()  # no checksums of its own
     for path in [folder] if alone else checkpoints_in(folder):
         try:
-            report = verify(path) if is_checkpoint(path) else verify_manifest(path)
-            if is_checkpoint(path) and manifest_of(path).is_file():
+            summed = manifest_of(path).is_file()
+            own = is_checkpoint(path) or not (alone or summed)
+            report = verify(path) if own else verify_manifest(path)
+            if own and summed:
                 verify_manifest(path)
         except CheckpointError as error:
             damaged = 1
