@@ -199,6 +199,13 @@ class UpdateSchedule:
         """Return whether ``step`` is due: bool for an int, a boolean scalar for a traced step."""
         raise TypeError(f"{type(self).__name__} must define __call__(step)")
 
+    def due_between(self, begin: int, end: int) -> bool:
+        """Return whether a step with begin <= step < end is due.
+
+        Of a user's rule at most 100,000 steps are looked at.
+        """
+        return any(bool(self(step)) for step in range(begin, min(end, begin + 100_000)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Every(UpdateSchedule):
@@ -213,6 +220,12 @@ class Every(UpdateSchedule):
         due = ((step - self.start) % self.freq == 0) & (step >= self.start)
         return due if self.stop is None else due & (step < self.stop)
 
+    def due_between(self, begin: int, end: int) -> bool:
+        """Return whether a step with begin <= step < end is due."""
+        first = max(begin, self.start)
+        first += (self.start - first) % self.freq
+        return first < (end if self.stop is None else min(end, self.stop))
+
 
 @dataclasses.dataclass(frozen=True)
 class UpdateSteps(UpdateSchedule):
@@ -225,6 +238,10 @@ class UpdateSteps(UpdateSchedule):
         if isinstance(step, int):
             return step in self.steps
         return jnp.any(step == jnp.asarray(self.steps, jnp.int32))
+
+    def due_between(self, begin: int, end: int) -> bool:
+        """Return whether a step with begin <= step < end is listed."""
+        return any(begin <= step < end for step in self.steps)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,8 +92,6 @@ class Sparsifier:
         """False when no section was given: nothing is sparse."""
         return bool(self.groups)
 
-    # --- which parameters -----------------------------------------------------------------
-
     def group_of(self, name: str, ndim: int, *, stored: bool = False) -> int | None:
         """Return the index of the first group that takes a parameter, or None.
 
@@ -297,8 +295,6 @@ class Sparsifier:
         names = [name for name, chosen in self.select(params).items() if may_be_csr(chosen)]
         check(tx, params, names, **extra)
 
-    # --- one step -------------------------------------------------------------------------
-
     def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> Any:
         """Return the tree of arrays to differentiate at.
 
@@ -422,6 +418,10 @@ class Sparsifier:
         """
         return any(alg.dynamic and bool(alg.update(step)) for _, alg in self.groups)
 
+    def due_between(self, begin: int, end: int) -> bool:
+        """True when ``due`` of a step with begin <= step < end is."""
+        return any(alg.dynamic and alg.update.due_between(begin, end) for _, alg in self.groups)
+
     @property
     def needs_gradient(self) -> bool:
         """True when some group reads dense gradients at due steps."""
@@ -480,8 +480,6 @@ class Sparsifier:
         opt_state = map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
-
-    # --- reports --------------------------------------------------------------------------
 
     def metrics(self, sparse: SparseState) -> dict[str, Array]:
         """Target and actual sparsity of each parameter, under the vendor's TensorBoard tags.

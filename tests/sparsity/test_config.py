@@ -1,5 +1,6 @@
 """Sparsity sections: every dialect, and one clear error for every mistake."""
 
+import itertools
 import logging
 
 import jax
@@ -11,7 +12,16 @@ import sparsity
 from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
 from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import ParamFilter
-from sparsity.schedules import ConstantValue, Cosine, Cycling, Every, ExponentialValue, UpdateSteps
+from sparsity.schedules import (
+    NEVER,
+    ConstantValue,
+    Cosine,
+    CustomUpdate,
+    Cycling,
+    Every,
+    ExponentialValue,
+    UpdateSteps,
+)
 from sparsity.views import Blocks, FanIn, NofM, RowGroups
 
 
@@ -246,6 +256,19 @@ def test_the_cubic_of_zhu_and_gupta_by_hand(caplog):
     assert "is 0 at every step, so nothing is pruned" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "update",
+    [Every(7), Every(5, 3), Every(5, 3, 20), Every(9, 40), UpdateSteps((2, 9, 31)), NEVER,
+     CustomUpdate(lambda step: step == 11)],
+)  # fmt: skip
+def test_steps_that_are_due_between_two(update):
+    """As asking for each step, and at once however many there are."""
+    for begin, end in itertools.product(range(0, 45, 3), range(0, 45, 4)):
+        assert update.due_between(begin, end) == any(map(update, range(begin, end)))
+    rest = not isinstance(update, UpdateSteps | CustomUpdate) and getattr(update, "stop", 1) is None
+    assert update.due_between(100, 2**31) == rest
+
+
 def test_min_max_end_of_schedules():
     assert Cosine(0.3, 10).min_max_end(0, 50) == pytest.approx((0.0, 0.3, 0.0), abs=1e-6)
     assert sparsity.schedules.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
@@ -312,7 +335,7 @@ def test_the_sparsifiers_public_names():
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
         "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
         "store", "view", "code_of", "quiet", "partial", "dense_words", "summary",
-        "choice", "check",
+        "choice", "check", "due_between",
     }  # fmt: skip
     assert names == core | facts | rest
 

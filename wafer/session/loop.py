@@ -217,7 +217,7 @@ def train(
             features = run.features(rows, shape)
             sparse_step = int(state.sparse.step) if dynamic else sparse_step
             due = sparsifier.due(sparse_step + 1)
-            if step == begin + 1 and any(map(sparsifier.due, range(sparse_step + 2, until + 1))):
+            if step == begin + 1 and sparsifier.due_between(sparse_step + 2, until + 1):
                 run.warmup.expect_topology(state, features)
             state, metrics = session.execute(run, state, features, topology=due)
             step, sparse_step = step + 1, sparse_step + 1
