@@ -71,10 +71,12 @@ def find(name: str, known: Iterable[str], kind: str) -> Callable[..., Any]:
     if (kind, own) in _REGISTERED:
         return _REGISTERED[kind, own]
     try:
-        function = functools.reduce(getattr, own.split("."), imported)
+        function = functools.reduce(_member, own.split("."), imported)
     except AttributeError as error:
         near = did_you_mean(error.name, [*dir(error.obj), *known])
         raise ValueError(f"{name!r}: {error}{near}") from error
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function, found {function!r}")
     if owner(_home(function)) in ("Python", "Wafer"):
@@ -83,6 +85,17 @@ def find(name: str, known: Iterable[str], kind: str) -> Callable[..., Any]:
             "one that calls it"
         )
     return function
+
+
+def _member(holder: Any, name: str) -> Any:
+    """Return a part of the user's module; another module in it is not the user's to name."""
+    member = getattr(holder, name)
+    if isinstance(member, types.ModuleType) and owner(member.__name__.partition(".")[0]):
+        raise ValueError(
+            f"{name} is the module {member.__name__}; expected a function of your own. Write one "
+            "that calls it"
+        )
+    return member
 
 
 def _home(function: Callable[..., Any]) -> str:

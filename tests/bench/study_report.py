@@ -133,7 +133,7 @@ def signed(one: Summary | None) -> str:
 
 
 def verdict(one: Summary | None) -> str:
-    """agree where the difference is two standard errors below 0."""
+    """agree where the difference is below 0 at 5 %, of this pair alone."""
     if one is None or one.difference is None:
         return "not yet run"
     return "not resolved" if not one.resolved else "agree" if one.difference < 0 else "**disagree**"

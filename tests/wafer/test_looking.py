@@ -130,6 +130,10 @@ def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys,
     assert call("run -p p.yaml") == 1 - (what == "optimizer")  # all else is checked
     assert (sys.path, ran()) == (before, False)
     raw["optimizer"]["learning_rate"] = 0.1
+    wrong = raw | {"runconfig": raw["runconfig"] | {"max_stepz": 1}}
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(wrong))
+    assert call("run -p p.yaml --validate_only") == 1
+    assert (sys.path, ran()) == (before, False)
     pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
     assert call("run -p p.yaml --trust_code") == 0
     assert ran()
@@ -203,10 +207,12 @@ def test_a_run_calls_what_its_file_names(file):
         ("wafer.cache:make_ahead", "model", "wafer is part of Wafer"),
         ("optax:sgd", "optimizer", r"an installed package without an entry point 'wafer.optimi"),
         ("mine:getoutput", "model", "is subprocess's"),
-        ("mine:os.system", "model", "is posix's"),
+        ("mine:os.system", "model", "os is the module os"),
+        ("mine:np.load", "model", "np is the module numpy"),
+        ("mine:np.testing.runstring", "data", "np is the module numpy"),
         ("mine:partial", "model", "is functools's"),
         ("mine:make_ahead", "model", "is wafer's"),
-        ("mine:pathlib.Path", "model", "is pathlib's"),
+        ("mine:pathlib.Path", "model", "pathlib is the module pathlib"),
         ("mine:build.__globals__.get", "model", "is builtins's"),
     ],
 )

@@ -257,7 +257,7 @@ def _engine(run: RunSection | None) -> RunSection | None:
 @contextlib.contextmanager
 def _importing(run: RunSection | None) -> Iterator[list[str]]:
     """Import what a section names, unless the file is only looked at: then list what is refused."""
-    looks = is_looking() or (run is not None and run.only_looks)
+    looks = is_looking() or run is None or run.only_looks  # a wrong runconfig may ask to look
     with looking() if looks else contextlib.nullcontext([]) as refused:
         if run is not None and imports_allowed():
             sys.path += [folder for folder in run.python_paths or () if folder not in sys.path]

@@ -1,6 +1,11 @@
-"""From runs to a table: mean, standard deviation, and differences between runs of one seed."""
+"""From runs to a table: mean, standard deviation, and differences between runs of one seed.
+
+Differences are paired by seed and tested by Student's t; all pairs of arms of a table share its
+level of 5 % by Holm's method (Holm 1979).
+"""
 
 import csv
+import itertools
 import math
 import pathlib
 import statistics
@@ -9,7 +14,9 @@ from typing import Any, NamedTuple
 
 from models.files import atomic_write
 
-__all__ = ["Row", "Summary", "markdown", "summaries", "write_csv", "write_runs"]
+__all__ = ["Pair", "Row", "Summary", "markdown", "pairs", "summaries", "write_csv", "write_runs"]
+
+_LEVEL = 0.05
 
 
 class Row(NamedTuple):
@@ -47,13 +54,30 @@ class Summary(NamedTuple):
     pairs: int  #: seeds that the first arm has, too
     difference: float | None  #: mean of (this arm - first arm), seed by seed; None for the first
     error: float | None  #: standard error of that mean
+    p: float | None  #: of that difference, as in ``Pair``
 
     @property
     def resolved(self) -> bool | None:
-        """Whether the difference is at least two standard errors."""
-        if self.difference is None or self.error is None:
-            return None
-        return self.difference != 0 and abs(self.difference) >= 2 * self.error
+        """Whether the difference is one at 5 %."""
+        return None if self.p is None else self.p <= _LEVEL
+
+
+class Pair(NamedTuple):
+    """Two arms over the seeds that both have."""
+
+    arm: str
+    other: str
+    seeds: tuple[int, ...]
+    difference: float  #: mean of (arm - other), seed by seed
+    error: float | None  #: standard error of that mean; None for one seed
+    #: two-sided, by Student's t with n - 1 degrees of freedom, adjusted by Holm's method for all
+    #: pairs of the table; None for one seed
+    p: float | None
+
+    @property
+    def resolved(self) -> bool | None:
+        """Whether the difference is one at 5 %."""
+        return None if self.p is None else self.p <= _LEVEL
 
 
 def summaries(rows: Sequence[Row], first: str) -> list[Summary]:
@@ -63,39 +87,101 @@ def summaries(rows: Sequence[Row], first: str) -> list[Summary]:
         rows: of finished runs.
         first: name of the arm that the others are compared with.
     """
+    with_first: dict[str, Pair] = {}
+    for pair in pairs(rows):
+        if pair.other == first:
+            with_first[pair.arm] = pair
+        elif pair.arm == first:
+            with_first[pair.other] = pair._replace(difference=-pair.difference)
+    return [_summary(arm, own, with_first.get(arm)) for arm, own in _by_arm(rows).items()]
+
+
+def _by_arm(rows: Iterable[Row]) -> dict[str, dict[int, float]]:
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         values.setdefault(row.arm, {})[row.seed] = row.metric
-    return [_summary(arm, own, values.get(first, {}), first) for arm, own in values.items()]
+    return values
 
 
-def _summary(arm: str, own: dict[int, float], others: dict[int, float], first: str) -> Summary:
+def _summary(arm: str, own: dict[int, float], pair: Pair | None) -> Summary:
     deviation = statistics.stdev(own.values()) if len(own) > 1 else None
-    mean = statistics.fmean(own.values())
-    paired = [own[seed] - others[seed] for seed in own if seed in others and arm != first]
-    difference = statistics.fmean(paired) if paired else None
-    error = statistics.stdev(paired) / math.sqrt(len(paired)) if len(paired) > 1 else None
-    return Summary(arm, len(own), mean, deviation, len(paired), difference, error)
+    mean, runs = statistics.fmean(own.values()), len(own)
+    if pair is None:
+        return Summary(arm, runs, mean, deviation, 0, None, None, None)
+    rest = len(pair.seeds), pair.difference, pair.error, pair.p
+    return Summary(arm, runs, mean, deviation, *rest)
+
+
+def pairs(rows: Iterable[Row]) -> list[Pair]:
+    """Compare every two arms that share a seed, each with those before it.
+
+    Args:
+        rows: of finished runs.
+    """
+    values = _by_arm(rows)
+    compared = [
+        pair
+        for other, arm in itertools.combinations(values, 2)
+        if (pair := _pair(arm, other, values[arm], values[other])).seeds
+    ]
+    tested = sorted((pair for pair in compared if pair.p is not None), key=lambda pair: pair.p or 0)
+    adjusted: dict[tuple[str, str], float] = {}
+    highest = 0.0
+    for rank, pair in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - rank) * (pair.p or 0)))
+        adjusted[pair.arm, pair.other] = highest
+    return [pair._replace(p=adjusted.get((pair.arm, pair.other))) for pair in compared]
+
+
+def _pair(arm: str, other: str, own: dict[int, float], others: dict[int, float]) -> Pair:
+    seeds = tuple(seed for seed in own if seed in others)
+    differences = [own[seed] - others[seed] for seed in seeds]
+    mean = statistics.fmean(differences) if seeds else 0.0
+    if len(seeds) < 2:
+        return Pair(arm, other, seeds, mean, None, None)
+    error = statistics.stdev(differences) / math.sqrt(len(seeds))
+    return Pair(arm, other, seeds, mean, error, _two_sided(mean, error, len(seeds) - 1))
+
+
+def _two_sided(mean: float, error: float, freedom: int) -> float:
+    """Chance of a t this far from 0 where there is no difference."""
+    from scipy import stats  # half a second to import
+
+    if not error:
+        return 0.0 if mean else 1.0
+    return float(2 * stats.t.sf(abs(mean) / error, freedom))
 
 
 def markdown(table: Iterable[Summary], metric: str, rows: Sequence[Row]) -> str:
     """Write the table of a sweep."""
     heads = (
         "arm", "n", metric, "standard deviation", "difference to the first", "standard error",
-        "resolved", "weights kept", "training FLOPs",
+        "p", "resolved", "weights kept", "training FLOPs",
     )  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = _head(heads)
     costs = {row.arm: row for row in rows}
     for one in table:
         cost = costs[one.arm]
         cells = (
             one.arm, str(one.runs), f"{one.mean:.5g}", _number(one.deviation),
             _number(one.difference, sign="+"), _number(one.error),
-            {None: "", True: "yes", False: "no"}[one.resolved],
-            f"{cost.kept:,}", f"{cost.training:.4g}",
+            _number(one.p), _ANSWERS[one.resolved], f"{cost.kept:,}", f"{cost.training:.4g}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *_head(("arms", "seeds", "difference", "standard error", "p", "resolved"))]
+    for pair in pairs(rows):
+        seeds = " ".join(map(str, pair.seeds))
+        numbers = _number(pair.difference, sign="+"), _number(pair.error), _number(pair.p)
+        cells = (f"{pair.arm} − {pair.other}", seeds, *numbers, _ANSWERS[pair.resolved])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+_ANSWERS = {None: "", True: "yes", False: "no"}
+
+
+def _head(heads: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
 
 
 def _number(value: float | None, sign: str = "") -> str:
