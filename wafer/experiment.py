@@ -33,6 +33,7 @@ from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
+from wafer.optim.rules import WithParamRules
 from wafer.optim.sections import UserOptimizer
 
 __all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
@@ -277,7 +278,9 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     chosen = named_leaves(trainable(model, shapes))
     section = with_mup_rates(cfg.optimizer, model.config, (name for name, _ in chosen))
     tx = make_optimizer(section, shapes, model.alias)
-    tx = optax.GradientTransformation(own_flags()(tx.init), own_flags()(tx.update))
+    init, update = map(own_flags(), optax.with_extra_args_support(tx))
+    flagged = optax.GradientTransformationExtraArgs(init, update)
+    tx = WithParamRules(flagged, tx.rule) if isinstance(tx, WithParamRules) else flagged
     if all(trains for _, trains in chosen):
         return tx
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
