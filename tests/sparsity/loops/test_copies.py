@@ -30,11 +30,15 @@ def start(rule):
     return sparse, *rule.prune(PARAMS, TX.init(PARAMS), sparse)
 
 
-def stepper(rule):
-    """A jitted step that carries an average of the weights, as a tree and as a copy."""
+def stepper(rule, traced):
+    """A jitted step that carries an average of the weights, as a tree and as a copy.
+
+    ``traced`` gets an item for each compilation.
+    """
 
     @functools.partial(jax.jit, static_argnames="due")
     def step(sparse, params, opt_state, tree, copy, due):
+        traced.append(due)
         f = lambda ready: jnp.mean(
             (project(X, rule.attach(ready, sparse)["up"]["kernel"]) - 1) ** 2
         )
@@ -61,10 +65,11 @@ def test_every_tree_of_the_optimizer_state_follows(algorithm):
         rule = configured(compute, algorithm)
         sparse, params, opt_state = start(rule)
         state = sparse, params, opt_state, params, sparsity.WeightCopy.of(params, sparse)
-        step = stepper(rule)
+        traced = []
+        step = stepper(rule, traced)
         for t in range(6):
             state = step(*state, rule.due(t + 1))
-        assert step._cache_size() == 2
+        assert sorted(traced) == [False, True]
         assert int(state[0].generation) == int(state[4].generation) == 3
         jax.tree.map(np.testing.assert_array_equal, state[3], state[4].read(state[0]))
         got.append(rule.expand(state[1], (state[2], state[3]), state[0]))
