@@ -278,7 +278,8 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     chosen = named_leaves(trainable(model, shapes))
     section = with_mup_rates(cfg.optimizer, model.config, (name for name, _ in chosen))
     tx = make_optimizer(section, shapes, model.alias)
-    init, update = map(own_flags(), optax.with_extra_args_support(tx))
+    extra = optax.with_extra_args_support(tx)
+    init, update = own_flags()(extra.init), own_flags()(extra.update)
     flagged = optax.GradientTransformationExtraArgs(init, update)
     tx = WithParamRules(flagged, tx.rule) if isinstance(tx, WithParamRules) else flagged
     if all(trains for _, trains in chosen):

@@ -26,7 +26,8 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
     Returns:
         for ``jax.export.export(f, disabled_checks=...)``: one for each custom call.
     """
-    native.available(), LIBRARY.available()
+    for library in (native, LIBRARY):
+        library.available()
     return [
         jax.export.DisabledSafetyCheck.custom_call(name)
         for name in (*native.HANDLERS, *LIBRARY.handlers)

@@ -63,6 +63,7 @@ def load(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
         CheckpointError: not a checkpoint, or damaged.
     """
+    tree: dict[str, Any]
     tree, meta = load_checkpoint(path)
     back = {stored: name for name, stored in _NAMES.items()}
     state: dict[str, Any] = {back.get(name, name): value for name, value in tree.items()}
