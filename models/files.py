@@ -14,15 +14,17 @@ from typing import Any
 
 import psutil
 
-from models.errors import did_you_mean, disk_full
+from models.errors import CheckpointError, did_you_mean, disk_full
 
 __all__ = [
     "atomic_write",
+    "contained_file",
     "file_name",
     "made_folder",
     "read_json",
     "remove_partials",
     "remove_written",
+    "require_contained",
     "require_path",
     "write_text",
 ]
@@ -97,6 +99,39 @@ def file_name(name: str) -> str:
     if len(name.encode(errors="surrogatepass")) > _LONGEST_NAME:
         raise ValueError(f"{name[:80]!r}...: longer than {_LONGEST_NAME} bytes")
     return name
+
+
+def contained_file(path: pathlib.Path, folder: pathlib.Path | None = None) -> pathlib.Path:
+    """Return a path in a folder of weights, unless it is a link to a file outside the folder.
+
+    A folder may come from anywhere; the path of the folder itself is the user's. Hugging Face's
+    cache has such links: from ``snapshots/HASH`` into ``blobs`` beside ``snapshots``.
+
+    Args:
+        path: in the folder, at any depth; nothing need be there.
+        folder: None is the path's own.
+
+    Raises:
+        CheckpointError: names the link and the file that it leads to.
+    """
+    folder = path.parent if folder is None else folder
+    home, target = (pathlib.Path(os.path.realpath(p)) for p in (folder, path))
+    places = (p for p in (home, *home.parents) if p.parent.name == "snapshots")
+    blobs = [place.parents[1] / "blobs" for place in places]
+    if target.is_relative_to(home) or target.parent in blobs:
+        return path
+    raise CheckpointError(
+        f"{path}: a link to {target}, outside {folder}; expected a file of the folder itself. Copy "
+        "the file to the link's place if you trust it"
+    )
+
+
+def require_contained(folder: pathlib.Path) -> None:
+    """Refuse a folder with a link, at any depth, that ``contained_file`` refuses."""
+    for place, folders, files in os.walk(folder):
+        for path in (pathlib.Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                contained_file(path, folder)
 
 
 def require_path(path: pathlib.Path) -> None:

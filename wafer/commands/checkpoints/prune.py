@@ -115,11 +115,13 @@ def prune(
         ... )
     """
     import sparsity
-    from models.convert.tokenizer import carry_tokenizer
+    from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.counts import forward_flops
     from sparsity.oneshot import METHODS, prune
     from wafer.session.hints import next_lines
 
+    if checkpoint is not None:
+        text_folder(checkpoint)  # refuses links before anything is computed
     with trusting(trust_code=trust_code):
         model, params = _start(checkpoint, source)
     batches = ()
