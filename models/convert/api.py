@@ -31,6 +31,7 @@ from models.layers.initializers import make_initializer
 from models.names import MODELS, ModelPreset, lookup
 from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
+from models.user.code import running_modules
 from models.user.flags import own_flags
 
 __all__ = [
@@ -100,7 +101,7 @@ def register(
     """
     if name in MODELS or config.model_type in _CONFIGS:
         raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
-    MODELS[name] = ModelPreset(family, presets, config.model_type)
+    MODELS[name] = ModelPreset(family, presets, config.model_type, running_modules())
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
 

@@ -10,10 +10,12 @@ Only a user's own module is imported: one on the path (PYTHONPATH, the working d
 
 import argparse
 import contextlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -24,14 +26,17 @@ __all__ = [
     "OURS",
     "UntrustedError",
     "add_option",
+    "child_environment",
     "code_in",
     "imports_allowed",
     "is_looking",
     "looking",
     "owner",
+    "owner_of",
     "refusal",
     "require_trusted",
     "require_users_module",
+    "searching",
     "trusting",
     "untrusted",
 ]
@@ -158,6 +163,26 @@ def code_in(section: Any) -> set[str]:
     return {section} if isinstance(section, str) and ":" in section else set()
 
 
+@contextlib.contextmanager
+def searching(folders: Iterable[str]) -> Iterator[None]:
+    """Find modules in these folders, too, after all others; no longer once the block fails."""
+    new = [folder for folder in folders if folder not in sys.path]
+    sys.path += new
+    try:
+        yield
+    except BaseException:
+        sys.path[:] = [folder for folder in sys.path if folder not in new]
+        raise
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a process that finds the modules which this one does.
+
+    ``python -P`` starts it: else a module in the working directory would be found first.
+    """
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Declare ``--trust_code``; the command line trusts what it names while the command runs."""
     parser.add_argument(
@@ -202,8 +227,11 @@ def owner(package: str) -> str:
         spec = importlib.util.find_spec(package)
     except ValueError:  # the running program, or made by it without a file
         return ""
-    if spec is None:
-        return ""
+    return "" if spec is None else owner_of(spec)
+
+
+def owner_of(spec: importlib.machinery.ModuleSpec) -> str:
+    """Return whose the package of a spec is, as ``owner`` does."""
     places = [*(spec.submodule_search_locations or ())]
     if spec.has_location and spec.origin is not None:
         places.append(spec.origin)

@@ -52,6 +52,7 @@ TOPKAST = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "
 # What of a run's sections names code, and the name.
 SECTIONS = {
     "model": ({"model": {"name": "evil:build"}}, "evil:build"),
+    "name of ours": ({"model": TINY | {"name": "evil:gpt2"}}, "evil:gpt2"),
     "family": ({"model": TINY | {"name": "evil:gpt2x"}}, "evil:gpt2x"),
     "part of a model": ({"model": {"name": "llava", "text_model": {"name": "evil:x"}}}, "evil:x"),
     "Python's own": ({"model": {"name": "subprocess:getoutput", "cmd": "touch ran"}}, "getoutput"),
