@@ -66,6 +66,7 @@ class _Reading(NamedTuple):
     """A file that is read, whose code is imported only where it is trusted."""
 
     where: str  #: the checkpoint; '' for the run file of a command that only looks
+    note: str  #: what else the refusal says
     refused: list[str]  #: names, in the order in which they were refused
 
 
@@ -92,22 +93,23 @@ def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator
 
 
 @contextlib.contextmanager
-def _reading(where: str) -> Iterator[list[str]]:
+def _reading(where: str, note: str = "") -> Iterator[list[str]]:
     refused: list[str] = []
-    token = _READING.set(_Reading(where, refused))
+    token = _READING.set(_Reading(where, note, refused))
     try:
         yield refused
     finally:
         _READING.reset(token)
 
 
-def untrusted(where: object) -> contextlib.AbstractContextManager[list[str]]:
+def untrusted(where: object, note: str = "") -> contextlib.AbstractContextManager[list[str]]:
     """Take names of code in the block for a checkpoint's; it gets the list of those refused.
 
     Args:
         where: the checkpoint, for the refusal.
+        note: what else the refusal says, a sentence.
     """
-    return _reading(str(where))
+    return _reading(str(where), note)
 
 
 def looking() -> contextlib.AbstractContextManager[list[str]]:
@@ -138,7 +140,8 @@ def refusal(name: str) -> str:
         )
     return (
         f"{reading.where} names code, {name!r}, which is not imported: a checkpoint may come from "
-        f"anywhere. {option}, or a run file that names it"
+        f"anywhere. {option}, or a run file that names it where the command takes one"
+        + (reading.note and f". {reading.note}")
     )
 
 

@@ -182,6 +182,31 @@ def test_trusted_code_is_called(stored, capsys):
     assert "writes no text" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("draft", [False, True])
+def test_generate_refuses_a_model_without_text_first(stored, capsys, monkeypatch, draft):
+    kept = {"algorithm": "evil:Kept", "sparsity": 0.5}
+    bert = {"name": "bert", **{k: v for k, v in TINY.items() if k != "name"}}
+    words = COMMANDS["generate"]
+    if draft:
+        stored({"model": TINY}).rename("main")
+        words = [*words, "--draft", "stored", "--temperature", "0"]
+        words[words.index("--checkpoint_path") + 1] = "main"
+    path = stored({"model": bert, "sparsity": kept})
+    (path / "tokenizer.json").unlink()
+    monkeypatch.setattr("models.checkpoint.reader.StoredTree.__init__", None)  # reads no weights
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "stored: this model writes no text (bert); expected a decoder" in said
+    assert "--trust_code" not in said
+    stored({"model": {"name": "evil:build"}, "sparsity": kept})
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "a model made by a function writes none, and is refused with the option, too\n" in said
+    assert not pathlib.Path("ran").exists()
+    assert main([*words, "--trust_code"]) == 1
+    assert "stored: this model writes no text (evil:build)" in capsys.readouterr().err
+
+
 def test_a_trusted_algorithm_is_imported(stored):
     stored({"sparsity": {"algorithm": "evil:Kept", "sparsity": 0.5}})
     assert main([*COMMANDS["finalize"], "--trust_code"]) == 0
