@@ -470,7 +470,7 @@ class Sparsifier:
             params, opt_state = topologies.put(new, params, opt_state)
             changed |= jnp.asarray(finite) & algorithm.update(sparse.step)
         sparse = advanced(sparse, changed)
-        opt_state = map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
+        opt_state = map_copies(lambda copy: copy.moved(sparse), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
 
