@@ -15,7 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-__all__ = ["DEFAULT_EXCLUDED", "DENSE_WORDS", "ParamFilter", "dense_word", "has_nan"]
+from sparsity.schema import SparsityError
+
+__all__ = [
+    "DEFAULT_EXCLUDED",
+    "DENSE_WORDS",
+    "ParamFilter",
+    "can_be_marked",
+    "dense_word",
+    "has_nan",
+]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
 #: whole words of a name that the default filter leaves dense, too, except in run files
@@ -82,3 +91,25 @@ def _words_of(name: str) -> tuple[str, ...]:
 def has_nan(dtype: DTypeLike) -> bool:
     """Return whether a dtype has NaN, the mark of pruned weights in checkpoints."""
     return jnp.issubdtype(dtype, jnp.floating) and bool(np.isnan(np.array(np.nan).astype(dtype)))
+
+
+def can_be_marked(name: str, dtype: DTypeLike, rule: ParamFilter) -> bool:
+    """Return whether a parameter that a rule takes has NaN.
+
+    Args:
+        name: '/'-path.
+        dtype: of the parameter.
+        rule: of its group.
+
+    Raises:
+        SparsityError: it has none, and a filter of the user's names it.
+    """
+    if has_nan(dtype):
+        return True
+    if rule.kind == "default":
+        return False
+    raise SparsityError(
+        f"{name!r} cannot become sparse (its dtype is {dtype}); expected a floating dtype "
+        "with NaN, the mark of pruned weights in checkpoints. Leave it out of param_filter",
+        ("sparsity", "param_filter"),
+    )

@@ -221,3 +221,32 @@ def test_names_of_wrapped_leaves_before_0_2_still_match(tmp_path):
     again, params, moments = sparsity.resume(rule, params, moments, KEY, record["sparsity"])
     assert np.array_equal(again.masks["kernel"], after.masks["kernel"])
     assert int((params["kernel"][...] != 0).sum()) == 256
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+def test_weights_of_another_shape_are_named(compute):
+    """Another number of kept values, another width; also where arrays would broadcast."""
+    rules = [
+        sparsity.configure({"sparsity": level, "compute": compute, "param_filter": "up/w"})
+        for level in (0.5, 0.75)
+    ]
+    trees = [{"up": {"w": jnp.ones(shape)}, "b": X} for shape in ((8, 6), (6, 8), (1, 6))]
+    rule, sparse = rules[0], rules[0].init(trees[0], KEY)
+    wrong = trees[1:]
+    if compute == "csr":
+        wrong += [rules[1].prune(trees[0], (), rules[1].init(trees[0], KEY))[0]]
+    for tree in wrong:
+        for use in (
+            lambda tree: rule.prune(tree, (), sparse),
+            lambda tree: rule.prepare(tree, sparse, dense=True),
+            lambda tree: rule.attach(tree, sparse),
+            lambda tree: rule.split(tree, sparse),
+            lambda tree: rule.expand(tree, (), sparse),
+            lambda tree: rule.update(sparse, tree, None, ()),
+            lambda tree: sparsity.encode(tree, (), sparse),
+        ):
+            for each in (use, lambda tree, use=use: jax.eval_shape(use, tree)):
+                with pytest.raises(
+                    ValueError, match=r"sparsity\.\w+: 'up/w' has shape .*; expected"
+                ):
+                    each(tree)
