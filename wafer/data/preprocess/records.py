@@ -8,13 +8,15 @@ import logging
 import os
 import pathlib
 import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from wafer.data.text.compressed import optional, unpacked
+from wafer.data.text.compressed import decompressed, optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
-from wafer.data.text.textfiles import BOM, ending, parse_json, read_json, read_text, text_lines
+from wafer.data.text.jsonrows import BOM, json_records
+from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN = 3  # problems of a file that are told
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
 
 Record = tuple[Any, ...]
@@ -173,23 +176,17 @@ def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
             number, parts = number + 1, []
 
 
-def _lines(
-    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int, first: int = 0
+def _json(
+    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int
 ) -> Iterator[_Read]:
-    for number, raw in enumerate(stream, first):
-        line = raw.removeprefix(BOM) if number == first else raw
-        if number < start or not line.strip():
-            continue
-        try:
-            texts, problem = _texts(parse_json(line), fields)
-        except ValueError as error:  # bad JSON, and bad UTF-8 in it
-            texts, problem = None, f"not JSON: {error}"
-        yield _Read(number, texts, problem, tell())
+    for number, value, problem in json_records(stream, start):
+        texts, wrong = (None, problem) if problem else _texts(value, fields)
+        yield _Read(number, texts, wrong, tell())
 
 
 def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     with unpacked(path) as (stream, tell):
-        yield from _lines(stream, tell, fields, start)
+        yield from _json(stream, tell, fields, start)
 
 
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
@@ -197,9 +194,12 @@ def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator
     with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
-            for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]
-                first = read.number + 1
-                yield read
+            number = -1
+            for read in _json(decompressed(file, member.name), tell, fields, 0) if file else ():
+                number = read.number
+                if first + number >= start:
+                    yield read._replace(number=first + number)
+            first += number + 1
 
 
 def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
@@ -333,6 +333,11 @@ def find_inputs(
         files = [path for place in places for path in _under(place, fields, output)]
     for path in files:
         if not path.is_file():
+            if path.exists():
+                raise DataError(
+                    f"{path}: a pipe or a device; expected a file, which a run that goes on reads "
+                    "again. Write it to a file first"
+                )
             raise DataError(f"no such input: {path}")
         if _reader(path) is None:
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
@@ -389,7 +394,7 @@ def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
             yield read
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (EOFError, OSError, tarfile.TarError, ValueError) as error:
+    except (EOFError, OSError, tarfile.TarError, ValueError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read after record {last + 1} ({error}); the file is damaged or "
             "cut short"
@@ -422,14 +427,14 @@ def batches(
     size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
+        bad: list[str] = []
         for read in _read(path, fields, start.record if index == start.file else 0):
             if read.texts is None:
-                message = f"{path}: record {read.number + 1}: {read.problem}"
+                bad.append(f"record {read.number + 1}: {read.problem}")
                 if not skip_bad:
                     raise DataError(
-                        f"{message}. To leave such records out: --skip_bad_records true"
+                        f"{path}: {bad[0]}. To leave such records out: --skip_bad_records true"
                     )
-                _LOG.warning("%s (left out)", message)
                 skipped += 1
             else:
                 added = sum(map(len, read.texts)) if chunk is None else _size(read.texts)
@@ -445,6 +450,10 @@ def batches(
                 end = RecordPosition(index, read.number + 1)
                 yield RecordBatch(records, end, before + read.offset, skipped)
                 records, size, skipped = [], 0, 0
+        if bad:
+            _LOG.warning(
+                "%s: %s left out: %s", path, f"{len(bad):,} record(s)", "; ".join(bad[:_SHOWN])
+            )
         before += path.stat().st_size
     if records or skipped:
         yield RecordBatch(records, RecordPosition(len(files), 0), before, skipped)
