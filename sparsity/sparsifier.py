@@ -463,7 +463,7 @@ class Sparsifier:
             if not algorithm.dynamic or not names:
                 continue
             views = {name: self.view(number, name, ranks[name]) for name in names}
-            group = topologies.Group(algorithm, number, names, views, self.code_of)
+            group = topologies.Group(algorithm, number, names, views, self.code_of, not self.quiet)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )
