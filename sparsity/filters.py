@@ -27,8 +27,12 @@ __all__ = [
 ]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
-#: whole words of a name that the default filter leaves dense, too, except in run files
-DENSE_WORDS = ("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln")
+#: whole words of a name that the default filter leaves dense, too, except in run files; with '/'
+#: those of the last part of the path, since layers are called so, too
+DENSE_WORDS = (
+    *("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln"),
+    *("bn", "gamma", "beta", "offset", "layerscale", "/mean", "/var", "/variance", "/std"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +79,13 @@ def dense_word(names: Iterable[str], words: Iterable[str]) -> str:
     'embed'
     >>> dense_word(["position/Embed_0", "cls_tokens"], DENSE_WORDS)
     'embed'
+    >>> dense_word(["stats/moving_mean"], DENSE_WORDS), dense_word(["mean/kernel"], DENSE_WORDS)
+    ('mean', '')
     """
     parts = {word for name in names for word in _words_of(name)}
-    return next((word for word in words if parts & {word, f"{word}s", f"{word}es"}), "")
+    parts |= {f"/{word}" for name in names for word in _words_of(name.rpartition("/")[2])}
+    found = (word.lstrip("/") for word in words if parts & {word, f"{word}s", f"{word}es"})
+    return next(found, "")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,7 +15,6 @@ One training step, in the vendor's order (each line is the user's or the trainer
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -31,7 +30,14 @@ from sparsity import kernels, storage, topology as topologies
 from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.filters import ParamFilter, can_be_marked, dense_word
-from sparsity.selected import Selected, SelectionTable, dense_row, log_selected, sparse_row
+from sparsity.selected import (
+    Selected,
+    SelectionTable,
+    dense_row,
+    log_selected,
+    log_without_effect,
+    sparse_row,
+)
 from sparsity.state import (
     SparseState,
     advanced,
@@ -43,8 +49,6 @@ from sparsity.state import (
 from sparsity.views import CompetitionRows, WeightLayout, view_of
 
 __all__ = ["Sparsifier"]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
@@ -149,9 +153,9 @@ class Sparsifier:
             view = self.view(group, name, len(shape))
             view.check(name, shape)
             selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
-        if self.groups and not selected and not self.quiet:
-            rules = "; ".join(str(rule) for rule, _ in self.groups)
-            _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
+        if self.groups and not self.quiet:
+            known = {n: (all_names(n, self.aliases), len(leaf.shape)) for n, leaf in leaves}
+            log_without_effect(self.groups, self.weight_layout, known, selected)
         return selected
 
     def summary(self, params: PyTree) -> SelectionTable:
@@ -457,13 +461,15 @@ class Sparsifier:
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
+        present = {name for name, _ in named_leaves(params)}
+        ranks = {name: ndim for name, ndim in ranks.items() if name in present}
         changed = jnp.asarray(False)
         for number, (_, algorithm) in enumerate(self.groups):
             names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
             views = {name: self.view(number, name, ranks[name]) for name in names}
-            group = topologies.Group(algorithm, number, names, views, self.code_of)
+            group = topologies.Group(algorithm, number, names, views, self.code_of, not self.quiet)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )

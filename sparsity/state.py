@@ -1,5 +1,6 @@
 """The arrays a sparsifier carries from step to step."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -29,6 +30,7 @@ __all__ = [
     "to_meta",
 ]
 
+_LOG = logging.getLogger(__name__)
 _THREEFRY = "threefry2x32"  # the generator of a key whose record names none
 _Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 _Word = Annotated[int, Field(ge=0, lt=2**32)]
@@ -282,6 +284,11 @@ def match(
             for name, value in by_name.items()
         }
 
+    if len(lost) == len(masks):
+        _LOG.warning(
+            "sparsity.%s: none of %d masks (%s) finds a weight of its name in this part (%s), so "
+            "nothing of it is sparse", where, len(masks), listed(lost), listed(sorted(names)),
+        )  # fmt: skip
     sparse = sparse._replace(masks=rename(sparse.masks), patterns=rename(sparse.patterns))
     require_shapes(sparse, leaves, where)
     return sparse

@@ -250,3 +250,30 @@ def test_weights_of_another_shape_are_named(compute):
                     ValueError, match=r"sparsity\.\w+: 'up/w' has shape .*; expected"
                 ):
                     each(tree)
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+def test_a_part_of_the_tree_is_updated_as_in_the_whole(algorithm, compute, caplog):
+    """One encoder of two, in a due step: its masks are those that the whole tree would give it."""
+    section = {"algorithm": algorithm, "sparsity": 0.5, "update": {"freq": 1}, "compute": compute}
+    rule = sparsity.configure(section | {"param_filter": "*w"}, partial=True)
+    draw = lambda key: jax.random.normal(jax.random.key(key), (8, 6))
+    params, grads = ({part: {"w": draw(key + i)} for i, part in enumerate("ab")} for key in (1, 5))
+    sparse = rule.init(params, KEY)
+    params, moments = rule.prune(params, {"m": params}, sparse)
+    whole, *_ = rule.update(sparse, params, grads, moments)
+    part = lambda tree: {"a": tree["a"]}
+    state, weights, after = rule.update(
+        sparse, part(params), part(grads), {"m": part(moments["m"])}
+    )
+    masks, before = rule.masks(state), rule.masks(sparse)
+    assert np.array_equal(masks["a/w"], rule.masks(whole)["a/w"])
+    assert not np.array_equal(masks["a/w"], before["a/w"])
+    assert np.array_equal(masks["b/w"], before["b/w"])
+    dense = rule.expand(weights, after, state)
+    for tree in (dense[0], dense[1]["m"]):
+        assert not np.any(np.where(masks["a/w"], 0, tree["a"]["w"]))
+    assert not caplog.messages
+    rule.prune({"model": params}, (), sparse)
+    assert "sparsity.prune: none of 2 masks (a/w, b/w) finds a weight of its name" in caplog.text
