@@ -26,6 +26,7 @@ __all__ = [
     "Columns",
     "RecordBatch",
     "RecordPosition",
+    "TextRecord",
     "arrow_tables",
     "batches",
     "find_inputs",
@@ -35,7 +36,11 @@ _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
 
-Record = tuple[Any, ...]
+
+class TextRecord(tuple[Any, ...]):
+    """The texts of one record's fields."""
+
+    where: str = ""  #: 'path: record N' (from 1), for errors; travels to other processes
 
 
 class Columns(tuple[str, ...]):
@@ -67,7 +72,7 @@ BEGINNING = RecordPosition()
 class RecordBatch(NamedTuple):
     """Records that are worked on together."""
 
-    records: list[Record]  #: their texts, in the order of the files
+    records: list[TextRecord]  #: their texts, in the order of the files
     end: RecordPosition  #: where the next batch begins
     bytes_read: int  #: bytes of the input that were read so far, for a progress bar
     skipped: int  #: records left out because they could not be read
@@ -77,18 +82,18 @@ class _Read(NamedTuple):
     """A record as read: its number, texts, or what is wrong; bytes of the file read so far."""
 
     number: int
-    texts: Record | None
+    texts: tuple[Any, ...] | None
     problem: str
     offset: int
 
 
-def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
+def _texts(record: Any, fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
     if not isinstance(record, dict):
         return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
     return _values(record, fields) if isinstance(fields, Columns) else _fields(record, fields)
 
 
-def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[Record | None, str]:
+def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
     texts: tuple[str, ...] = ()
     for field in fields:
         if field not in record:
@@ -109,7 +114,7 @@ def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[Record | Non
     return texts, ""
 
 
-def _values(record: dict[str, Any], fields: Columns) -> tuple[Record | None, str]:
+def _values(record: dict[str, Any], fields: Columns) -> tuple[tuple[Any, ...] | None, str]:
     """The columns of a record, numbers as text."""
     if not any(field in record for field in fields):
         known = ", ".join(map(str, list(record)[:8]))
@@ -118,7 +123,7 @@ def _values(record: dict[str, Any], fields: Columns) -> tuple[Record | None, str
     return tuple(str(v) if isinstance(v, int | float) else v for v in values), ""
 
 
-def _size(record: Record) -> int:
+def _size(record: Any) -> int:
     """Bytes of the texts in a record, as the vendor counts them for a chunk."""
     if isinstance(record, str):
         return len(record.encode())
@@ -423,7 +428,7 @@ def batches(
         DataError: a bad record, unless skipped; names file and record.
     """
     before = sum(path.stat().st_size for path in files[: start.file])
-    records: list[Record] = []
+    records: list[TextRecord] = []
     size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
@@ -443,7 +448,8 @@ def batches(
                         records, RecordPosition(index, read.number), before + read.offset, skipped
                     )
                     records, size, skipped = [], 0, 0
-                records.append(read.texts)
+                records.append(TextRecord(read.texts))
+                records[-1].where = f"{path}: record {read.number + 1}"
                 size += added
             full = size >= _BATCH_CHARACTERS or len(records) >= _BATCH_RECORDS
             if chunk is None and full:

@@ -49,7 +49,7 @@ from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.rows import layouts as vendor_layouts
 from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
-from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS
+from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS, tell_of_template
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -118,6 +118,9 @@ def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[RowVocabulary, 
         ids = vendor_vocabulary.describe(settings, tokenizer)
         _LOG.info("%s", settings.rules)
         return ids, vendor_layouts.layout_of(settings, ids, tokenizer)
+    if settings.mode.startswith("Summarization"):
+        for path in filter(None, (settings.huggingface_tokenizer, settings.encoder_file)):
+            tell_of_template(path)
     ids = describe(settings, tokenizer)
     return ids, layout_of(settings, ids)
 

@@ -6,6 +6,7 @@ Templates are Jinja in a sandbox, with the functions that Hugging Face's templat
 import datetime
 import functools
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,10 @@ __all__ = [
     "SpecialTokens",
     "read_special_tokens",
     "render_chat",
+    "tell_of_template",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
@@ -86,6 +90,22 @@ def read_special_tokens(folder: pathlib.Path) -> SpecialTokens:
     kinds = SpecialTokens._fields[:-1]
     tokens = {kind: _text(config.get(f"{kind}_token")) for kind in kinds}
     return SpecialTokens(**tokens, chat_template=_template(folder, config.get("chat_template")))
+
+
+def tell_of_template(tokenizer: str | pathlib.Path) -> None:
+    """Log a warning where a tokenizer has a chat template, which turns of plain text do not use.
+
+    Args:
+        tokenizer: a file, or its folder.
+    """
+    path = pathlib.Path(tokenizer)
+    folder = path if path.is_dir() else path.parent
+    if read_special_tokens(folder).chat_template is not None:
+        _LOG.warning(
+            "%s: its chat template is not used here: a turn is its text alone. For rows by the "
+            "template: `wafer data new chat`, then `wafer data preprocess --params chat.yaml`",
+            folder,
+        )
 
 
 def _refuse(message: str) -> None:
