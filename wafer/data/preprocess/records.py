@@ -34,6 +34,8 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
+_SLICE = 16  # rows of a table that are text at once
+_UNPACKED = 1 << 28  # bytes of a table's part in memory, about
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
 
 
@@ -207,33 +209,56 @@ def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator
             first += number + 1
 
 
-def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
-    """Records of one Arrow record batch, whose first is number ``first``."""
-    if first + table.num_rows <= start:
-        return
-    have = [field for field in fields if field in table.schema.names]
+def _present(names: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """The fields that a table has."""
+    have = [field for field in fields if field in names]
     if len(have) < (1 if isinstance(fields, Columns) else len(fields)):
         missing = next(field for field in fields if field not in have)
-        raise DataError(f"no column {missing!r}; it has: {', '.join(table.schema.names)}")
-    columns = [table.column(field).to_pylist() for field in have]
-    for i in range(max(start - first, 0), table.num_rows):
-        texts, problem = _texts({f: c[i] for f, c in zip(have, columns, strict=True)}, fields)
-        yield _Read(first + i, texts, problem, 0)
+        raise DataError(f"no column {missing!r}; it has: {', '.join(names)}")
+    return have
+
+
+def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
+    """Records of one Arrow record batch, whose first is number ``first``."""
+    have = _present(table.schema.names, fields)
+    for at in range(max(start - first, 0), table.num_rows, _SLICE):  # few are text at once
+        columns = [table.column(field).slice(at, _SLICE).to_pylist() for field in have]
+        for i, values in enumerate(zip(*columns, strict=True), first + at):
+            texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
+            yield _Read(i, texts, problem, 0)
 
 
 def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     parquet = optional("pyarrow.parquet", "pyarrow", f"reading {path.name}")
     with parquet.ParquetFile(path) as file:
         size, total = path.stat().st_size, max(file.metadata.num_rows, 1)
-        first = 0
+        have, first = _present(file.schema_arrow.names, fields), 0
         for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if first + rows > start:
-                have = [f for f in fields if f in file.schema_arrow.names]
-                table = file.read_row_group(group, have)
+            about = file.metadata.row_group(group)
+            if first + about.num_rows <= start:
+                first += about.num_rows
+                continue
+            rows = _rows_at_once(about)
+            for table in file.iter_batches(rows, row_groups=[group], columns=have):
                 for read in _rows(table, fields, first, start):
                     yield read._replace(offset=size * (read.number + 1) // total)
-            first += rows
+                first += table.num_rows
+
+
+def _rows_at_once(about: Any) -> int:
+    """Rows of a Parquet's row group to read at once: each may repeat the longest value.
+
+    Raises:
+        DataError: it inflates beyond any text.
+    """
+    unpacked = about.total_byte_size
+    packed = sum(about.column(i).total_compressed_size for i in range(about.num_columns))
+    if unpacked > _UNPACKED and unpacked > 1000 * packed:
+        raise DataError(
+            f"a row group of {packed:,} bytes inflates to {unpacked:,}; expected less than 1,000 "
+            "times as many. Write the file again"
+        )
+    return min(max(_UNPACKED // max(unpacked, 1), _SLICE), _BATCH_RECORDS)
 
 
 def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
@@ -432,10 +457,12 @@ def batches(
     size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
-        bad: list[str] = []
+        bad, left_out = [], 0
         for read in _read(path, fields, start.record if index == start.file else 0):
             if read.texts is None:
-                bad.append(f"record {read.number + 1}: {read.problem}")
+                left_out += 1
+                if len(bad) < _SHOWN:
+                    bad.append(f"record {read.number + 1}: {read.problem}")
                 if not skip_bad:
                     raise DataError(
                         f"{path}: {bad[0]}. To leave such records out: --skip_bad_records true"
@@ -456,10 +483,8 @@ def batches(
                 end = RecordPosition(index, read.number + 1)
                 yield RecordBatch(records, end, before + read.offset, skipped)
                 records, size, skipped = [], 0, 0
-        if bad:
-            _LOG.warning(
-                "%s: %s left out: %s", path, f"{len(bad):,} record(s)", "; ".join(bad[:_SHOWN])
-            )
+        if left_out:
+            _LOG.warning("%s: %s left out: %s", path, f"{left_out:,} record(s)", "; ".join(bad))
         before += path.stat().st_size
     if records or skipped:
         yield RecordBatch(records, RecordPosition(len(files), 0), before, skipped)

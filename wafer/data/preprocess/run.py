@@ -12,6 +12,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -207,13 +208,37 @@ def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputS
         started = time.monotonic()
         function = encode_examples if isinstance(settings, HookSettings) else encode
         encoded = pool.map(function, ((batch.records, batch) for batch in read))
-        for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
+        for rows, standing in _naming(
+            _shaped(job, pool, _packed(encoded, packer, begin, settings)), job, begin.position
+        ):
             sink.add(rows, standing)
             if standing is not None:
                 read_now = standing.counts.records - begin.counts.records
                 speed = read_now / max(time.monotonic() - started, 1e-9)
                 bar.update(task, completed=standing.bytes_read, rows=sink.rows, speed=speed)
         return sink.finish()
+
+
+def _naming(
+    shaped: Iterator[tuple[list[np.ndarray], ResumePoint | None]],
+    job: PreprocessJob,
+    position: RecordPosition,
+) -> Iterator[tuple[list[np.ndarray], ResumePoint | None]]:
+    """Rows as they come; a process that dies names the records that were next.
+
+    Raises:
+        DataError: a process died.
+    """
+    try:
+        for rows, standing in shaped:
+            position = position if standing is None else standing.position
+            yield rows, standing
+    except BrokenProcessPool:
+        path = job.inputs[min(position.file, len(job.inputs) - 1)]
+        raise DataError(
+            f"{path}: a process that encodes records from number {position.record + 1} on ended "
+            "without an answer (killed, or out of memory). Fewer need less: --processes 1"
+        ) from None
 
 
 def _bar(settings: AnySettings) -> Progress:

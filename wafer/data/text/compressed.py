@@ -12,6 +12,7 @@ from wafer.errors import DataError
 
 __all__ = ["decompressed", "optional", "unpacked"]
 
+_PACKED = 1 << 13  # bytes that are unpacked at once, to as many as 10,000 times
 _GZIP = b"\x1f\x8b"
 _ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)))
 
@@ -47,7 +48,7 @@ class _ZstdFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            packed = self._frame.unused_data or self._raw.read(1 << 17)
+            packed = self._frame.unused_data or self._raw.read(_PACKED)
             if not packed:
                 if not self._frame.eof:
                     raise EOFError("the last Zstandard frame is cut short")

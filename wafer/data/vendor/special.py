@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
+from wafer.data.vendor.bounded import bounded
 from wafer.errors import DataError
 
 __all__ = [
@@ -139,12 +140,14 @@ def render_chat(
         tokens: ``bos_token`` and so on.
 
     Raises:
-        DataError: the template is wrong, refuses the conversation, or jinja2 is not installed.
+        DataError: the template is wrong, refuses the conversation, or takes too much time or
+            memory; or jinja2 is not installed.
     """
     try:
-        return _compiled(template).render(
-            messages=list(messages), add_generation_prompt=False, **tokens
-        )
+        with bounded("chat_template: this conversation's text"):
+            return _compiled(template).render(  # to compile is to compute constants
+                messages=list(messages), add_generation_prompt=False, **tokens
+            )
     except DataError:
         raise
     except Exception as error:  # a template is a program: it raises anything
