@@ -1,6 +1,7 @@
 """Files and folders that appear whole under their name or not at all; JSON files of others."""
 
 import contextlib
+import errno
 import glob
 import json
 import logging
@@ -8,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = [
     "contained_file",
     "file_name",
     "made_folder",
+    "not_a_file",
     "read_json",
     "remove_partials",
     "remove_written",
@@ -143,6 +146,23 @@ def require_path(path: pathlib.Path) -> None:
     if not path.exists():
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")
+
+
+def not_a_file(path: pathlib.Path) -> str:
+    """Say why a path cannot be read to its end as a file, or '' where it can.
+
+    Opening a pipe waits for its writer, and a device may have no end.
+
+    Raises:
+        OSError: nothing is there, or it cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return "this link leads to itself"
+    return "" if stat.S_ISREG(mode) else "this is no regular file"
 
 
 def remove_partials(path: pathlib.Path) -> None:

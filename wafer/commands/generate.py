@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint_path", required=True, help="checkpoint, model_dir or HF folder"
     )
     parser.add_argument("--prompt", default="", help="text to continue")
-    parser.add_argument("-i", "--input", help="JSON lines with a key `prompt`, instead of --prompt")
+    parser.add_argument(
+        "-i",
+        "--input",
+        help="JSON lines with a key `prompt`, in a file or a pipe, instead of --prompt",
+    )
     parser.add_argument("--interactive", action="store_true", help="ask for prompts until the end")
     parser.add_argument(
         "--add_bos",
@@ -144,7 +148,11 @@ def _prompts(args: argparse.Namespace) -> Iterator[str]:
     elif args.input is None:
         yield args.prompt
     else:
-        for row in read_rows(pathlib.Path(args.input)):
+        rows = read_rows(pathlib.Path(args.input))
+        first = next(rows, None)
+        if first is None:
+            raise DataError(f"{args.input}: no row; expected JSON lines with a key `prompt`")
+        for row in itertools.chain([first], rows):
             prompt = row.values.get("prompt")
             if not isinstance(prompt, str):
                 raise DataError(f"{row.where}: expected a key `prompt` with text")
