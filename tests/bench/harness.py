@@ -40,7 +40,7 @@ __all__ = [
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "docs" / "results" / "data"
 ANY = "any"  # the processor of exact counts, which depend on none
-UNITS = {"_s": "s", "_ms": "ms", "_gib": "GiB", "_mib": "MiB", "_share": "", "_bytes": "B"}
+UNITS = {"_s": "s", "_seconds": "s", "_ms": "ms", "_gib": "GiB", "_mib": "MiB", "_mb": "MB"}
 
 
 class Timing(NamedTuple):
