@@ -52,7 +52,7 @@ def main():
     rows |= {"training text": len(before), "held-out text": len(held)}
     if options.model:
         rows["compressed weights"] = weights(options.model)
-    harness.report(rows, units=lambda name: units.get(name, "bytes"))
+    harness.report(rows, units=lambda name: units.get(name, "bytes"), where=harness.ANY)
 
 
 if __name__ == "__main__":

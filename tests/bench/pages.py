@@ -69,8 +69,8 @@ def source(rows: list[Row], processor: str) -> str:
     for command, group in itertools.groupby(rows, lambda row: row["command"]):
         some = list(group)
         when = sorted({(row["date"], row["commit"]) for row in some})
-        loads = [row["load"] for row in some if row.get("load") is not None]
-        load = f", load up to {max(loads)}" if loads else ""
+        loads = sorted({str(row["load"]) for row in some if "load" in row})
+        load = f", load {', '.join(loads)}" if loads else ""
         of = "exact counts" if processor == ANY else processor
         commits = ", ".join(f"{commit} ({date})" for date, commit in when)
         parts.append(f"`{command}`: {of}, commit {commits}{load}.")
