@@ -118,7 +118,7 @@ def by_column(rows: list[Row], ours: str | None, theirs: str | None) -> str:
             head.append("error")
             for line, name in zip(body, names, strict=True):
                 pair = [at[name, c]["value"] for c in (ours, theirs) if (name, c) in at]
-                line.append(f"{pair[0] / pair[1] - 1:+.1%}" if len(pair) == 2 else "–")
+                line.append(f"{100 * (pair[0] / pair[1] - 1):+.1f} %" if len(pair) == 2 else "–")
         out.append(f"{table_of(head, body)}\n\n{source(some, where)}")
     return "\n\n".join(out)
 
