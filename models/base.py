@@ -130,6 +130,9 @@ class Model:
 
     @own_flags()
     def loss(self, params: Params, batch: Batch, key: Array | None = None) -> tuple[Array, Aux]:
-        """Mean loss and its parts; 0 when no token has weight."""
+        """Mean loss and its parts; 0 when no token has weight, NaN if a layout is incomplete."""
         aux = self.objective(self.apply(params, batch, key), batch)
+        is_layout = lambda leaf: isinstance(leaf, Layout)
+        for layout in filter(is_layout, jax.tree.leaves(batch, is_leaf=is_layout)):
+            aux = aux._replace(loss_sum=layout.require_complete(aux.loss_sum))
         return aux.loss_sum / jnp.maximum(aux.weight, 1e-9), aux

@@ -33,7 +33,7 @@ from models.checkpoint.writer import require_written, write_arrays, write_params
 from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
-from models.files import atomic_write, remove_partials, require_path
+from models.files import atomic_write, remove_partials, require_contained, require_path
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
@@ -140,6 +140,7 @@ def finalize(
 
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    require_contained(source)
     items = find_items(source)
     # A checkpoint of ours without its record is refused.
     step = source.parent if items == [source] and is_checkpoint(source.parent) else source

@@ -44,6 +44,7 @@ __all__ = [
     "pruned",
     "require_possible",
     "shrink",
+    "slots",
     "tell_masked",
     "unfit",
 ]
@@ -222,10 +223,21 @@ def may_be_csr(
 
 def capacity(mask: Array, algorithm: Algorithm, view: CompetitionRows) -> int:
     """How many values to store for a first mask, and all that may follow it."""
-    each = kept_number(algorithm.sparsity.at(0), view.row_length(mask.shape))
-    level = each * view.groups(mask.shape) * view.cell
+    level = slots(mask.shape, algorithm, view)
     first = _first_count(mask, algorithm, view, level)
     return max(first, level) if algorithm.dynamic else first
+
+
+def slots(shape: tuple[int, ...], algorithm: Algorithm, view: CompetitionRows) -> int:
+    """Return how many values the level of the first step keeps.
+
+    Args:
+        shape: dense shape.
+        algorithm: with the level.
+        view: of the parameter.
+    """
+    each = kept_number(algorithm.sparsity.at(0), view.row_length(shape))
+    return each * view.groups(shape) * view.cell
 
 
 def _first_count(mask: Array, algorithm: Algorithm, view: CompetitionRows, level: int) -> int:

@@ -18,7 +18,7 @@ from vsl.implementations.fused import LIBRARY, fused, supported
 from vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
 from vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
 from vsl.implementations.triton import triton
-from vsl.layout import AnyArray, Layout
+from vsl.layout import AnyArray, Layout, nan_unless
 from vsl.noise import hash_bits, seed_of
 
 __all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
@@ -75,7 +75,7 @@ def attention(
     """Scaled dot-product attention within each sequence of a stream.
 
     Scores are float32 whatever the inputs are. Tokens at padding and slack are neither read (they
-    may hold NaN) nor written: their output is 0.
+    may hold NaN) nor written: their output is 0. All of it is NaN if a layout is not ``complete``.
 
     Args:
         q: queries; head n uses key head ``n // (N // K)``.
@@ -145,8 +145,9 @@ def attention(
 
     if isinstance(relative_bias, RelativeBias) and by_distance and chosen in {"native", "blocks"}:
         learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
+    complete = layout.complete & kv.complete
     if chosen == "native":
-        return fused(rule, qkv, learned, pair, kv.valid).reshape(q.shape)
+        return fused(rule, qkv, learned, pair, kv.valid, complete=complete).reshape(q.shape)
     valid = layout.valid[:, None, None]
     qkv = _without_padding(qkv, layout, kv)
     if chosen == "blocks" and relative_bias is not None and not by_distance:
@@ -164,7 +165,7 @@ def attention(
     else:
         rule = dataclasses.replace(rule, bias=relative_bias)
         out = dense(rule, qkv, learned, pair)
-    return jnp.where(valid, out.reshape(layout.capacity, heads * group, -1), 0)
+    return nan_unless(complete, jnp.where(valid, out.reshape(q.shape), 0))
 
 
 def _check(q: Array, k: Array, v: Array, layout: Layout, kv: Layout) -> None:

@@ -14,11 +14,18 @@ import jax.core
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Num
+from jaxtyping import Array, Bool, Int, Num, Shaped
 
 from vsl.lengths import check_capacity
 
-__all__ = ["AnyArray", "Layout", "layout_from_lengths", "layout_from_spans", "padded_layout"]
+__all__ = [
+    "AnyArray",
+    "Layout",
+    "layout_from_lengths",
+    "layout_from_spans",
+    "nan_unless",
+    "padded_layout",
+]
 
 AnyArray = Array | np.ndarray
 """JAX under a trace; on the host also NumPy."""
@@ -39,7 +46,9 @@ class Layout:
             never true there.
         rows: static (B, S) when the stream is a padded batch flattened row by row, else None.
         first: [] int32, number of segment 0 in the whole batch, of which this stream may be a
-            share: noise is addressed by it, so that it does not depend on how a batch is cut.
+            share: noise is addressed by it, so that it does not depend on how a batch is cut. -1
+            where a traced layout is of lengths, a mask or a capacity that outside jit are an
+            error: ``complete`` is false then.
     """
 
     lengths: Int[Array, " B"]
@@ -56,6 +65,24 @@ class Layout:
     def sequences(self) -> Int[Array, " T"]:
         """Number of the token's sequence in the whole batch; meaningless at padding."""
         return self.segments + self.first
+
+    @property
+    def complete(self) -> Bool[Array, ""] | np.bool_:
+        """False where a traced layout is of what is refused outside jit; ``np.True_`` if known."""
+        return self.first >= 0
+
+    def require_complete(self, x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+        """Return x; NaN, with NaN gradients, if it is of floats and the layout not ``complete``.
+
+        ``attention``, sums and maxima over segments and ``Model.loss`` do so by themselves; a loss
+        that only reads ``valid`` or ``lengths`` calls it.
+        """
+        return nan_unless(self.complete, x)
+
+    def numbered(self, first: Int[Array, ""]) -> "Layout":
+        """Return the layout with its segments counted from ``first``, as complete as it was."""
+        first = jnp.where(self.complete, first, -1).astype(jnp.int32)
+        return dataclasses.replace(self, first=first)
 
     @property
     def capacity(self) -> int:
@@ -83,7 +110,22 @@ class Layout:
         return first.at[slot].min(self.starts, mode="drop")
 
 
-def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int] | None) -> Layout:
+def nan_unless(
+    complete: Bool[Array, ""] | np.bool_, x: Shaped[Array, "*shape"]
+) -> Shaped[Array, "*shape"]:
+    """Return x, or NaN with NaN gradients if it is of floats and ``complete`` is false."""
+    if complete is np.True_ or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return x * jnp.where(complete, 1, jnp.nan).astype(x.dtype)
+
+
+def _layout(
+    lengths: Array,
+    offsets: Array,
+    capacity: int,
+    rows: tuple[int, int] | None,
+    complete: Array | None,
+) -> Layout:
     slot = jnp.arange(capacity, dtype=jnp.int32)
     # The last sequence that begins at or before a slot; empty sequences share their offset with
     # the next one, and `right` picks the later, non-empty one.
@@ -98,7 +140,14 @@ def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int]
         starts=jnp.where(valid, start, capacity),
         ends=jnp.where(valid, start + length, 0),
         rows=rows,
+        first=_first(complete),
     )
+
+
+def _first(complete: Array | None) -> Array:
+    if complete is None:
+        return typing.cast(Array, np.int32(0))
+    return jnp.where(complete, 0, -1).astype(jnp.int32)
 
 
 def _check(what: str, lengths: AnyArray, *, validate: bool) -> np.ndarray | None:
@@ -123,12 +172,12 @@ def layout_from_lengths(
 
     Args:
         lengths: [B] int32, tokens of each sequence, zeros allowed.
-        capacity: static T. Under jit the caller has checked that ``sum(lengths) <= capacity``;
-            what lies beyond is cut (``vsl.checks.check_fit`` reports it from inside).
-        validate: outside jit, look at the lengths.
+        capacity: static T. What lies beyond is cut under jit, where nothing can raise
+            (``vsl.checks.check_fit`` reports it from inside).
+        validate: look at the lengths.
 
     Returns:
-        The layout; usable under jit.
+        The layout; usable under jit, where it is not ``complete`` if the lengths do not fit.
 
     Raises:
         ValueError: no [B] integers; outside jit, a negative length or tokens that do not fit.
@@ -136,9 +185,11 @@ def layout_from_lengths(
     host = _check("layout_from_lengths", lengths, validate=validate)
     if host is not None:
         check_capacity(host, capacity)
+    traced = validate and host is None
     lengths = jnp.asarray(lengths, jnp.int32)
-    offsets = jnp.cumsum(lengths) - lengths
-    return _layout(lengths, offsets.astype(jnp.int32), capacity, None)
+    ends = jnp.cumsum(lengths, dtype=jnp.int32)
+    complete = (ends[-1] <= capacity) & (lengths >= 0).all() if traced else None
+    return _layout(lengths, ends - lengths, capacity, None, complete)
 
 
 def padded_layout(
@@ -149,10 +200,10 @@ def padded_layout(
     Args:
         lengths: [B] int32, real tokens at the head of each row.
         max_length: static S.
-        validate: outside jit, look at the lengths.
+        validate: look at the lengths.
 
     Returns:
-        The layout, with ``rows == (B, S)``.
+        The layout, with ``rows == (B, S)``; under jit not ``complete`` if a length does not fit.
 
     Raises:
         ValueError: no [B] integers; outside jit, a length that is negative or above S.
@@ -164,10 +215,12 @@ def padded_layout(
             f"padded_layout: row {at} has {host[at]} tokens > max_length {max_length}; cut it, or "
             "raise max_length"
         )
+    traced = validate and host is None
     lengths = jnp.asarray(lengths, jnp.int32)
+    complete = ((lengths >= 0) & (lengths <= max_length)).all() if traced else None
     batch = lengths.shape[0]
     offsets = jnp.arange(batch, dtype=jnp.int32) * max_length
-    return _layout(lengths, offsets, batch * max_length, (batch, max_length))
+    return _layout(lengths, offsets, batch * max_length, (batch, max_length), complete)
 
 
 def layout_from_spans(
@@ -194,7 +247,11 @@ def layout_from_spans(
             by default there are B * S segments, S for each row, always enough.
 
     Returns:
-        The layout, with ``rows == (B, S)``; usable under jit.
+        The layout, with ``rows == (B, S)``; usable under jit, where it is not ``complete`` if there
+        are more documents than ``max_sequences``.
+
+    Raises:
+        ValueError: outside jit, more documents than ``max_sequences``.
     """
     batch, length = attention_span.shape
     span = jnp.asarray(attention_span, jnp.int32).reshape(-1)
@@ -208,8 +265,10 @@ def layout_from_spans(
     if max_sequences is None:  # a row's numbers do not depend on the rows before it
         inside = jnp.cumsum(first.reshape(batch, length), axis=1, dtype=jnp.int32) - 1
         seq, count = inside.reshape(-1) + slot // length * length, total
+        complete = None
     else:
         seq, count = jnp.cumsum(first, dtype=jnp.int32) - 1, max_sequences
+        complete = _documents_fit(seq[-1] + 1, max_sequences)
     lengths = jnp.zeros((count,), jnp.int32)
     lengths = lengths.at[jnp.where(first, seq, count)].set(span + 1, mode="drop")
     return Layout(
@@ -219,7 +278,19 @@ def layout_from_spans(
         starts=jnp.where(valid, slot - position, total),
         ends=jnp.where(valid, slot + span + 1, 0),
         rows=(batch, length),
+        first=_first(complete),
     )
+
+
+def _documents_fit(documents: Int[Array, ""], most: int) -> Bool[Array, ""] | None:
+    if isinstance(documents, jax.core.Tracer):
+        return documents <= most
+    if int(documents) > most:
+        raise ValueError(
+            f"layout_from_spans: {int(documents)} documents > max_sequences={most}; raise it, or "
+            "leave it out"
+        )
+    return None
 
 
 jax.export.register_pytree_node_serialization(

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from vsl.attend import may_be_native
 from vsl.layout import AnyArray, Layout
 from vsl.native.kernels import LIBRARY
+from vsl.native.library import vary_together
 
 __all__ = ["StreamWeight", "Weight", "stream_kernels", "stream_product", "stream_table"]
 
@@ -102,7 +103,7 @@ def stream_product(
         )
     count = jnp.reshape(count, (1,)).astype(jnp.int32)
     added = jnp.asarray(_NO_BIAS if bias is None else bias, jnp.float32)
-    return _product(transposed, x, jnp.asarray(kernel), count, added)
+    return _product(transposed, *vary_together([x, jnp.asarray(kernel), count, added]))
 
 
 @runtime_checkable

@@ -16,29 +16,31 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from vsl.checks import check_fit, check_prefix_mask
+from vsl.implementations.linear import multilinear
 from vsl.layout import AnyArray, Layout, layout_from_lengths
 from vsl.lengths import lengths_from_mask
 
 __all__ = ["Ragged", "restore_padding", "strip_padding"]
 
 
-@jax.custom_vjp
+def _gather(x: Array, index: Array, inverse: Array, *, batch_axes: int) -> list[Array]:
+    del inverse
+    take = lambda x, index: x.at[index].get(mode="fill", fill_value=0)
+    for _ in range(batch_axes):
+        take = jax.vmap(take)
+    return [take(x, index)]
+
+
+def _gather_back(g: Array, _: Any, index: Array, inverse: Array, *, batch_axes: int) -> list[Array]:
+    return _SELECT.bind(g, inverse, index, batch_axes=batch_axes)
+
+
+_SELECT = multilinear("vsl_select", _gather, _gather_back, linear=1, has_batch_axes=True)
+
+
 def _select(x: Array, index: Array, inverse: Array) -> Array:
     """Rows ``x[index]``, 0 where ``index`` is out of range; ``inverse`` gathers back."""
-    del inverse
-    return x.at[index].get(mode="fill", fill_value=0)
-
-
-def _select_fwd(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _select(x, index, inverse), (index, inverse)
-
-
-def _select_bwd(residuals: tuple[Array, Array], g: Array) -> tuple[Array, None, None]:
-    index, inverse = residuals
-    return _select(g, inverse, index), None, None
-
-
-_select.defvjp(_select_fwd, _select_bwd)
+    return _SELECT.bind(x, index, inverse, batch_axes=0)[0]
 
 
 @jax.tree_util.register_dataclass
@@ -130,16 +132,18 @@ def strip_padding(
             sequence axis; the other axes are kept in order.
         mask: [B, S], 0 or False at padding; every array is stripped by it.
         axis: sequence axis.
-        capacity: static number T of token slots. If the mask has more real tokens, floating
+        capacity: static number T of token slots. If a traced mask has more real tokens, floating
             values become NaN, so that a loss cannot look healthy; see ``debug``.
-        holes: what to do about a 0 before a row's last 1. ``error`` raises on the host and
-            truncates under jit, where nothing can raise; ``truncate`` ends the row there, as the
-            vendor does; ``keep`` strips the hole and keeps what follows.
+        holes: what to do about a 0 before a row's last 1, such as padding on the left. ``error``
+            raises on the host; under jit, where nothing can raise, no token is dropped and floating
+            values become NaN. ``truncate`` ends the row there, as the vendor does; ``keep`` strips
+            the hole and keeps what follows.
         domain: static name for this set of positions.
         debug: under ``checkify``, report overflow and holes instead.
 
     Returns:
-        The values [T, ...], and what is needed to restore them.
+        The values [T, ...], and what is needed to restore them. Where they become NaN, the layout
+        is not ``complete``, which integer values cannot show.
 
     Raises:
         ValueError: a shape that does not fit the mask; on the host also holes, empty rows are
@@ -154,7 +158,7 @@ def strip_padding(
         lengths_from_mask(np.asarray(mask), allow_empty=True)
     if debug and holes == "error":
         check_prefix_mask(mask, allow_empty=True)
-    real = mask != 0 if holes == "keep" else jnp.cumprod(mask != 0, axis=1).astype(bool)
+    real = jnp.cumprod(mask != 0, axis=1).astype(bool) if holes == "truncate" else mask != 0
     lengths = real.sum(axis=1, dtype=jnp.int32)
     if capacity is None:
         capacity = max(int(lengths.sum()), 1) if concrete else batch * length
@@ -164,16 +168,14 @@ def strip_padding(
         )
     if debug:
         check_fit(lengths, capacity)
-    layout = layout_from_lengths(lengths, capacity)
-    if holes == "keep":
-        (slots,) = jnp.nonzero(real.reshape(-1), size=capacity, fill_value=batch * length)
-        slots = slots.astype(jnp.int32)
-    else:
-        slot = layout.segments * length + layout.positions
-        slots = jnp.where(layout.valid, slot, batch * length)
-    place = jnp.cumsum(real.reshape(-1), dtype=jnp.int32) - 1
-    places = jnp.where(real.reshape(-1), jnp.minimum(place, capacity), capacity)
-    overflow = lengths.sum() > capacity
+    layout = layout_from_lengths(lengths, capacity, validate=capacity < batch * length)
+    if holes == "error" and not concrete:
+        layout = layout.numbered(jnp.where((real[:, 1:] > real[:, :-1]).any(), -1, 0))
+    flat = real.reshape(-1)
+    place = jnp.cumsum(flat, dtype=jnp.int32) - 1
+    places = jnp.where(flat, jnp.minimum(place, capacity), capacity)
+    slots = jnp.full((capacity,), batch * length, jnp.int32)
+    slots = slots.at[places].set(jnp.arange(batch * length, dtype=jnp.int32), mode="drop")
 
     def strip(path: tuple[Any, ...], leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
@@ -185,8 +187,7 @@ def strip_padding(
                 "mask"
             )
         out = _select(front.reshape(batch * length, *front.shape[2:]), slots, places)
-        poison = jnp.issubdtype(out.dtype, jnp.inexact) and not concrete
-        return jnp.where(overflow, jnp.nan, out) if poison else out
+        return layout.require_complete(out)
 
     return Ragged(
         values=jax.tree_util.tree_map_with_path(strip, x),

@@ -1,6 +1,7 @@
 """Operations that must not cross a sequence boundary.
 
 All functions take a stream [T, ...] and its layout, and ignore whatever padding and slack hold.
+Sums and maxima of floats are NaN if the layout is not ``complete``.
 """
 
 import jax
@@ -24,7 +25,8 @@ def _ids(layout: Layout) -> Array:
 def segment_sum(x: Shaped[Array, " T *D"], layout: Layout) -> Shaped[Array, " B *D"]:
     """Sum over each sequence; 0 for an empty one."""
     x = jnp.where(_column(layout.valid, x), x, 0)
-    return jax.ops.segment_sum(x, _ids(layout), layout.lengths.shape[0])
+    total = jax.ops.segment_sum(x, _ids(layout), layout.lengths.shape[0])
+    return layout.require_complete(total)
 
 
 def segment_max(
@@ -38,7 +40,8 @@ def segment_max(
         empty: the result of an empty sequence.
     """
     top = jax.ops.segment_max(x, _ids(layout), layout.lengths.shape[0])
-    return jnp.where(_column(layout.lengths > 0, top), top, jnp.asarray(empty, x.dtype))
+    top = jnp.where(_column(layout.lengths > 0, top), top, jnp.asarray(empty, x.dtype))
+    return layout.require_complete(top)
 
 
 def expand(x: Shaped[Array, " B *D"], layout: Layout) -> Shaped[Array, " T *D"]:

@@ -21,7 +21,7 @@ from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
 from models.convert.manifest import write_manifest
-from models.convert.tokenizer import carry_tokenizer, find_tokenizer
+from models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folder
 from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
 from models.counts import abstract_params
@@ -144,6 +144,7 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
+    text_folder(args.weights)  # refuses links before anything is written
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
     model, arrays, step = _open(args, name, headless, computes)

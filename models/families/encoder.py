@@ -5,7 +5,6 @@ Parameters: ``embed/{token,position,segment,epigenetic}/embedding``, ``embed/nor
 ``classifier/kernel``, ...).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +89,7 @@ def _computed(cfg: EncoderConfig, layout: vsl.Layout) -> vsl.Layout:
         raise ValueError("include_padding_in_loss: rows without padding; drop the key or keep rows")
     rows, size = layout.rows
     whole = vsl.padded_layout(jnp.full((rows,), size, jnp.int32), size, validate=False)
-    return dataclasses.replace(whole, first=layout.first)
+    return whole.numbered(layout.first)
 
 
 def _layer(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Stream:
@@ -134,7 +133,9 @@ def _head_dropout(
     def drop(x: Array, *, rows: bool = False) -> Array:
         if not rows:
             return vsl.dropout(key, x, layout, rate)
-        one = vsl.layout_from_lengths(jnp.ones((x.shape[0],), jnp.int32), x.shape[0])
+        one = vsl.layout_from_lengths(
+            jnp.ones((x.shape[0],), jnp.int32), x.shape[0], validate=False
+        )
         return vsl.dropout(key, x, one, rate)
 
     return drop
@@ -193,7 +194,7 @@ def _scored(batch: Batch) -> vsl.Layout | None:
         return None
     size = weights.shape[0]
     last = jnp.max(jnp.where(weights != 0, jnp.arange(1, size + 1), 0))
-    return vsl.layout_from_lengths(last[None], size)
+    return vsl.layout_from_lengths(last[None], size, validate=False)
 
 
 def _head(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 from pydantic import PositiveInt
 
@@ -68,7 +69,7 @@ def image_batch(images: Array, labels: Array) -> Batch:
     """Wrap [B, pixels] float32 images and [B] int32 classes into the common batch."""
     count = images.shape[0]
     zeros = jnp.zeros((count,), jnp.int32)
-    layout = vsl.layout_from_lengths(jnp.ones((count,), jnp.int32), count)
+    layout = vsl.layout_from_lengths(np.ones(count, np.int32), count)
     extras = {"images": images, "class_labels": labels}
     return Batch(zeros, labels, jnp.ones((count,), jnp.float32), layout, extras)
 

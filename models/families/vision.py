@@ -85,7 +85,7 @@ class VisionConfig(BlockConfig):
 def image_layout(cfg: VisionConfig, images: int) -> Layout:
     """Lay out ``images`` rows of 1 + P slots."""
     rows = jnp.full((images,), cfg.patches + 1, jnp.int32)
-    return vsl.padded_layout(rows, cfg.patches + 1)
+    return vsl.padded_layout(rows, cfg.patches + 1, validate=False)
 
 
 class VisionEmbed(nn.Module):

@@ -43,7 +43,7 @@ def encode_source(
         capacity: target slots, the start token included.
     """
     rows, size = tokens.shape
-    layout = vsl.padded_layout(lengths, size)
+    layout = vsl.padded_layout(lengths, size, validate=False)
     branch = {"params": params["embed"]}
     module = Seq2SeqEmbed(cfg, cfg.vocab_size)
     x: Any = module.apply(branch, tokens.reshape(-1), layout.positions, no_dropout)

@@ -34,7 +34,7 @@ def init_cache(
 
 def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -> Layout:
     """Lay out S new slots per row, of which ``added`` are real, after ``length`` seen ones."""
-    rows = vsl.padded_layout(added, size)
+    rows = vsl.padded_layout(added, size, validate=False)
     positions = rows.positions + jnp.repeat(length, size)
     return Layout(
         lengths=rows.lengths,
@@ -77,7 +77,7 @@ def cached_attend(
             full_k.reshape(rows * capacity, *k.shape[1:]).astype(q.dtype),
             full_v.reshape(rows * capacity, *v.shape[1:]).astype(q.dtype),
             layout,
-            kv_layout=vsl.padded_layout(length + layout.lengths, capacity),
+            kv_layout=vsl.padded_layout(length + layout.lengths, capacity, validate=False),
             implementation="padded",
             **rules,
         )

@@ -4,11 +4,16 @@ import pathlib
 import shlex
 import sys
 
+import jax
+import optax
 import pytest
 import yaml
 from helpers.runs import TINY, TINY_ROWS, merged
 
 import wafer
+from models.names import MODELS, lookup
+from models.paths import named_leaves
+from models.registry import settings_of
 from models.user.code import find
 from wafer.cli import main
 from wafer.config import parse_config
@@ -45,6 +50,11 @@ def rows(batch_size, max_sequence_length):
 
 def share(shapes):
     return dict.fromkeys(shapes, 1.0)
+
+
+gpt2 = build  # as one of ours is called, and as one that another module registers
+other_family = build
+GptHDF5DataProcessor = TfRecordsDataProcessor = rows
 
 
 class Kept(sparsity.Algorithm):
@@ -222,6 +232,63 @@ def test_a_run_calls_functions_of_the_users_alone(file, name, kind, message):
         find(name, (), kind)
     for made in ("mine:scale", "mine:bound"):  # the module gives a library's function a name
         assert callable(find(made, (), "optimizer"))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "other_family"])
+def test_a_function_with_the_name_of_another_model_is_the_users(file, name, monkeypatch):
+    monkeypatch.setitem(MODELS, "other_family", MODELS["gpt2"]._replace(modules={"another"}))
+    raw = file({"model": {"name": f"mine:{name}"}})
+    model = wafer.Experiment.from_config(raw).model
+    assert [(*leaf.shape,) for _, leaf in named_leaves(model.init(jax.random.key(0)))] == [(16, 16)]
+    assert settings_of(model.config) == {"name": f"mine:{name}"}
+    for look in (lambda: lookup(f"mine:{name}"), lambda: lookup(f"nowhere:{name}")):
+        with pytest.raises(
+            ValueError, match=r"registers no model family|No module named 'nowhere'"
+        ):
+            look()
+    with pytest.raises(ConfigError, match="has no attribute 'bert'"):
+        wafer.Experiment.from_config(raw | {"model": {"name": "mine:bert"}})
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        wafer.Experiment.from_config(raw | {"model": {"name": "nowhere:gpt2"}})
+
+
+def test_a_family_is_the_modules_that_registers_it(file, monkeypatch):
+    monkeypatch.setattr("models.names.MODELS", MODELS | {})
+    text = "from models.names import MODELS, ModelPreset\nfrom models.user.code import *\n"
+    text += "MODELS['theirs'] = MODELS['gpt2']._replace(modules=running_modules())\n"
+    pathlib.Path("code/family.py").write_text(text)
+    pathlib.Path("code/plugins.py").write_text("import family\n")
+    raw = file({"model": TINY | {"name": "plugins:theirs"}})
+    for name in ("plugins:theirs", "family:theirs"):
+        raw["model"]["name"] = name
+        assert wafer.Experiment.from_config(raw).model.config.hidden_size == TINY["hidden_size"]
+    raw["model"]["name"] = "mine:theirs"
+    with pytest.raises(ConfigError, match="has no attribute 'theirs'"):
+        wafer.Experiment.from_config(raw)
+    for module in ("family", "plugins"):
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize("name", ["GptHDF5DataProcessor", "TfRecordsDataProcessor"])
+def test_a_loader_with_the_name_of_another_is_the_users(file, name):
+    raw = file({"train_input": ROWS | {"data_processor": f"mine:{name}"}})
+    dataset = wafer.Experiment.from_config(raw).dataset("train", "run")
+    assert dataset.example(0)["input_ids"].tolist() == [1] * 8
+
+
+def test_an_optimizer_that_another_module_registers_is_not_meant(file, monkeypatch):
+    registered = {("optimizer", "scale"): (lambda: None, frozenset({"another"}))}
+    monkeypatch.setattr("models.user.code._REGISTERED", registered)
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    assert find("mine:scale", (), "optimizer") is optax.scale
+    assert find("scale", (), "optimizer") is registered["optimizer", "scale"][0]
+
+
+def test_a_refused_file_leaves_the_path_as_it_was(file):
+    raw, before = file({"model": {"name": "mine:nothing"}}), [*sys.path]
+    with pytest.raises(ConfigError, match="has no attribute 'nothing'"):
+        parse_config(raw)
+    assert sys.path == before
 
 
 def test_an_installed_package_declares_its_modules(tmp_path, monkeypatch):

@@ -51,6 +51,7 @@ def sections(tmp_path, **run):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     wafer.train(sections(folder))
+    (folder / "run.yaml").write_text(yaml.safe_dump(sections(folder)))
     return folder / "run"
 
 
@@ -58,6 +59,7 @@ def trained(tmp_path_factory):
 def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, capsys):
     out = tmp_path / "pruned"
     command = ["prune", "--checkpoint_path", str(trained), "--method", "sparsegpt"]
+    command += ["--params", str(trained.with_suffix(".yaml"))]
     command += ["--sparsity", "0.5", "--pattern", "2:4", "--samples", "8", "-o", str(out)]
     assert wafer.cli.main(command) == 0
     said = capsys.readouterr().out
@@ -146,7 +148,7 @@ def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, capsys):
     out = tmp_path / "pruned"
     command = ["prune", "--checkpoint_path", str(weights), "-m", "wanda", "-s", "0.703"]
     assert wafer.cli.main([*command, "-o", str(out)]) == 1
-    assert "calibration: missing: the checkpoint remembers no run" in capsys.readouterr().err
+    assert "calibration: missing: a checkpoint does not decide" in capsys.readouterr().err
     assert wafer.cli.main([*command, "-o", str(out), "--calibration", str(rows)]) == 0
     said = capsys.readouterr().out
     assert "loss on 2 calibration batches" in said

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from vsl.implementations.scores import QKV, Learned, Pair, Rule
 from vsl.native.kernels import LIBRARY
+from vsl.native.library import vary_together
 from vsl.noise import keep_threshold
 
 __all__ = ["LIBRARY", "fused", "supported"]
@@ -32,6 +33,7 @@ class _Integers(NamedTuple):
     high: Array
     noise: Array  #: [T] dropout state, or [0]
     position: Array  #: [S padded to a tile] position of each key, -1 where there is none
+    complete: Array | None  #: [] bool, false makes the result NaN; None where it is true
 
 
 def supported(rule: Rule, learned: Learned, *, function_bias: bool) -> bool:
@@ -70,7 +72,11 @@ def _forward(
         jax.ShapeDtypeStruct((heads, length), jnp.float32),
     )
     operands = (*qkv, integers.low, integers.high, profile, integers.noise, integers.position)
-    return LIBRARY.call("wafer_attention_forward", results, *operands, **_attributes(rule, zero))
+    attributes = _attributes(rule, zero)
+    out, lse = LIBRARY.call("wafer_attention_forward", results, *operands, **attributes)
+    if integers.complete is not None:  # here: the backward pass reads the result, and gives NaN
+        out = jnp.where(integers.complete, out, jnp.nan)
+    return out, lse
 
 
 def _attend_fwd(rule: Rule, zero: int, qkv: QKV, profile: Array, integers: _Integers) -> Any:
@@ -98,7 +104,13 @@ def _by_distance(slopes: Array, total: int) -> Float[Array, "N E"]:
 
 
 def fused(
-    rule: Rule, qkv: QKV, learned: Learned, pair: Pair, valid: Bool[Array, " S"]
+    rule: Rule,
+    qkv: QKV,
+    learned: Learned,
+    pair: Pair,
+    valid: Bool[Array, " S"],
+    *,
+    complete: Bool[Array, ""] | np.bool_,
 ) -> Float[Array, "T K G H"]:
     """Run attention by the native kernel; reverse-mode differentiable, no forward mode.
 
@@ -109,9 +121,10 @@ def fused(
         pair: the stream's queries and keys.
         valid: true at key slots that hold a token; what others hold is not read, nor what queries
             hold that see nothing.
+        complete: of both layouts.
 
     Returns:
-        [T, K, G, H] in q's dtype; 0 at queries that see nothing.
+        [T, K, G, H] in q's dtype; 0 at queries that see nothing, NaN unless ``complete``.
 
     Raises:
         RuntimeError: the library is not built.
@@ -134,6 +147,8 @@ def fused(
         high=pair.queries.high,
         noise=jnp.zeros((0,), jnp.uint32) if noise is None else noise,
         position=jnp.pad(position, (0, -position.shape[0] % _TILE), constant_values=-1),
+        complete=None if complete is np.True_ else jnp.asarray(complete),
     )
-    out: Any = _attend(rule, total, QKV(*ready), profile, integers)
+    leaves, tree = jax.tree.flatten((QKV(*ready), profile, integers))
+    out: Any = _attend(rule, total, *jax.tree.unflatten(tree, vary_together(leaves)))
     return out[..., :width].reshape(qkv.q.shape).astype(qkv.q.dtype)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from vsl.native.library import manual_axes, vary_together
+
 __all__ = ["compose", "multilinear", "with_tangent"]
 
 Fun = Callable[..., list[Any]]
@@ -31,6 +33,7 @@ def multilinear(
     linear: int = 2,
     together: Fun | None = None,
     tokens: bool = False,
+    has_batch_axes: bool = False,
 ) -> Primitive:
     """Make a primitive that is linear in each of its first operands.
 
@@ -43,6 +46,8 @@ def multilinear(
             adds the terms of the product rule.
         tokens: the first operand is [T, ...], and its rows are computed apart: under vmap they
             become more rows. Otherwise a batch is computed one after another.
+        has_batch_axes: ``fun`` and ``transpose`` take ``batch_axes=``, how many leading axes of
+            every operand are a batch's: vmap adds one.
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
@@ -57,6 +62,9 @@ def multilinear(
 
     primitive = _primitive(name, fun, jvp, tokens=tokens)
     ad.primitive_transposes[primitive] = functools.partial(_transpose_rule, transpose)
+    if has_batch_axes:
+        rule = functools.partial(_batch_axes_rule, primitive)
+        batching.primitive_batchers[primitive] = rule
     return primitive
 
 
@@ -106,15 +114,29 @@ def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: Callable[..., int
     return primitive
 
 
+class _Primitive(Primitive):
+    """A primitive whose operands vary over the same axes of a ``shard_map``, like JAX's own."""
+
+    def bind(self, *operands: Any, **static: Any) -> Any:
+        return super().bind(*vary_together(operands), **static)
+
+
+def _typed(like: Any, leaf: jax.ShapeDtypeStruct) -> jax.core.ShapedArray:
+    if not manual_axes(like):
+        return jax.core.ShapedArray(leaf.shape, leaf.dtype)
+    sharding = like.sharding.update(spec=jax.P(*[None] * leaf.ndim))
+    return like.update(shape=leaf.shape, dtype=leaf.dtype, weak_type=False, sharding=sharding)
+
+
 def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) -> Primitive:
-    primitive = Primitive(name)
+    primitive = _Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(fun)
 
     def shapes(*avals: Any, **static: Any) -> list[Any]:
         given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
         results = jax.eval_shape(functools.partial(fun, **static), *given)
-        return [jax.core.ShapedArray(leaf.shape, leaf.dtype) for leaf in results]
+        return [_typed(avals[0], leaf) for leaf in results]
 
     primitive.def_abstract_eval(shapes)
     mlir.register_lowering(primitive, mlir.lower_fun(fun, multiple_results=True))
@@ -139,6 +161,19 @@ def _transpose_rule(
         result.astype(leaf.aval.dtype) if linear else None
         for leaf, linear, result in zip(operands, unknown, results, strict=False)
     ]
+
+
+def _batch_axes_rule(
+    primitive: Primitive, operands: Sequence[Any], axes: Sequence[Any], *, batch_axes: int
+) -> tuple[list[Any], list[int]]:
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(leaf.shape[axis] for leaf, axis in pairs if axis is not None)
+    batched = [
+        jnp.broadcast_to(leaf, (size, *leaf.shape)) if axis is None else jnp.moveaxis(leaf, axis, 0)
+        for leaf, axis in pairs
+    ]
+    results = primitive.bind(*batched, batch_axes=batch_axes + 1)
+    return results, [0] * len(results)
 
 
 def _batching_rule(

@@ -18,11 +18,12 @@ import shlex
 import sys
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 from vsl.native.sources import digest
 
-__all__ = ["Library", "how_to_build"]
+__all__ = ["Library", "how_to_build", "manual_axes", "vary_together"]
 
 _LOG = logging.getLogger(__name__)
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -94,8 +95,17 @@ class Library:
                 f"the native {self.what} is for CPUs, and programs run on {backend.upper()} here; "
                 f"use {self.instead}"
             )
+        together = vary_together(operands)
+        like = jax.typeof(together[0])
+        if manual_axes(like):
+            kind = like.manual_axis_type
+            struct = lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=sharding, manual_axis_type=kind
+            )
+            replicated = lambda leaf: like.sharding.update(spec=jax.P(*[None] * leaf.ndim))
+            result = jax.tree.map(lambda leaf: struct(leaf, replicated(leaf)), result)
         run = jax.ffi.ffi_call(name, result, vmap_method="sequential")
-        return run(*operands, **attributes)
+        return run(*together, **attributes)
 
 
 @functools.cache
@@ -165,3 +175,27 @@ def _find(package: str) -> pathlib.Path:
                 return path
             problem = f"{path} was built from other sources than those in {_ROOT}"
     raise FileNotFoundError(problem)
+
+
+def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
+    """Let arrays vary over the same axes of a ``jax.shard_map``, as JAX's own functions do.
+
+    A weight that all devices share is cast where it meets their data: the transpose of the cast
+    sums its gradient over the devices.
+    """
+    import jax
+
+    axes = [manual_axes(jax.typeof(leaf)) for leaf in operands]
+    union = frozenset().union(*axes)
+    if not union:
+        return operands
+    return [
+        leaf if own == union else jax.lax.pcast(leaf, tuple(union - own), to="varying")
+        for leaf, own in zip(operands, axes, strict=True)
+    ]
+
+
+def manual_axes(aval: Any) -> frozenset[str]:
+    """Return the axes of a ``jax.shard_map`` that an array's values vary over."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return kind.varying if kind is not None else frozenset()

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from models.checkpoint.layout import PARAMS, complete_checkpoints
+from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
 from models.checkpoint.reader import build_stored, load_params, open_params
 from models.checkpoint.verify import checkpoints_in
+from models.convert.api import section_from_hf
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
 from models.user.flags import own_flags
-from models.user.trust import code_in, looking, trusting
+from models.user.trust import code_in, looking, trusting, untrusted
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
@@ -39,6 +40,7 @@ __all__ = [
     "look_at",
     "newest_checkpoint",
     "start_of",
+    "stored_config",
     "weights_folder",
 ]
 
@@ -192,6 +194,25 @@ def weights_folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
     """
     path = pathlib.Path(checkpoint)
     return path if is_hf_folder(path) else newest_checkpoint(path)
+
+
+def stored_config(path: pathlib.Path, note: str) -> Any:
+    """Read the configuration of a model; neither weights nor other sections are looked at.
+
+    Args:
+        path: of ``weights_folder``.
+        note: for the refusal of code.
+
+    Raises:
+        ValueError: it names no model, or code that the user does not trust.
+    """
+    if is_hf_folder(path):
+        try:
+            return models.registry.parse_config(section_from_hf(path))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+    with untrusted(path, note):
+        return models.registry.parse_config(model_section(read_record(path)[0], path))
 
 
 def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]]:

@@ -77,7 +77,7 @@ def finalize(
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
-    from models.convert.tokenizer import carry_tokenizer
+    from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.convert.vendor.weights import read_section
     from models.registry import build
     from sparsity.finalize import finalize
@@ -85,6 +85,7 @@ def finalize(
     with trusting(trust_code=trust_code):
         with looking():
             model = None if params is None else build(read_section(params))
+        text_folder(input)  # refuses links before anything is written
         report = finalize(input, output, model)
     target = report.target
     carry_tokenizer(report.source, target if target.is_dir() else target.parent)
@@ -109,7 +110,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from models.checkpoint.layout import model_section
     from models.checkpoint.reader import load_params
     from models.checkpoint.writer import write_params
-    from models.convert.tokenizer import carry_tokenizer
+    from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.factored.adapters import fold_adapters
     from models.factored.factors import factors_of, fold_factors, is_factor
     from models.factored.lora import is_adapter, lora_of
@@ -119,6 +120,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from wafer.errors import CheckpointError
     from wafer.session.hints import next_lines, typed
 
+    text_folder(input)  # refuses links before anything is written
     stored, record = load_params(input)
     settings = model_section(record, input)
     with untrusted(input):

@@ -23,7 +23,6 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -143,8 +142,8 @@ def feature_shapes(
 
 def _layout(lengths: Array, ids: Array) -> vsl.Layout:
     if ids.ndim == 1:
-        return vsl.layout_from_lengths(lengths, ids.shape[0])
-    return vsl.padded_layout(lengths, ids.shape[1])
+        return vsl.layout_from_lengths(lengths, ids.shape[0], validate=False)
+    return vsl.padded_layout(lengths, ids.shape[1], validate=False)
 
 
 def to_batch(features: Mapping[str, Array]) -> Batch:
@@ -185,7 +184,7 @@ def numbered(batch: Batch, shard: Array) -> Batch:
     def number(leaf: Any) -> Any:
         if not isinstance(leaf, vsl.Layout):
             return leaf
-        return dataclasses.replace(leaf, first=shard * leaf.lengths.shape[-1])
+        return leaf.numbered(shard * leaf.lengths.shape[-1])
 
     return jax.tree.map(number, batch, is_leaf=lambda leaf: isinstance(leaf, vsl.Layout))
 
