@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from models.errors import Problem, SectionError, did_you_mean
 from models.user.code import import_code
 
-__all__ = ["MODELS", "ModelPreset", "lookup", "preset_of"]
+__all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
+
+
+FAMILIES_ALONE = (
+    "Only a model family (docs/howto/model-family.md) is taken here: a model made by a function is "
+    "refused with the option, too"
+)
+"""For refusals of code by commands that functions of users have no form for."""
 
 
 class ModelPreset(NamedTuple):

@@ -39,7 +39,7 @@ from models.registry import settings_of
 from models.vendor.mdl import MdlFile
 from sparsity.stored.inference import forward_of
 
-__all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
+__all__ = ["Report", "TensorReport", "check_paths", "clear_nan", "finalize", "main"]
 
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
@@ -123,20 +123,37 @@ def finalize(
         ValueError: a ``.mdl`` is asked for from something else, or does not hold ``model``.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
-    if target.exists():
-        raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
-    require_path(source)
+    check_paths(source, target, with_model=model is not None)
     remove_partials(target)
     to_mdl = target.suffix == ".mdl"
-    if to_mdl and not source.is_file():
-        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
-    if model is not None and (to_mdl or not source.is_file()):
-        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
     as_model = None if model is None else functools.partial(_as_model, model)
     read_mdl = as_model or (_clear_mdl if to_mdl else _finalize_mdl)
     with atomic_write(target) as partial:
         tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
+
+
+def check_paths(source: pathlib.Path, target: pathlib.Path, *, with_model: bool) -> None:
+    """Refuse paths that ``finalize`` does not take, before a model is built.
+
+    Args:
+        source: as there.
+        target: as there.
+        with_model: whether there is a ``model``.
+
+    Raises:
+        FileExistsError: ``target`` exists.
+        FileNotFoundError: ``source`` does not exist.
+        ValueError: a ``.mdl`` is asked for from something else, or a model for anything else.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
+    require_path(source)
+    to_mdl = target.suffix == ".mdl"
+    if to_mdl and not source.is_file():
+        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
+    if with_model and (to_mdl or not source.is_file()):
+        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
 
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:

@@ -74,7 +74,9 @@ def _config_map(model_type: str) -> ConfigMap:
         hint = did_you_mean(model_type, _CONFIGS)
         raise ValueError(
             f"config.json: model_type {model_type!r} cannot be converted{hint}; "
-            f"known: {sorted(_CONFIGS)}"
+            f"known: {sorted(_CONFIGS)}. Convert one of a family of your own first "
+            "(docs/howto/model-family.md): wafer convert convert --model MODULE:NAME --src-fmt hf "
+            "--tgt-fmt wafer -o OUT FOLDER"
         )
     return _CONFIGS[model_type]
 

@@ -112,9 +112,13 @@ def untrusted(where: object, note: str = "") -> contextlib.AbstractContextManage
     return _reading(str(where), note)
 
 
-def looking() -> contextlib.AbstractContextManager[list[str]]:
-    """Look at a run file in the block, without running it; it gets the list of names refused."""
-    return _reading("")
+def looking(note: str = "") -> contextlib.AbstractContextManager[list[str]]:
+    """Look at a run file in the block, without running it; it gets the list of names refused.
+
+    Args:
+        note: what else the refusal says, a sentence.
+    """
+    return _reading("", note)
 
 
 def is_looking() -> bool:
@@ -131,18 +135,19 @@ def imports_allowed(name: str = "") -> bool:
 
 def refusal(name: str) -> str:
     """Say why code is not imported here, and which option imports it."""
-    reading = _READING.get()
+    where, note, _ = _READING.get() or _Reading("", "", [])
     option = "Give --trust_code (trust_code=True in Python)"
-    if reading is None or not reading.where:
-        return (
+    if where:
+        said = (
+            f"{where} names code, {name!r}, which is not imported: a checkpoint may come from "
+            f"anywhere. {option}, or a run file that names it where the command takes one"
+        )
+    else:
+        said = (
             f"{name!r} is code, which is not imported: this command only looks at the file. "
             f"{option} to import it"
         )
-    return (
-        f"{reading.where} names code, {name!r}, which is not imported: a checkpoint may come from "
-        f"anywhere. {option}, or a run file that names it where the command takes one"
-        + (reading.note and f". {reading.note}")
-    )
+    return f"{said}. {note}" if note else said
 
 
 def require_trusted(name: str) -> None:

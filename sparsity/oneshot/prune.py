@@ -10,6 +10,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -164,8 +165,13 @@ def prune(
     if METHODS[method] and not batches:
         raise SparsityError(f"{method} needs calibration rows: it reads the inputs of the layers")
     selected = sparsifier.select(params)
-    if not selected:
-        raise SparsityError("no parameter matches the filter; there is nothing to prune")
+    if not any(math.prod(chosen.shape) for chosen in selected.values()):
+        rules = ", ".join(str(rule) for rule, _ in sparsifier.groups)
+        names = [name for name, leaf in named_leaves(params) if leaf.ndim > 1 and leaf.size]
+        raise SparsityError(
+            f"param_filter: {rules} takes no weight to prune{did_you_mean(rules, names)}; matrices "
+            f"of the model: {', '.join(names[:3]) or 'none'}"
+        )
     if method in _GLOBAL:
         row = _GLOBAL[method]
         scores = lambda weights: row.scores(model, weights, batches)

@@ -9,6 +9,8 @@ import optax
 import pytest
 import yaml
 from helpers.runs import TINY, TINY_ROWS, merged
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 import wafer
 from models.names import MODELS, lookup
@@ -80,6 +82,7 @@ def no_engine(experiment):
 def engine(experiment):
     return engine_of_wafer(experiment)
 """
+STORED_DENSE = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 5}
 ROWS = {"data_processor": "mine:rows", "batch_size": 2, "max_sequence_length": 8}
 # A section that names code, the name, and what else of the file it takes.
 SECTIONS = {
@@ -171,15 +174,61 @@ def test_commands_that_look_ask_for_trust(file, capsys, command):
         file({"train_input": ROWS})
     else:
         file({"model": {"name": "mine:build"}, "eval_input": TINY_ROWS})
+    pathlib.Path("x.mdl").touch()
     pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
     sys.path.append(str(pathlib.Path("code").resolve()))
     assert call(COMMANDS[command]) == 1
     said = capsys.readouterr().err
     assert "is code, which is not imported: this command only looks at the file" in said
     assert "--trust_code" in said
+    assert said.startswith("wafer: error: ")
+    assert f"{'s' if command == 'sweep' else 'p'}.yaml: " in said.partition(" is code")[0]
+    of_families = command in ("finalize", "conversion", "of a .mdl")
+    assert ("a model made by a function is refused with the option, too" in said) == of_families
     assert not ran()
-    call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    code = call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    said = capsys.readouterr().err
+    if of_families:
+        assert code == 1
+        assert "p.yaml: model.name: 'mine:build': mine registers no model family 'build'" in said
     assert ran()
+
+
+def test_finalize_refuses_paths_before_it_asks_for_trust(file, capsys):
+    file({"model": {"name": "mine:build"}})
+    pathlib.Path("folder").mkdir()
+    for paths, message in (
+        ("-i missing.mdl -o out", "missing.mdl does not exist"),
+        ("-i p.yaml -o folder", "folder exists; finalize never overwrites"),
+        ("-i folder -o out", "a model is named to make a checkpoint of a .mdl alone"),
+        ("-i p.yaml -o out.mdl", "a model is named to make a checkpoint of a .mdl alone"),
+    ):
+        assert call(f"finalize {paths} -p p.yaml") == 1
+        said = capsys.readouterr().err
+        assert message in said
+        assert "--trust_code" not in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan -p p.yaml --num_csx 1",
+        "compile -p p.yaml -o out",
+        "run -p p.yaml --compile_only",
+        "run -p p.yaml",
+        "checkpoint init -p p.yaml -o run",
+        "prune -p p.yaml -m magnitude -s 0.5 -o out",
+        "config ift p.yaml --sparsity 0.5",
+        "sweep s.yaml -o out",
+    ],
+)
+def test_an_error_of_a_file_names_it(file, capsys, command):
+    wrong = {"lora_params": {"r": 2}} if "ift" in command else {}
+    task = {"data_processor": "SyntheticDataProcessor", "task": "image", "image_size": [1, 2, 2]}
+    file({"train_input": task | {"batch_size": 4}, "model": TINY | wrong})
+    pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
+    assert call(command) == 1
+    assert f"{'s' if command.startswith('sweep') else 'p'}.yaml: " in capsys.readouterr().err
 
 
 def test_python_asks_for_trust(file):
@@ -198,6 +247,33 @@ def test_statistics_of_builtin_rows_need_no_model(file, capsys):
     assert call("data stats -p p.yaml") == 0
     assert "model: not checked: 'mine:build'" in capsys.readouterr().out
     assert not ran()
+
+
+@pytest.mark.parametrize(
+    ("sections", "generate", "finalize"),
+    [
+        ({"sparsity": {"algorithm": "mine:Kept", "sparsity": 0.5}}, True, True),
+        ({"sparsity": {"sparsity": 0.5}}, False, False),
+        ({"model": {"name": "mine:build"}, "sparsity": {"sparsity": 0.5}}, None, False),
+        ({"model": {"name": "mine:build"}, "sparsity": STORED_DENSE}, None, True),
+    ],
+)
+def test_what_a_run_suggests_is_trusted_where_it_must_be(
+    file, capsys, monkeypatch, sections, generate, finalize
+):
+    file(sections)
+    pathlib.Path("run").mkdir()
+    Tokenizer(WordLevel({"a": 0}, "a")).save("run/tokenizer.json")
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    assert call("run -p p.yaml -m train") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.replace("\n  ", "\n").splitlines()]
+    for verb, trusts in (("generate", generate), ("finalize", finalize)):
+        said = [line for line in lines if line.startswith(f"wafer {verb}")]
+        assert [line.endswith(" --trust_code") for line in said] == [trusts] * (trusts is not None)
+    sys.modules.pop("mine", None)
+    command = "finalize -i run/checkpoints/1 -o final"
+    assert call(command) == bool(finalize)
+    assert call(f"{command} --trust_code") == bool(not finalize)
 
 
 def test_a_run_calls_what_its_file_names(file):

@@ -4,6 +4,7 @@ import ast
 import pathlib
 import re
 import shlex
+import shutil
 import sys
 
 import h5py
@@ -201,7 +202,7 @@ def test_generate_refuses_a_model_without_text_first(stored, capsys, monkeypatch
     stored({"model": {"name": "evil:build"}, "sparsity": kept})
     assert main(words) == 1
     said = capsys.readouterr().err
-    assert "a model made by a function writes none, and is refused with the option, too\n" in said
+    assert "a model made by a function is refused with the option, too\n" in said
     assert not pathlib.Path("ran").exists()
     assert main([*words, "--trust_code"]) == 1
     assert "stored: this model writes no text (evil:build)" in capsys.readouterr().err
@@ -222,6 +223,34 @@ def test_a_run_file_of_the_same_command_names_the_same(stored):
     file["model"] = {"name": "evil:other"}
     with pytest.raises(ValueError, match="'evil:build', which is not imported"):
         wafer.prune("out", section, source=file, **arguments)
+
+
+def test_what_prune_suggests_is_trusted_where_it_must_be(stored, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    weight = {"weight": np.arange(25, dtype=np.float32).reshape(5, 5)}
+    for section, params in (({"name": "evil:build"}, weight), (TINY, None)):
+        stored({"model": section}, *([params] if params else []))
+        pathlib.Path("out").exists() and shutil.rmtree("out")
+        assert main([*COMMANDS["prune"], "--trust_code"]) == 0
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        (new,) = [line for line in lines if line.startswith("wafer config new")]
+        assert new.endswith(" --trust_code") == (section is not TINY)
+        words = shlex.split(new.replace("ROWS", "rows"))[1:]
+        assert main(words) == 1
+        assert "--trust_code" not in capsys.readouterr().err  # there are no rows
+        (final,) = [line for line in lines if line.startswith("wafer finalize")]
+        assert main(shlex.split(final)[1:]) == 0
+        shutil.rmtree("out-finalized")
+
+
+def test_a_hugging_face_folder_of_a_family_of_the_users(capsys, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "own-family"}')
+    words = ["--checkpoint_path", str(tmp_path), "--prompt", "a"]
+    for trust in ([], ["--trust_code"]):
+        assert main(["generate", *words, *trust]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path}: config.json: model_type 'own-family' cannot be converted" in said
+        assert "wafer convert convert --model MODULE:NAME --src-fmt hf --tgt-fmt wafer" in said
 
 
 def test_texts_that_may_name_code_are_found_at_any_depth():

@@ -296,13 +296,10 @@ def open_model(
 
 def _require_text(path: pathlib.Path) -> None:
     """Refuse a model that writes no text, before its weights and its other sections are read."""
+    from models.names import FAMILIES_ALONE
     from wafer.commands.inputs import stored_config
 
-    note = (
-        "A model family may write text (docs/howto/model-family.md); a model made by a function "
-        "writes none, and is refused with the option, too"
-    )
-    config = stored_config(path, note)
+    config = stored_config(path, FAMILIES_ALONE)
     if not getattr(config, "with_lm_head", False):
         raise ValueError(
             f"{path}: this model writes no text ({config.name}); expected a decoder or "

@@ -26,6 +26,7 @@ from wafer.config import parse_config
 from wafer.config.newfile import Start
 from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.errors import errors_of_file
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
@@ -60,7 +61,8 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
         ConfigError: everything that is wrong with it.
     """
     if isinstance(source, str | os.PathLike):
-        return Experiment.from_yaml(pathlib.Path(source), **overrides)
+        with errors_of_file(source):
+            return Experiment.from_yaml(pathlib.Path(source), **overrides)
     if isinstance(source, Experiment):
         if not overrides:
             return source

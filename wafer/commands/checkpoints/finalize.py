@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -78,13 +79,15 @@ def finalize(
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
     from models.convert.tokenizer import carry_tokenizer, text_folder
-    from models.convert.vendor.weights import read_section
-    from models.registry import build
-    from sparsity.finalize import finalize
+    from models.convert.vendor.weights import read_model
+    from models.names import FAMILIES_ALONE
+    from sparsity.finalize import check_paths, finalize
 
+    paths = (pathlib.Path(path).resolve() for path in (input, output))
+    check_paths(*paths, with_model=params is not None)
     with trusting(trust_code=trust_code):
-        with looking():
-            model = None if params is None else build(read_section(params))
+        with looking(FAMILIES_ALONE):
+            model = None if params is None else read_model(params)
         text_folder(input)  # refuses links before anything is written
         report = finalize(input, output, model)
     target = report.target
@@ -93,10 +96,17 @@ def finalize(
 
 
 @own_flags()
-def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
+def fold_lora(
+    input: str | os.PathLike[str], output: str | os.PathLike[str], *, trust_code: bool = False
+) -> list[str]:
     """Write the model without adapters or factors: same outputs, ordinary parameters.
 
     Pruned weights are 0.
+
+    Args:
+        input: a checkpoint folder.
+        output: folder to write; holds no checkpoint yet.
+        trust_code: import code that the checkpoint names, such as a model family.
 
     Returns:
         Lines that say what was written and how to go on.
@@ -123,7 +133,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     text_folder(input)  # refuses links before anything is written
     stored, record = load_params(input)
     settings = model_section(record, input)
-    with untrusted(input):
+    with trusting(trust_code=trust_code), untrusted(input):
         config = parse_config(settings)
     cfg = lora_of(config)
     folded = [name for name, _ in named_leaves(stored) if is_adapter(name) or is_factor(name)]

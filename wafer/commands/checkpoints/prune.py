@@ -162,7 +162,8 @@ def _advice(
     """Commands that go on from a pruned checkpoint."""
     import yaml
 
-    from wafer.session.hints import typed
+    from wafer.config.vendor.keys import section_of
+    from wafer.session.hints import typed, with_trust
     from wafer.session.masks import section_that_keeps
 
     masked = {
@@ -171,8 +172,9 @@ def _advice(
         if not mask.all()
     }
     rows = "ROWS" if calibration is None else typed(calibration)
+    begin = f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml"
     lines = [
-        f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml",
+        with_trust(begin, section_of(model.config)),
         "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
         f"wafer finalize -i {typed(path)} -o {typed(f'{path}-finalized')}",
     ]
