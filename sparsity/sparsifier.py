@@ -44,6 +44,7 @@ from sparsity.state import (
     key_arrays,
     map_copies,
     match,
+    tell_unchanged,
     typed_key,
 )
 from sparsity.views import CompetitionRows, WeightLayout, view_of
@@ -185,8 +186,12 @@ class Sparsifier:
 
         Returns:
             The state; training starts from ``prune(params, opt_state, state)``.
+
+        Raises:
+            ValueError: a weight that is NaN.
         """
         selected, leaves = self.select(params), dict(named_leaves(params))
+        storage.require_numbers({name: leaves[name] for name in selected})
         masks = {
             name: self.first_mask(chosen, self.init_context(chosen, leaves[name], key))
             for name, chosen in selected.items()
@@ -305,7 +310,7 @@ class Sparsifier:
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
-                self._require_values(name, leaf)
+                storage.require_values(name, leaf)
             topology = sparse.patterns.get(name, sparse.masks.get(name))
             if topology is None or not dense:
                 return leaf
@@ -383,10 +388,12 @@ class Sparsifier:
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
         sparse = match(sparse, params, "expand", partial=self.partial)
+        tell_unchanged(sparse, self)
         return storage.expanded(params, opt_state, sparse, fill)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""
+        tell_unchanged(sparse, self)
         dense = {name: kernels.to_mask(pattern) for name, pattern in sparse.patterns.items()}
         return {**sparse.masks, **dense}
 
@@ -398,13 +405,6 @@ class Sparsifier:
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
         return group
-
-    def _require_values(self, name: str, leaf: Any) -> None:
-        if leaf.ndim != 1:
-            raise ValueError(
-                f"sparsity: {name!r} is stored as csr, but its leaf has shape {leaf.shape}; call"
-                " params, opt_state = sparsifier.prune(params, opt_state, sparse) after init"
-            )
 
     def due(self, step: int) -> bool:
         """True when the topology may change after the ``step``-th optimizer step (from 1).
@@ -457,6 +457,7 @@ class Sparsifier:
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
+            tell_unchanged(sparse, self)
             return sparse, params, opt_state
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}

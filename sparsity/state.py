@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.core
@@ -27,6 +27,7 @@ __all__ = [
     "match",
     "read_meta",
     "require_shapes",
+    "tell_unchanged",
     "to_meta",
 ]
 
@@ -139,6 +140,33 @@ def fingerprint(sparse: SparseState) -> Array:
 def advanced(sparse: SparseState, changed: Array | bool) -> SparseState:
     """Count a change of topology: ``changed`` is [] bool."""
     return sparse._replace(generation=_generation(sparse) + jnp.asarray(changed, jnp.int32))
+
+
+class Timetable(Protocol):
+    """What a sparsifier knows of its due steps."""
+
+    @property
+    def quiet(self) -> bool:
+        """True where nothing is to be logged."""
+        ...
+
+    def due_between(self, begin: int, end: int) -> bool:
+        """True when a step with begin <= step < end is due."""
+        ...
+
+
+def tell_unchanged(sparse: SparseState, timetable: Timetable) -> None:
+    """Log that no due step has changed the topology, where that is known."""
+    counts = sparse.step, sparse.generation
+    known = all(np.ndim(n) == 0 and not isinstance(n, jax.core.Tracer) for n in counts)
+    if timetable.quiet or not known or sparse.generation is None or int(sparse.generation):
+        return
+    if timetable.due_between(1, int(sparse.step) + 1):
+        _LOG.warning(
+            "sparsity: the topology has never changed in %d steps, some of them due; pass "
+            "update(..., topology=sparsifier.due(step)), or leave topology= out",
+            int(sparse.step),
+        )
 
 
 def _generation(sparse: SparseState) -> Any:

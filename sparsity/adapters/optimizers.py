@@ -255,8 +255,18 @@ def with_dense_shapes(tx: optax.GradientTransformation) -> optax.GradientTransfo
     inner = optax.with_extra_args_support(tx)
 
     def update(
-        updates: PyTree, state: PyTree, params: PyTree = None, *, sparse: SparseState, **extra: Any
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree = None,
+        *,
+        sparse: SparseState | None = None,
+        **extra: Any,
     ) -> tuple[Any, Any]:
+        if sparse is None:
+            raise TypeError(
+                "with_dense_shapes: update lacks `sparse`; expected the sparse state of the "
+                "parameters: tx.update(grads, opt_state, params, sparse=sparse)"
+            )
         gradients, _ = storage.expanded(updates, (), sparse)
         dense, state = storage.expanded(updates if params is None else params, state, sparse)
         dense = None if params is None else dense

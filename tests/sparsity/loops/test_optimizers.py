@@ -150,3 +150,9 @@ def test_dense_shapes_train_csr_as_masks_do(name):
             sparse, params, opt_state = rule.update(sparse, params, dense, opt_state, topology=due)
         got.append((rule.masks(sparse), *rule.expand(params, opt_state, sparse)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *got)
+
+
+def test_dense_shapes_need_the_state():
+    tx = sparsity.with_dense_shapes(optax.adafactor(0.1))
+    with pytest.raises(TypeError, match=r"update lacks `sparse`; expected .*sparse=sparse"):
+        tx.update(PARAMS, tx.init(PARAMS), PARAMS)

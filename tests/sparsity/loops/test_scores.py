@@ -148,3 +148,42 @@ def test_gradients_of_another_shape_are_named():
     params, _ = rule.prune(PARAMS, (), sparse)
     with pytest.raises(ValueError, match=r"gradient of 'w' has shape \(48,\); expected \(16, 12\)"):
         rule.update(sparse, params, params, ())
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("method", ["topk", "random", "from_zeros"])
+def test_nan_weights_get_no_first_mask(method, compute):
+    section = {"sparsity": 0.5, "init_method": method, "compute": compute, "param_filter": "w"}
+    params = {"w": PARAMS["w"].at[3, 5].set(jnp.nan), "dense": jnp.full(3, jnp.nan)}
+    with pytest.raises(ValueError, match=r"sparsity\.init: weights of w are NaN.*resume"):
+        sparsity.configure(section).init(params, jax.random.key(0))
+    sparsity.configure(section).init(params | PARAMS, jax.random.key(0))
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_topology_that_never_changes_is_logged(jit, compute, caplog):
+    section = {"algorithm": "rigl", "sparsity": 0.75, "update": {"freq": 3}, "compute": compute}
+    rule = sparsity.configure(section | {"param_filter": "w"})
+    step = lambda sparse, params: rule.update(sparse, params, None, (), topology=False)[:2]
+    step = jax.jit(step) if jit else step
+
+    def steps(rule, number):
+        sparse = rule.init(PARAMS, jax.random.key(2))
+        params, _ = rule.prune(PARAMS, (), sparse)
+        for _ in range(number):
+            sparse, params = step(sparse, params)
+        return sparse, params
+
+    rule.masks(steps(rule, 2)[0])  # none was due
+    assert not caplog.messages
+    sparse, params = steps(rule, 3)
+    caplog.clear()
+    rule.masks(sparse)
+    rule.expand(params, (), sparse)
+    assert ["never changed in 3 steps" in line for line in caplog.messages] == [True, True]
+    caplog.clear()
+    due, *_ = rule.update(steps(rule, 2)[0], params, GRADS, ())
+    rule.masks(due)
+    rule.masks(sparse._replace(generation=None))  # stored before there were counts
+    assert not caplog.messages
