@@ -112,12 +112,12 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
 def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     """Check the model's name and the formats; ``rewrites``: a params file, of any model."""
     name = args.model.removesuffix(_HEADLESS)
-    rewritten = rewrites and is_function(name)  # a model of the user's
-    if ":" in name and not rewritten:  # a family of the user's
-        lookup(name)
-    known = MODELS if rewrites else _convertible()
-    if not rewritten and name.rpartition(":")[2] not in known:
-        raise _unknown(name, known)
+    if not (rewrites and is_function(name)):
+        if ":" in name:  # a family of the user's
+            lookup(name)
+        known = MODELS if rewrites else _convertible()
+        if name.rpartition(":")[2] not in known:
+            raise _unknown(name, known)
     if args.model.endswith(_HEADLESS) and lookup(name).family != "decoder":
         raise ValueError(f"--model {args.model!r}: only decoders have a -headless form")
     if args.src_fmt == args.tgt_fmt:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,17 +184,17 @@ def parse_config(
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
-    origins: dict[_Keys, _Keys] = {}
+    flags, origins = overrides or {}, dict[_Keys, _Keys]()
     if "trainer" in raw:
-        raw, origins = _of_trainer(raw, overrides or {})
+        raw, origins = _of_trainer(raw, flags)
     if on_inputs:
-        _begin(raw, overrides or {}, defaults or {}, on_inputs)
+        _begin(raw, flags, defaults or {}, on_inputs)
     raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)
-    run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
-    if run is not None and run.only_looks and "compile_dir" not in (overrides or {}):
+    run = _run(raw.get("runconfig"), flags, defaults or {}, problems)
+    if run is not None and run.only_looks and "compile_dir" not in flags:
         kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
         run = run.model_copy(update={"compile_dir": kept})
     problems += _missing(raw, run.mode if run else "train")
@@ -253,12 +253,10 @@ def _engine(run: RunSection | None) -> RunSection | None:
     return run
 
 
-@contextlib.contextmanager
-def _importing(run: RunSection | None) -> Iterator[list[str]]:
+def _importing(run: RunSection | None) -> contextlib.AbstractContextManager[list[str]]:
     """Import what a section names, unless the file is only looked at: then list what is refused."""
     looks = is_looking() or run is None or run.only_looks  # a wrong runconfig may ask to look
-    with looking() if looks else contextlib.nullcontext([]) as refused:
-        yield refused
+    return looking() if looks else contextlib.nullcontext([])
 
 
 def _may_import(run: RunSection | None) -> bool:
