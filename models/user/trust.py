@@ -94,12 +94,14 @@ def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def _reading(where: str, note: str = "") -> Iterator[list[str]]:
-    refused: list[str] = []
+    outer, refused = _READING.get(), []
     token = _READING.set(_Reading(where, note, refused))
     try:
         yield refused
     finally:
         _READING.reset(token)
+        if outer is not None:
+            outer.refused.extend(refused)
 
 
 def untrusted(where: object, note: str = "") -> contextlib.AbstractContextManager[list[str]]:

@@ -8,7 +8,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from helpers.runs import TINY
+import yaml
+from helpers.runs import TINY, TINY_ROWS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -202,3 +203,27 @@ def test_an_index_names_files_of_its_folder():
     path.write_text(json.dumps(index))
     with pytest.raises(ValueError, match="no file of its own folder"):
         wafer.load("stored")
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "tokenizer.json", "train/metrics.jsonl", "train/performance.json", "missing"]
+)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_run_writes_through_no_link_of_its_folder(name, mode, capsys):
+    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1}
+    run = {"max_steps": 1, "model_dir": "stored", "mode": mode, "eval_steps": 1}
+    file = {"train_input": TINY_ROWS, "eval_input": TINY_ROWS, "model": TINY, "runconfig": run}
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(file | {"optimizer": optimizer}))
+    pathlib.Path("stored/train").mkdir(parents=True)
+    pathlib.Path("disk").mkdir()
+    pathlib.Path("stored/checkpoints").symlink_to("../disk")  # a folder may be elsewhere
+    link_out(name)
+    if name == "missing":
+        pathlib.Path("secret").unlink()
+    assert main(["run", "-p", "p.yaml"]) == 1
+    assert f"stored/{name}: a link to" in capsys.readouterr().err
+    assert name == "missing" or pathlib.Path("secret").read_text() == "mine"
+    pathlib.Path("stored", name).unlink()
+    if (name, mode) == (".lock", "train"):
+        assert main(["run", "-p", "p.yaml"]) == 0
+        assert pathlib.Path("disk/1").is_dir()

@@ -12,7 +12,9 @@ from helpers.runs import TINY, TINY_ROWS, merged
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+import models
 import wafer
+from models.checkpoint.writer import write_checkpoint, write_params
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import settings_of
@@ -151,6 +153,50 @@ def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys,
     assert call("run -p p.yaml --trust_code") == 0
     assert ran()
     assert "parameters in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ({"model": {"name": "mine:build"}}, "mine:build"),
+        ({"model": TINY, "sparsity": {"algorithm": "mine:Kept", "sparsity": 0.5}}, "mine:Kept"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_validation_says_that_it_did_not_look_at_a_teachers_code(file, capsys, record, name, own):
+    params = models.build(TINY).init(jax.random.key(0))
+    record = {"step": 1, "config": record}
+    if "sparsity" in record["config"]:
+        record["sparsity"] = {"parameters": ["layers_0/ffn/up/kernel"]}
+    write_checkpoint(pathlib.Path("teacher"), {"params": params}, record)
+    teacher = {"distillation": {"checkpoint_path": "teacher"}, "description": name}
+    file(teacher | ({"model": {"name": "mine:build"}} if own else {}))
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    assert call("run -p p.yaml --validate_only") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    line = f"distillation: not checked: teacher names code, {name!r}, which is not imported (--tr"
+    assert line in said
+    assert call("run -p p.yaml --compile_only") == 1  # also where the file has the name as a text
+    assert "--trust_code" in capsys.readouterr().err
+    assert not ran()
+    assert call("run -p p.yaml --validate_only --trust_code") == 0
+    assert "distillation: teacher, a " in " ".join(capsys.readouterr().out.split())
+    assert ran()
+
+
+def test_validation_checks_a_teacher(file, capsys):
+    file({"distillation": {"checkpoint_path": "teacher"}})
+    assert call("run -p p.yaml --validate_only") == 1
+    assert "teacher is not a checkpoint" in capsys.readouterr().err
+    for words, code in ((TINY["vocab_size"], 0), (9, 1)):
+        settings = TINY | {"vocab_size": words}
+        leaves = named_leaves(models.build(settings).init(jax.random.key(0)))
+        write_params(f"t{words}", settings, [name for name, _ in leaves], leaves)
+        file({"distillation": {"checkpoint_path": f"t{words}"}})
+        assert call("run -p p.yaml --validate_only") == code
+    said = capsys.readouterr()
+    assert f"distillation: t{TINY['vocab_size']}, a gpt2, fits the model" in said.out
+    assert "the teacher has 9 tokens" in said.err
 
 
 COMMANDS = {

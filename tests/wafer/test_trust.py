@@ -230,7 +230,7 @@ def test_what_prune_suggests_is_trusted_where_it_must_be(stored, capsys, monkeyp
     weight = {"weight": np.arange(25, dtype=np.float32).reshape(5, 5)}
     for section, params in (({"name": "evil:build"}, weight), (TINY, None)):
         stored({"model": section}, *([params] if params else []))
-        pathlib.Path("out").exists() and shutil.rmtree("out")
+        shutil.rmtree("out", ignore_errors=True)
         assert main([*COMMANDS["prune"], "--trust_code"]) == 0
         lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
         (new,) = [line for line in lines if line.startswith("wafer config new")]

@@ -292,9 +292,10 @@ def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextMana
     """Keep other runs out of the model_dir of one that trains; the first process does."""
     import jax
 
-    from wafer.session.lock import owned
+    from wafer.session.lock import owned, require_contained_files
 
     settings = cfg.runconfig
+    require_contained_files(pathlib.Path(settings.model_dir))
     if "train" not in settings.mode or jax.process_index():
         return contextlib.nullcontext()
     return owned(pathlib.Path(settings.model_dir), job_id)

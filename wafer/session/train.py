@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from models.checkpoint.writer import Checkpoints
-from models.convert.tokenizer import text_folder
 from sparsity.costs import missed_level
 from sparsity.stored.inference import computed_params
 from wafer.config import total_steps
@@ -61,8 +60,6 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     epoch = settings.steps_per_epoch or data.batches(samples)
     checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
     checkpoints.clear()
-    if settings.export:
-        text_folder(run.model_dir)  # refuses links before training
     resumed = resume(run)
     state = resumed.state
     start = int(state.step)
