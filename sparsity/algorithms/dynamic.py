@@ -81,9 +81,9 @@ class Dynamic(Algorithm):
         """Return the level that an update reaches: no more is dropped than the share to drop.
 
         Args:
-            level: scheduled for the update.
-            before: in force before it.
-            drop: share of active weights that it may drop.
+            level: the scheduled one.
+            before: in force before the update.
+            drop: share of active weights to drop.
         """
         follows = type(self).update_mask is not Dynamic.update_mask  # a rule of the user's
         return level if follows else min(level, 1 - (1 - drop) * (1 - before))
