@@ -37,7 +37,6 @@ _SHOWN = 3  # problems of a file that are told
 _SLICE = 16  # rows of a table that are text at once
 _UNPACKED = 1 << 28  # bytes of a table's part in memory, about
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
-_DOCUMENT = 1 << 26  # bytes of a JSON document that is read whole
 
 
 class TextRecord(tuple[Any, ...]):
@@ -197,36 +196,6 @@ def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterat
         yield from _json(stream, tell, fields, start)
 
 
-def _json(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    """Records of one document, an object or a list of them; else of JSON lines."""
-    document = _document(path)
-    if document is None:
-        yield from _json_lines(path, fields, start)
-        return
-    records = document if isinstance(document, list) else [document]
-    for number, record in enumerate(records):
-        if number >= start:
-            yield _Read(number, *_texts(record, fields), path.stat().st_size)
-
-
-def _document(path: pathlib.Path) -> dict[str, Any] | list[Any] | None:
-    """Return what a file holds if it is one document of up to ``_DOCUMENT`` bytes."""
-    with unpacked(path) as (stream, _):
-        content = next((line for line in stream if line.removeprefix(BOM).strip()), b"")
-        try:
-            is_line = isinstance(parse_json(content), dict)
-        except ValueError:
-            is_line = False
-        if is_line or len(content) > _DOCUMENT:
-            return None
-        content += stream.read(_DOCUMENT + 1 - len(content))
-    try:
-        document = parse_json(content) if len(content) <= _DOCUMENT else None
-    except ValueError:
-        return None
-    return document if isinstance(document, dict | list) else None
-
-
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     first = 0
     with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -317,11 +286,11 @@ def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
 SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".jsonl.zst.tar": _zstd_tar,
     ".jsonl.zst": _json_lines,
-    ".json.zst": _json,
+    ".json.zst": _json_lines,
     ".jsonl.gz": _json_lines,
-    ".json.gz": _json,
+    ".json.gz": _json_lines,
     ".jsonl": _json_lines,
-    ".json": _json,
+    ".json": _json_lines,
     ".parquet": _parquet,
     ".arrow": _arrow,
     ".fasta": _fasta,
