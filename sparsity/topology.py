@@ -278,7 +278,8 @@ def _any_nan(*scores: Array) -> Array:
 def _signs(algorithm: Algorithm, ctx: UpdateContext, grow: Array) -> Array:
     if not algorithm.needs_gradient:
         return jnp.zeros(3, bool)
-    moves = jnp.not_equal(ctx.grad, 0)
+    grad: Any = ctx.grad
+    moves = jnp.not_equal(grad, 0)
     grows = moves | (jnp.isfinite(grow) & (grow != 0))
     return jnp.stack([jnp.any(x) for x in (~ctx.mask, grows & ~ctx.mask, moves & ctx.mask)])
 

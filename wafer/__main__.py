@@ -1,6 +1,8 @@
 """``python -m wafer``, the ``wafer`` command, and ``csctl`` and ``cszoo``."""
 
+import signal
 import sys
+from collections.abc import Sequence
 
 from wafer import cli, malloc
 
@@ -11,23 +13,39 @@ def main() -> int:
     """Run the command line of this process."""
     if sys.argv[1:2] in (["run"], ["generate"]):  # the latter for weights in huge pages
         malloc.restart()
-    return cli.main()
+    return _run()
+
+
+def _run(argv: Sequence[str] | None = None) -> int:
+    """Run a command; from its end on, Ctrl-C ends the process at once.
+
+    The interpreter then waits for worker threads, such as those that compile. An interrupt would
+    end the wait alone, and a thread that returned to an interpreter that is gone aborts.
+    """
+    try:
+        return cli.main(argv)
+    except KeyboardInterrupt:  # a second one, while the command ends by the first
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def csctl() -> int:
     """Run the job verbs as the vendor's stack spells them: ``csctl get jobs``."""
-    return cli.main(["jobs", *sys.argv[1:]])
+    return _run(["jobs", *sys.argv[1:]])
 
 
 def cszoo() -> int:
     """Run a verb as the vendor's model zoo spells it: ``cszoo fit params.yaml``."""
-    from wafer.commands.cszoo import help_text, translate
+    from wafer.commands.cszoo import VERBS, help_text, translate
     from wafer.errors import WaferError
 
     argv = sys.argv[1:]
-    if not argv or argv[0] in ("-h", "--help"):
-        sys.stdout.write(help_text() + "\n")
-        return 0 if argv else 2
+    group = argv[:1] if argv and any(name.startswith(f"{argv[0]} ") for name in VERBS) else []
+    asked = argv[len(group) :][:1]
+    if not asked or asked[0] in ("-h", "--help"):
+        sys.stdout.write(help_text(*group) + "\n")
+        return 0 if asked else 2
     try:
         ours = translate(argv)
     except WaferError as error:
@@ -35,7 +53,7 @@ def cszoo() -> int:
         return 1
     if ours[:1] == ["run"]:
         malloc.restart()
-    return cli.main(ours)
+    return _run(ours)
 
 
 if __name__ == "__main__":

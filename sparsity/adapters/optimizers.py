@@ -77,7 +77,7 @@ def differences(
         tx: any optax transformation.
         params: arrays or shapes, dense.
         names: of the matrices to be stored as kept values, perhaps with the number of values of
-            each; half of the matrix where there is none.
+            each; a sixteenth of the matrix where there is none.
         **extra: further arguments of ``tx.update``.
 
     Returns:
@@ -131,7 +131,7 @@ def _trials(params: PyTree, names: Collection[str]) -> tuple[_Trial, _Trial]:
 
     given = names if isinstance(names, Mapping) else {}
     sizes = {name: math.prod(leaf.shape) for name, leaf in named_leaves(params) if name in names}
-    kept = {name: given.get(name, size // 2) for name, size in sizes.items()}
+    kept = {name: given.get(name, -(-size // 16)) for name, size in sizes.items()}
     real = map_named(lambda name, leaf: of_size(name, leaf, tuple(leaf.shape)), params)
     half = dict.fromkeys(kept, math.prod(_SPARSE_SHAPE) // 2)
     return _Trial(real, kept), _Trial(map_named(small, params), half)

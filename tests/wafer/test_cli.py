@@ -3,6 +3,7 @@
 import logging
 import os
 import runpy
+import signal
 import subprocess
 import sys
 
@@ -139,3 +140,29 @@ def test_a_file_in_the_place_of_a_folder_is_named(folder, tmp_path, capsys, monk
     params = str(ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml")
     assert main(["run", "--params", params, "--mode", "train", "--model_dir", folder]) == 1
     assert "(notes is a file; expected a folder)" in capsys.readouterr().err
+
+
+LAST_SECONDS = """
+import concurrent.futures, os, signal, sys, time
+from wafer import __main__, cli
+pool = concurrent.futures.ThreadPoolExecutor(1)
+
+def command(argv):
+    pool.submit(time.sleep, 600)  # a worker that the interpreter waits for, as for a compiler
+    {interrupted}
+    return 130
+
+cli.main = command
+code = __main__.main()
+os.kill(os.getpid(), signal.SIGINT)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("interrupted", ["pass", "os.kill(os.getpid(), signal.SIGINT)"])
+def test_a_second_interrupt_ends_the_process_at_once(interrupted):
+    """No thread comes back to an interpreter that is gone, which aborts ("not rethrown")."""
+    script = LAST_SECONDS.format(interrupted=interrupted)
+    command = [sys.executable, "-c", script]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (-signal.SIGINT, "")

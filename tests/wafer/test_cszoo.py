@@ -95,6 +95,17 @@ def test_the_entry_prints_its_table_and_errors(monkeypatch, capsys):
     assert "cszoo assistant is not here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("group", sorted({name.split()[0] for name in VERBS if " " in name}))
+@pytest.mark.parametrize("asked", [["--help"], ["-h"], []])
+def test_a_group_has_a_table_of_its_own(group, asked, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["cszoo", group, *asked])
+    assert __main__.cszoo() == (0 if asked else 2)
+    usage, _, *lines = capsys.readouterr().out.splitlines()
+    assert usage.startswith(f"usage: cszoo {group} VERB [arguments]")
+    verbs = [name for name in VERBS if name.split()[0] == group]
+    assert [" ".join(line.split()[:2]) for line in lines] == verbs
+
+
 def test_files_are_compared_by_key(tmp_path, capsys):
     one, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
     one.write_text("model: {name: gpt2, layers: [1, 2]}\n")

@@ -96,10 +96,13 @@ VERBS: dict[str, Verb] = {
 """Words of ``cszoo`` -> the verb."""
 
 
-def help_text() -> str:
-    """Every verb and what it is here."""
-    lines = ["usage: cszoo VERB [arguments]; the same as the `wafer` command on its right", ""]
+def help_text(group: str = "") -> str:
+    """Every verb and what it is here; of a group of verbs (``checkpoint``) those alone."""
+    usage = " ".join(filter(None, ("usage: cszoo", group, "VERB [arguments]")))
+    lines = [f"{usage}; the same as the `wafer` command on its right", ""]
     for words, verb in VERBS.items():
+        if group and words.split()[0] != group:
+            continue
         there = f"wafer {' '.join((*verb.ours, *verb.first))}" if verb.ours else "not here"
         lines.append(f"  {words:<28} {verb.help:<38} {there}")
     return "\n".join(lines)

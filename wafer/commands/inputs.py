@@ -11,9 +11,10 @@ import numpy as np
 
 import models
 from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
+from models.checkpoint.pruned import masks_of
 from models.checkpoint.reader import build_stored, load_params, open_params
 from models.checkpoint.verify import checkpoints_in
-from models.convert.api import section_from_hf
+from models.convert.api import open_hf, section_from_hf
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
@@ -42,6 +43,7 @@ __all__ = [
     "newest_checkpoint",
     "start_of",
     "stored_config",
+    "stored_form",
     "weights_folder",
 ]
 
@@ -227,6 +229,24 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
         computes = forward_of(record, path)
         leaves = ((name, computes(name, leaf)) for name, leaf in stored.items())
     return build_stored(record, path), leaves
+
+
+def stored_form(
+    checkpoint: str | os.PathLike[str],
+) -> tuple[dict[str, np.dtype], dict[str, Any]]:
+    """Return how a checkpoint holds its weights.
+
+    Args:
+        checkpoint: as ``load`` takes it.
+
+    Returns:
+        (name -> dtype; name -> mask, bool, true where kept, of the weights that are pruned).
+    """
+    path = weights_folder(checkpoint)
+    if is_hf_folder(path):
+        return {name: leaf.dtype for name, leaf in open_hf(path, dtype=None)[1]}, {}
+    leaves = {name: np.asarray(leaf) for name, leaf in open_params(path)[1].items()}
+    return {name: leaf.dtype for name, leaf in leaves.items()}, masks_of(leaves)
 
 
 def start_of(checkpoint: str | os.PathLike[str]) -> Start:

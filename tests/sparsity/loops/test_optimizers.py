@@ -156,3 +156,9 @@ def test_dense_shapes_need_the_state():
     tx = sparsity.with_dense_shapes(optax.adafactor(0.1))
     with pytest.raises(TypeError, match=r"update lacks `sparse`; expected .*sparse=sparse"):
         tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+
+
+def test_where_the_number_of_kept_values_is_unknown_few_are_assumed():
+    by_size = optax.adamw(0.1, mask=BY_SIZE(lambda leaf: leaf.size > 10_000))  # of 40,960
+    assert [*optimizers.differences(by_size, LARGE, ["up/kernel"])] == ["up/kernel"]
+    assert not optimizers.differences(by_size, LARGE, {"up/kernel": 20_480})

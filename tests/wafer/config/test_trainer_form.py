@@ -1,6 +1,7 @@
 """The ``trainer:`` form, by the vendor's table of what each key was before."""
 
 import logging
+import re
 
 import pytest
 
@@ -14,6 +15,7 @@ from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
+from wafer.experiment import batch_shape
 
 TRAINER = """
 trainer:
@@ -93,6 +95,20 @@ def test_every_key_means_what_it_meant_before(tmp_path, caplog):
     assert new.to_dict() == load(tmp_path / "old.yaml").to_dict()
     assert all(path in caplog.text for path in LEFT)
     assert "RateProfiler" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "systems", "computed"),
+    [(2, 4, 2, 2), (8, 4, 2, 2), (4, 12, 2, 3), (64, 2, 1, 2), (7, 12, 1, 6), (3, 4, 2, 2)],
+)
+def test_a_flag_of_a_larger_batch_is_a_bound(rows, batch, systems, computed, tmp_path):
+    """ScopedTrainFlags beside data with a smaller batch: the largest size up to it that divides."""
+    text = TRAINER.replace("batch_size: 4}", f"batch_size: {batch}}}")
+    text = text.replace("micro_batch_size: 2", f"micro_batch_size: {rows}")
+    text = re.sub("num_csx: [0-9]+", f"num_csx: {systems}", text)
+    (tmp_path / "new.yaml").write_text(text)
+    section = load(tmp_path / "new.yaml").train_input
+    assert batch_shape(section, systems).rows == computed
 
 
 def test_a_mode_takes_the_data_and_the_checkpoint_of_its_own_method(tmp_path):

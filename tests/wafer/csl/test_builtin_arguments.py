@@ -5,6 +5,7 @@ The calls of a builtin are functions, or comptime blocks, of one file, each comp
 
 import pytest
 
+import wafer.csl
 from wafer.csl import CslError, Source, read
 from wafer.csl.semantics.builtins.arguments import gated, local_task
 from wafer.csl.semantics.builtins.layout import Layout
@@ -250,3 +251,32 @@ def test_one_of_each_kind(tmp_path, context):
 @pytest.mark.parametrize("name", [name[1:] for name in ARGUMENTS])
 def test_every_kind(tmp_path, context, name):
     check_calls(tmp_path, context, list(calls(name, KINDS + MORE, every_count=True)))
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        ("@queue_flush(m.sqrt);", "sqrt"),
+        ("@map(one, d, m.sqrt);", "sqrt"),
+        ("} comptime { @export_symbol(any);", "any"),
+        ("} comptime { @export_symbol(known);", "known"),
+    ],
+)
+def test_a_generic_function_is_no_value_of_a_running_program(tmp_path, use, name):
+    """It has no code before a call gives its types; the place is that of the use."""
+    pe = [
+        'const m = @import_module("<math>");',
+        "fn any(x: anytype) void {}",
+        "fn known(comptime x: i16) void {}",
+        "fn one(x: f32) f32 { return x; }",
+        "var a = @zeros([4]f32);",
+        "const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });",
+        f"task t() void {{ {use} }}",
+        "comptime { @bind_local_task(t, @get_local_task_id(8)); }",
+    ]
+    (tmp_path / "pe.csl").write_text("\n".join(pe), encoding="utf-8")
+    layout = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl"); }'
+    (tmp_path / "layout.csl").write_text(layout, encoding="utf-8")
+    with pytest.raises(CslError, match=r"pe\.csl:7:") as caught:
+        wafer.csl.compile(tmp_path / "layout.csl")
+    assert f"'{name}' has arguments of any type or of compile time" in str(caught.value)

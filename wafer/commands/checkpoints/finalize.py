@@ -112,13 +112,15 @@ def fold_lora(
         Lines that say what was written and how to go on.
 
     Raises:
-        CheckpointError: not a checkpoint, or one without adapters and factors.
+        CheckpointError: not a checkpoint, one without adapters and factors, or adapters beside
+            kernels that are pruned.
         FileExistsError: the folder holds a checkpoint already.
     """
     import numpy as np
 
     from models.checkpoint.layout import model_section
-    from models.checkpoint.reader import load_params
+    from models.checkpoint.pruned import masks_of
+    from models.checkpoint.reader import load_params, open_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.factored.adapters import fold_adapters
@@ -142,11 +144,23 @@ def fold_lora(
             f"{input} has no adapters (model.lora_params) and no factors (model.factors); nothing "
             "to fold"
         )
+    _, leaves = open_params(input)
+    bases = {f"{name.rpartition('/')[0]}/kernel" for name in folded if is_adapter(name)}
+    sparse = masks_of({name: np.asarray(leaves[name]) for name in sorted(bases & leaves.keys())})
+    if sparse:
+        count = sum(int((~mask).sum()) for mask in sparse.values())
+        raise CheckpointError(
+            f"{input}: adapters would fill {count:,} pruned weights of {len(sparse)} kernels "
+            f"({next(iter(sparse))}, ...); expected dense ones. Where a dense model is wanted, "
+            "finalize without --fold_lora, then fold the result"
+        )
     params = fold_factors(fold_adapters(cfg, stored))
     for section in (settings, settings.get("text_model", {})):
         section.pop("lora_params", None)
         section.pop("factors", None)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    before = dict(named_leaves(stored))
+    filled = sum(int(((x != 0) & (before[n] == 0)).sum()) for n, x in leaves if n in bases)
     what, key = (
         ("factors", "factors") if cfg is None else (f"adapters of rank {cfg.r}", "lora_params")
     )
@@ -154,6 +168,7 @@ def fold_lora(
     carry_tokenizer(input, output)
     return [
         f"Folded {len(folded) // 2} {what} into their kernels: {path}",
+        *([f"{filled:,} weights that were 0 are not 0 now"] if filled else []),
         *next_lines(
             [
                 f"wafer run ... --checkpoint_path {typed(path)}    (drop model.{key} there)",

@@ -6,20 +6,25 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.user.flags import own_flags
 from models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
+    import numpy as np
+
     import models
     from sparsity.oneshot import Pruned
+    from sparsity.selected import Selected
     from wafer.commands.inputs import Source
     from wafer.data.batching.dataset import Dataset
     from wafer.data.sections.base import InputSection
 
 __all__ = ["add_arguments", "prune"]
+
+_AGREE = 1e-3  # of levels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +123,7 @@ def prune(
     from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.counts import forward_flops
     from sparsity.oneshot import METHODS, prune
+    from wafer.commands.inputs import stored_form
     from wafer.session.hints import next_lines
 
     if checkpoint is not None:
@@ -138,19 +144,41 @@ def prune(
     )
     loss = _mean_loss(model, batches)
     before = loss(params)
-    pruned = prune(model, params, sparsifier, method, batches=batches, rounds=rounds, report=report)
-    path = _write(output, model, pruned)
+    dtypes, masks = ({}, {}) if checkpoint is None else stored_form(checkpoint)
+    options = {"batches": batches, "rounds": rounds, "masks": masks, "report": report}
+    pruned = prune(model, params, sparsifier, method, **options)
+    path = _write(output, model, pruned, dtypes)
     if checkpoint is not None:
         carry_tokenizer(checkpoint, path)
     if batches:
         after = loss(pruned.params)
         report(f"loss on {len(batches)} calibration batches: {before:.4f} before, {after:.4f} now")
-    total = sum(mask.size for mask in pruned.masks.values())
-    level = 1 - sum(int(mask.sum()) for mask in pruned.masks.values()) / total
-    report(f"{level:.2%} of {total:,} weights in {len(pruned.masks)} matrices pruned: {path}")
+    report(f"{_reached(pruned, sparsifier.select(params), masks)}: {path}")
     for line in next_lines(_advice(path, model, pruned, calibration)):
         report(line)
     return path
+
+
+def _reached(pruned: "Pruned", selected: "Mapping[str, Selected]", stored: Mapping) -> str:
+    """Say how much is pruned, and why where it is not what was asked for."""
+    from models.paths import named_leaves
+
+    masks = {name: pruned.masks[name] for name in selected}
+    total = sum(mask.size for mask in masks.values())
+    level = 1 - sum(int(mask.sum()) for mask in masks.values()) / total
+    asked = sum(masks[n].size * float(c.algorithm.sparsity(0)) for n, c in selected.items()) / total
+    line = f"{level:.2%} of {total:,} weights in {len(masks)} matrices pruned"
+    if abs(level - asked) > _AGREE:
+        already = level > asked and any(name in stored for name in masks)
+        why = (
+            "what is pruned already stays pruned"
+            if already
+            else "rows of weights that compete keep whole numbers of them"
+        )
+        line += f", not {asked:.2%}, since {why}"
+    leaves = dict(named_leaves(pruned.params))
+    zeros = sum(int((mask & (leaves[name] == 0)).sum()) for name, mask in masks.items())
+    return f"{line}; {zeros:,} of those kept are 0" if zeros else line
 
 
 def _advice(
@@ -204,8 +232,13 @@ def _start(
     return experiment.model, experiment.model.init(jax.random.key(experiment.seed))
 
 
-def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Pruned") -> pathlib.Path:
-    """Write the checkpoint, NaN at pruned weights."""
+def _write(
+    output: str | os.PathLike[str],
+    model: "models.Model",
+    pruned: "Pruned",
+    dtypes: "Mapping[str, np.dtype]",
+) -> pathlib.Path:
+    """Write the checkpoint, NaN at pruned weights, in the dtypes of the one that was read."""
     import numpy as np
 
     from models.checkpoint.pruned import mark
@@ -214,7 +247,8 @@ def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Prune
     from wafer.config.vendor.keys import section_of
 
     marked, _ = mark(pruned.params, (), pruned.masks)
-    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(marked)]
+    stored = lambda name, leaf: np.asarray(leaf).astype(dtypes.get(name, leaf.dtype))
+    leaves = [(name, stored(name, leaf)) for name, leaf in named_leaves(marked)]
     return write_params(output, section_of(model.config), [name for name, _ in leaves], leaves)
 
 

@@ -128,6 +128,8 @@ def _export_symbol(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _exported(ev: Evaluator, target: object, at: Position) -> Function | Reference:
     match target:
+        case Value(_, Function(generic=True) as function):
+            ev.fail(at, function.needs_call())
         case Value(_, Function() as function):
             return function
         case KnownPlace(_, reference) if isinstance(reference.cell.data, Function):

@@ -232,6 +232,8 @@ class Unit:
                     address = self.address(address, at)
                 fields = (address, data.length, data.stride, data.indexed)
                 return sum((field & 0xFFFF) << 16 * k for k, field in enumerate(fields))
+            case Function(generic=True):
+                raise CslError([Problem(at, data.needs_call())])
             case Function():
                 return self.pointed(data)
         raise CslError([Problem(at, f"a value of type {value.type} is of compile time alone")])

@@ -183,6 +183,13 @@ class Function:
             for formal in self.node.formals
         )
 
+    def needs_call(self) -> str:
+        """Say why a generic function is no value of a running program."""
+        return (
+            f"'{self.node.name}' has arguments of any type or of compile time: a call decides what "
+            "it is; expected a function of given types, such as one that calls it"
+        )
+
 
 def is_known(value: Value) -> bool:
     """Whether a value is known while compiling, all the way down."""
