@@ -5,6 +5,7 @@ A hook is ``function(example, **read_hook_kwargs)``. The vendor's own are known 
 """
 
 import functools
+import inspect
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 from models.errors import did_you_mean
 from models.user.code import find
-from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
+from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3, OLD_HOOK
 from wafer.errors import DataError
 
 __all__ = ["HOOKS", "Hook", "Turns", "columns", "load_hook"]
@@ -131,6 +132,7 @@ HOOKS: dict[str, Callable[..., Turns]] = {
 }
 """The vendor's hooks by name."""
 _HOOKS_2_3: dict[str, Callable[..., Turns]] = {"text_read_hook": _text_of_2_3, **IMAGE_HOOKS_2_3}
+_IGNORED = {"has_system_prompt"}  # of release 2.3, which the turns show
 _HOMES = ("cerebras.", "modelzoo.", "hooks.", "hooks:")
 
 
@@ -151,9 +153,25 @@ def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] 
     if not module or name.startswith(_HOMES):
         hook = _vendor(name, function)
         hook = _HOOKS_2_3.get(function, hook) if release < (2, 4) else hook
+        _require_known(arguments, function)
     else:
         hook = _imported(name, module, function)
     return functools.partial(hook, **arguments)
+
+
+def _require_known(arguments: Mapping[str, Any], function: str) -> None:
+    """Refuse an argument that is none of any of the vendor's hooks; those of others are ignored."""
+    if function == OLD_HOOK.rpartition(":")[2]:  # whose arguments are keys of the file
+        return
+    hooks = (*HOOKS.values(), *_HOOKS_2_3.values())
+    named = {name for hook in hooks for name in inspect.signature(hook).parameters}
+    for name in arguments:
+        if name not in named | _IGNORED:
+            hint = did_you_mean(name, named)
+            raise DataError(
+                f"read_hook_kwargs.{name}: no argument of {function}{hint}; a hook's own columns "
+                "end in _key. Drop it"
+            )
 
 
 def _vendor(name: str, function: str) -> Callable[..., Turns]:
