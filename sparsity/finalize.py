@@ -30,7 +30,7 @@ from models.checkpoint.layout import (
 )
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
-from models.convert.vendor.weights import open_cs
+from models.convert.vendor.weights import open_cs, read_weight
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
 from models.files import atomic_write, remove_partials, require_contained, require_path
@@ -261,7 +261,7 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
 
         def tensors() -> Iterator[tuple[str, np.ndarray]]:
             for name in stored:
-                value, report = _without_nan(name.replace(".", "/"), stored.read(name))
+                value, report = _without_nan(name.replace(".", "/"), read_weight(stored, name))
                 reports.append(report)
                 yield report.name, value
 
@@ -293,7 +293,7 @@ def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]
         shutil.copyfile(source, target)
         with h5py.File(target, "r+") as file:
             for name in stored:
-                value, report = _without_nan(name, stored.read(name))
+                value, report = _without_nan(name, read_weight(stored, name))
                 reports.append(report)
                 if report.pruned:
                     dataset: Any = file[stored.dataset(name)]

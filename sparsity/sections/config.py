@@ -163,17 +163,27 @@ def _slices(
 
 
 def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
-    """Refuse a filter of a user that matches no parameter: a typing error, as a rule."""
+    """Refuse a filter of a user, or a pattern of one, that matches no parameter."""
     ranks = {name: len(leaf.shape) for name, leaf in named_leaves(params)}
-    for rule, _ in sparsifier.groups:
-        names = ((name, sparsifier.aliases(name)) for name in ranks)
-        if not any(rule.matches(both, ranks[both[0]]) for both in names):
-            near = did_you_mean(str(rule), ranks)
-            matrices = [name for name, rank in ranks.items() if rank > 1]
+    both = {name: (name, sparsifier.aliases(name)) for name in ranks}
+    taken = {sparsifier.group_of(name, rank) for name, rank in ranks.items()}
+    where: Place = ("sparsity", "param_filter")
+    for i, (rule, _) in enumerate(sparsifier.groups):
+        default = rule.kind == "default"
+        for one in [rule] if default else [ParamFilter(rule.kind, (p,)) for p in rule.patterns]:
+            if not any(one.matches(both[name], rank) for name, rank in ranks.items()):
+                near = did_you_mean(str(one), {n: None for names in both.values() for n in names})
+                matrices = [name for name, rank in ranks.items() if rank > 1]
+                raise SparsityError(
+                    f"{one} matches no parameter{near}; the model has such as "
+                    f"{', '.join(matrices[:3])}",
+                    where,
+                )
+        if not default and i not in taken:
             raise SparsityError(
-                f"{rule} matches no parameter{near}; the model has such as "
-                f"{', '.join(matrices[:3])}",
-                ("sparsity", "param_filter"),
+                f"{rule} has no effect: an earlier group takes what it matches, or the model needs "
+                "it dense; order the groups from special to general",
+                where,
             )
 
 

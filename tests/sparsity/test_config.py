@@ -473,3 +473,16 @@ def test_adapters_that_become_sparse_are_named(caplog):
     params = {"query": {name: jnp.ones(shape) for name, shape in layer.items()}}
     configure(0.5, params=params).init(params, jax.random.key(0))
     assert "query/lora_down, query/lora_up: LoRA adapters become sparse" in caplog.text
+
+
+def test_each_pattern_of_a_filter_matches_and_each_group_takes_something():
+    """Else what was to be sparse trains dense, or at another group's level."""
+    params = {"ffn": {"up": {"kernel": jnp.ones((4, 4))}, "down": {"kernel": jnp.ones((4, 4))}}}
+    with pytest.raises(SparsityError, match=r"ffn/pu/kernel matches no .* mean 'ffn/up/kernel'"):
+        configure({"sparsity": 0.5, "param_filter": ["*down*", "ffn/pu/kernel"]}, params=params)
+    both = [{"sparsity": 0.5, "param_filter": p} for p in ("*kernel", "*up*")]
+    with pytest.raises(SparsityError, match=r"\*up\* has no effect: an earlier group takes"):
+        configure(both, params=params)
+    assert configure(both[::-1], params=params).groups
+    with pytest.raises(SparsityError, match="or the model needs it dense"):
+        configure(both[1], params=params, requires_dense=["*up*"])

@@ -193,6 +193,17 @@ def test_the_tokenizer_of_a_mdl_goes_beside_the_new_one(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["b.mdl", "tokenizer.json"]
 
 
+@pytest.mark.parametrize("target", ["b.mdl", "folder"])
+def test_an_infinite_weight_of_a_mdl_is_refused(tmp_path, target):
+    """NaN may mark pruned weights there; an infinity is never one."""
+    wrong = np.array(WEIGHT)
+    wrong.reshape(-1)[:2] = np.inf, np.nan
+    source = modern(tmp_path / "a.mdl", {"model.w": TENSOR}, {"model.w": wrong})
+    with pytest.raises(CheckpointError, match=r"a\.mdl: weights model\.w .* \(1 of .*: inf at"):
+        finalize(source, tmp_path / target)
+    assert not (tmp_path / target).exists()
+
+
 def test_a_folder_does_not_become_a_mdl(tmp_path):
     with pytest.raises(ValueError, match=r"b\.mdl: only a \.mdl becomes a \.mdl"):
         finalize(tmp_path, tmp_path / "b.mdl")

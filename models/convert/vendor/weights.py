@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 import vsl
 from models.base import Model
+from models.checkpoint.pruned import check_weight
 from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
 from models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from models.convert.standard import in_pairs
@@ -41,6 +42,7 @@ __all__ = [
     "open_cs",
     "placed",
     "read_section",
+    "read_weight",
     "renamed",
     "to_cs",
     "writable",
@@ -191,6 +193,20 @@ def _spellings(seconds: Mapping[str, str], name: str) -> Iterator[str]:
     yield from (second for second, first in seconds.items() if first == name)
 
 
+def read_weight(file: MdlFile, name: str) -> np.ndarray:
+    """Read a tensor of a ``.mdl``; one of the model has no infinity.
+
+    Args:
+        file: open.
+        name: of the tensor in it.
+
+    Raises:
+        CheckpointError: names the tensor.
+    """
+    value = file.read(name)
+    return check_weight(file.path, name, value, None) if name.startswith("model.") else value
+
+
 class _State:
     """The ``model`` section of a file as named tensors; positions that a mask prunes are NaN."""
 
@@ -218,7 +234,7 @@ class _State:
         return self._file.shape(self._where[name])
 
     def __getitem__(self, name: str, /) -> np.ndarray:
-        value = self._file.read(self._where[name])
+        value = read_weight(self._file, self._where[name])
         mask = self._masks[name]
         if mask not in self._all:
             return value

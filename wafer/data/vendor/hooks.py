@@ -6,6 +6,7 @@ A hook is ``function(example, **read_hook_kwargs)``. The vendor's own are known 
 
 import functools
 import importlib.machinery
+import inspect
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from models.errors import did_you_mean
 from models.user.code import find
 from models.user.trust import owner_of
-from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
+from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3, OLD_HOOK
 from wafer.errors import DataError
 
 __all__ = ["HOMES", "HOOKS", "Hook", "Turns", "columns", "load_hook"]
@@ -135,6 +136,7 @@ HOOKS: dict[str, Callable[..., Turns]] = {
 _HOOKS_2_3: dict[str, Callable[..., Turns]] = {"text_read_hook": _text_of_2_3, **IMAGE_HOOKS_2_3}
 HOMES, _SHORT = ("cerebras.", "modelzoo."), "hooks"
 """Packages of the vendor's hooks, and what its module is called where the user has none so."""
+_IGNORED = {"has_system_prompt"}  # of release 2.3, which the turns show
 
 
 def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] = (2, 10)) -> Hook:
@@ -154,9 +156,25 @@ def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] 
     if not module or name.startswith(HOMES) or (module == _SHORT and not _is_users(module)):
         hook = _vendor(name, function)
         hook = _HOOKS_2_3.get(function, hook) if release < (2, 4) else hook
+        _require_known(arguments, function)
     else:
         hook = _imported(name, module, function)
     return functools.partial(hook, **arguments)
+
+
+def _require_known(arguments: Mapping[str, Any], function: str) -> None:
+    """Refuse an argument that is none of any of the vendor's hooks; those of others are ignored."""
+    if function == OLD_HOOK.rpartition(":")[2]:  # whose arguments are keys of the file
+        return
+    hooks = (*HOOKS.values(), *_HOOKS_2_3.values())
+    named = {name for hook in hooks for name in inspect.signature(hook).parameters}
+    for name in arguments:
+        if name not in named | _IGNORED:
+            hint = did_you_mean(name, named)
+            raise DataError(
+                f"read_hook_kwargs.{name}: no argument of {function}{hint}; a hook's own columns "
+                "end in _key. Drop it"
+            )
 
 
 def _vendor(name: str, function: str) -> Callable[..., Turns]:

@@ -93,7 +93,7 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
     out: dict[str, Any] = {}
     for key, value in raw.items():
-        inner = (value or {}) if key in GROUPS else {key: value}
+        inner = {key: value} if key not in GROUPS else {} if value is None else value
         if not isinstance(inner, Mapping):
             raise ConfigError([Problem((key,), f"expected keys, got {value!r}")], str(path))
         for name, item in inner.items():

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from models.files import read_json
 from wafer.data.preprocess.records import SUFFIXES
 from wafer.errors import ConfigError, Problem
 
@@ -37,6 +38,12 @@ def inputs_of(data: Any) -> list[str]:
     for key in (key for key in data if key not in _READ):
         _LOG.info("data.%s: no effect here: nothing is downloaded", key)
     if kind == "local":
+        if data.get("split") not in (None, "train"):
+            raise _problem(
+                "split",
+                f"{data['split']!r}: a local source is read whole; expected train or no key. Name "
+                "the files of the split as source",
+            )
         return [os.path.expanduser(source)]
     return _hugging_face(data, source)
 
@@ -104,6 +111,9 @@ def _split_files(folder: pathlib.Path, split: str) -> list[str]:
     if (folder / split / "state.json").is_file():
         return [str(folder / split)]
     if (folder / "state.json").is_file():
+        saved = read_json(folder / "state.json").get("_split") or "train"
+        if split not in (saved, "train"):
+            raise _problem("split", f"{split!r}: {folder} is of {saved!r} alone")
         return [str(folder)]
     if (folder / "dataset_dict.json").is_file():
         raise _problem("split", f"{split!r}: {folder} has no such split")
