@@ -219,7 +219,7 @@ def test_texts_hold_literals_and_arrays_no_pickles():
 
 def test_arrow_files_make_no_python_objects():
     pa = pytest.importorskip("pyarrow")
-    from wafer.data.preprocess.records import arrow_tables
+    from wafer.data.text.tables import arrow_tables
 
     said = {
         b"ARROW:extension:name": b"arrow.py_extension_type",

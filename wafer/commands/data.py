@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_new(verbs)
     _add_preprocess(verbs)
     _add_split(verbs)
+    _add_show(verbs)
     _add_verify(verbs)
     _add_shuffle(verbs)
     _add_stats(verbs)
@@ -227,6 +228,65 @@ def _verify(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
+def _add_show(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "show",
+        help="rows as text: what carries loss, which documents share a row",
+        description="Decode rows: tokens with loss, without, and padding; packed documents apart. "
+        "In color on a terminal, unless NO_COLOR is set.",
+    )
+    parser.add_argument("file", help="HDF5 file, folder of them, or params YAML of a run")
+    parser.add_argument("-n", type=int, default=3, dest="count", help="rows [3]")
+    parser.add_argument("--first", type=int, default=0, help="number of the first row [0]")
+    parser.add_argument("--tokenizer", help="tokenizer.json; default: the one beside the rows")
+    parser.add_argument("--split", choices=("train", "eval"), default="train", help="of a YAML")
+    parser.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    add_option(parser)
+    parser.set_defaults(run=_show)
+
+
+def _show(args: argparse.Namespace) -> int:
+    import pathlib
+
+    from wafer.commands.show import print_rows
+    from wafer.data.rowfiles.show import read_rows_of
+    from wafer.data.text.tokenizer import load_tokenizer
+
+    if args.count < 1 or args.first < 0:
+        raise ValueError(f"-n {args.count}, --first {args.first}: expected at least 1, and 0")
+    path = pathlib.Path(args.file)
+    beside = path if path.is_dir() else path.parent
+    named = pathlib.Path(args.tokenizer) if args.tokenizer else beside / "tokenizer.json"
+    tokenizer = load_tokenizer(named) if args.tokenizer or named.is_file() else None
+    if path.suffix in (".yaml", ".yml"):
+        rows, own = _rows_of_run(args)
+        tokenizer = tokenizer if args.tokenizer else own
+    else:
+        rows = read_rows_of(path, args.first, args.count)
+    if not print_rows(rows, tokenizer):
+        raise ValueError(f"{path}: no row {args.first}; it has fewer")
+    return 0
+
+
+def _rows_of_run(args: argparse.Namespace) -> tuple[Any, Any]:
+    """Examples as a run reads them, and the tokenizer of their ids, if it is known."""
+    from tokenizers import Tokenizer
+
+    from wafer.data.batching.dataset import Context, build_dataset
+    from wafer.data.rowfiles.show import ShownRow
+
+    with looking():
+        cfg = _looked_at(args.file, args)
+        context = Context(training=args.split == "train")
+        data = build_dataset(_section(cfg, args.split), cfg.runconfig.model_dir, context)
+    _say(data.summary)
+    if data.pack:
+        _say("use_vsl: a run packs these examples into rows")
+    numbers = range(args.first, min(args.first + args.count, len(data.source)))
+    rows = (ShownRow(f"{args.file}: example {i}", data.example(i)) for i in numbers)
+    return rows, None if data.tokenizer is None else Tokenizer.from_str(data.tokenizer)
+
+
 def _add_benchmark(verbs: argparse._SubParsersAction) -> None:
     parser = verbs.add_parser("benchmark", help="read a run's data without the model: batches/s")
     parser.add_argument("-p", "--params", required=True, help="params YAML")
@@ -288,18 +348,32 @@ def _add_stats(verbs: argparse._SubParsersAction) -> None:
 
 
 def _stats(args: argparse.Namespace) -> int:
+    with looking():
+        _say(padding_stats(_looked_at(args.params, args), args.split))
+    return 0
+
+
+def _looked_at(path: str, args: argparse.Namespace) -> "RunConfig":
+    """Load a run file whose code is imported only if it is trusted."""
     from wafer.config import load, unseen_lines
     from wafer.errors import ConfigError, Problem
 
     section = f"{args.split}_input"
-    with looking():
-        cfg = load(args.params, {"model_dir": args.model_dir})
-        if section in cfg.unseen:
-            raise ConfigError([Problem((section,), refusal(cfg.unseen[section]))], args.params)
-        for line in unseen_lines(cfg):
-            _say(line)
-        _say(padding_stats(cfg, args.split))
-    return 0
+    cfg = load(path, {"model_dir": args.model_dir})
+    if section in cfg.unseen:
+        raise ConfigError([Problem((section,), refusal(cfg.unseen[section]))], path)
+    for line in unseen_lines(cfg):
+        _say(line)
+    return cfg
+
+
+def _section(cfg: "RunConfig", split: str) -> Any:
+    from wafer.errors import ConfigError, Problem
+
+    section = cfg.train_input if split == "train" else cfg.eval_input
+    if section is None:
+        raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
+    return section
 
 
 def padding_stats(cfg: "RunConfig", split: str) -> str:
@@ -311,11 +385,8 @@ def padding_stats(cfg: "RunConfig", split: str) -> str:
     import vsl
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.data.batching.lengths import sequence_lengths
-    from wafer.errors import ConfigError, Problem
 
-    section = cfg.train_input if split == "train" else cfg.eval_input
-    if section is None:
-        raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
+    section = _section(cfg, split)
     data = build_dataset(section, cfg.runconfig.model_dir, Context(training=split == "train"))
     if data.row_length == 1:
         return f"{data.summary}\none value per example (no sequences): nothing is padded"

@@ -13,11 +13,11 @@ from helpers.vendor_data import hook_file, run
 from tokenizers import Tokenizer, models as kinds, normalizers, processors
 
 from wafer.cli import main
-from wafer.data.preprocess import records
 from wafer.data.preprocess.records import batches
 from wafer.data.readers.llava import load_image
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
+from wafer.data.text import tables
 from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import bounded, special
@@ -73,13 +73,13 @@ def test_rows_of_a_table_are_read_few_at_once(tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr(records, "_UNPACKED", 1 << 22)
+    monkeypatch.setattr(tables, "_UNPACKED", 1 << 22)
     indices = pyarrow.array(np.zeros(5000, np.int32))
     texts = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a" * 100_000]))
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "x.parquet", compression="zstd")
     assert (tmp_path / "x.parquet").stat().st_size < 1000
     with parquet.ParquetFile(tmp_path / "x.parquet") as file:
-        assert records._rows_at_once(file.metadata.row_group(0)) < 50
+        assert tables.rows_at_once(file.metadata.row_group(0)) < 50
     lengths = [len(b.records) for b in batches([tmp_path / "x.parquet"], ["text"])]
     assert sum(lengths) == 5000
     assert max(lengths) < 20
@@ -89,7 +89,7 @@ def test_a_table_that_inflates_is_one_line(tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr(records, "_UNPACKED", 1 << 20)
+    monkeypatch.setattr(tables, "_UNPACKED", 1 << 20)
     table = pyarrow.table({"text": ["a" * 10_000_000]})
     keys = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
     parquet.write_table(table, tmp_path / "x.parquet", **keys)

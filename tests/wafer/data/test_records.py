@@ -137,3 +137,26 @@ def test_a_file_cut_short_is_named(tmp_path, ending):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match=rf"x\.jsonl{ending}: cannot be read after record \d+"):
         texts_of([path])
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("x.jsonl.zst", "zstandard"),
+        ("x.jsonl.ZST.tar", "zstandard"),
+        ("x.parquet", "pyarrow"),
+        ("x.arrow", "pyarrow"),
+    ],
+)
+def test_a_missing_package_is_told_before_the_first_file_is_read(
+    tmp_path, monkeypatch, name, package
+):
+    def lacks(module):
+        raise ImportError(module)
+
+    monkeypatch.setattr("wafer.data.text.compressed.importlib.import_module", lacks)
+    write(tmp_path / "a.jsonl", [{"text": "a"}])
+    assert len(find_inputs([str(tmp_path)], None)) == 1
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=rf"reading {name} needs the package {package}, which"):
+        find_inputs([str(tmp_path)], None)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 from wafer.data.text.compressed import decompressed, optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.jsonrows import BOM, json_records
+from wafer.data.text.tables import SLICE, arrow_tables, rows_at_once
 from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
@@ -27,15 +28,12 @@ __all__ = [
     "RecordBatch",
     "RecordPosition",
     "TextRecord",
-    "arrow_tables",
     "batches",
     "find_inputs",
 ]
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
-_SLICE = 16  # rows of a table that are text at once
-_UNPACKED = 1 << 28  # bytes of a table's part in memory, about
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
 
 
@@ -221,8 +219,8 @@ def _present(names: Sequence[str], fields: Sequence[str]) -> list[str]:
 def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
     """Records of one Arrow record batch, whose first is number ``first``."""
     have = _present(table.schema.names, fields)
-    for at in range(max(start - first, 0), table.num_rows, _SLICE):  # few are text at once
-        columns = [table.column(field).slice(at, _SLICE).to_pylist() for field in have]
+    for at in range(max(start - first, 0), table.num_rows, SLICE):  # few are text at once
+        columns = [table.column(field).slice(at, SLICE).to_pylist() for field in have]
         for i, values in enumerate(zip(*columns, strict=True), first + at):
             texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
             yield _Read(i, texts, problem, 0)
@@ -238,41 +236,11 @@ def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[
             if first + about.num_rows <= start:
                 first += about.num_rows
                 continue
-            rows = _rows_at_once(about)
+            rows = min(rows_at_once(about), _BATCH_RECORDS)
             for table in file.iter_batches(rows, row_groups=[group], columns=have):
                 for read in _rows(table, fields, first, start):
                     yield read._replace(offset=size * (read.number + 1) // total)
                 first += table.num_rows
-
-
-def _rows_at_once(about: Any) -> int:
-    """Rows of a Parquet's row group to read at once: each may repeat the longest value.
-
-    Raises:
-        DataError: it inflates beyond any text.
-    """
-    unpacked = about.total_byte_size
-    packed = sum(about.column(i).total_compressed_size for i in range(about.num_columns))
-    if unpacked > _UNPACKED and unpacked > 1000 * packed:
-        raise DataError(
-            f"a row group of {packed:,} bytes inflates to {unpacked:,}; expected less than 1,000 "
-            "times as many. Write the file again"
-        )
-    return min(max(_UNPACKED // max(unpacked, 1), _SLICE), _BATCH_RECORDS)
-
-
-def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
-    """Record batches of an Arrow file in either of its two forms, and bytes read so far."""
-    pyarrow = optional("pyarrow", "pyarrow", f"reading {path.name}")
-    with pyarrow.memory_map(str(path)) as raw:
-        try:
-            reader = pyarrow.ipc.open_stream(raw)
-        except pyarrow.ArrowInvalid:
-            raw.seek(0)
-            file = pyarrow.ipc.open_file(raw)
-            reader = (file.get_batch(i) for i in range(file.num_record_batches))
-        for table in reader:
-            yield table, raw.tell()
 
 
 def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
@@ -298,6 +266,12 @@ SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".md": _text,
 }
 """End of a file's name, in lower case -> its reader; the first that fits counts."""
+
+_EXTRAS = {
+    ".zst": ("zstandard", "zstandard"),
+    ".parquet": ("pyarrow.parquet", "pyarrow"),
+    ".arrow": ("pyarrow", "pyarrow"),
+}
 
 
 def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
@@ -371,6 +345,11 @@ def find_inputs(
             raise DataError(f"no such input: {path}")
         if _reader(path) is None:
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
+    for end, (module, package) in _EXTRAS.items():  # a missing package ends the run now
+        ends = (end, f"{end}.tar")
+        needs = next((path for path in files if path.name.lower().endswith(ends)), None)
+        if needs:
+            optional(module, package, f"reading {needs.name}")
     return files
 
 

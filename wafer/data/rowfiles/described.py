@@ -41,6 +41,8 @@ _BY_COUNT = {
     6: PAIR_FEATURES,
 }
 _IMAGE_ROW = ("text_input_ids", "loss_mask", "labels", "key_padding_mask", "token_modality_idx")
+# of the vendor's LLaVA until 2.2; the last is 1 at real tokens
+_OLD_IMAGE_ROW = (*_IMAGE_ROW[:3], *VSL_FEATURES[3:], "attention_mask")
 _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
 
 
@@ -156,7 +158,7 @@ def _features(
 ) -> tuple[str, ...]:
     names = params.get("features" if name == "data" else f"{name}_features")
     if images and not names:
-        names = _IMAGE_ROW[: shape[1]]
+        names = _OLD_IMAGE_ROW if shape[1] == 6 else _IMAGE_ROW[: shape[1]]
     if name == "labels":
         names = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
     features = tuple(names) if names else _BY_COUNT.get(shape[1])

@@ -8,7 +8,8 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource
-from wafer.data.preprocess.records import arrow_tables, find_inputs
+from wafer.data.preprocess.records import find_inputs
+from wafer.data.text.tables import arrow_tables
 from wafer.data.text.textfiles import read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
