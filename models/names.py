@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from models.errors import Problem, SectionError, did_you_mean
+from models.errors import Problem, SectionError, did_you_mean_model
 from models.user.code import import_code
 
 __all__ = ["MODELS", "ModelPreset", "lookup"]
@@ -210,6 +210,6 @@ def lookup(name: str) -> ModelPreset:
             )
             raise SectionError([Problem(("model", "name"), message)])
     if own not in MODELS:
-        message = f"{name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
+        message = f"{name!r} is unknown{did_you_mean_model(own, MODELS)}; known: {sorted(MODELS)}"
         raise SectionError([Problem(("model", "name"), message)])
     return MODELS[own]
