@@ -1,6 +1,7 @@
 """Files and folders that appear whole under their name or not at all; JSON files of others."""
 
 import contextlib
+import errno
 import glob
 import json
 import logging
@@ -8,21 +9,25 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 
-from models.errors import did_you_mean, disk_full
+from models.errors import CheckpointError, did_you_mean, disk_full
 
 __all__ = [
     "atomic_write",
+    "contained_file",
     "file_name",
     "made_folder",
+    "not_a_file",
     "read_json",
     "remove_partials",
     "remove_written",
+    "require_contained",
     "require_path",
     "write_text",
 ]
@@ -99,6 +104,39 @@ def file_name(name: str) -> str:
     return name
 
 
+def contained_file(path: pathlib.Path, folder: pathlib.Path | None = None) -> pathlib.Path:
+    """Return a path in a folder of weights, unless it is a link to a file outside the folder.
+
+    A folder may come from anywhere; the path of the folder itself is the user's. Hugging Face's
+    cache has such links: from ``snapshots/HASH`` into ``blobs`` beside ``snapshots``.
+
+    Args:
+        path: in the folder, at any depth; nothing need be there.
+        folder: None is the path's own.
+
+    Raises:
+        CheckpointError: names the link and the file that it leads to.
+    """
+    folder = path.parent if folder is None else folder
+    home, target = (pathlib.Path(os.path.realpath(p)) for p in (folder, path))
+    places = (p for p in (home, *home.parents) if p.parent.name == "snapshots")
+    blobs = [place.parents[1] / "blobs" for place in places]
+    if target.is_relative_to(home) or target.parent in blobs:
+        return path
+    raise CheckpointError(
+        f"{path}: a link to {target}, outside {folder}; expected a file of the folder itself. Copy "
+        "the file to the link's place if you trust it"
+    )
+
+
+def require_contained(folder: pathlib.Path) -> None:
+    """Refuse a folder with a link, at any depth, that ``contained_file`` refuses."""
+    for place, folders, files in os.walk(folder):
+        for path in (pathlib.Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                contained_file(path, folder)
+
+
 def require_path(path: pathlib.Path) -> None:
     """Refuse a path where nothing is.
 
@@ -108,6 +146,23 @@ def require_path(path: pathlib.Path) -> None:
     if not path.exists():
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")
+
+
+def not_a_file(path: pathlib.Path) -> str:
+    """Say why a path cannot be read to its end as a file, or '' where it can.
+
+    Opening a pipe waits for its writer, and a device may have no end.
+
+    Raises:
+        OSError: nothing is there, or it cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return "this link leads to itself"
+    return "" if stat.S_ISREG(mode) else "this is no regular file"
 
 
 def remove_partials(path: pathlib.Path) -> None:

@@ -6,7 +6,6 @@ For libraries in C that may crash or never return over a damaged file.
 import atexit
 import contextlib
 import json
-import os
 import pkgutil
 import resource
 import signal
@@ -15,6 +14,8 @@ import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
+
+from models.user.trust import child_environment
 
 __all__ = ["call_in_subprocess", "dismiss", "serve"]
 
@@ -68,7 +69,7 @@ class _Guard:
 def _start() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", "-c", "from models.guarded import serve; serve()"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=child_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from models.errors import Problem, SectionError, did_you_mean_model
 from models.user.code import import_code
 
-__all__ = ["MODELS", "ModelPreset", "lookup"]
+__all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
+
+
+FAMILIES_ALONE = (
+    "Only a model family (docs/howto/model-family.md) is taken here: a model made by a function is "
+    "refused with the option, too"
+)
+"""For refusals of code by commands that functions of users have no form for."""
 
 
 class ModelPreset(NamedTuple):
@@ -15,6 +22,7 @@ class ModelPreset(NamedTuple):
     family: str  #: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
     presets: Mapping[str, Any]  #: keys the name sets unless the user does
     hf: str = ""  #: model_type in a Hugging Face config.json, '' where none exists
+    modules: frozenset[str] = frozenset()  #: of the user, that register it; of ours none do
 
 
 _GPT2: dict[str, Any] = {}
@@ -190,6 +198,18 @@ MODELS: dict[str, ModelPreset] = {
 }
 
 
+def preset_of(name: str) -> ModelPreset | None:
+    """Return what a name means once its module is imported; None where it means no model family.
+
+    Args:
+        name: one of ``MODELS``, or ``module:name`` of a module that registers it. A function of
+            a module is none, whatever its name.
+    """
+    module, _, own = name.rpartition(":")
+    preset = MODELS.get(own)
+    return preset if preset and (not module or module in preset.modules) else None
+
+
 def lookup(name: str) -> ModelPreset:
     """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
@@ -197,19 +217,19 @@ def lookup(name: str) -> ModelPreset:
         SectionError: unknown name, with the nearest known one; a module that cannot be imported.
     """
     module, _, own = name.rpartition(":")
-    if module and own not in MODELS:
+    if module:
         try:
             import_code(name, "model")
         except ValueError as error:
             raise SectionError([Problem(("model", "name"), str(error))]) from error
-        if own not in MODELS:
-            message = (
-                f"{name!r}: {module} registers no model family {own!r}; expected one that calls "
-                "models.convert.register (docs/howto/model-family.md). A model made by a function "
-                "trains, but has no other form"
-            )
-            raise SectionError([Problem(("model", "name"), message)])
-    if own not in MODELS:
-        message = f"{name!r} is unknown{did_you_mean_model(own, MODELS)}; known: {sorted(MODELS)}"
-        raise SectionError([Problem(("model", "name"), message)])
-    return MODELS[own]
+    preset = preset_of(name)
+    if preset is not None:
+        return preset
+    message = f"{name!r} is unknown{did_you_mean_model(own, MODELS)}; known: {sorted(MODELS)}"
+    if module:
+        message = (
+            f"{name!r}: {module} registers no model family {own!r}; expected one that calls "
+            "models.convert.register (docs/howto/model-family.md). A model made by a function "
+            "trains, but has no other form"
+        )
+    raise SectionError([Problem(("model", "name"), message)])

@@ -10,7 +10,7 @@ from models.errors import Problem, SectionError
 from models.factored.adapters import with_adapters
 from models.factored.factors import factors_of, with_factors
 from models.factored.lora import lora_of
-from models.names import MODELS, ModelPreset, lookup
+from models.names import MODELS, ModelPreset, lookup, preset_of
 from models.schema import ModelConfig
 from models.sections import parse
 from models.user.code import import_code, is_user_defined
@@ -59,16 +59,13 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 
 
 def is_function(name: Any) -> bool:
-    """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
+    """Whether a name is a function of the user, not of a model family that a module registers."""
     if not is_user_defined(name, "model"):
         return False
-    module, _, own = name.rpartition(":")
-    if own in MODELS:
-        return False
-    if module:  # importing it may register the name
+    if ":" in name:  # importing it may register the name
         with contextlib.suppress(ValueError):  # `find` says what is wrong with it
             import_code(name, "model")
-    return own not in MODELS
+    return preset_of(name) is None
 
 
 def build(settings: Any) -> Model:

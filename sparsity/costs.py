@@ -6,6 +6,7 @@ that grows by the dense gradient needs all of them at the steps of its updates (
 there, 3 f_S elsewhere, Evci et al. 2020).
 """
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -13,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsity.algorithms.base import Algorithm
+from sparsity.schedules import ValueSchedule
 
-__all__ = ["Shares", "levels_over", "shares_over"]
+__all__ = ["Shares", "levels_over", "missed_level", "shares_over"]
+
+_AGREE = 1e-3  # of levels
+_FOLLOWED = 100_000  # updates
 
 
 class Shares(NamedTuple):
@@ -24,6 +29,37 @@ class Shares(NamedTuple):
     left: float  #: of the weights, after the last step
 
 
+class _Updates(NamedTuple):
+    """The topology updates of a run."""
+
+    at: np.ndarray  #: [U] int, the steps at whose end they are
+    asked: np.ndarray  #: [U] float, scheduled level
+    reached: np.ndarray  #: [U] float, level in force after each
+    first: float  #: level in force before the first
+
+
+def _updates_over(algorithm: Algorithm, steps: int, most: int | None = None) -> _Updates:
+    starts = algorithm.starts_sparse()
+    first = level = float(algorithm.sparsity.at(0)) if starts else 0.0
+    due = algorithm.update.due_steps(1, steps + 1) if algorithm.dynamic else ()
+    at = np.fromiter(itertools.islice(due, most), int)
+    if not len(at):
+        return _Updates(at, at.astype(float), at.astype(float), first)
+    used = int(algorithm.dynamic and starts)  # a list due at step 0 has used its first
+    schedules = algorithm.sparsity, algorithm.drop_fraction
+    asked, drop = (_values(schedule, at, used) for schedule in schedules)
+    reached = np.empty(len(at))
+    for i, (goal, share) in enumerate(zip(asked, drop, strict=True)):
+        reached[i] = level = algorithm.level_after(float(goal), level, float(share))
+    return _Updates(at, asked, reached, first)
+
+
+def _values(schedule: ValueSchedule, at: np.ndarray, used: int) -> np.ndarray:
+    index = (np.arange(len(at)) + used) % schedule.length
+    values = jax.vmap(schedule)(jnp.asarray(at), jnp.asarray(index))
+    return np.clip(np.asarray(values, float), 0, 1)
+
+
 def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Follow a method's level through a run that starts at step 0.
 
@@ -31,19 +67,48 @@ def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarra
         ([steps + 1] float level in force during each step, and after the last; [steps] bool,
         whether the topology is chosen anew at the end of the step).
     """
+    updates = _updates_over(algorithm, steps)
     due = np.zeros(steps, bool)
-    if algorithm.dynamic:
-        due[:] = [bool(algorithm.update(step)) for step in range(1, steps + 1)]
-    starts = algorithm.starts_sparse()
-    levels = np.full(steps + 1, float(algorithm.sparsity(0, 0)) if starts else 0.0)
-    at = np.flatnonzero(due) + 1
-    if len(at):
-        used = int(algorithm.dynamic and starts)  # a list due at step 0 has used its first
-        index = (np.arange(len(at)) + used) % algorithm.sparsity.length
-        new = jax.vmap(algorithm.sparsity)(jnp.asarray(at), jnp.asarray(index))
-        for step, level in zip(at, np.asarray(new), strict=True):
-            levels[step:] = level
-    return np.clip(levels, 0, 1), due
+    due[updates.at - 1] = True
+    # in force after each step: the level of the last update so far
+    number = np.concatenate([[0], np.cumsum(due)])
+    return np.clip(np.concatenate([[updates.first], updates.reached])[number], 0, 1), due
+
+
+def missed_level(algorithm: Algorithm, steps: int) -> str:
+    """Say at which level a run ends that does not end at the scheduled one.
+
+    Args:
+        algorithm: the method.
+        steps: of the run, which starts at step 0.
+
+    Returns:
+        One line, or '' where the levels agree to a thousandth or no topology changes. Runs of
+        more than 100,000 updates are not followed.
+    """
+    updates = _updates_over(algorithm, steps, _FOLLOWED + 1)
+    count = len(updates.at)
+    if not algorithm.dynamic or count > _FOLLOWED:
+        return ""
+    end = float(updates.reached[-1]) if count else updates.first
+    schedule = algorithm.sparsity
+    if schedule.length == 1:
+        goal = min(max(schedule.at(steps), 0.0), 1.0)
+    else:
+        goal = schedule.at(steps, schedule.length - 1)
+        goal = goal if count < schedule.length else float(updates.asked[-1])
+    if abs(end - goal) <= _AGREE:
+        return ""
+    if count and abs(updates.asked[-1] - end) > _AGREE:
+        why = (
+            f"each of its {count:,} updates prunes at most drop_fraction of the weights that are "
+            "left; raise drop_fraction or update more often"
+        )
+    elif count:
+        why = f"the last of its {count:,} updates is at step {updates.at[-1]:,} of {steps:,}"
+    else:
+        why = f"no update is due in {steps:,} steps"
+    return f"the level ends at {end:.2%}, not at the scheduled {goal:.2%}: {why}"
 
 
 def shares_over(algorithm: Algorithm, steps: int) -> Shares:

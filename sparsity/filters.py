@@ -15,11 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-__all__ = ["DEFAULT_EXCLUDED", "DENSE_WORDS", "ParamFilter", "dense_word", "has_nan"]
+from sparsity.schema import SparsityError
+
+__all__ = [
+    "DEFAULT_EXCLUDED",
+    "DENSE_WORDS",
+    "ParamFilter",
+    "can_be_marked",
+    "dense_word",
+    "has_nan",
+]
 
 DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
-#: whole words of a name that the default filter leaves dense, too, except in run files
-DENSE_WORDS = ("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln")
+#: whole words of a name that the default filter leaves dense, too, except in run files; with '/'
+#: those of the last part of the path, since layers are called so, too
+DENSE_WORDS = (
+    *("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln"),
+    *("bn", "gamma", "beta", "offset", "layerscale", "/mean", "/var", "/variance", "/std"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +79,13 @@ def dense_word(names: Iterable[str], words: Iterable[str]) -> str:
     'embed'
     >>> dense_word(["position/Embed_0", "cls_tokens"], DENSE_WORDS)
     'embed'
+    >>> dense_word(["stats/moving_mean"], DENSE_WORDS), dense_word(["mean/kernel"], DENSE_WORDS)
+    ('mean', '')
     """
     parts = {word for name in names for word in _words_of(name)}
-    return next((word for word in words if parts & {word, f"{word}s", f"{word}es"}), "")
+    parts |= {f"/{word}" for name in names for word in _words_of(name.rpartition("/")[2])}
+    found = (word.lstrip("/") for word in words if parts & {word, f"{word}s", f"{word}es"})
+    return next(found, "")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,3 +99,25 @@ def _words_of(name: str) -> tuple[str, ...]:
 def has_nan(dtype: DTypeLike) -> bool:
     """Return whether a dtype has NaN, the mark of pruned weights in checkpoints."""
     return jnp.issubdtype(dtype, jnp.floating) and bool(np.isnan(np.array(np.nan).astype(dtype)))
+
+
+def can_be_marked(name: str, dtype: DTypeLike, rule: ParamFilter) -> bool:
+    """Return whether a parameter that a rule takes has NaN.
+
+    Args:
+        name: '/'-path.
+        dtype: of the parameter.
+        rule: of its group.
+
+    Raises:
+        SparsityError: it has none, and a filter of the user's names it.
+    """
+    if has_nan(dtype):
+        return True
+    if rule.kind == "default":
+        return False
+    raise SparsityError(
+        f"{name!r} cannot become sparse (its dtype is {dtype}); expected a floating dtype "
+        "with NaN, the mark of pruned weights in checkpoints. Leave it out of param_filter",
+        ("sparsity", "param_filter"),
+    )

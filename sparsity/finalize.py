@@ -33,13 +33,13 @@ from models.checkpoint.writer import require_written, write_arrays, write_params
 from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
-from models.files import atomic_write, remove_partials, require_path
+from models.files import atomic_write, remove_partials, require_contained, require_path
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
 from sparsity.stored.inference import forward_of
 
-__all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
+__all__ = ["Report", "TensorReport", "check_paths", "clear_nan", "finalize", "main"]
 
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
@@ -123,15 +123,9 @@ def finalize(
         ValueError: a ``.mdl`` is asked for from something else, or does not hold ``model``.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
-    if target.exists():
-        raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
-    require_path(source)
+    check_paths(source, target, with_model=model is not None)
     remove_partials(target)
     to_mdl = target.suffix == ".mdl"
-    if to_mdl and not source.is_file():
-        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
-    if model is not None and (to_mdl or not source.is_file()):
-        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
     as_model = None if model is None else functools.partial(_as_model, model)
     read_mdl = as_model or (_clear_mdl if to_mdl else _finalize_mdl)
     with atomic_write(target) as partial:
@@ -139,7 +133,31 @@ def finalize(
     return Report(source, target, tuple(tensors))
 
 
+def check_paths(source: pathlib.Path, target: pathlib.Path, *, with_model: bool) -> None:
+    """Refuse paths that ``finalize`` does not take, before a model is built.
+
+    Args:
+        source: as there.
+        target: as there.
+        with_model: whether there is a ``model``.
+
+    Raises:
+        FileExistsError: ``target`` exists.
+        FileNotFoundError: ``source`` does not exist.
+        ValueError: a ``.mdl`` is asked for from something else, or a model for anything else.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
+    require_path(source)
+    to_mdl = target.suffix == ".mdl"
+    if to_mdl and not source.is_file():
+        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
+    if with_model and (to_mdl or not source.is_file()):
+        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
+
+
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    require_contained(source)
     items = find_items(source)
     # A checkpoint of ours without its record is refused.
     step = source.parent if items == [source] and is_checkpoint(source.parent) else source

@@ -8,7 +8,7 @@ index, which advances by one at every due update and wraps to the start. ``sched
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -199,12 +199,16 @@ class UpdateSchedule:
         """Return whether ``step`` is due: bool for an int, a boolean scalar for a traced step."""
         raise TypeError(f"{type(self).__name__} must define __call__(step)")
 
-    def due_between(self, begin: int, end: int) -> bool:
-        """Return whether a step with begin <= step < end is due.
+    def due_steps(self, begin: int, end: int) -> Iterable[int]:
+        """Return the steps with begin <= step < end that are due, in order.
 
         Of a user's rule at most 100,000 steps are looked at.
         """
-        return any(bool(self(step)) for step in range(begin, min(end, begin + 100_000)))
+        return (step for step in range(begin, min(end, begin + 100_000)) if bool(self(step)))
+
+    def due_between(self, begin: int, end: int) -> bool:
+        """Return whether a step with begin <= step < end is due."""
+        return any(True for _ in self.due_steps(begin, end))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,11 +224,11 @@ class Every(UpdateSchedule):
         due = ((step - self.start) % self.freq == 0) & (step >= self.start)
         return due if self.stop is None else due & (step < self.stop)
 
-    def due_between(self, begin: int, end: int) -> bool:
-        """Return whether a step with begin <= step < end is due."""
+    def due_steps(self, begin: int, end: int) -> Iterable[int]:
+        """Return the steps with begin <= step < end that are due, in order."""
         first = max(begin, self.start)
         first += (self.start - first) % self.freq
-        return first < (end if self.stop is None else min(end, self.stop))
+        return range(first, end if self.stop is None else min(end, self.stop), self.freq)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,9 +243,9 @@ class UpdateSteps(UpdateSchedule):
             return step in self.steps
         return jnp.any(step == jnp.asarray(self.steps, jnp.int32))
 
-    def due_between(self, begin: int, end: int) -> bool:
-        """Return whether a step with begin <= step < end is listed."""
-        return any(begin <= step < end for step in self.steps)
+    def due_steps(self, begin: int, end: int) -> Iterable[int]:
+        """Return the listed steps with begin <= step < end, in order."""
+        return sorted({step for step in self.steps if begin <= step < end})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,10 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from models.errors import did_you_mean
 from models.factored.lora import is_adapter
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.magnitude import ACDC
@@ -16,7 +17,7 @@ from sparsity.schedules import Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
 from sparsity.storage import Choice
-from sparsity.views import CompetitionRows, axes_of
+from sparsity.views import CompetitionRows, WeightLayout, axes_of
 
 __all__ = [
     "Selected",
@@ -24,6 +25,7 @@ __all__ = [
     "SelectionTable",
     "dense_row",
     "log_selected",
+    "log_without_effect",
     "sparse_row",
 ]
 
@@ -156,6 +158,44 @@ def log_selected(groups: Sequence[Group], selected: Mapping[str, Selected]) -> N
         _LOG.warning("sparsity: %s", line)
     for chosen in selected.values():
         _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+
+
+def log_without_effect(
+    groups: Sequence[Group],
+    layout: WeightLayout | None,
+    params: Mapping[str, tuple[Sequence[str], int]],
+    selected: Collection[str],
+) -> None:
+    """Log which patterns of filters and of a layout take no parameter, a line each.
+
+    Args:
+        groups: of the sparsifier.
+        layout: of the sparsifier.
+        params: '/'-path -> (all names of the parameter, its rank).
+        selected: names of those that become sparse.
+    """
+    if not selected:
+        rules = "; ".join(str(rule) for rule, _ in groups)
+        _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
+    globs = layout if isinstance(layout, Mapping) else ()
+    for where, filters in (
+        ("param_filter", [rule for rule, _ in groups if rule.kind != "default"]),
+        ("weight_layout", [ParamFilter("glob", (glob,)) for glob in globs]),
+    ):
+        left = dict(params)
+        for rule in filters:
+            for pattern in rule.patterns:
+                one = ParamFilter(rule.kind, (pattern,))
+                found = {name for name, param in params.items() if one.matches(*param)}
+                if not found:
+                    hint = did_you_mean(pattern, params)
+                    _LOG.warning("sparsity: %s %r matches no parameter%s", where, pattern, hint)
+                elif not found & left.keys():
+                    _LOG.warning(
+                        "sparsity: %s %r has no effect: those before it match %s, too",
+                        where, pattern, listed(sorted(found)),
+                    )  # fmt: skip
+            left = {name: param for name, param in left.items() if not rule.matches(*param)}
 
 
 def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iterator[str]:

@@ -15,7 +15,6 @@ One training step, in the vendor's order (each line is the user's or the trainer
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -30,22 +29,27 @@ from models.paths import map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
 from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.filters import ParamFilter, dense_word, has_nan
-from sparsity.schema import SparsityError
-from sparsity.selected import Selected, SelectionTable, dense_row, log_selected, sparse_row
+from sparsity.filters import ParamFilter, can_be_marked, dense_word
+from sparsity.selected import (
+    Selected,
+    SelectionTable,
+    dense_row,
+    log_selected,
+    log_without_effect,
+    sparse_row,
+)
 from sparsity.state import (
     SparseState,
     advanced,
     key_arrays,
     map_copies,
     match,
+    tell_unchanged,
     typed_key,
 )
 from sparsity.views import CompetitionRows, WeightLayout, view_of
 
 __all__ = ["Sparsifier"]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
@@ -142,7 +146,7 @@ class Sparsifier:
         selected: dict[str, Selected] = {}
         for name, leaf in leaves:
             group = self.group_of(name, len(leaf.shape), stored=name in stored)
-            if group is None or not self._can_be_marked(name, leaf, group):
+            if group is None or not can_be_marked(name, leaf.dtype, self.groups[group][0]):
                 continue
             if name not in place:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
@@ -150,21 +154,10 @@ class Sparsifier:
             view = self.view(group, name, len(shape))
             view.check(name, shape)
             selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
-        if self.groups and not selected and not self.quiet:
-            rules = "; ".join(str(rule) for rule, _ in self.groups)
-            _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
+        if self.groups and not self.quiet:
+            known = {n: (all_names(n, self.aliases), len(leaf.shape)) for n, leaf in leaves}
+            log_without_effect(self.groups, self.weight_layout, known, selected)
         return selected
-
-    def _can_be_marked(self, name: str, leaf: Any, group: int) -> bool:
-        if has_nan(leaf.dtype):
-            return True
-        if self.groups[group][0].kind == "default":
-            return False
-        raise SparsityError(
-            f"{name!r} cannot become sparse (its dtype is {leaf.dtype}); expected a floating dtype "
-            "with NaN, the mark of pruned weights in checkpoints. Leave it out of param_filter",
-            ("sparsity", "param_filter"),
-        )
 
     def summary(self, params: PyTree) -> SelectionTable:
         """Return a row for each parameter: whether it becomes sparse, how, and why.
@@ -193,8 +186,12 @@ class Sparsifier:
 
         Returns:
             The state; training starts from ``prune(params, opt_state, state)``.
+
+        Raises:
+            ValueError: a weight that is NaN.
         """
         selected, leaves = self.select(params), dict(named_leaves(params))
+        storage.require_numbers({name: leaves[name] for name in selected})
         masks = {
             name: self.first_mask(chosen, self.init_context(chosen, leaves[name], key))
             for name, chosen in selected.items()
@@ -281,8 +278,9 @@ class Sparsifier:
         """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
 
         Args:
-            tx: any optax transformation. It takes a few steps on a small tree with the names and
-                ranks of ``params``. Where it draws random numbers, a warning says so instead.
+            tx: any optax transformation. It takes a few steps on a tree with the names and ranks
+                of ``params``, and with their sizes where its program depends on sizes. Where it
+                draws random numbers, a warning says so instead.
             params: arrays or shapes, dense.
             **extra: further arguments of ``tx.update``.
 
@@ -292,8 +290,12 @@ class Sparsifier:
         may_be_csr = lambda c: storage.may_be_csr(
             c.shape, c.algorithm, c.view, self.accepts and self.accepts(c.name)
         )
-        names = [name for name, chosen in self.select(params).items() if may_be_csr(chosen)]
-        check(tx, params, names, **extra)
+        kept = {
+            name: storage.slots(chosen.shape, chosen.algorithm, chosen.view)
+            for name, chosen in self.select(params).items()
+            if may_be_csr(chosen)
+        }
+        check(tx, params, kept, **extra)
 
     def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> Any:
         """Return the tree of arrays to differentiate at.
@@ -308,7 +310,7 @@ class Sparsifier:
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
-                self._require_values(name, leaf)
+                storage.require_values(name, leaf)
             topology = sparse.patterns.get(name, sparse.masks.get(name))
             if topology is None or not dense:
                 return leaf
@@ -386,10 +388,12 @@ class Sparsifier:
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
         sparse = match(sparse, params, "expand", partial=self.partial)
+        tell_unchanged(sparse, self)
         return storage.expanded(params, opt_state, sparse, fill)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""
+        tell_unchanged(sparse, self)
         dense = {name: kernels.to_mask(pattern) for name, pattern in sparse.patterns.items()}
         return {**sparse.masks, **dense}
 
@@ -401,13 +405,6 @@ class Sparsifier:
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
         return group
-
-    def _require_values(self, name: str, leaf: Any) -> None:
-        if leaf.ndim != 1:
-            raise ValueError(
-                f"sparsity: {name!r} is stored as csr, but its leaf has shape {leaf.shape}; call"
-                " params, opt_state = sparsifier.prune(params, opt_state, sparse) after init"
-            )
 
     def due(self, step: int) -> bool:
         """True when the topology may change after the ``step``-th optimizer step (from 1).
@@ -460,24 +457,27 @@ class Sparsifier:
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
         params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
+            tell_unchanged(sparse, self)
             return sparse, params, opt_state
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
         ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
         ranks |= dict.fromkeys(sparse.patterns, 2)
+        present = {name for name, _ in named_leaves(params)}
+        ranks = {name: ndim for name, ndim in ranks.items() if name in present}
         changed = jnp.asarray(False)
         for number, (_, algorithm) in enumerate(self.groups):
             names = tuple(n for n, ndim in ranks.items() if self._group_number(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
             views = {name: self.view(number, name, ranks[name]) for name in names}
-            group = topologies.Group(algorithm, number, names, views, self.code_of)
+            group = topologies.Group(algorithm, number, names, views, self.code_of, not self.quiet)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )
             params, opt_state = topologies.put(new, params, opt_state)
             changed |= jnp.asarray(finite) & algorithm.update(sparse.step)
         sparse = advanced(sparse, changed)
-        opt_state = map_copies(lambda c: c._replace(generation=sparse.generation), opt_state)
+        opt_state = map_copies(lambda copy: copy.moved(sparse), opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
         return sparse, *self.prune(params, opt_state, sparse)
 

@@ -1,7 +1,8 @@
 """The arrays a sparsifier carries from step to step."""
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.core
@@ -20,13 +21,17 @@ __all__ = [
     "SparseState",
     "WeightCopy",
     "advanced",
+    "fingerprint",
     "from_meta",
     "map_copies",
     "match",
     "read_meta",
+    "require_shapes",
+    "tell_unchanged",
     "to_meta",
 ]
 
+_LOG = logging.getLogger(__name__)
 _THREEFRY = "threefry2x32"  # the generator of a key whose record names none
 _Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 _Word = Annotated[int, Field(ge=0, lt=2**32)]
@@ -58,37 +63,52 @@ class SparseState(NamedTuple):
 class WeightCopy(NamedTuple):
     """A second copy of sparse weights that is not in ``update``'s optimizer state at every step.
 
-    A topology change orders stored values anew, so a copy of another generation is of other
-    weights. Differentiate at ``read(sparse)``, never at the copy.
+    A topology change orders stored values anew, and another seed or section chooses other ones, so
+    under another topology a copy is of other weights. Differentiate at ``read(sparse)``, never at
+    the copy.
 
     Attributes:
         tree: weights in the storage of the state
         generation: [] int32, of the state that they were stored by
+        fingerprint: [] uint32, of the positions of its kept weights; None in a copy that was stored
+            without the field, of which the generation alone is compared
     """
 
     tree: Any
     generation: Array
+    fingerprint: Array | None = None
 
     @classmethod
     def of(cls, tree: PyTree, sparse: SparseState) -> "WeightCopy":
         """Return a copy of a tree in the state's storage."""
-        return cls(tree, jnp.asarray(_generation(sparse)))
+        return cls(tree, jnp.asarray(_generation(sparse)), fingerprint(sparse))
+
+    def moved(self, sparse: SparseState) -> "WeightCopy":
+        """Return the copy after its tree has followed a change of topology."""
+        now = self.of(self.tree, sparse)
+        return now if self.fingerprint is not None else now._replace(fingerprint=None)
 
     def read(self, sparse: SparseState) -> Any:
-        """Return the tree; where generations differ and are traced, with NaN for all numbers.
+        """Return the tree; under another topology that is traced, with NaN for all numbers.
 
         Raises:
-            ValueError: the topology has changed since.
+            ValueError: the topology is another one.
         """
         now = _generation(sparse)
         same = self.generation == now
+        if self.fingerprint is not None:
+            same = same & (self.fingerprint == fingerprint(sparse))
         if not isinstance(same, jax.core.Tracer):
             if same:
                 return self.tree
+            changed = int(self.generation) != int(now)
             raise ValueError(
                 f"the copy of sparse weights is of topology {int(self.generation)} (found at read);"
                 f" expected {int(now)}, the state's. Hand it to update at each step, which moves "
                 "it: update(sparse, params, dense, (opt_state, copy))"
+                if changed
+                else "the copy of sparse weights is of another sparse state (found at read: other "
+                "positions are kept); expected the state that it was made with. Store both together"
             )
 
         def leaf_or_nan(leaf: Array) -> Array:
@@ -98,9 +118,55 @@ class WeightCopy(NamedTuple):
         return jax.tree.map(leaf_or_nan, self.tree)
 
 
+@jax.jit
+def fingerprint(sparse: SparseState) -> Array:
+    """Return a hash of the positions of kept weights, [] uint32, whatever their names."""
+
+    def mixed(x: Array) -> Array:  # the finalizer of MurmurHash3: 32 bits to 32, one to one
+        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+            x = (x ^ (x >> shift)) * jnp.uint32(factor)
+        return x ^ (x >> 16)
+
+    def hashed(array: Array) -> Array:
+        values = array.reshape(-1).astype(jnp.uint32)
+        return jnp.sum(mixed(mixed(jnp.arange(values.size, dtype=jnp.uint32)) + values))
+
+    kept = [(mask,) for mask in sparse.masks.values()]
+    kept += [(pattern.indices, pattern.pointers) for pattern in sparse.patterns.values()]
+    each = [mixed(sum(map(hashed, arrays), jnp.uint32(0))) for arrays in kept]
+    return sum(each, jnp.uint32(0))
+
+
 def advanced(sparse: SparseState, changed: Array | bool) -> SparseState:
     """Count a change of topology: ``changed`` is [] bool."""
     return sparse._replace(generation=_generation(sparse) + jnp.asarray(changed, jnp.int32))
+
+
+class Timetable(Protocol):
+    """What a sparsifier knows of its due steps."""
+
+    @property
+    def quiet(self) -> bool:
+        """True where nothing is to be logged."""
+        ...
+
+    def due_between(self, begin: int, end: int) -> bool:
+        """True when a step with begin <= step < end is due."""
+        ...
+
+
+def tell_unchanged(sparse: SparseState, timetable: Timetable) -> None:
+    """Log that no due step has changed the topology, where that is known."""
+    counts = sparse.step, sparse.generation
+    known = all(np.ndim(n) == 0 and not isinstance(n, jax.core.Tracer) for n in counts)
+    if timetable.quiet or not known or sparse.generation is None or int(sparse.generation):
+        return
+    if timetable.due_between(1, int(sparse.step) + 1):
+        _LOG.warning(
+            "sparsity: the topology has never changed in %d steps, some of them due; pass "
+            "update(..., topology=sparsifier.due(step)), or leave topology= out",
+            int(sparse.step),
+        )
 
 
 def _generation(sparse: SparseState) -> Any:
@@ -223,16 +289,17 @@ def match(
         is_leaf: true for nodes of the tree that are leaves, too.
 
     Raises:
-        ValueError: masks without a weight, or two leaves of one name.
+        ValueError: masks without a weight or of another shape, or two leaves of one name.
     """
-    names = {name for name, _ in named_leaves(tree, is_leaf=is_leaf)}
-    masks = (*sparse.masks, *sparse.patterns)
-    if names.issuperset(masks):
+    leaves = dict(named_leaves(tree, is_leaf=is_leaf))
+    names, masks = leaves.keys(), (*sparse.masks, *sparse.patterns)
+    if names >= {*masks}:
+        require_shapes(sparse, leaves, where)
         return sparse
     renamed = {old: name for name, old in former_names(tree, is_leaf=is_leaf).items()}
     lost = [name for name in masks if name not in names and name not in renamed]
     if lost and not partial:
-        rest = sorted(names.difference(masks)) or ["no other leaf"]
+        rest = sorted(names - {*masks}) or ["no other leaf"]
         raise ValueError(
             f"sparsity.{where}: {len(lost)} of {len(masks)} masks find no weight of their name "
             f"({listed(lost)}); the tree has {listed(rest)}. Use the tree that `init` was called "
@@ -245,7 +312,38 @@ def match(
             for name, value in by_name.items()
         }
 
-    return sparse._replace(masks=rename(sparse.masks), patterns=rename(sparse.patterns))
+    if len(lost) == len(masks):
+        _LOG.warning(
+            "sparsity.%s: none of %d masks (%s) finds a weight of its name in this part (%s), so "
+            "nothing of it is sparse", where, len(masks), listed(lost), listed(sorted(names)),
+        )  # fmt: skip
+    sparse = sparse._replace(masks=rename(sparse.masks), patterns=rename(sparse.patterns))
+    require_shapes(sparse, leaves, where)
+    return sparse
+
+
+def require_shapes(sparse: SparseState, leaves: Mapping[str, Any], where: str) -> None:
+    """Refuse weights of other shapes than their masks or patterns.
+
+    Args:
+        sparse: under the names of the leaves.
+        leaves: weights by name, dense or kept values, perhaps with a probe.
+        where: the method, for the error.
+
+    Raises:
+        ValueError: names the weight, its shape, and those that the state has.
+    """
+    expected = {name: [np.shape(mask)] for name, mask in sparse.masks.items()}
+    expected |= {name: [(p.nnz,), p.shape] for name, p in sparse.patterns.items()}
+    for name in expected.keys() & leaves.keys():
+        leaf = leaves[name]
+        shape = np.shape(leaf[0] if isinstance(leaf, tuple) else leaf)
+        if shape not in expected[name]:
+            wanted = " or ".join(map(str, expected[name]))
+            raise ValueError(
+                f"sparsity.{where}: {name!r} has shape {shape}; expected {wanted}, as the state "
+                "has. Use weights and state of one `init`: of one tree, level and seed"
+            )
 
 
 def map_copies(fn: Callable[[WeightCopy], WeightCopy], tree: PyTree) -> Any:

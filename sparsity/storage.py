@@ -42,8 +42,11 @@ __all__ = [
     "may_be_csr",
     "pattern_of",
     "pruned",
+    "require_numbers",
     "require_possible",
+    "require_values",
     "shrink",
+    "slots",
     "tell_masked",
     "unfit",
 ]
@@ -222,10 +225,21 @@ def may_be_csr(
 
 def capacity(mask: Array, algorithm: Algorithm, view: CompetitionRows) -> int:
     """How many values to store for a first mask, and all that may follow it."""
-    each = kept_number(algorithm.sparsity.at(0), view.row_length(mask.shape))
-    level = each * view.groups(mask.shape) * view.cell
+    level = slots(mask.shape, algorithm, view)
     first = _first_count(mask, algorithm, view, level)
     return max(first, level) if algorithm.dynamic else first
+
+
+def slots(shape: tuple[int, ...], algorithm: Algorithm, view: CompetitionRows) -> int:
+    """Return how many values the level of the first step keeps.
+
+    Args:
+        shape: dense shape.
+        algorithm: with the level.
+        view: of the parameter.
+    """
+    each = kept_number(algorithm.sparsity.at(0), view.row_length(shape))
+    return each * view.groups(shape) * view.cell
 
 
 def _first_count(mask: Array, algorithm: Algorithm, view: CompetitionRows, level: int) -> int:
@@ -249,6 +263,26 @@ def _first_count(mask: Array, algorithm: Algorithm, view: CompetitionRows, level
 def pattern_of(mask: Array, size: int) -> kernels.Pattern:
     """Build the pattern of a mask in ``size`` slots; fewer kept weights leave slack."""
     return jax.jit(kernels.pattern_from_mask, static_argnums=1)(mask, size)
+
+
+def require_values(name: str, leaf: Array) -> None:
+    """Refuse a dense leaf, [K, N], of a weight that is stored as csr, [nnz]."""
+    if leaf.ndim != 1:
+        raise ValueError(
+            f"sparsity: {name!r} is stored as csr, but its leaf has shape {leaf.shape}; call"
+            " params, opt_state = sparsifier.prune(params, opt_state, sparse) after init"
+        )
+
+
+def require_numbers(weights: Mapping[str, Array]) -> None:
+    """Refuse weights, each [...], that are NaN before a first mask, where they are known."""
+    known = {n: leaf for n, leaf in weights.items() if not isinstance(leaf, jax.core.Tracer)}
+    wrong = [name for name, leaf in known.items() if np.isnan(np.asarray(leaf)).any()]
+    if wrong:
+        raise ValueError(
+            f"sparsity.init: weights of {listed(wrong)} are NaN; expected numbers. Weights that "
+            "`encode` stored come back by sparsity.resume"
+        )
 
 
 def shrink(leaf: Array, pattern: kernels.Pattern) -> Array:

@@ -16,6 +16,7 @@ from sparsity.algorithms.base import Algorithm, ContextWithoutGradient, UpdateCo
 from sparsity.algorithms.dynamic import Dynamic
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ValueSchedule
+from sparsity.schema import listed
 from sparsity.state import SparseState, typed_key
 from sparsity.views import CompetitionRows
 
@@ -70,6 +71,7 @@ class Group(NamedTuple):
     views: Mapping[str, CompetitionRows]  #: their competition rows
     #: name -> its number as ``name_code`` gives it, perhaps traced
     code_of: Callable[[str], Any] = name_code
+    whole: bool = True  #: false for some of its parameters
 
 
 class Topology(NamedTuple):
@@ -81,6 +83,18 @@ class Topology(NamedTuple):
     #: {path in the optimizer state: moment}) by name
     values: dict[str, _Leaves]
     nan_scores: dict[str, Array]  #: name -> [] bool, whether it was chosen by scores that are NaN
+    #: [] bool, whether pruned positions of all weights have no gradient, but kept ones have
+    kept_only: Array
+
+
+class _Chosen(NamedTuple):
+    """A new mask or pattern, and what its scores were."""
+
+    kept: Any  #: mask, or pattern
+    nan: Array  #: [] bool, whether a score is NaN
+    #: [3] bool, whether some position is pruned, some pruned one has a gradient or a score other
+    #: than 0, some kept one has a gradient
+    signs: Array
 
 
 def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -> Topology:
@@ -94,6 +108,7 @@ def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -
         {name: sparse.patterns[name] for name in stored},
         {name: (weights[name], moments[name]) for name in filled},
         dict.fromkeys(group.names, jnp.asarray(False)),
+        jnp.asarray(False),
     )
 
 
@@ -125,8 +140,14 @@ def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any
     """Put csr leaves back into the trees; weights of NaN scores become NaN.
 
     Raises:
-        ValueError: NaN scores, where they are known.
+        ValueError: NaN scores, or gradients of kept weights alone, where they are known.
     """
+    if not isinstance(topology.kept_only, jax.core.Tracer) and topology.kept_only:
+        raise ValueError(
+            f"sparsity.update: gradients of {listed([*topology.nan_scores])} are 0 at all pruned "
+            "positions and not at kept ones, so that nothing can grow; expected dense gradients: "
+            "prepare(..., dense=True), and the second tree that split() returns, not the first"
+        )
     for name, nan in topology.nan_scores.items():
         if not isinstance(nan, jax.core.Tracer) and nan:
             raise ValueError(
@@ -139,7 +160,9 @@ def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any
     def put_weight(name: str, leaf: Array) -> Array:
         leaf = weights.get(name, leaf)
         nan = topology.nan_scores.get(name)
-        return leaf if nan is None else jnp.where(nan, jnp.nan, leaf).astype(leaf.dtype)
+        if nan is None:
+            return leaf
+        return jnp.where(nan | topology.kept_only, jnp.nan, leaf).astype(leaf.dtype)
 
     return map_named(put_weight, params), map_named(moments.get, opt_state)
 
@@ -161,7 +184,9 @@ def update_group(
         csr leaves moved to it and 0 where weights grew). Masked leaves still have to be pruned.
     """
     algorithm = group.algorithm
-    _require_gradients(group, grads)
+    old = take(group, sparse, *trees)
+    shapes = {name: kept.shape for name, kept in (*old.masks.items(), *old.patterns.items())}
+    _require_gradients(group, grads, shapes)
     index = sparse.indices[group.number]
     level = jnp.clip(algorithm.sparsity(sparse.step, index[0]), 0, 1)
     drop = jnp.clip(algorithm.drop_fraction(sparse.step, index[1]), 0, 1)
@@ -185,15 +210,12 @@ def update_group(
             active=active,
         )
 
-    old = take(group, sparse, *trees)
-
     def change() -> Topology:
         chosen = {
             name: _choose(algorithm, context(name, weights[name], mask))
             for name, mask in old.masks.items()
         }
-        masks = {name: mask for name, (mask, _) in chosen.items()}
-        nan_scores = {name: nan for name, (_, nan) in chosen.items()}
+        masks = {name: new.kept for name, new in chosen.items()}
         patterns, values = {}, {}
         if _fills(algorithm):
             values = {
@@ -204,14 +226,17 @@ def update_group(
             # What an algorithm does not read of the dense arrays is never computed.
             dense, mask = _dense(weights[name], pattern, group.views[name])
             ctx = context(name, dense, mask, pattern.pointers[-1])
-            patterns[name], values[name], nan_scores[name] = _change_csr(
-                algorithm, ctx, pattern, old.values[name]
-            )
+            chosen[name], values[name] = _change_csr(algorithm, ctx, pattern, old.values[name])
+            patterns[name] = chosen[name].kept
             if _fills(algorithm):
                 active = kernels.gather(jnp.ones(pattern.shape, bool), patterns[name])
                 was = kernels.gather(ctx.mask, patterns[name])
                 values[name] = _mean_moments(values[name], active, active & ~was)
-        return Topology(masks, patterns, values, nan_scores)
+        nan_scores = {name: new.nan for name, new in chosen.items()}
+        pruned, scored, kept = jnp.any(jnp.stack([new.signs for new in chosen.values()]), axis=0)
+        # A level that moves may begin with weights of inputs that are always 0.
+        stays = jnp.equal(level, sparse.targets[group.number]) & group.whole
+        return Topology(masks, patterns, values, nan_scores, stays & pruned & ~scored & kept)
 
     due = finite & algorithm.update(sparse.step)
     new = jax.lax.cond(due, change, lambda: old)
@@ -237,22 +262,32 @@ def _dense(values: Array, pattern: kernels.Pattern, view: CompetitionRows) -> tu
     return spread(values), spread(jnp.ones(pattern.nnz, jnp.float32)) > 0
 
 
-def _choose(algorithm: Algorithm, ctx: UpdateContext) -> tuple[Array, Array]:
-    """Return a parameter's new mask, and whether it was chosen by scores that are NaN."""
+def _choose(algorithm: Algorithm, ctx: UpdateContext) -> _Chosen:
+    """Return a parameter's new mask."""
     if not isinstance(algorithm, Dynamic) or type(algorithm).update_mask is not Dynamic.update_mask:
-        return algorithm.update_mask(ctx), jnp.asarray(False)
+        return _Chosen(algorithm.update_mask(ctx), jnp.asarray(False), jnp.zeros(3, bool))
     drop, grow = algorithm.drop_scores(ctx), algorithm.grow_scores(ctx)
-    return algorithm.choose(ctx, drop, grow), _any_nan(jnp.where(ctx.mask, drop, 0), grow)
+    nan = _any_nan(jnp.where(ctx.mask, drop, 0), grow)
+    return _Chosen(algorithm.choose(ctx, drop, grow), nan, _signs(algorithm, ctx, grow))
 
 
 def _any_nan(*scores: Array) -> Array:
     return jnp.stack([jnp.isnan(x).any() for x in scores]).any()
 
 
+def _signs(algorithm: Algorithm, ctx: UpdateContext, grow: Array) -> Array:
+    if not algorithm.needs_gradient:
+        return jnp.zeros(3, bool)
+    grad: Any = ctx.grad
+    moves = jnp.not_equal(grad, 0)
+    grows = moves | (jnp.isfinite(grow) & (grow != 0))
+    return jnp.stack([jnp.any(x) for x in (~ctx.mask, grows & ~ctx.mask, moves & ctx.mask)])
+
+
 def _change_csr(
     algorithm: Algorithm, ctx: UpdateContext, pattern: kernels.Pattern, leaves: _Leaves
-) -> tuple[kernels.Pattern, _Leaves, Array]:
-    """Return a csr parameter's new pattern, its leaves moved to it, and whether scores are NaN."""
+) -> tuple[_Chosen, _Leaves]:
+    """Return a csr parameter's new pattern, and its leaves moved to it."""
     flat, tree = jax.tree.flatten(leaves)  # the weight is first
     groups = ctx.view.output_groups(pattern.shape)
     if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and groups:
@@ -261,14 +296,16 @@ def _change_csr(
         new = kernels.rigl_update(
             flat[0], pattern, scores, keep, flat[1:], grow=grow, groups=groups
         )
+        signs = _signs(algorithm, ctx, scores)
         moved = tree.unflatten([new.values, *new.others])
-        return new.pattern, moved, _any_nan(flat[0], scores)
-    mask, nan = _choose(algorithm, ctx)
-    after = storage.pattern_of(mask, pattern.nnz)
-    return after, tree.unflatten(kernels.move_values(flat, pattern, after)), nan
+        return _Chosen(new.pattern, _any_nan(flat[0], scores), signs), moved
+    chosen = _choose(algorithm, ctx)
+    after = storage.pattern_of(chosen.kept, pattern.nnz)
+    moved = tree.unflatten(kernels.move_values(flat, pattern, after))
+    return chosen._replace(kept=after), moved
 
 
-def _require_gradients(group: Group, grads: Grads) -> None:
+def _require_gradients(group: Group, grads: Grads, shapes: Mapping[str, tuple[int, ...]]) -> None:
     missing = [name for name in group.names if name not in grads]
     if group.algorithm.needs_gradient and missing:
         raise ValueError(
@@ -276,3 +313,9 @@ def _require_gradients(group: Group, grads: Grads) -> None:
             " steps: prepare(..., dense=True) and pass what split() returns, or call"
             " update(..., topology=False) when sparsifier.due(step) is false"
         )
+    for name, shape in shapes.items():
+        if group.algorithm.needs_gradient and jnp.shape(grads[name]) != shape:
+            raise ValueError(
+                f"sparsity.update: the gradient of {name!r} has shape {jnp.shape(grads[name])}; "
+                f"expected {shape}, of the dense weight: the second tree that split() returns"
+            )

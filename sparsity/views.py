@@ -331,20 +331,20 @@ class CompetitionRows:
 
 
 def check_layout(layout: WeightLayout | None) -> None:
-    """Refuse a layout that is not "io", "oi", or letters by glob.
+    """Refuse a layout that is not "io", "oi", or letters by glob, an output among them.
 
     Raises:
         SparsityError: names what was found and the letters.
     """
     given = list(layout.values()) if isinstance(layout, Mapping) else [layout or "io"]
-    known = lambda axes: isinstance(axes, str) and axes and not {*axes} - {*LETTERS}
+    known = lambda axes: isinstance(axes, str) and not {*axes} - {*LETTERS} and "o" in axes
     wrong = [axes for axes in given if not known(axes)]
     if not isinstance(layout, Mapping) and layout not in (None, "io", "oi"):
         wrong = [layout]
     if wrong:
         raise SparsityError(
             f"weight_layout: unknown layout ({wrong[0]!r}); expected 'io', 'oi', or by glob of "
-            f"names a letter for each axis: {_MEANINGS}"
+            f"names a letter for each axis, one of them o: {_MEANINGS}"
         )
 
 

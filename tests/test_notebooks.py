@@ -82,7 +82,7 @@ def test_the_gallery_shows_pictures_that_notebooks_draw():
         for cell in nbformat.read(path, as_version=4).cells
         if "picture" in cell.metadata
     }
-    gallery = (ROOT / "docs" / "results" / "pictures.md").read_text()
+    gallery = (ROOT / "docs" / "notebooks" / "pictures.md").read_text()
     shown = re.findall(r"\(\.\./pictures/([\w.]+)\)", gallery)
     assert len(shown) >= 10
     assert set(shown) <= drawn

@@ -3,15 +3,15 @@
     python tests/vendor_corpus.py FOLDER
 
 FOLDER is a checkout or a git directory of the public model zoo with its tags; nothing of it is
-kept. Files with the same contents are checked once. A file without ``model.name``
-gets the name that its folder stands for, and its tag's release. Data and checkpoints need not
-exist.
+kept. Files with the same contents are checked once. Every YAML file is counted, by kind
+(``KINDS``): a file that is refused as it is gets its tag's release, and where it has no
+``model.name`` the one that its folder stands for. Data and checkpoints need not exist. ``--save``
+keeps the counts.
 
-Exit status 1: fewer files than the shares below are accepted, or refused for a listed reason; with
-``--convert``, `wafer run` refuses a file that `convert convert-config --tgt-fmt wafer` wrote.
+Exit status 1: fewer params files than the shares below are accepted, or refused with a way out;
+with ``--convert``, `wafer run` refuses a file that `convert convert-config --tgt-fmt wafer` wrote.
 """
 
-import argparse
 import collections
 import contextlib
 import io
@@ -27,6 +27,15 @@ from typing import Any, NamedTuple
 
 import yaml
 
+sys.path.append(str(Path(__file__).parent / "bench"))
+
+import harness
+
+KINDS = (
+    *("accepted as it is", "accepted with release: or model.name", "refused with a way out"),
+    *("refused", "TensorFlow", "a model that is not here", "no params file"),
+)
+RUNS = KINDS[:4]  # kinds of params files for PyTorch and a listed family
 ACCEPTED, EXPLAINED = 0.95, 0.99  # shares of the files for PyTorch and for listed families
 # Reasons to refuse a file that docs/guides/porting.md lists: messages that contain one of these.
 REASONS = (
@@ -90,18 +99,21 @@ def _git(folder: Path, *args: str) -> str:
 
 
 def files(folder: Path) -> Iterator[Vendor]:
-    """List the params files of every tag; ``family`` is '' for models that are not listed here."""
+    """List the YAML files of every tag; ``family`` of what is no run of ours is its kind."""
     for tag in _git(folder, "tag").split():
         for line in _git(folder, "ls-tree", "-r", tag).splitlines():
             blob, _, path = line.partition("\t")
+            if not path.endswith((".yaml", ".yml")):
+                continue
             where, _, file = path.rpartition("/configs/")
-            if not where or not file.endswith(".yaml") or _NOT_RUNS.search(path):
+            if not where or _NOT_RUNS.search(path):
+                yield Vendor(tag, path, blob.split()[2], "no params file", "")
                 continue
             plain = f"/{where.removesuffix('/pytorch').removesuffix('/tf')}"
             rows = (row for end, row in _FOLDERS.items() if plain.endswith(f"/{end}"))
-            family, name = next(rows, ("", ""))
+            family, name = next(rows, ("a model that is not here", ""))
             name = next((own for word, own in _NAMED.items() if word in file), name)
-            if "/tf" in where and family:
+            if "/tf" in where:
                 family = "TensorFlow"
             yield Vendor(tag, path, blob.split()[2], family, name)
 
@@ -148,7 +160,7 @@ def convert_all(folder: Path, only: str) -> int:
     seen, written, refused = set(), 0, 0
     for file in files(folder):
         key = file.blob, file.name, min(file.release, _LAST_HOP)
-        apart = file.family in ("", "TensorFlow") or (only and not re.findall(only, file.path))
+        apart = file.family in KINDS or (only and not re.findall(only, file.path))
         if apart or key in seen:
             continue
         seen.add(key)
@@ -177,7 +189,7 @@ def _completed(path: Path, name: str, release: str) -> str:
         own = trainer.get("trainer", trainer)
         sections = own.get("init", own)
         model = sections.get("model")
-        if isinstance(model, dict) and not {"name", "model_name"} & set(model):
+        if name and isinstance(model, dict) and not {"name", "model_name"} & set(model):
             model["name"] = name
         for part in (own.get("runconfig"), *(own.get(m) for m in ("fit", "validate"))):
             if isinstance(part, dict):
@@ -186,18 +198,20 @@ def _completed(path: Path, name: str, release: str) -> str:
     return yaml.safe_dump(raw, sort_keys=False)
 
 
-def _table(rows: dict[Any, list[str]], columns: tuple[str, ...], first: str) -> str:
-    lines = [f"| {first} | files | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+def _cells(rows: dict[Any, list[str]], columns: tuple[str, ...]) -> dict[str, int]:
+    """How many files of each row are of each kind, and of all."""
+    out = {}
     for key in sorted(rows):
         counts = collections.Counter(rows[key])
-        cells = " | ".join(str(counts[column]) for column in columns)
-        lines.append(f"| {key} | {len(rows[key])} | {cells} |")
-    return "\n".join(lines)
+        row = ".".join(map(str, key)) if isinstance(key, tuple) else key
+        out |= {f"{row} / files": len(rows[key])}
+        out |= {f"{row} / {column}": counts[column] for column in columns}
+    return out
 
 
 def main() -> int:
     """Print the tables; see the module."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.arguments(__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="a family, or a part of a path")
     parser.add_argument("--problems", type=int, default=60, help="rows of the table of problems")
@@ -208,7 +222,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     if args.convert:
         return convert_all(args.folder, args.only)
-    checked: dict[tuple[str, str, str], list[Problem]] = {}
+    checked: dict[tuple[str, str, str], tuple[list[Problem], str]] = {}
     by_release: dict[Any, list[str]] = collections.defaultdict(list)
     by_family: dict[Any, list[str]] = collections.defaultdict(list)
     counts: collections.Counter[Problem] = collections.Counter()
@@ -217,21 +231,19 @@ def main() -> int:
     for file in files(args.folder):
         if args.only and args.only not in (file.family, *re.findall(args.only, file.path)):
             continue
-        if not file.family:
-            by_family["(not listed)"].append("not read")
+        if file.family in KINDS and file.family != "TensorFlow":
+            by_release[file.release].append(file.family)
             continue
         release = ".".join(map(str, min(file.release, _LAST_CHANGE)))
         key = (file.blob, file.name, release)
         if key not in checked:
             text = _git(args.folder, "cat-file", "-p", file.blob)
             with contextlib.redirect_stdout(io.StringIO()):
-                checked[key] = problems_of(text, *key[1:])
-        found = checked[key]
-        reasons = [message for _, message in found if not _explains(message)]
-        state = "accepted" if not found else "refused" if reasons else "explained"
+                checked[key] = examined(text, *key[1:])
+        found, kind = checked[key]
+        by_release[file.release].append("TensorFlow" if file.family == "TensorFlow" else kind)
         if file.family != "TensorFlow":
-            by_release[file.release].append(state)
-        by_family[file.family].append(state)
+            by_family[file.family].append(kind)
         if args.list and found:
             print(file.tag, file.path, *(f"\n    {k}: {m}" for k, m in found))
         shown = {(k, _plain(m)) for k, m in found}
@@ -241,21 +253,34 @@ def main() -> int:
         counts.update(shown)
         if len(shown) == 1:
             alone.update(shown)
-    for title, rows in (("release", by_release), ("family", by_family)):
-        print(_table(rows, ("accepted", "explained", "refused"), title), end="\n\n")
     for (where, message), count in counts.most_common(args.problems):
         print(f"{count:5} {alone[where, message]:5}  {where}: {message}")
     print(f"\nTensorFlow: {sum(bare.values())} keys without advice", *bare.most_common(20))
-    states = collections.Counter(state for row in by_release.values() for state in row)
-    total = max(sum(states.values()), 1)
-    accepted = states["accepted"] / total
-    explained = accepted + states["explained"] / total
-    different = len({blob for blob, _, _ in checked})
+    kinds = collections.Counter(kind for row in by_release.values() for kind in row)
+    runs = max(sum(kinds[kind] for kind in RUNS), 1)
+    accepted = sum(kinds[kind] for kind in RUNS[:2]) / runs
+    explained = accepted + kinds[RUNS[2]] / runs
+    print(f"\n{sum(kinds.values())} YAML files: {dict(kinds)}")
     print(
-        f"\n{total} files, {different} different: {accepted:.1%} accepted, {explained:.1%} "
-        f"accepted or explained"
+        f"of {runs} params files {accepted:.1%} accepted, {explained:.1%} with those with a way out"
     )
+    if "--save" in sys.argv:
+        every = _cells(by_family, RUNS)
+        harness.save("porting_families", every, lambda name: "", harness.ANY)
+    total = {"all": [kind for row in by_release.values() for kind in row]}
+    rows = _cells(by_release, KINDS) | _cells(total, KINDS)
+    harness.report(rows, "porting", lambda name: "", harness.ANY)
     return 0 if accepted >= ACCEPTED and explained >= EXPLAINED else 1
+
+
+def examined(text: str, name: str, release: str) -> tuple[list[Problem], str]:
+    """Check a file as it is, then with release and name: what is left, and its kind."""
+    if not problems_of(text, "", ""):
+        return [], KINDS[0]
+    found = problems_of(text, name, release)
+    if not found:
+        return [], KINDS[1]
+    return found, KINDS[2] if all(_explains(message) for _, message in found) else KINDS[3]
 
 
 def _explains(message: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from models.files import atomic_write
+from models.user.trust import child_environment
 
 __all__ = ["cache_folder", "cached_arrays", "keep_programs", "make_ahead"]
 
@@ -54,10 +55,10 @@ def make_ahead(function: str, *arguments: Any) -> None:
     if cache_folder() is None:
         return
     # One arena of malloc, which a run asks for, is a lock between the tokenizers' threads.
-    env = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    env = {k: v for k, v in child_environment().items() if k != "GLIBC_TUNABLES"}
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", _CALL, function, json.dumps(arguments)],
-        env=env | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

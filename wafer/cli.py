@@ -31,6 +31,8 @@ _SMALLER = (
     "(--execution weight_streaming); `wafer plan` says what a run file needs"
 )
 
+_BATCHED = ("run", "sweep", "score")  # verbs whose arrays on a device grow with the batch
+
 # verb -> help line, function that adds its arguments to a parser and sets `run`
 _VERBS = {
     "run": ("train or evaluate a params YAML", "wafer.commands.run:add_arguments"),
@@ -199,5 +201,6 @@ def _run(argv: list[str]) -> int:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        _complain(f"not enough memory ({reason}). {_SMALLER}")
+        helps = argv[0] in _BATCHED and not isinstance(error, MemoryError)
+        _complain(f"not enough memory ({reason}){f'. {_SMALLER}' if helps else ''}")
         return 1

@@ -4,7 +4,8 @@ The command line catches ``WaferError`` and prints the message without a trace-b
 else is a defect of ours. Packages left of ``wafer`` raise plain ``ValueError``.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from models.errors import CheckpointError, Problem, SectionError, dotted
 
@@ -19,6 +20,7 @@ __all__ = [
     "TrainingError",
     "WaferError",
     "dotted",
+    "errors_of_file",
 ]
 
 
@@ -44,6 +46,21 @@ class ConfigError(WaferError, SectionError):
         if len(lines) != 1:
             head += f"{len(lines)} problems\n  "
         return head + "\n  ".join(lines)
+
+
+@contextlib.contextmanager
+def errors_of_file(source: object) -> Iterator[None]:
+    """Name the run file in errors of its sections that do not name it.
+
+    Raises:
+        ConfigError: in place of any ``SectionError`` of the block.
+    """
+    try:
+        yield
+    except SectionError as error:
+        if isinstance(error, ConfigError) and error.source:
+            raise
+        raise ConfigError(error.problems, str(source)) from error
 
 
 class CompileError(WaferError, ValueError):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import CheckpointError
-from models.files import read_json, write_text
+from models.files import read_json, require_contained, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -182,13 +182,14 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
         has no checksums: None.
 
     Raises:
-        CheckpointError: no checkpoint, a damaged one, or one of a newer format.
+        CheckpointError: no checkpoint, a damaged one, one of a newer format, or links out of it.
     """
     if not is_checkpoint(folder):
         raise CheckpointError(
             f"{folder} is not a checkpoint: expected <model_dir>/checkpoints/<step>, or what "
             f"`wafer finalize` wrote, with the folders {STATE} and {META}"
         )
+    require_contained(folder)
     path = folder / META / _RECORD
     try:
         record = read_json(path)

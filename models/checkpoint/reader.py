@@ -31,7 +31,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
 from models.checkpoint.tree import fill_template
 from models.errors import CheckpointError
-from models.files import read_json
+from models.files import read_json, require_contained
 from models.lazy import LazyArray
 from models.paths import unflatten
 from models.registry import build
@@ -163,6 +163,7 @@ class StoredTree:
         sums: Mapping[str, str] | None = None,
         record: Mapping[str, Any] | None = None,
     ) -> None:
+        require_contained(path)
         self.path = path
         self.sums = sums
         self._weights = f"{PARAMS}/" if record and CONFIG in record else None

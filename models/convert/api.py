@@ -26,11 +26,12 @@ from models.errors import did_you_mean_model
 from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
 from models.families.encoder_config import EncoderConfig
-from models.files import require_path
+from models.files import contained_file, require_path
 from models.layers.initializers import make_initializer
 from models.names import MODELS, ModelPreset, lookup
 from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
+from models.user.code import running_modules
 from models.user.flags import own_flags
 
 __all__ = [
@@ -73,7 +74,9 @@ def _config_map(model_type: str) -> ConfigMap:
         hint = did_you_mean_model(model_type, _CONFIGS)
         raise ValueError(
             f"config.json: model_type {model_type!r} cannot be converted{hint}; "
-            f"known: {sorted(_CONFIGS)}"
+            f"known: {sorted(_CONFIGS)}. Convert one of a family of your own first "
+            "(docs/howto/model-family.md): wafer convert convert --model MODULE:NAME --src-fmt hf "
+            "--tgt-fmt wafer -o OUT FOLDER"
         )
     return _CONFIGS[model_type]
 
@@ -100,7 +103,7 @@ def register(
     """
     if name in MODELS or config.model_type in _CONFIGS:
         raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
-    MODELS[name] = ModelPreset(family, presets, config.model_type)
+    MODELS[name] = ModelPreset(family, presets, config.model_type, running_modules())
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
 
@@ -181,8 +184,12 @@ def section_from_hf(
     """Read the ``model`` section of a config.json, its folder, or DPR's two folders."""
     if not _has_towers(Path(path), name):
         return config_from_hf(read_config(path), name, add_head=add_head)
-    towers = (config_from_hf(read_config(Path(path) / folder)) for folder in _TOWERS.values())
+    towers = (config_from_hf(read_config(tower)) for tower in _towers_in(Path(path)).values())
     return dict(zip(("q_encoder", "ctx_encoder"), towers, strict=True), name="dpr")
+
+
+def _towers_in(folder: Path) -> dict[str, Path]:
+    return {side: contained_file(folder / name) for side, name in _TOWERS.items()}
 
 
 def _has_towers(path: Path, name: str | None) -> bool:
@@ -268,7 +275,7 @@ def _open_towers(
     folder: Path, options: dict[str, Any]
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Open both encoders of DPR, each a Hugging Face folder of its own."""
-    opened = {side: open_hf(folder / name, **options) for side, name in _TOWERS.items()}
+    opened = {side: open_hf(tower, **options) for side, tower in _towers_in(folder).items()}
     sections = [settings_of(model.config) for model, _ in opened.values()]
     model = build({"name": "dpr", "q_encoder": sections[0], "ctx_encoder": sections[1]})
 

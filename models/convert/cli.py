@@ -21,13 +21,13 @@ from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
 from models.convert.manifest import write_manifest
-from models.convert.tokenizer import carry_tokenizer, find_tokenizer
+from models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folder
 from models.convert.vendor.training import carried_sections, training_sections
-from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
+from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_model, to_cs, writable
 from models.counts import abstract_params
 from models.errors import did_you_mean_model
 from models.files import write_text
-from models.names import MODELS, lookup
+from models.names import FAMILIES_ALONE, MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
 from models.user.trust import add_option, looking, trusting
@@ -94,7 +94,7 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
 
 def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
     """Import no code but that of the model which the command names."""
-    with trusting({args.model.removesuffix(_HEADLESS)}), looking():
+    with trusting({args.model.removesuffix(_HEADLESS)}), looking(FAMILIES_ALONE):
         return run(args)
 
 
@@ -144,6 +144,7 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
+    text_folder(args.weights)  # refuses links before anything is written
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
     model, arrays, step = _open(args, name, headless, computes)
@@ -195,7 +196,7 @@ def _open(
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0
     if args.config is None:
         raise ValueError("--config: a .mdl does not tell its model; name the run's params YAML")
-    model = build(read_section(args.config, name))
+    model = read_model(args.config, name)
     with MdlFile(Path(args.weights)) as file:
         step = int(file.scalar("global_step") or 0)
     return model, open_cs(args.weights, model, drop_unmatched=drop), step
@@ -254,10 +255,10 @@ def _convert_config(
     else:
         headless = args.model.endswith(_HEADLESS)
         if args.src_fmt == "hf":
-            settings = section_from_hf(args.config, name, add_head=headless)
+            model = build(section_from_hf(args.config, name, add_head=headless))
         else:
-            settings = read_section(args.config, name)
-        settings = section_of(build(settings).config)
+            model = read_model(args.config, name)
+        settings = section_of(model.config)
         write = _write_section if args.tgt_fmt in FORMATS else _write_params
         path = write(settings, target)
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
@@ -265,7 +266,7 @@ def _convert_config(
 
 
 def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
-    cfg = build(read_section(args.config, name)).config
+    cfg = read_model(args.config, name).config
     if args.model.endswith(_HEADLESS):
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from models.convert.unpickle import TorchArchive
-from models.files import read_json
+from models.files import contained_file, read_json
 
 __all__ = ["TensorFiles", "open_tensors", "read_config"]
 
@@ -90,7 +90,7 @@ def open_tensors(path: str | Path) -> TensorFiles:
 
     Raises:
         FileNotFoundError: nothing there that holds weights; the message lists what was looked for.
-        ValueError: a damaged file; names it and the place in it.
+        ValueError: a damaged file, or a link out of the folder; names it and the place in it.
     """
     path = Path(path)
     if path.is_dir():
@@ -99,7 +99,7 @@ def open_tensors(path: str | Path) -> TensorFiles:
             raise FileNotFoundError(f"{path}: none of {list(_NAMES)} is here")
         if here[1:]:
             _LOG.warning("%s: %s is read, not %s", path, here[0], ", ".join(here[1:]))
-        return open_tensors(path / here[0])
+        return open_tensors(contained_file(path / here[0]))
     if path.name.endswith(".index.json"):
         where = read_json(path).get("weight_map")
         if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
@@ -114,13 +114,13 @@ def _inside(index: Path, name: str) -> Path:
     own = Path(name).name == name and name not in {"", ".."}
     if not own or "\0" in name or len(name) > _LONGEST_NAME:
         raise ValueError(f"{index}: names {name[:80]!r}, no file of its own folder")
-    return index.with_name(name)
+    return contained_file(index.with_name(name))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read ``config.json`` from a folder, or the given JSON file."""
     path = Path(path)
-    path = path / "config.json" if path.is_dir() else path
+    path = contained_file(path / "config.json") if path.is_dir() else path
     if not path.exists():
         raise FileNotFoundError(f"{path}: no configuration; a Hugging Face folder has config.json")
     return read_json(path)

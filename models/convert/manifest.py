@@ -18,7 +18,7 @@ from models.checkpoint.reader import open_params
 from models.checkpoint.verify import Verified
 from models.convert.files import open_tensors
 from models.errors import CheckpointError
-from models.files import read_json, require_path, write_text
+from models.files import contained_file, read_json, require_path, write_text
 from models.vendor.mdl import MdlFile
 
 __all__ = ["keep_manifest", "manifest_of", "verify_manifest", "write_manifest"]
@@ -28,8 +28,8 @@ _LISTED = 20
 
 
 def manifest_of(path: Path) -> Path:
-    """Return where the manifest of a folder, or of a file, is."""
-    return path / _NAME if path.is_dir() else path.with_name(f"{path.name}.{_NAME}")
+    """Return where the manifest of a folder, or of a file, is; refuse a link out of the folder."""
+    return contained_file(path / _NAME if path.is_dir() else path.with_name(f"{path.name}.{_NAME}"))
 
 
 def keep_manifest(path: Path, records: Mapping[str, ArrayRecord]) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.convert.tables.class_defaults import CLASS_IDS
-from models.files import atomic_write, read_json, write_text
+from models.files import atomic_write, contained_file, read_json, write_text
 
 __all__ = [
     "IDS",
@@ -17,6 +17,7 @@ __all__ = [
     "find_tokenizer",
     "read_marks",
     "special_ids",
+    "text_folder",
     "write_ids",
     "write_tokenizer_config",
 ]
@@ -61,7 +62,8 @@ class TextMarks(NamedTuple):
 
 
 def _places(weights: str | os.PathLike[str]) -> list[Path]:
-    path = Path(weights).resolve()
+    path = Path(weights)  # a file of Hugging Face's cache is a link
+    path = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
     return [path, *list(path.parents)[:3]]
 
 
@@ -74,15 +76,25 @@ def find_tokenizer(weights: str | os.PathLike[str]) -> Path | None:
 
     Returns:
         The nearest, or None.
+
+    Raises:
+        CheckpointError: it is a link out of its folder.
     """
-    return next((place / _NAME for place in _places(weights) if (place / _NAME).is_file()), None)
+    found = (place / _NAME for place in _places(weights) if (place / _NAME).is_file())
+    return next(map(contained_file, found), None)
 
 
-def _text_folder(weights: str | os.PathLike[str]) -> Path | None:
-    """Find the nearest folder, as ``find_tokenizer`` does, with any file of a text model."""
+def text_folder(weights: str | os.PathLike[str]) -> Path | None:
+    """Find the nearest folder, as ``find_tokenizer`` does, with any file of a text model.
+
+    Raises:
+        CheckpointError: a file of a text model is a link out of the folder.
+    """
     for level, place in enumerate(_places(weights)):
         names = (_NAME, IDS, _GENERATION, *((_CONFIG,) if level < 2 else ()))
         if any((place / name).is_file() for name in names):
+            for name in (*_FILES, IDS, _CONFIG):
+                contained_file(place / name)
             return place
     return None
 
@@ -99,9 +111,12 @@ def carry_tokenizer(
         source: weights; see ``find_tokenizer``.
         target: folder that was written from them.
         alone: copy even where the files lie above ``target``, which is to be complete by itself.
+
+    Raises:
+        CheckpointError: a file of them is a link out of its folder.
     """
-    folder, target = _text_folder(source), Path(target)
-    if folder is None or (not alone and _text_folder(target) == folder):
+    folder, target = text_folder(source), Path(target)
+    if folder is None or (not alone and text_folder(target) == folder):
         return
     for name in _FILES:
         if (folder / name).is_file() and not (target / name).exists():
@@ -138,7 +153,7 @@ def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
         ids |= _ids_of(_read_if_there(folder / name))
     if not (folder / _NAME).is_file():
         return ids
-    known = _vocabulary(read_json(folder / _NAME))
+    known = _vocabulary(_read_if_there(folder / _NAME))
     named = _read_if_there(folder / _TOKENIZER_CONFIG)
     own = {"bos_token_id": _END_OF_TEXT, "eos_token_id": _END_OF_TEXT}
     for names in ({key: _content(named.get(token)) for key, token in _KEYS.items()}, own):
@@ -159,7 +174,7 @@ def _ids_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(contained_file(path)) if path.is_file() else {}
 
 
 def _content(token: Any) -> Any:
@@ -183,7 +198,7 @@ def read_marks(weights: str | os.PathLike[str]) -> TextMarks:
     Args:
         weights: see ``find_tokenizer``.
     """
-    folder = _text_folder(weights)
+    folder = text_folder(weights)
     if folder is None:
         return TextMarks(None, ())
     ids = special_ids(folder)

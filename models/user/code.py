@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
-from models.user.trust import OURS, owner, require_trusted, require_users_module
+from models.user.trust import OURS, owner, require_trusted, require_users_module, searching
 
 __all__ = [
     "call",
@@ -22,9 +22,17 @@ __all__ = [
     "is_user_defined",
     "place",
     "register",
+    "running_modules",
 ]
 
-_REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
+# (kind, name) -> the function, and the modules that register it
+_REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
+
+
+def running_modules() -> frozenset[str]:
+    """Return the names of the modules whose code calls this, at any depth: imports among them."""
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    return frozenset(str(frame.f_globals.get("__name__")) for frame in frames)
 
 
 def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
@@ -45,7 +53,7 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
         raise ValueError(f"{name!r} is the name of a {kind} of ours; choose another")
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function, found {function!r}")
-    _REGISTERED[kind, name] = function
+    _REGISTERED[kind, name] = function, running_modules()
 
 
 def is_user_defined(name: Any, kind: str = "") -> bool:
@@ -53,23 +61,28 @@ def is_user_defined(name: Any, kind: str = "") -> bool:
     return isinstance(name, str) and (":" in name or (kind, name) in _REGISTERED)
 
 
-def find(name: str, known: Iterable[str], kind: str) -> Callable[..., Any]:
+def find(
+    name: str, known: Iterable[str], kind: str, folders: Iterable[str] = ()
+) -> Callable[..., Any]:
     """Import ``module:function``, or take what is registered.
 
     Args:
-        name: of the run file; ``module:name`` imports a module that registers the name.
+        name: of the run file. ``module:name`` is the one that the module registers, else its
+            function; what other modules register is not meant.
         known: other names that may have been meant.
         kind: of ``models.user.trust.ENTRY_POINTS``.
+        folders: that are searched for the module, after those of ``sys.path``.
 
     Raises:
         ValueError: there is no such module or function, importing it fails, it is not the user's,
             or a file's that the user does not trust.
     """
     if (kind, name) in _REGISTERED:
-        return _REGISTERED[kind, name]
-    imported, own = import_code(name, kind), name.partition(":")[2]
-    if (kind, own) in _REGISTERED:
-        return _REGISTERED[kind, own]
+        return _REGISTERED[kind, name][0]
+    imported, own = import_code(name, kind, folders), name.partition(":")[2]
+    registered, modules = _REGISTERED.get((kind, own), (None, frozenset()))
+    if registered is not None and imported.__name__ in modules:
+        return registered
     try:
         function = functools.reduce(_member, own.split("."), imported)
     except AttributeError as error:
@@ -107,26 +120,28 @@ def _home(function: Callable[..., Any]) -> str:
     return module.partition(".")[0]
 
 
-def import_code(name: str, kind: str) -> types.ModuleType:
+def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.ModuleType:
     """Import the module of ``module:function``: nothing else imports what a file names.
 
     Args:
         name: of the file.
         kind: of ``models.user.trust.ENTRY_POINTS``.
+        folders: as for ``find``.
 
     Raises:
         ValueError: there is no such module, it is not the user's, importing it fails, or it is not
             trusted here.
     """
     require_trusted(name)
-    require_users_module(name, kind)
-    try:
-        return importlib.import_module(name.partition(":")[0])
-    except ImportError as error:
-        missing = f"{error}; is its folder on PYTHONPATH?"
-        raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
+    with searching(folders):
+        require_users_module(name, kind)
+        try:
+            return importlib.import_module(name.partition(":")[0])
+        except ImportError as error:
+            missing = f"{error}; is its folder on PYTHONPATH?"
+            raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
 
 
 def check_arguments(

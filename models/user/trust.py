@@ -10,10 +10,12 @@ Only a user's own module is imported: one on the path (PYTHONPATH, the working d
 
 import argparse
 import contextlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -24,14 +26,17 @@ __all__ = [
     "OURS",
     "UntrustedError",
     "add_option",
+    "child_environment",
     "code_in",
     "imports_allowed",
     "is_looking",
     "looking",
     "owner",
+    "owner_of",
     "refusal",
     "require_trusted",
     "require_users_module",
+    "searching",
     "trusting",
     "untrusted",
 ]
@@ -61,6 +66,7 @@ class _Reading(NamedTuple):
     """A file that is read, whose code is imported only where it is trusted."""
 
     where: str  #: the checkpoint; '' for the run file of a command that only looks
+    note: str  #: what else the refusal says
     refused: list[str]  #: names, in the order in which they were refused
 
 
@@ -87,27 +93,34 @@ def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator
 
 
 @contextlib.contextmanager
-def _reading(where: str) -> Iterator[list[str]]:
-    refused: list[str] = []
-    token = _READING.set(_Reading(where, refused))
+def _reading(where: str, note: str = "") -> Iterator[list[str]]:
+    outer, refused = _READING.get(), []
+    token = _READING.set(_Reading(where, note, refused))
     try:
         yield refused
     finally:
         _READING.reset(token)
+        if outer is not None:
+            outer.refused.extend(refused)
 
 
-def untrusted(where: object) -> contextlib.AbstractContextManager[list[str]]:
+def untrusted(where: object, note: str = "") -> contextlib.AbstractContextManager[list[str]]:
     """Take names of code in the block for a checkpoint's; it gets the list of those refused.
 
     Args:
         where: the checkpoint, for the refusal.
+        note: what else the refusal says, a sentence.
     """
-    return _reading(str(where))
+    return _reading(str(where), note)
 
 
-def looking() -> contextlib.AbstractContextManager[list[str]]:
-    """Look at a run file in the block, without running it; it gets the list of names refused."""
-    return _reading("")
+def looking(note: str = "") -> contextlib.AbstractContextManager[list[str]]:
+    """Look at a run file in the block, without running it; it gets the list of names refused.
+
+    Args:
+        note: what else the refusal says, a sentence.
+    """
+    return _reading("", note)
 
 
 def is_looking() -> bool:
@@ -124,17 +137,19 @@ def imports_allowed(name: str = "") -> bool:
 
 def refusal(name: str) -> str:
     """Say why code is not imported here, and which option imports it."""
-    reading = _READING.get()
+    where, note, _ = _READING.get() or _Reading("", "", [])
     option = "Give --trust_code (trust_code=True in Python)"
-    if reading is None or not reading.where:
-        return (
+    if where:
+        said = (
+            f"{where} names code, {name!r}, which is not imported: a checkpoint may come from "
+            f"anywhere. {option}, or a run file that names it where the command takes one"
+        )
+    else:
+        said = (
             f"{name!r} is code, which is not imported: this command only looks at the file. "
             f"{option} to import it"
         )
-    return (
-        f"{reading.where} names code, {name!r}, which is not imported: a checkpoint may come from "
-        f"anywhere. {option}, or a run file that names it"
-    )
+    return f"{said}. {note}" if note else said
 
 
 def require_trusted(name: str) -> None:
@@ -156,6 +171,26 @@ def code_in(section: Any) -> set[str]:
     if isinstance(section, list | tuple):
         return set().union(*map(code_in, section))
     return {section} if isinstance(section, str) and ":" in section else set()
+
+
+@contextlib.contextmanager
+def searching(folders: Iterable[str]) -> Iterator[None]:
+    """Find modules in these folders, too, after all others; no longer once the block fails."""
+    new = [folder for folder in folders if folder not in sys.path]
+    sys.path += new
+    try:
+        yield
+    except BaseException:
+        sys.path[:] = [folder for folder in sys.path if folder not in new]
+        raise
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a process that finds the modules which this one does.
+
+    ``python -P`` starts it: else a module in the working directory would be found first.
+    """
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -202,8 +237,11 @@ def owner(package: str) -> str:
         spec = importlib.util.find_spec(package)
     except ValueError:  # the running program, or made by it without a file
         return ""
-    if spec is None:
-        return ""
+    return "" if spec is None else owner_of(spec)
+
+
+def owner_of(spec: importlib.machinery.ModuleSpec) -> str:
+    """Return whose the package of a spec is, as ``owner`` does."""
     places = [*(spec.submodule_search_locations or ())]
     if spec.has_location and spec.origin is not None:
         places.append(spec.origin)

@@ -46,6 +46,8 @@ def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) ->
 def linen_layers() -> contextlib.AbstractContextManager[Any]:
     """Let ``linen.Dense`` layers that run within take a ``SparseWeight`` as their kernel.
 
+    Other layers that are given one raise a ``TypeError`` with their path.
+
     with sparsity.linen_layers():
         logits = module.apply({"params": sparsifier.attach(ready, sparse)}, tokens)
     """
@@ -54,12 +56,27 @@ def linen_layers() -> contextlib.AbstractContextManager[Any]:
     return linen.intercept_methods(_dense)
 
 
+def _refuse_sparse(layer: Any, error: Exception) -> None:
+    """Name the layer whose parameter has the shape of kept values."""
+    sparse = [name for name, p in layer.variables["params"].items() if isinstance(p, SparseWeight)]
+    if sparse:
+        raise TypeError(
+            f"sparsity.linen_layers: {type(layer).__name__} {'/'.join(layer.path)!r} reads "
+            f"{sparse[0]!r} as an array, and it is stored as csr; expected linen.Dense. Leave it "
+            "out of the csr group, or write `compute: masked`"
+        ) from error
+
+
 def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
-    from flax import linen
+    from flax import errors, linen
 
     layer = context.module
     if type(layer) is not linen.Dense or not layer.has_variable("params", "kernel"):
-        return call(*args, **keywords)
+        try:
+            return call(*args, **keywords)
+        except errors.ScopeParamShapeError as error:
+            _refuse_sparse(layer, error)
+            raise
     kernel: Any = layer.get_variable("params", "kernel")
     if not isinstance(kernel, SparseWeight):
         return call(*args, **keywords)

@@ -1,14 +1,15 @@
 """Optimizers that look at a weight's axes, which kept values do not have.
 
 In csr storage an optimizer sees [nnz] values. Most transformations compute element by element and
-by norms of whole trees, and give the same updates as under masks. Others read ranks, rows or
-columns: decay of matrices alone, factored moments, clipping by unit, labels by rank.
+by norms of whole trees, and give the same updates as under masks. Others read ranks, sizes, rows
+or columns: decay of matrices alone, factored moments, clipping by unit, labels by size.
 """
 
 import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ def check(
     Args:
         tx: any optax transformation.
         params: arrays or shapes, dense.
-        names: of the matrices that may be stored as kept values.
+        names: see ``differences``.
         **extra: further arguments of ``tx.update``.
 
     Raises:
@@ -57,18 +58,26 @@ def check(
         )
 
 
+class _Trial(NamedTuple):
+    """What an optimizer is tried on."""
+
+    shapes: PyTree  #: of the parameters, dense
+    kept: Mapping[str, int]  #: name -> number of values of a matrix that may be stored as csr
+
+
 def differences(
     tx: optax.GradientTransformation, params: PyTree, names: Collection[str], **extra: Any
 ) -> dict[str, str]:
     """Find the parameters that an optimizer updates otherwise where some are kept values.
 
-    It takes a few steps on a small tree with the names and ranks of ``params``, with masks and with
-    kept values.
+    It takes a few steps with masks and with kept values, on a small tree with the names and ranks
+    of ``params`` if its program is the same there, else on one with their sizes.
 
     Args:
         tx: any optax transformation.
         params: arrays or shapes, dense.
-        names: of the matrices to be stored as kept values.
+        names: of the matrices to be stored as kept values, perhaps with the number of values of
+            each; a sixteenth of the matrix where there is none.
         **extra: further arguments of ``tx.update``.
 
     Returns:
@@ -77,87 +86,157 @@ def differences(
     """
     if not names:
         return {}
-    rng, tx = np.random.default_rng(0), optax.with_extra_args_support(tx)
+    tx = optax.with_extra_args_support(tx)
     tx = optax.GradientTransformationExtraArgs(tx.init, functools.partial(tx.update, **extra))
-
-    def small(name: str, leaf: Any) -> Any:
-        shape = tuple(min(size, _LARGEST) for size in leaf.shape)
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.ones(shape, leaf.dtype)
-        shape = _SPARSE_SHAPE if name in names else shape
-        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
-
-    trees = map_named(small, params), map_named(small, params)
-    masks = {name: jnp.asarray(rng.random(_SPARSE_SHAPE) < 0.5) for name in names}
-    patterns = {name: storage.pattern_of(m, int(m.sum())) for name, m in masks.items()}
-    state = _state(masks, {})
+    real, small = _trials(params, names)
     try:
-        drawn, wanted = _updates(tx, trees, state, _SCALES, most=_MOST_STEPS)
-        alone = _updates(tx, trees, state, _NO_GRADIENT)[1]
+        masked = _program(tx, real, stored=False)
     except Exception as error:
-        _LOG.warning("sparsity: the optimizer's steps are not compared, since it fails: %s", error)
-        return {}
-    if drawn:
-        _LOG.warning(
-            "sparsity: the optimizer draws random numbers, so its steps are not compared; with csr "
-            "storage it draws others than with masks"
-        )
-        return {}
-    state = _state({}, patterns)
+        return _not_compared("it fails: %s", error)
+    if "random_bits" in masked:
+        return _not_compared("it draws random numbers; with csr storage others than with masks")
     try:
-        got = _updates(tx, trees, state, _SCALES, most=len(wanted))[1]
-        got += _updates(tx, trees, state, _NO_GRADIENT)[1]
+        stored = _program(tx, real, stored=True)
     except Exception as error:
         return dict.fromkeys(sorted(names), f"{type(error).__name__}: {str(error)[:200]}")
-    return _compare(got, wanted + alone)
+    try:
+        same = [_program(tx, small, stored=each) for each in (False, True)] == [masked, stored]
+    except Exception:  # it holds arrays of the parameters' shapes
+        same = False
+    found: dict[str, str] = {}
+    try:
+        for scales, most in ((_SCALES, _MOST_STEPS), (_NO_GRADIENT, 0)):
+            for wanted, got in _both(tx, small if same else real, scales, most):
+                found = _compare(got, wanted) | found
+    except Exception as error:
+        return _not_compared("it fails: %s", error)
+    return found
 
 
-def _state(masks: Mapping[str, Array], patterns: Mapping[str, Any]) -> SparseState:
+def _not_compared(why: str, *values: Any) -> dict[str, str]:
+    _LOG.warning(f"sparsity: the optimizer's steps are not compared, since {why}", *values)
+    return {}
+
+
+def _trials(params: PyTree, names: Collection[str]) -> tuple[_Trial, _Trial]:
+    """Return (the parameters, a small tree with their names and ranks)."""
+
+    def of_size(name: str, leaf: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        number = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.ShapeDtypeStruct(shape, jnp.float32 if number else leaf.dtype)
+
+    def small(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+        shape = tuple(min(size, _LARGEST) for size in leaf.shape)
+        return of_size(name, leaf, _SPARSE_SHAPE if name in names else shape)
+
+    given = names if isinstance(names, Mapping) else {}
+    sizes = {name: math.prod(leaf.shape) for name, leaf in named_leaves(params) if name in names}
+    kept = {name: given.get(name, -(-size // 16)) for name, size in sizes.items()}
+    real = map_named(lambda name, leaf: of_size(name, leaf, tuple(leaf.shape)), params)
+    half = dict.fromkeys(kept, math.prod(_SPARSE_SHAPE) // 2)
+    return _Trial(real, kept), _Trial(map_named(small, params), half)
+
+
+def _masks(trial: _Trial, rng: np.random.Generator) -> dict[str, Array]:
+    """Draw masks that keep the numbers of values."""
+    return {
+        name: jnp.asarray(rng.permutation(np.arange(math.prod(leaf.shape)) < trial.kept[name]))
+        .reshape(leaf.shape)
+        for name, leaf in named_leaves(trial.shapes)
+        if name in trial.kept
+    }  # fmt: skip
+
+
+def _state(masks: Mapping[str, Array], trial: _Trial, *, stored: bool) -> SparseState:
+    """Return a topology of masks, as patterns where weights are ``stored`` as kept values."""
+    patterns = {n: storage.pattern_of(mask, trial.kept[n]) for n, mask in masks.items() if stored}
     nothing = jnp.zeros((0,), jnp.int32)
-    return SparseState(masks, patterns, jnp.int32(0), nothing, nothing, jax.random.key(0))
+    key = jax.random.key(0)
+    return SparseState({} if stored else masks, patterns, jnp.int32(0), nothing, nothing, key)
 
 
-def _updates(
+def _step(
     tx: optax.GradientTransformationExtraArgs,
-    trees: tuple[Any, Any],
     sparse: SparseState,
-    scales: Sequence[float],
-    most: int = 0,
-) -> tuple[bool, list[Any]]:
-    """Return (whether random numbers are drawn, the dense updates of each step).
+    grads: PyTree,
+    trees: tuple[Any, Any],
+    scale: Array,
+) -> tuple[Any, Any, Any]:
+    """Return (parameters, state, dense updates)."""
+    params, state = trees
+    grads = jax.tree.map(lambda g: (g * scale).astype(g.dtype), grads)
+    grads = storage.pruned(grads, (), sparse)[0]
+    updates, state = tx.update(grads, state, params, sparse=sparse)
+    moved = storage.pruned(optax.apply_updates(params, updates), state, sparse)
+    return *moved, storage.expanded(storage.pruned(updates, (), sparse)[0], (), sparse)[0]
+
+
+def _program(tx: optax.GradientTransformationExtraArgs, trial: _Trial, *, stored: bool) -> str:
+    """Return what a first step computes, without the sizes of its arrays."""
+
+    def first(params: PyTree, grads: PyTree, masks: dict[str, Array]) -> Any:
+        sparse = _state(masks, trial, stored=stored)
+        trees = storage.pruned(params, tx.init(params), sparse)
+        return _step(tx, sparse, grads, trees, jnp.float32(1))
+
+    masks = {
+        name: jax.ShapeDtypeStruct(leaf.shape, bool)
+        for name, leaf in named_leaves(trial.shapes)
+        if name in trial.kept
+    }
+    return "\n".join(_operations(jax.make_jaxpr(first)(trial.shapes, trial.shapes, masks).jaxpr))
+
+
+def _operations(jaxpr: Any) -> Iterator[str]:
+    """Yield the operations of a program, with numbers that are written in it."""
+    for equation in jaxpr.eqns:
+        numbers = [str(v.val) for v in equation.invars if np.ndim(getattr(v, "val", [0])) == 0]
+        options = [v for v in equation.params.values() if isinstance(v, str | int | float)]
+        yield f"{equation.primitive.name} {numbers} {options}"
+        for leaf in jax.tree.leaves([*equation.params.values()]):
+            inner = getattr(leaf, "jaxpr", leaf)
+            if hasattr(inner, "eqns"):
+                yield from _operations(inner)
+
+
+def _both(
+    tx: optax.GradientTransformationExtraArgs, trial: _Trial, scales: Sequence[float], most: int
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the dense updates of each step with masks, and with kept values.
 
     There is a step for each scale, and more, up to ``most``, where some updates are 0.
     """
+    rng = np.random.default_rng(0)
 
-    @jax.jit
-    def step(params: Any, state: Any, scale: Array) -> Any:
-        grads = jax.tree.map(lambda g: (g * scale).astype(g.dtype), trees[1])
-        grads = storage.pruned(grads, (), sparse)[0]
-        updates, state = tx.update(grads, state, params, sparse=sparse)
-        moved = storage.pruned(optax.apply_updates(params, updates), state, sparse)
-        return *moved, storage.expanded(storage.pruned(updates, (), sparse)[0], (), sparse)[0]
+    def draw(_: str, leaf: Any) -> Array:
+        number = jnp.issubdtype(leaf.dtype, jnp.floating)
+        values = rng.standard_normal(leaf.shape) if number else np.ones(leaf.shape)
+        return jnp.asarray(values, leaf.dtype)
 
-    params, state = storage.pruned(trees[0], tx.init(trees[0]), sparse)
-    drawn = "random_bits" in str(step.trace(params, state, jnp.float32(1)).jaxpr)
-    out: list[Any] = []
-    moves = 0
-    while len(out) < len(scales) or (moves < len(scales) and len(out) < most):
-        scale = jnp.float32(scales[len(out) % len(scales)])
-        params, state, updates = step(params, state, scale)
-        out.append(updates)
-        moves += any(bool(jnp.any(u != 0)) for u in jax.tree.leaves(updates))
-    return drawn, out
+    params, grads = (map_named(draw, trial.shapes) for _ in range(2))
+    masks = _masks(trial, rng)
+    topologies = [_state(masks, trial, stored=each) for each in (False, True)]
+    both = [storage.pruned(params, tx.init(params), sparse) for sparse in topologies]
+    step = jax.jit(functools.partial(_step, tx))
+    moves = steps = 0
+    while steps < len(scales) or (moves < len(scales) and steps < most):
+        scale = jnp.float32(scales[steps % len(scales)])
+        out = [step(*each, scale) for each in zip(topologies, [grads] * 2, both, strict=True)]
+        both = [(params, state) for params, state, _ in out]
+        wanted, got = (updates for *_, updates in out)
+        yield wanted, got
+        steps += 1
+        moves += any(bool(jnp.any(u != 0)) for u in jax.tree.leaves(wanted))
 
 
-def _compare(got: list[Any], wanted: list[Any]) -> dict[str, str]:
+def _compare(got: PyTree, wanted: PyTree) -> dict[str, str]:
     found: dict[str, str] = {}
-    for ours, theirs in zip(got, wanted, strict=True):
-        for (name, leaf), (_, other) in zip(named_leaves(ours), named_leaves(theirs), strict=True):
-            x, y = np.asarray(leaf), np.asarray(other)
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            off, size = np.where(same, 0, np.abs(x - y)), np.abs(np.nan_to_num(y))
-            if name not in found and not off.mean() <= _TOLERANCE * size.mean():
-                found[name] = f"updates differ by {off.max():.2g}, where they are {size.max():.2g}"
+    for (name, leaf), (_, other) in zip(named_leaves(got), named_leaves(wanted), strict=True):
+        x, y = np.asarray(leaf), np.asarray(other)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        off, size = np.where(same, 0, np.abs(x - y)), np.abs(np.nan_to_num(y))
+        if not off.mean() <= _TOLERANCE * size.mean():
+            found[name] = f"updates differ by {off.max():.2g}, where they are {size.max():.2g}"
     return found
 
 
@@ -176,8 +255,18 @@ def with_dense_shapes(tx: optax.GradientTransformation) -> optax.GradientTransfo
     inner = optax.with_extra_args_support(tx)
 
     def update(
-        updates: PyTree, state: PyTree, params: PyTree = None, *, sparse: SparseState, **extra: Any
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree = None,
+        *,
+        sparse: SparseState | None = None,
+        **extra: Any,
     ) -> tuple[Any, Any]:
+        if sparse is None:
+            raise TypeError(
+                "with_dense_shapes: update lacks `sparse`; expected the sparse state of the "
+                "parameters: tx.update(grads, opt_state, params, sparse=sparse)"
+            )
         gradients, _ = storage.expanded(updates, (), sparse)
         dense, state = storage.expanded(updates if params is None else params, state, sparse)
         dense = None if params is None else dense

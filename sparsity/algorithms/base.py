@@ -179,6 +179,17 @@ class Algorithm:
         """Return the mask after a due step, true where kept."""
         return ctx.mask
 
+    def level_after(self, level: float, before: float, drop: float) -> float:
+        """Return the level that an update reaches.
+
+        Args:
+            level: the scheduled one.
+            before: in force before the update.
+            drop: share of active weights to drop.
+        """
+        del before, drop
+        return level
+
     def shares(self, levels: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Say which share of a weight takes part in each step's products.
 

@@ -77,6 +77,17 @@ class Dynamic(Algorithm):
         keep = jnp.minimum(drop_count(ctx.drop_fraction, cells, rows), size)
         return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
 
+    def level_after(self, level: float, before: float, drop: float) -> float:
+        """Return the level that an update reaches: no more is dropped than the share to drop.
+
+        Args:
+            level: the scheduled one.
+            before: in force before the update.
+            drop: share of active weights to drop.
+        """
+        follows = type(self).update_mask is not Dynamic.update_mask  # a rule of the user's
+        return level if follows else min(level, 1 - (1 - drop) * (1 - before))
+
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Drop, then grow, per row of the view."""
         return self.choose(ctx, self.drop_scores(ctx), self.grow_scores(ctx))

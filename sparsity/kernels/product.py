@@ -126,6 +126,10 @@ class SparseWeight:
             raise TypeError(_NO_ARRAY)
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what arrays have, such as ``T`` and ``astype``."""
+        raise AttributeError(f"{name}: {_NO_ARRAY}", name=name, obj=self)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Static dense shape (K, N)."""

@@ -57,7 +57,7 @@ _product.defvjp(lambda x, weight, gram, live: (x @ weight, (x, weight, live)), _
 
 def stage_names(stage: Stage, names: Sequence[str]) -> list[str]:
     """The parameters, of those given, that a stage computes with."""
-    return [name for name in names if any(name.startswith(f"{key}/") for key in stage.params)]
+    return [n for n in names if any(n == key or n.startswith(f"{key}/") for key in stage.params)]
 
 
 def stage_step(model: Model, stage: Stage, params: Any, one: Input) -> Input:

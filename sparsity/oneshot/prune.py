@@ -10,6 +10,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from models.base import Batch, Model
 from models.errors import did_you_mean
 from models.paths import map_named, named_leaves
 from sparsity.algorithms.masks import highest_mask
+from sparsity.kernels import topk_mask
 from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
 from sparsity.selected import Selected
+from sparsity.selection import kept_number
 from sparsity.sparsifier import Sparsifier
 from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn
 
@@ -58,9 +61,15 @@ def _magnitude(layer: _Layer) -> tuple[Array, Array]:
 
 def _wanda(layer: _Layer) -> tuple[Array, Array]:
     norms = jnp.asarray(np.sqrt(np.diag(layer.gram)), jnp.float32)
-    whole = layer.view.structure == UNSTRUCTURED
-    view = dataclasses.replace(layer.view, structure=FanIn()) if whole else layer.view
-    mask = highest_mask(jnp.abs(layer.weight) * norms[:, None], layer.level, view)
+    scores = jnp.abs(layer.weight).astype(jnp.float32) * norms[:, None]
+    if layer.view.structure != UNSTRUCTURED:
+        mask = highest_mask(scores, layer.level, layer.view)
+        return jnp.where(mask, layer.weight, 0), mask
+    view = dataclasses.replace(layer.view, structure=FanIn())
+    rows = view.rows(scores)
+    # Outputs keep numbers that differ by one, so that the level is that of the whole weight.
+    kept = kept_number(layer.level, rows.size) * np.arange(len(rows) + 1) // len(rows)
+    mask = view.unrows(topk_mask(rows, jnp.asarray(np.diff(kept))), scores.shape)
     return jnp.where(mask, layer.weight, 0), mask
 
 
@@ -134,6 +143,7 @@ def prune(
     *,
     batches: Sequence[Batch] = (),
     rounds: int | None = None,
+    masks: Mapping[str, Array] | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> Pruned:
     """Prune a model once.
@@ -146,6 +156,8 @@ def prune(
         batches: calibration inputs; none for the methods that read weights alone.
         rounds: how often to score and prune, for methods with one score for all weights; the
             density falls exponentially. None is the method's own: 100 for synflow, else 1.
+        masks: of a model that is pruned already, name -> [...] bool of the weight's shape, true
+            where kept: the others stay pruned.
         report: called with a line for each stage.
 
     Raises:
@@ -164,20 +176,26 @@ def prune(
     if METHODS[method] and not batches:
         raise SparsityError(f"{method} needs calibration rows: it reads the inputs of the layers")
     selected = sparsifier.select(params)
-    if not selected:
-        raise SparsityError("no parameter matches the filter; there is nothing to prune")
+    if not any(math.prod(chosen.shape) for chosen in selected.values()):
+        rules = ", ".join(str(rule) for rule, _ in sparsifier.groups)
+        names = [name for name, leaf in named_leaves(params) if leaf.ndim > 1 and leaf.size]
+        raise SparsityError(
+            f"param_filter: {rules} takes no weight to prune{did_you_mean(rules, names)}; matrices "
+            f"of the model: {', '.join(names[:3]) or 'none'}"
+        )
     if method in _GLOBAL:
         row = _GLOBAL[method]
         scores = lambda weights: row.scores(model, weights, batches)
         check = functools.partial(_check_scores, method, row)
-        rounds = rounds or row.rounds
-        return _by_scores(params, sparsifier, selected, scores, check=check, rounds=rounds)
-    return _by_stages(model, params, sparsifier, method, batches=batches, report=report)
+        rounds, before = rounds or row.rounds, masks or {}
+        return _by_scores(params, before, selected, scores, check=check, rounds=rounds)
+    before = _Before(selected, masks or {})
+    return _by_stages(model, params, before, method, batches=batches, report=report)
 
 
 def _by_scores(
     params: Any,
-    sparsifier: Sparsifier,
+    before: Mapping[str, Array],
     selected: Mapping[str, Selected],
     scores: Callable[[Any], Any],
     *,
@@ -196,7 +214,7 @@ def _by_scores(
     # The last is the level itself, so that rounding does not cost a weight.
     steps = [1 - (1 - level) ** (i / rounds) for i in range(1, rounds)] + [level]
     shapes = {name: chosen.shape for name, chosen in selected.items()}
-    masks = {name: jnp.ones(shape, bool) for name, shape in shapes.items()}
+    masks = {name: before.get(name, jnp.ones(shape, bool)) for name, shape in shapes.items()}
     for i, step in enumerate(steps):
         by_name = dict(named_leaves(scores(_cut(params, masks))))
         if i == 0:
@@ -207,7 +225,10 @@ def _by_scores(
         kept = highest_mask(flat, step, CompetitionRows())
         ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
         parts = jnp.split(kept, ends[:-1])
-        masks = {n: p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}
+        masks = {
+            n: masks[n] & p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)
+        }
+    masks = {**before, **masks}
     return Pruned(_cut(params, masks), masks)
 
 
@@ -230,10 +251,17 @@ def _check_scores(method: str, row: _Score, scores: Mapping[str, Array]) -> None
             )
 
 
+class _Before(NamedTuple):
+    """What is to be pruned, and what is so already."""
+
+    selected: Mapping[str, Selected]
+    masks: Mapping[str, Array]
+
+
 def _by_stages(
     model: Model,
     params: Any,
-    sparsifier: Sparsifier,
+    before: _Before,
     method: str,
     *,
     batches: Sequence[Batch],
@@ -241,8 +269,7 @@ def _by_stages(
 ) -> Pruned:
     """Prune a stage at a time; later stages see the inputs that the pruned ones give."""
     reads_inputs, rule = _LAYERWISE[method]
-    selected = sparsifier.select(params)
-    masks: dict[str, Array] = {}
+    selected, masks = before.selected, {}
     inputs: list[Input] = [(None, batch) for batch in batches]
     for stage in model.stages:
         names = [name for name in stage_names(stage, list(selected)) if name not in masks]
@@ -255,13 +282,15 @@ def _by_stages(
             gram = grams.get(name, np.zeros((0, 0)))
             chosen = selected[name]
             layer = _Layer(leaves[name], gram, chosen, chosen.view)
-            changed[name], masks[name] = map(jnp.asarray, rule(layer))
+            weight, mask = map(jnp.asarray, rule(layer))
+            masks[name] = mask & before.masks.get(name, True)
+            changed[name] = jnp.where(masks[name], weight, 0)
         params = map_named(lambda name, leaf, new=changed: new.get(name, leaf), params)
         if names:
             report(f"{stage.name}: {len(names)} weights pruned")
         if reads_inputs:
             inputs = [stage_step(model, stage, params, one) for one in inputs]
-    return Pruned(params, masks)
+    return Pruned(params, {**before.masks, **masks})
 
 
 def _require_matrices(model: Model, method: str, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -23,7 +23,7 @@ from sparsity.sections.config import configure, parse
 from sparsity.sparsifier import Sparsifier
 from sparsity.state import read_meta
 
-__all__ = ["computed_params", "forward_of"]
+__all__ = ["computed_params", "forward_of", "masks_forward"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     group = sparsifier.group_of(name, len(leaf.shape))
     algorithm = None if group is None else sparsifier.groups[group][1]
-    if group is None or algorithm is None or not _masks_forward(algorithm):
+    if group is None or algorithm is None or not masks_forward(algorithm):
         return leaf
 
     def read() -> np.ndarray:
@@ -77,7 +77,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
             said = "%s: its sparsity section does not load: %s. Weights as stored"
             _LOG.warning(said, where, error)
             return lambda name, leaf: leaf
-        if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
+        if not any(map(masks_forward, (algorithm for _, algorithm in groups))):
             return lambda name, leaf: leaf
         model = build_stored(record, where)
         sparsifier = configure(
@@ -92,5 +92,6 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf
 
 
-def _masks_forward(algorithm: Algorithm) -> bool:
+def masks_forward(algorithm: Algorithm) -> bool:
+    """Whether a model computes with other weights than it stores."""
     return type(algorithm).forward is not Algorithm.forward

@@ -16,7 +16,7 @@ from sparsity.algorithms.magnitude import Static
 from sparsity.schema import listed
 from sparsity.selected import Selected
 from sparsity.sparsifier import Sparsifier
-from sparsity.state import SparseState, from_meta, read_meta
+from sparsity.state import SparseState, advanced, from_meta, read_meta
 from sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
@@ -84,6 +84,7 @@ def resume(
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
     origins: dict[str, Origin] = {}
+    edited = False
     for name, chosen in selected.items():
         context = sparsifier.init_context(chosen, leaves[name], fresh.key)
         stored = decoded.masks.get(name)
@@ -97,6 +98,7 @@ def resume(
                 if stored is None
                 else algorithm.resume_mask(context, stored)
             )
+            edited |= stored is not None and bool(jnp.any(mask != stored))
         origins[name] = _origin(chosen, context, mask, stored=stored is not None)
         # Zeros are evaluated without a mask; under one, this algorithm might compute otherwise.
         if mask is not None and (trains or name in known):
@@ -105,7 +107,7 @@ def resume(
         report(origins)
     elif trains and (change := unmet_level(origins.values())):
         _LOG.warning("sparsity: the checkpoint's masks are kept: %s", change)
-    sparse = sparsifier.store(fresh, masks, selected)
+    sparse = sparsifier.store(advanced(fresh, edited), masks, selected)
     return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
 
 

@@ -19,7 +19,7 @@ from models.paths import named_leaves
 from models.user.flags import with_nan
 from sparsity import kernels, storage
 from sparsity.schema import listed
-from sparsity.state import SparseState
+from sparsity.state import SparseState, require_shapes
 
 __all__ = ["DecodedTrees", "SentinelError", "decode", "detect", "encode", "require_dense"]
 
@@ -52,7 +52,9 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
     Raises:
         CheckpointError: a weight is NaN, which would come back as a pruned one, or is not 0 where
             the state prunes, so that the state is of other weights.
+        ValueError: a weight has another shape than the state.
     """
+    require_shapes(sparse, dict(named_leaves(params)), "encode")
     _require_storable(params, sparse)
 
     def spread(name: str, leaf: Any) -> Any:
@@ -75,13 +77,18 @@ def _require_storable(params: PyTree, sparse: SparseState) -> None:
         is_nan = np.isnan(stored)
         nan += [name] if np.any(is_nan & kept) else []
         nonzero += [name] if np.any((stored != 0) & ~is_nan & ~kept) else []
-    for names, what in ((nan, "are NaN"), (nonzero, "are not 0 where the state prunes")):
-        if names:
-            raise CheckpointError(
-                f"encode: weights of {listed(names)} {what}; expected numbers where the state "
-                "keeps a weight, and 0 or NaN where it prunes one. Store the weights with their "
-                "own state, of a step at which training had not diverged"
-            )
+    if nonzero:
+        raise CheckpointError(
+            f"encode: weights of {listed(nonzero)} are not 0 where the state prunes; expected 0 or "
+            "NaN there, so the state is of other weights: of another seed, section or step. Store "
+            "the weights with the state that `update` returned with them"
+        )
+    if nan:
+        raise CheckpointError(
+            f"encode: weights of {listed(nan)} are NaN where the state keeps them; expected "
+            "numbers, since NaN would come back as pruned. Store a step at which training had not "
+            "diverged"
+        )
 
 
 def decode(params: PyTree, opt_state: PyTree) -> DecodedTrees:

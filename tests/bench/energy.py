@@ -1,15 +1,15 @@
 """Counts and energy of programs of ``wafer.hpc``: docs/guides/energy.md.
 
-python tests/bench/energy.py
+python tests/bench/energy.py [--quick]
 """
 
-import json
 import pathlib
 import sys
 
+import harness
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
 
 from wafer.hpc import counted, krylov, life, mandelbrot, wave
 
@@ -35,22 +35,30 @@ def _mandelbrot():
     mandelbrot.run((4, 4), (4, 4), -2 - 1.25j, 2.5 / 16, 100)
 
 
-if __name__ == "__main__":
-    rows = {}
-    for program in (_wave, _cg, _life, _mandelbrot):
+def rows(programs):
+    """Counts of each program, and the energy of a PE's cycle."""
+    out = {}
+    for program in programs:
         with counted() as runtimes:
             program()
         counts, spent = runtimes[0].counts, runtimes[0].energy()
         pes = runtimes[0].whole.width * runtimes[0].whole.height
         per_cycle = spent.total / runtimes[0].cycles / pes
+        columns = {
+            "flops": counts.flops,
+            "words": counts.reads + counts.writes,
+            "hops": counts.hops,
+            "instructions": counts.instructions,
+            "pJ a PE and cycle": per_cycle,
+            "kW of a wafer": per_cycle * 1e-15 * PES * HERTZ,
+        }
         name = program.__name__[1:]
-        words = counts.reads + counts.writes
-        rows[name] = [counts.flops, words, counts.hops, counts.instructions, per_cycle]
-        watts = per_cycle * 1e-12 * PES * HERTZ
-        print(
-            f"{name:<12} {counts.flops:>12,} flops {words:>12,} words {counts.hops:>10,} hops",
-            end="",
-        )
-        print(f" {counts.instructions:>9,} instr. {per_cycle:.2f} pJ/PE/cycle {watts / 1e3:.2f} kW")
-        print("   ", {k: f"{v / spent.total:.0%}" for k, v in spent._asdict().items()})
-    print(json.dumps(rows))
+        print(name, columns, {k: f"{v / spent.total:.0%}" for k, v in spent._asdict().items()})
+        out |= {f"{name} / {column}": value for column, value in columns.items()}
+    return out
+
+
+if __name__ == "__main__":
+    few = harness.arguments(__doc__.splitlines()[0]).parse_args().quick
+    programs = (_life, _mandelbrot) if few else (_wave, _cg, _life, _mandelbrot)
+    harness.report(rows(programs), units=lambda name: "", where=harness.ANY)

@@ -1,14 +1,15 @@
 """How much faster does a pruned model decode with kept weights than with dense ones?
 
 GPT-2 small, or with --llama a LLaMA of 1.1 B (d=2048, 22 layers, 4 key-value heads, vocabulary
-32,000; it takes 12 GB). One decoding step (batch 1, 8 and 16, a cache of 64 slots), our own dense
-float32 decode against csr kernels, float32 and bfloat16, alternating in one process; medians,
-compilation apart. Rows decodeNN: batch 1, NN % zeros, all float32; _bf16: bfloat16 weights and
-head; _bN: batch N. The goal of a row stands beside it. bandwidth_share: bytes of weights that the
-float32 step at batch 1 reads per second, the least over the levels, over those of the fastest of
-three programs that only read as many bytes in the same rounds: numpy's maximum on all cores, XLA's
-products, our dense kernel (which of them is fastest changes from run to run). PyTorch stands beside
-it in peers.py.
+32,000; it takes 12 GB). One decoding step (batch 1, 8 and 16, a cache of 64 slots) with dense
+kernels against one with csr kernels, each in float32 and in bfloat16, all with the native head,
+alternating in one process; medians, compilation apart. Dense float32 kernels are the faster of
+XLA's and native ones, dense bfloat16 ones native. Rows decodeNN: batch 1, NN % zeros, float32 over
+float32; _bf16: bfloat16 over bfloat16; _bN: batch N. The goal of a row stands beside it.
+bandwidth_share: bytes of weights that the float32 csr step at batch 1 reads per second, the least
+over the levels, over those of the fastest of three programs that only read as many bytes in the
+same rounds: numpy's maximum on all cores, XLA's products, our dense kernel (which of them is
+fastest changes from run to run). PyTorch stands beside it in peers.py.
 
     python tests/bench/generate.py [--quick] [--llama]
 """
@@ -30,7 +31,7 @@ import harness
 import models
 from models.generation.decode import decode_step
 from models.layers.caches import init_cache
-from models.paths import named_leaves
+from models.paths import named_leaves, unflatten
 from sparsity import decoding
 from sparsity.kernels import DecodeTable, native
 from wafer import malloc
@@ -59,6 +60,7 @@ QUICK = {"vocab_size": 4096, "num_hidden_layers": 3}
 GOALS = {70: (1.35, 1.7), 80: (1.6, 2.2), 90: (2.0, 3.0)}
 LLAMA_GOALS = {70: (1.6, None), 80: (2.2, None), 90: (3.5, None)}
 SLOTS = 64
+DTYPES = ("float32", "bfloat16")
 
 
 def pruned(level, name, leaf):
@@ -102,32 +104,50 @@ def readers(nbytes):
     }
 
 
+def dense_tree(leaves, dtype, *, native_kernels):
+    """The weights with the native head, and kernels of XLA's or of the native product."""
+
+    def one(name, leaf):
+        if name == "embed/token/embedding":
+            return DecodeTable.from_dense(leaf, dtype)
+        if native_kernels and name.endswith("/kernel"):
+            return DecodeTable.from_dense(np.nan_to_num(leaf).T, dtype)
+        return jnp.asarray(np.nan_to_num(leaf))
+
+    return unflatten({name: one(name, leaf) for name, leaf in leaves.items()})
+
+
+def trees_of(model, weights, level):
+    """Arm -> tree of one step, and the bytes that the float32 csr one reads."""
+    stored = {n: pruned(level / 100, n, np.asarray(leaf)) for n, leaf in named_leaves(weights)}
+    csr = {d: decoding.convert(model, stored.items(), jnp.dtype(d)) for d in DTYPES}
+    trees = {f"csr {dtype}": tree.params for dtype, tree in csr.items()}
+    trees |= {f"dense {d}": dense_tree(stored, d, native_kernels=True) for d in DTYPES}
+    trees["dense float32, XLA"] = dense_tree(stored, "float32", native_kernels=False)
+    return trees, csr["float32"].nbytes
+
+
 def measure(model, weights, level, batch, repeats):
-    """Ratios of float32 and bfloat16 csr steps to the dense one, and the share of the stream."""
-    trees = {}
-    for dtype in ("float32", "bfloat16"):
-        stored = (
-            (n, pruned(level / 100, n, np.asarray(leaf))) for n, leaf in named_leaves(weights)
-        )
-        trees[dtype] = decoding.convert(model, stored, jnp.dtype(dtype))
-    programs = {"dense": stepper(model.config, weights, batch)}
-    programs |= {n: stepper(model.config, t.params, batch) for n, t in trees.items()}
-    streams = readers(trees["float32"].nbytes)
+    """Ratios of csr steps to the faster dense ones, and the share of the stream."""
+    trees, nbytes = trees_of(model, weights, level)
+    programs = {name: stepper(model.config, tree, batch) for name, tree in trees.items()}
+    for dtype, tolerance in zip(DTYPES, (1e-4, 2e-2), strict=True):
+        harness.agree({n: run() for n, run in programs.items() if dtype in n}, tolerance)
+    streams = readers(nbytes)
     times = harness.interleave(programs | streams, repeats)
     fastest = min(streams, key=lambda name: times[name].median)
-    ratios = [harness.ratio(times, "dense", name).median for name in trees]
-    share = harness.ratio(times, fastest, "float32").median
+    dense = min(("dense float32", "dense float32, XLA"), key=lambda name: times[name].median)
+    single = harness.ratio(times, dense, "csr float32").median
+    half = harness.ratio(times, "dense bfloat16", "csr bfloat16").median
+    share = harness.ratio(times, fastest, "csr float32").median
     print(
-        f"{level} % zeros, batch {batch}: dense {1e3 * times['dense'].median:.1f} ms, "
-        + ", ".join(
-            f"{n} {1e3 * times[n].median:.1f} ms ({r:.2f} x, {t.nbytes / 1e6:.0f} MB)"
-            for (n, t), r in zip(trees.items(), ratios, strict=True)
-        )
-        + f"; stream ({fastest}) {trees['float32'].nbytes / times[fastest].median / 1e9:.1f} GB/s, "
-        f"share {share:.2f}",
+        f"{level} % zeros, batch {batch}: "
+        + ", ".join(f"{name} {1e3 * times[name].median:.1f} ms" for name in programs)
+        + f"; float32 {single:.2f} x, bfloat16 {half:.2f} x; stream ({fastest}) "
+        f"{nbytes / times[fastest].median / 1e9:.1f} GB/s, share {share:.2f}",
         flush=True,
     )
-    return *ratios, share
+    return single, half, share
 
 
 def main():
@@ -143,9 +163,10 @@ def main():
     model = models.build(settings | (QUICK if options.quick else {}))
     weights = model.init(jax.random.key(0))
     rows = {}
-    for level, goals in goals_of.items():
-        for batch in (1, 8, 16):
-            single, half, share = measure(model, weights, level, batch, 5 if options.quick else 15)
+    repeats = 5 if options.quick else 15
+    for level, goals in [*goals_of.items()][2 if options.quick else 0 :]:
+        for batch in (1, 8) if options.quick else (1, 8, 16):
+            single, half, share = measure(model, weights, level, batch, repeats)
             end = "" if batch == 1 else f"_b{batch}"
             rows |= {f"decode{level}{end}": single, f"decode{level}{end}_bf16": half}
             if batch == 1:

@@ -1,20 +1,19 @@
-"""A decoder's cycles per token on PEs, simulated and by closed form: docs/results/hpc-decoder.md.
+"""A decoder's cycles per token on PEs, simulated and by closed form: docs/results/hpc.md.
 
-python tests/bench/hpc_decoder.py
+python tests/bench/hpc_decoder.py [--quick]
 python tests/bench/hpc_decoder.py --large  # and a model of GPT-2's size: minutes, gigabytes
 """
 
-import json
 import pathlib
 import sys
-import time
 
+import harness
 import jax
 import numpy as np
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
 import models
 from wafer.hpc import decoder
@@ -54,38 +53,30 @@ def drawn(section):
 
 
 def rows(cases):
-    """Triples: the case, cycles of its last token simulated and by closed form."""
+    """Pairs: the case, and the columns of its last token."""
     path = ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
     for name, section, grids, read, count in cases:
         job = section or yaml.safe_load(path.read_text(encoding="utf-8"))["model"]
         model, params = drawn(job)
         for grid in grids:
-            began = time.perf_counter()
             wafer = decoder.Decoder(model.config, params, grid, read + count)
             spent = wafer.generate(range(1, 1 + read), count).cycles
             last = len(spent) - 1
-            forms = [costs.cycles(wafer.sizes, at, writes=at >= read - 1) for at in range(last + 1)]
-            worst = float(max(abs(np.array(forms) / spent - 1)))
-            yield {
-                "case": f"{name}, {grid[0]} x {grid[1]} PEs, token {last}",
-                "cycles": int(spent[-1]),
-                "form": forms[-1],
-                "worst": worst,
-                "tokens_per_s": CLOCK / int(spent[-1]),
-                "parts": costs.parts(wafer.sizes, last),
-                "bytes": wafer.sizes.bytes,
-                "seconds": time.perf_counter() - began,
-            }
+            case = f"{name}, {grid[0]} x {grid[1]} PEs, token {last}"
+            yield (
+                case,
+                {
+                    "simulated": int(spent[-1]),
+                    "closed form": costs.cycles(wafer.sizes, last, writes=last >= read - 1),
+                    "tokens per second": CLOCK / int(spent[-1]),
+                    "bytes of a PE": wafer.sizes.bytes,
+                },
+            )
 
 
 if __name__ == "__main__":
-    measured = []
-    for row in rows(LARGE if "--large" in sys.argv else CASES):
-        measured.append(row)
-        print(
-            f"{row['case']:<42} {row['cycles']:>8,} {row['form']:>8,}"
-            f" {row['form'] / row['cycles'] - 1:+.1%} (worst {row['worst']:.1%})"
-            f" {row['tokens_per_s']:>8,.0f} tokens/s {row['bytes']:>7,} B {row['seconds']:.0f} s",
-            flush=True,
-        )
-    print(json.dumps(measured))
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--large", action="store_true", help="a model of GPT-2's size: minutes")
+    options = parser.parse_args()
+    cases = LARGE if options.large else CASES[: 2 if options.quick else None]
+    harness.cycles(dict(rows(cases)))

@@ -1,16 +1,16 @@
 """Cycles of ``wafer.hpc.mesh``, simulated and by closed form, and rates of a LLaMA by closed forms:
-docs/results/hpc-llm.md.
+docs/results/hpc.md.
 
-python tests/bench/hpc_llm.py [--picture FILE]
+python tests/bench/hpc_llm.py [--quick] [--published] [--picture FILE]
 """
 
-import json
 import pathlib
 import sys
 
+import harness
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
 
 from wafer.hpc.mesh import gemm, gemv, kvshift, llama, pictures
 
@@ -24,75 +24,64 @@ VECTORS += ((32, 256, 256, 8), (32, 1024, 1024, 4))
 PRODUCTS = ((4, 16, 16, 32), (5, 20, 20, 40), (8, 32, 32, 64), (8, 64, 64, 128))
 # Rows of PEs, entries, words.
 PUSHES = ((4, 40, 8), (8, 40, 16), (10, 25, 40))
+COMPUTED = "computed (simulated up to 32 x 32 PEs)"
 CLOCK = llama.WAFER._replace(clock_hz=1.1e9)  # of the paper's conversions
 
 
-def simulated():
+def simulated(few):
     """Pairs: the case, and its simulated cycles with those of the closed form."""
     rng = np.random.default_rng(0)
-    for size, words in SUMS:
+    for size, words in SUMS[:few]:
         x, matrix = rng.standard_normal(size), rng.standard_normal((size, words))
         ways = (("chain", 0, True), ("level", size, False), ("tree", 0, False))
         for name, group, chain in ways:
             spent = gemv.run(x, matrix, (size, 1), group=group, chain=chain)[1]
             closed = gemv.cycles((size, 1), (size, words), group=group, chain=chain)
             yield f"sum, {name}, {size} PEs, {words} words", (spent, closed)
-    for size, rows, columns, group in VECTORS:
+    for size, rows, columns, group in VECTORS[:few]:
         x, matrix = rng.random(rows), rng.random((rows, columns))
         spent = gemv.run(x, matrix, (size, size), group=group, dtype=HALF)[1]
         closed = gemv.cycles((size, size), matrix.shape, group=group, dtype=HALF)
         yield f"gemv, [{rows}] x [{rows}, {columns}], {size} x {size} PEs", (spent, closed)
-    for size, rows, inner, columns in PRODUCTS:
+    for size, rows, inner, columns in PRODUCTS[:few]:
         a, b = rng.random((rows, inner)), rng.random((inner, columns))
         spent = gemm.run(a, b, size, dtype=HALF)[1]
         closed = gemm.cycles(size, (rows, inner, columns), dtype=HALF)
         yield f"gemm, {rows} x {inner} x {columns}, {size} x {size} PEs", (spent, closed)
-    for height, count, words in PUSHES:
+    for height, count, words in PUSHES[:few]:
         spent = kvshift.run(rng.random((count, 1, words)), height).cycles
         closed = kvshift.cycles(count, height, words)
         yield f"cache, {count} entries of {words} words, {height} rows", (spent, closed)
 
 
-def by_closed_forms():
-    """Pairs: the case, and a number."""
+# Tokens per second of LLaMA3-8B by PEs of a side: tables 3 and 4 of arXiv:2502.04563.
+PREFILL = {480: 20320.6, 600: 25037.2, 720: 27686.5}
+DECODE = {420: 2699.9, 540: 2501.5, 660: 2243.3}
+# Tokens per second by tokens in and out: table 2. Cycles of gemv by size: table 6.
+ANSWERS = {(2048, 128): 764.4, (4096, 128): 604.4, (2048, 2048): 2370.3, (4096, 4096): 2459.0}
+GEMV = {16384: 1320, 32768: 2233}
+
+
+def computed():
+    """Triples: the case, its number by closed forms, and the paper's."""
     model = llama.LLAMA3_8B
-    for size in (16384, 32768):
-        yield (
-            f"gemv, {size}, 720 x 720 PEs, cycles",
-            gemv.cycles((720, 720), (size, size), dtype=HALF),
-        )
-    for size in (480, 600, 720):
-        rate = llama.prefill_rate(model, size, 4096, CLOCK)
-        layer = sum(llama.prefill_layer(model, size, 4096).values())
-        yield f"prefill, {size} x {size} PEs, tokens/s and cycles of a layer", (rate, layer)
-    for size in (360, 420, 540, 660):
-        for name, one in (("published program", llama.plain(model, size)), ("LLaMA3-8B", model)):
-            rate = llama.decode_rate(one, size, 4096, CLOCK)
-            layer = llama.decode_layer(one, size, 4096)
-            yield (
-                f"decode, {name}, {size} x {size} PEs: tokens/s, cycles of a layer, of silu",
-                (
-                    rate,
-                    sum(layer.values()),
-                    layer["silu"],
-                ),
-            )
-        yield (
-            f"layers of {size} x {size} PEs, such meshes",
-            (
-                llama.layers_of_a_mesh(model, size),
-                llama.meshes(size),
-            ),
-        )
-    for prompt, answer in ((2048, 128), (4096, 128), (2048, 2048), (4096, 4096)):
+    for size, theirs in GEMV.items():
+        ours = gemv.cycles((720, 720), (size, size), dtype=HALF)
+        yield f"gemv, {size:,}, 720 x 720 PEs, cycles", ours, theirs
+    for size, theirs in PREFILL.items():
+        ours = llama.prefill_rate(model, size, 4096, CLOCK)
+        yield f"prefill of 4,096 tokens, {size} x {size} PEs, tokens per second", ours, theirs
+    for size, theirs in DECODE.items():
+        ways = (("the public program's shape", llama.plain(model, size)), ("LLaMA3-8B", model))
+        for name, one in ways:
+            ours = llama.decode_rate(one, size, 4096, CLOCK)
+            yield f"decoding, {name}, {size} x {size} PEs, tokens per second", ours, theirs
+    for (prompt, answer), theirs in ANSWERS.items():
         plain = llama.plain(model, 360)
         prefill = prompt / llama.prefill_rate(model, 660, prompt, CLOCK)
         decode = answer / llama.decode_rate(plain, 360, prompt + answer // 2, CLOCK)
-        name = f"{prompt} tokens in, {answer} out, prefill on 660 x 660 PEs, decode on 360 x 360"
-        yield name, answer / (prefill + decode)
-    for shifts in (False, True):
-        tokens = llama.cache_tokens(model, 360, shifts=shifts)
-        yield f"cache of 360 x 360 PEs, shifts: {shifts}, tokens", tokens
+        name = f"{prompt:,} tokens in, {answer:,} out, tokens per second"
+        yield name, answer / (prefill + decode), theirs
 
 
 def draw(counted, path):
@@ -106,12 +95,17 @@ def draw(counted, path):
 
 
 if __name__ == "__main__":
-    counted = dict(simulated())
-    for name, (spent, closed) in counted.items():
-        print(f"{name:<50} {spent:>8,} {closed:>8,} {closed / spent - 1:+.1%}", flush=True)
-    if "--picture" in sys.argv:
-        draw(counted, sys.argv[sys.argv.index("--picture") + 1])
-    forms = dict(by_closed_forms())
-    for name, values in forms.items():
-        print(name, values)
-    print(json.dumps({"simulated": counted, "forms": forms}))
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--published", action="store_true", help="closed forms beside the paper")
+    parser.add_argument("--picture", help="draw cycles of sums to this file")
+    options = parser.parse_args()
+    if options.published:
+        beside = {}
+        for case, ours, theirs in computed():
+            beside |= {f"{case} / {COMPUTED}": ours, f"{case} / published": theirs}
+        harness.report(beside, "hpc_llm_published", lambda name: "", harness.ANY)
+        sys.exit()
+    counted = dict(simulated(2 if options.quick else None))
+    if options.picture:
+        draw(counted, options.picture)
+    harness.cycles({name: {"simulated": a, "closed form": b} for name, (a, b) in counted.items()})

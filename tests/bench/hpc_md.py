@@ -1,15 +1,15 @@
-"""Cycles of ``wafer.hpc.md``, simulated and by closed form: docs/results/hpc-md.md.
+"""Cycles of ``wafer.hpc.md``, simulated and by closed form: docs/results/hpc.md.
 
-python tests/bench/hpc_md.py [--drift]
+python tests/bench/hpc_md.py [--quick] [--drift]
 """
 
-import json
 import pathlib
 import sys
 
+import harness
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
 
 from wafer.hpc import counted, md
 
@@ -27,9 +27,9 @@ def crystal(cells, block):
     return positions, pes, md.reach_of(positions, pes, md.TANTALUM.cutoff + 0.2), near
 
 
-def rows():
-    """Pairs: the case, and simulated cycles, the closed form's, those of a step, pJ of a step."""
-    for cells, block in CASES:
+def rows(cases):
+    """Pairs: the case, and its cycles, steps per second and energy of an atom's step."""
+    for cells, block in cases:
         positions, pes, reach, near = crystal(cells, block)
         velocities = np.random.default_rng(0).normal(0, 1, positions.shape)
         with counted() as runtimes:
@@ -39,7 +39,16 @@ def rows():
         picojoules = (spent[1] - spent[0]) / STEPS / len(positions)
         name = f"{pes.shape[0]} x {pes.shape[1]} PEs, reach {reach}, {near} neighbours"
         closed = md.cycles(*pes.shape, reach, near, STEPS)
-        yield name, (ends[1].cycles, closed, each, picojoules)
+        yield (
+            name,
+            {
+                "simulated": ends[1].cycles,
+                "closed form": closed,
+                "cycles of a step": each,
+                "steps per second": HERTZ / each,
+                "nJ per atom and step": picojoules / 1e3,
+            },
+        )
 
 
 def drift():
@@ -57,15 +66,14 @@ def drift():
 
     start = total(0, 0.002)
     for step in (0.004, 0.002):
-        yield str(step), float(total(round(2 / step), step) - start)
+        yield f"step of {1e3 * step:.0f} fs", float(total(round(2 / step), step) - start)
 
 
 if __name__ == "__main__":
-    counts = dict(rows())
-    for name, (spent, closed, each, picojoules) in counts.items():
-        print(f"{name:<44} {spent:>7,} {closed:>7,} {closed / spent - 1:+.1%}", end="")
-        print(f" {each:>7,.0f} a step, {HERTZ / each:>9,.0f}/s, {picojoules / 1e3:.1f} nJ an atom")
-    if "--drift" in sys.argv:
-        counts |= (drifts := dict(drift()))
-        print(drifts)
-    print(json.dumps(counts))
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--drift", action="store_true", help="the error of the energy after 2 ps")
+    options = parser.parse_args()
+    if options.drift:
+        harness.report(dict(drift()), "hpc_md_drift", lambda name: "eV", harness.ANY)
+    else:
+        harness.cycles(dict(rows(CASES[: 2 if options.quick else None])))

@@ -1,20 +1,19 @@
-"""Cycles of ``wafer.hpc.montecarlo``: docs/results/hpc-montecarlo.md.
+"""Cycles of ``wafer.hpc.montecarlo``: docs/results/hpc.md.
 
-python tests/bench/hpc_montecarlo.py
+python tests/bench/hpc_montecarlo.py [--quick]
 
 --picture FILE draws one run, --random N compares the closed form on as many random cases, and
 --published FOLDER runs the lookups of a check-out of hpc-science/mc_on_accelerators on one PE.
 """
 
-import argparse
-import json
 import pathlib
 import sys
 import tempfile
 
+import harness
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
 
 import wafer.csl
 from wafer.hpc import montecarlo
@@ -22,8 +21,6 @@ from wafer.hpc.montecarlo import pictures
 
 # Height, width, particles of a PE, nuclides of a PE, points of a nuclide in all.
 CASES = ((1, 1, 100, 1, 161), (8, 1, 20, 1, 800), (1, 9, 10, 1, 160), (6, 5, 20, 5, 900))
-PAPER = (62, 50, 20, 5, 62 * 160)
-TILES, CLOCK = 15 * 16, 0.85e9  # tiles of the paper's size that fit a wafer of 750 x 994 PEs
 
 
 def lookups(height, width, particles, nuclides, points):
@@ -38,17 +35,16 @@ def lookups(height, width, particles, nuclides, points):
     return montecarlo.Nuclides(grids, sections, rng.random(len(grids), np.float32)), energies
 
 
-def rows():
+def rows(cases):
     """Pairs: the case, and its simulated cycles with those of the closed form."""
-    for shape in CASES:
+    for shape in cases:
         material, energies = lookups(*shape)
         for kind in (False, True):
             tally = montecarlo.run(material, energies, stochastic=kind)
             closed = montecarlo.cycles(material, energies, stochastic=kind)
             name = "{} x {} PEs, {} particles, {} nuclides, {} points".format(*shape)
             yield f"{name}{', stochastic' * kind}", (tally.cycles, closed)
-            print(f"{name:<62} phases {tally.phases}")
-    material, energies = lookups(*CASES[-1])
+    material, energies = lookups(*cases[-1])
     unbalanced = montecarlo.run(material, energies, rounds=0).cycles
     yield (
         "the last case, not balanced",
@@ -57,20 +53,6 @@ def rows():
             montecarlo.cycles(material, energies, rounds=0),
         ),
     )
-
-
-def of_a_wafer():
-    """Cycles of the paper's tile by the closed form, and particles per second of a whole wafer."""
-    material, energies = lookups(*PAPER)
-    out = {}
-    for name, options in {
-        "linear": {},
-        "stochastic": {"stochastic": True},
-        "stochastic, not balanced": {"stochastic": True, "rounds": 0},
-    }.items():
-        spent = montecarlo.cycles(material, energies, **options)
-        out[name] = spent, TILES * energies.size * CLOCK / spent
-    return out
 
 
 def errors(count):
@@ -148,34 +130,32 @@ def published(folder):
                 at.memcpy_h2d(at.get_id(symbol), words, 0, 0, 1, 1, words.size)
             start = at.cycles
             at.launch("go")
-            yield f"published, {params}", (at.cycles - start) / 100
+            how = "stochastic" * chance + ", sums as one operation" * columns or "linear"
+            yield f"the published loop, {how}", (at.cycles - start) / 100
     for kind in (False, True):
         _, balanced, known = montecarlo.run(material, energies, stochastic=kind).phases
-        yield f"ours, stochastic {kind}", (known - balanced) / 100
+        yield f"ours, {'stochastic' if kind else 'linear'}", (known - balanced) / 100
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--picture")
-    parser.add_argument("--published")
-    parser.add_argument("--random", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.picture:
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--picture", help="draw one run to this file")
+    parser.add_argument("--published", help="a check-out of hpc-science/mc_on_accelerators")
+    parser.add_argument("--random", type=int, default=0, help="so many random cases")
+    options = parser.parse_args()
+    if options.picture:
         material, energies = lookups(*CASES[-1])
         sorted_loads, _ = montecarlo.loads(material, energies)
         figure = pictures.draw(montecarlo.run(material, energies), sorted_loads)
-        figure.savefig(arguments.picture, dpi=90)
-    if arguments.published:
-        for name, each in published(arguments.published):
-            print(f"{name:<44} {each:.1f} cycles per lookup")
-    for shape, kind, error in errors(arguments.random):
+        figure.savefig(options.picture, dpi=90)
+    for shape, kind, error in errors(options.random):
         print(shape, "stochastic" if kind else "linear", f"{error:+.1%}")
-    counted = dict(rows())
-    for name, (spent, closed) in counted.items():
-        print(f"{name:<74} {spent:>9,} {closed:>9,} {closed / spent - 1:+.1%}")
-    for name, (closed, rate) in of_a_wafer().items():
-        print(f"62 x 50 PEs, {name:<28} {closed:>9,} cycles, {rate:.3g} particles/s of a wafer")
-    print(json.dumps(counted))
+    if options.published:
+        loops = dict(published(options.published))
+        harness.report(loops, "hpc_montecarlo_loops", lambda name: "cycles", harness.ANY)
+        return
+    cases = CASES[: 2 if options.quick else None]
+    harness.cycles({name: {"simulated": a, "closed form": b} for name, (a, b) in rows(cases)})
 
 
 if __name__ == "__main__":

@@ -1,26 +1,23 @@
-"""Cycles of ``wafer.hpc.nbody``: docs/results/hpc-nbody.md.
+"""Cycles of ``wafer.hpc.nbody``: docs/results/hpc.md.
 
 python tests/bench/hpc_nbody.py
 
 --picture FILE draws one run, --random N compares the closed form on as many random cases.
 """
 
-import argparse
-import json
 import pathlib
 import sys
 
+import harness
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
 
 from wafer.hpc import nbody
 from wafer.hpc.nbody import pictures
 
 # Rows and columns of PEs, bodies of a PE, steps.
 CASES = ((1, 1, 1, 2), (1, 1, 32, 2), (5, 7, 1, 2), (5, 7, 8, 2), (32, 32, 1, 1))
-LARGER = ((32, 32, 16), (750, 994, 1), (750, 994, 16))  # by the closed form alone
-CLOCK = 0.85e9
 
 
 def cluster(count):
@@ -30,9 +27,9 @@ def cluster(count):
     return nbody.Bodies(places, 0.3 * velocities, np.full(count, 1 / count))
 
 
-def rows():
+def rows(cases):
     """The case, and its simulated cycles with those of the closed form."""
-    for height, width, each, steps in CASES:
+    for height, width, each, steps in cases:
         count = height * width * each
         states = nbody.run((height, width), cluster(count), steps, 1e-3, softening=0.05)
         closed = nbody.cycles((height, width), count, steps)
@@ -59,23 +56,13 @@ def draw(path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--picture")
-    parser.add_argument("--random", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.picture:
-        draw(arguments.picture)
-    for pes, bodies, error in errors(arguments.random):
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--picture", help="draw a run of sixteen bodies to this file")
+    parser.add_argument("--random", type=int, default=0, help="so many random cases")
+    options = parser.parse_args()
+    if options.picture:
+        draw(options.picture)
+    for pes, bodies, error in errors(options.random):
         print(pes, bodies, f"{error:+.1%}")
-    counted = dict(rows())
-    for name, (spent, closed) in counted.items():
-        print(f"{name:<44} {spent:>9,} {closed:>9,} {closed / spent - 1:+.1%}")
-    for height, width, each in LARGER:
-        count = height * width * each
-        step = nbody.cycles((height, width), count, 2) - nbody.cycles((height, width), count, 1)
-        pairs = count**2 * CLOCK / step
-        print(
-            f"{height} x {width} PEs, {each} bodies each: {step:,} cycles of a step,"
-            f" {CLOCK / step:,.4g} steps/s, {pairs:.3g} pairs/s"
-        )
-    print(json.dumps(counted))
+    cases = CASES[:4] if options.quick else CASES
+    harness.cycles({name: {"simulated": a, "closed form": b} for name, (a, b) in rows(cases)})

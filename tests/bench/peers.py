@@ -3,9 +3,9 @@
 Training: the GPT of sparse_step.py (d=512, 4 layers, vocabulary 512, 8 rows of 512 tokens), AdamW,
 gradients clipped at norm 1, float32. PyTorch runs it as it is written (eager) and compiled, with
 fused AdamW and its own attention kernel. Decoding: a step of GPT-2 small after 32 tokens. Weights
-go to PyTorch through ``models.convert``; the losses of the first and last step and the logits are
-printed, or compared, so that both sides are seen to compute the same. All alternate in one process;
-medians, compilation apart.
+go to PyTorch through ``models.convert``; losses of the first and of the last step and logits are
+compared: both sides compute the same. All alternate in one process; medians, compilation apart.
+Threads are those that each library takes by itself.
 
     python tests/bench/peers.py [--quick] [--part train]      # needs torch and transformers
 
@@ -15,7 +15,6 @@ and ``s90_compiled``: over ours with 90 % zeros; ``decodeN``: over our dense dec
 """
 
 import importlib.util
-import os
 import sys
 import tempfile
 import warnings
@@ -101,7 +100,12 @@ def train(quick):
                 module = build(torch_model(run.model, weights))
                 programs[peer] = torch_step(module, batch, losses.setdefault(peer, []))
         programs[name] = our_step(run, state, batch, losses.setdefault(name, []))
+    same = ("dense", "eager", "compiled")
+    for run in programs.values():
+        run()
+    harness.agree({name: losses[name] for name in same}, 1e-4)
     times = harness.interleave(programs, repeats)
+    harness.agree({name: losses[name][-1] for name in same}, 5e-3)
     for name, timing in times.items():
         first, last = losses[name][0], losses[name][-1]
         over = harness.ratio(times, name, "dense")
@@ -189,9 +193,11 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore", FutureWarning)  # names of arguments change with versions
-    torch.set_num_threads(os.cpu_count() or 1)
     print(harness.environment())
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"transformers {transformers.__version__}"
+    )
     rows = {}
     if options.part != "decode":
         rows |= train(options.quick)

@@ -4,9 +4,13 @@ Makes text of words with the frequencies of language (Zipf), in lines of JSON, a
 ``wafer data preprocess`` in a process of its own, beside the rate of the ``tokenizers`` library
 alone. ``--hook`` gives it a vendor's file with a read hook in place of flags. ``--kills N`` kills
 that process N times on the way and compares the rows with those of a run that nobody killed.
+
+    python tests/bench/preprocess.py [--quick] [--megabytes 1000] [--hook] [--kills N]
+
+Rows: ``rate``: the library's processor time over ours; ``all_mib``, ``once_mib``: peak of all
+processes, and with each page counted once; ``run_s``; ``rows``.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -20,6 +24,10 @@ import time
 import h5py
 import numpy as np
 import psutil
+
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
+
+import harness
 
 
 def text(path, megabytes):
@@ -115,13 +123,15 @@ def digest(folder):
 
 def main():
     """Print one line for each run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.arguments(__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=80)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--hook", action="store_true", help="a vendor's file, with ftfy")
     parser.add_argument("--folder", help="for text and rows; a temporary one otherwise")
     args = parser.parse_args()
+    args.megabytes = 2 if args.quick else args.megabytes
+    print(harness.environment())
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(args.folder or scratch)
         source = text(folder / "text.jsonl", args.megabytes)
@@ -146,16 +156,20 @@ def main():
             peaks, seconds = run([*command, "--output_dir", str(out)], kills, share)
             cpu = sum(os.times()[2:4]) - used
             digests.append(digest(out))
-            sys.stdout.write(
+            print(
                 f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
                 f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB, "
                 f"each page once {peaks[3]:.0f} MB; "
                 f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s and "
                 f"{cpu:.1f} s of CPU, {library:.1f} s the library alone: {library / cpu:.2f}, "
-                f"load {os.getloadavg()[0]:.1f}\n"
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
             )
+            rows = {"rate": library / cpu, "all_mib": peaks[2] * 1e6 / 2**20}
+            rows |= {"once_mib": peaks[3] * 1e6 / 2**20, "run_s": seconds, "rows": digests[-1][1]}
         if len(set(digests)) > 1:
             raise SystemExit("the killed run's rows differ")
+        harness.report(rows)
 
 
 if __name__ == "__main__":

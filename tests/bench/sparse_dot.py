@@ -1,8 +1,8 @@
 """How much faster is a product with kept values than the dense one?
 
-Forward, dx and dW of y = x W against dense XLA, interleaved in one process, medians, float32, over
-T x (K, N) and sparsities. Rows s80, s90, s95 are the worst ratio over the shapes, s80_mean ... the
-geometric mean.
+Forward, dx and dW of y = x W against the faster of two dense products, XLA's and our native one,
+interleaved in one process, medians, float32, over T x (K, N) and sparsities. Rows s80, s90, s95 are
+the worst ratio over the shapes, s80_mean ... the geometric mean.
 
     python tests/bench/sparse_dot.py [--quick] [--peers] [--structure]
 
@@ -31,6 +31,8 @@ import harness
 
 from sparsity import kernels
 from sparsity.kernels import native
+from vsl.product import stream_product
+from wafer import malloc
 
 LAYERS = [(512, 2048), (2048, 512), (768, 3072), (2048, 8192)]
 TOKENS = [512, 2048, 4096]
@@ -85,6 +87,10 @@ def dense_product(x, w):
     return x @ w
 
 
+def native_product(x, w, count):
+    return stream_product(x, w, count)
+
+
 def csr_product(x, values, pattern):
     weight = kernels.SparseWeight(values=values, pattern=pattern)
     return kernels.sparse_dot(x, weight, implementation="csr")
@@ -94,19 +100,30 @@ def masked_product(x, w, mask):
     return x @ (w * mask)
 
 
-dense_step, csr_step, masked_step = map(step, (dense_product, csr_product, masked_product))
+dense_step, native_step = step(dense_product), step(native_product)
+csr_step, masked_step = step(csr_product), step(masked_product)
+TOLERANCE = 2e-5  # of sums in another order, float32
 
 
 def measure(tokens, rows, columns, level, repeats, seconds):
+    """Times of the faster dense product, called "dense", and of the csr one."""
     x, dy, dense, _, values, pattern = make(tokens, rows, columns, level)
-    return harness.interleave(
-        {
-            "dense": lambda: dense_step(x, dy, dense),
-            "csr": lambda: csr_step(x, dy, values, pattern),
-        },
-        repeats,
-        seconds,
-    )
+    programs = {
+        "XLA": lambda: dense_step(x, dy, dense),
+        "native": lambda: native_step(x, dy, dense, jnp.int32(tokens)),
+        "csr": lambda: csr_step(x, dy, values, pattern),
+    }
+    kept = lambda y, grads: (y, grads[0], kernels.gather(grads[1], pattern))
+    wanted = {name: kept(*programs[name]()) for name in ("XLA", "native")}
+    y, grads = programs["csr"]()
+    harness.agree(wanted | {"csr": (y, *grads)}, TOLERANCE)
+    return with_dense(harness.interleave(programs, repeats, seconds))
+
+
+def with_dense(times):
+    """Call the faster of the two dense products "dense"."""
+    fastest = min(("XLA", "native"), key=lambda name: times[name].median)
+    return {"dense": times[fastest], **times}
 
 
 def table(cases, repeats, seconds):
@@ -204,7 +221,8 @@ def peers(tokens, rows, columns, level):
         return (bcsr @ x.T).T, (bcsr_back @ dy.T).T  # its dW needs a dense product
 
     programs = {
-        "dense": lambda: dense_step(x, dy, dense),
+        "XLA": lambda: dense_step(x, dy, dense),
+        "native": lambda: native_step(x, dy, dense, jnp.int32(tokens)),
         "csr": lambda: csr_step(x, dy, values, pattern),
         "masked": lambda: masked_step(x, dy, dense, mask),
         "bcoo": lambda: bcoo_step(x, dy, bcoo.data),
@@ -213,7 +231,9 @@ def peers(tokens, rows, columns, level):
     }
     if importlib.util.find_spec("torch"):
         programs["torch"] = torch_step(x, dy, dense)
-    times = harness.interleave(programs, 3)
+    forms = {name: jax.tree.leaves(run())[:2] for name, run in programs.items()}  # y and dx
+    harness.agree(forms, TOLERANCE)
+    times = with_dense(harness.interleave(programs, 3))
     print(f"peers at T={tokens} K={rows} N={columns}, {100 * level:.0f} % sparse:")
     for name in programs:
         ratio = harness.ratio(times, "dense", name)
@@ -221,7 +241,7 @@ def peers(tokens, rows, columns, level):
     return {
         f"peer_{name}": harness.ratio(times, "dense", name).median
         for name in programs
-        if name != "dense"
+        if name not in ("XLA", "native")
     }
 
 
@@ -243,15 +263,15 @@ def topology(side):
 def forward(tokens, rows, columns, level):
     """Time y = x W alone, and a call without tokens: the check of the walk above all."""
     x, _, dense, _, values, pattern = make(tokens, rows, columns, level)
-    product, plain = jax.jit(csr_product), jax.jit(dense_product)
-    times = harness.interleave(
-        {
-            "dense": lambda: plain(x, dense),
-            "csr": lambda: product(x, values, pattern),
-            "checks": lambda: product(x[:0], values, pattern),
-        },
-        21,
-    )
+    product, plain, own = map(jax.jit, (csr_product, dense_product, native_product))
+    programs = {
+        "XLA": lambda: plain(x, dense),
+        "native": lambda: own(x, dense, jnp.int32(tokens)),
+        "csr": lambda: product(x, values, pattern),
+    }
+    harness.agree({name: run() for name, run in programs.items()}, TOLERANCE)
+    checks = {"checks": lambda: product(x[:0], values, pattern)}
+    times = with_dense(harness.interleave(programs | checks, 21))
     ratio = harness.ratio(times, "dense", "csr")
     print(
         f"forward T={tokens} K={rows} N={columns} {level}: {ratio.median:.2f} x dense; csr "
@@ -261,6 +281,7 @@ def forward(tokens, rows, columns, level):
 
 
 def main():
+    malloc.restart()  # as `wafer run` does, for every arm
     parser = harness.arguments(__doc__)
     parser.add_argument("--peers", action="store_true", help="also the other libraries, slow")
     parser.add_argument("--structure", action="store_true", help="blocks and n:m alone")
@@ -271,7 +292,8 @@ def main():
     print(f"native target {native.target()}")
     few = [(512, 512, 2048), (512, 2048, 512)]
     if options.structure:
-        harness.report(structures([(2048, *layer) for layer in LAYERS], 11, 8.0))
+        cases = [(2048, *layer) for layer in LAYERS]
+        harness.report(structures(cases, 11, 8.0), "sparse_structure")
         return
     if options.quick:
         rows = table(few, 5, 1.5) | structures(few[:1], 3, 0.5)

@@ -23,6 +23,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
 
+from wafer import malloc
 from wafer.config import parse_config
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
@@ -85,17 +86,19 @@ def step_ratios(sizes, repeats):
         "recompute": Streaming(core, mesh),
     }
     states = {name: arm.init(jax.random.key(0)) for name, arm in arms.items()}
-    batch = features(arms["resident"], vocab, tokens)
+    batches = {name: features(arm, vocab, tokens) for name, arm in arms.items()}
 
     def step(name):
         def run():
-            states[name], metrics = arms[name].step(states[name], batch, topology=False)
+            states[name], metrics = arms[name].step(states[name], batches[name], topology=False)
             jax.block_until_ready(states[name].step)
             return metrics
 
         return run
 
-    times = harness.interleave({name: step(name) for name in arms}, repeats, seconds=150)
+    programs = {name: step(name) for name in arms}
+    harness.agree({name: run()["loss"] for name, run in programs.items()}, 1e-5)
+    times = harness.interleave(programs, repeats, seconds=150)
     for name, timing in times.items():
         print(f"{name:10} {timing.median:8.3f} s a step (fastest {timing.least:.3f} s)")
     for arm in arms.values():
@@ -151,6 +154,7 @@ def main():
     if sys.argv[1:2] == ["--child"]:
         child(*map(int, sys.argv[2:6]), sys.argv[6])
         return
+    malloc.restart()  # as `wafer run` does, for every arm
     parser = harness.arguments(__doc__.splitlines()[0])
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for the file stores")
     parser.add_argument("--only", choices=("time", "memory"), help="one half of the benchmark")

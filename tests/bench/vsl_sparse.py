@@ -84,6 +84,9 @@ def main():
                 return metrics["loss"]
 
             programs[name] = once
+        first = {name: run() for name, run in programs.items()}
+        for padded, stripped in (("padded", "vsl"), ("s90", "both")):
+            harness.agree({name: first[name] for name in (padded, stripped)}, 1e-5)
         times = harness.interleave(programs, repeats)
     tokens = int(np.sum(batch["attention_mask"]))
     ideal = batch["attention_mask"].size / tokens

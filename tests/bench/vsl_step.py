@@ -127,6 +127,9 @@ def measure(
         buckets = bucket_steps(model, ratio, count)
         steps |= {n: s[0] for n, s in buckets.items() if n != "tokens"}
 
+    apart = [n for n in steps if n == "budget" or n in buckets]  # of other batches
+    same = {n: s.run() for n, s in steps.items() if n not in apart}
+    harness.agree(same, 1e-4)
     times = harness.interleave({n: s.run for n, s in steps.items()}, repeats, seconds)
     name = f"{family}_{width}_r{ratio}"
     tokens, slots = steps["packed"].tokens, steps["packed"].slots

@@ -210,6 +210,9 @@ def test_errors_of_layouts():
         sparsity.configure(0.5, weight_layout={"*": "lix"})
     with pytest.raises(SparsityError, match=r"unknown layout \('lio'\); expected 'io', 'oi'"):
         sparsity.configure(0.5, weight_layout="lio")
+    for axes in ("ii", "li", "k", ""):
+        with pytest.raises(SparsityError, match=rf"unknown layout \('{axes}'\).* one of them o:"):
+            sparsity.configure(0.5, weight_layout={"w": "io", "*": axes})
     rule = sparsity.configure(0.5, weight_layout={"q*": "lio", "*": "io"})
     with pytest.raises(SparsityError, match=r"'q\*' gives 'q' other axes than its 2 \('lio'\)"):
         rule.init({"q": draw(4, 4)}, KEY)
@@ -224,3 +227,23 @@ def test_errors_of_layouts():
         sparsity.configure(
             {"pattern": {"type": "n:m", "n": 2, "m": 4}}, weight_layout={"w": "lio"}
         ).init({"w": draw(4, 6, 8)}, KEY)
+
+
+def test_globs_without_effect_are_named(caplog):
+    """Of a layout, of a list of filters, and of groups; behind another that takes the same."""
+    layout = {"query/*": "ioo", "outs/*": "iio", "*/kernel": "ioo", "out/kernel": "iio"}
+    sections = [
+        {"sparsity": 0.5, "param_filter": ["query/kernel", "que*/kernal"]},
+        {"sparsity": 0.75, "param_filter": ["out*", "query/*", "out/kernel"]},
+    ]
+    rule = sparsity.configure(sections, weight_layout=layout)
+    rule.init(HEADS, KEY)
+    assert [line.removeprefix("sparsity: ") for line in caplog.messages] == [
+        "param_filter 'que*/kernal' matches no parameter; did you mean 'query/kernel'?",
+        "param_filter 'query/*' has no effect: those before it match query/kernel, too",
+        "weight_layout 'outs/*' matches no parameter",
+        "weight_layout 'out/kernel' has no effect: those before it match out/kernel, too",
+    ]
+    caplog.clear()
+    sparsity.configure(sections[:1], weight_layout=OF_HEADS).init(HEADS, KEY)
+    assert [line.split()[1] for line in caplog.messages] == ["param_filter"]

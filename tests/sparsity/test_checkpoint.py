@@ -119,6 +119,8 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
         assert kept[mask].min() >= kept[sparse.masks[name] & ~mask].max()  # smallest went
     down = sparsity.configure(section | {"sparsity": 0.1})
     lower, weights, moments = sparsity.resume(down, *stored, KEY)
+    same, *_ = sparsity.resume(sparsity.configure(section), *stored, KEY)
+    assert [int(state.generation) for state in (higher, lower, same)] == [1, 1, 0]
     for name, mask in lower.masks.items():
         back = mask & ~sparse.masks[name]
         assert int(mask.sum()) == mask.size - round(0.1 * mask.size)

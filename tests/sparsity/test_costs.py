@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsity
-from sparsity.costs import levels_over, shares_over
+from sparsity.costs import levels_over, missed_level, shares_over
 
 
 def algorithm(**section):
@@ -68,3 +68,39 @@ def test_the_levels_are_those_of_the_state():
         targets.append(float(sparse.targets[0]))
     levels, _ = levels_over(sparsifier.groups[0][1], 10)
     np.testing.assert_allclose(levels, targets, rtol=1e-6)
+
+
+def test_a_level_that_is_not_reached_is_known_before():
+    """RigL of 0.75 -> 0.9 with two updates of 30 %: 0.25 * 0.7 * 0.7 of the weights are left."""
+    section = {"algorithm": "rigl", "schedule": [0.75, 0.9], "update": {"steps": [0, 2, 4]}}
+    one = algorithm(**section | {"schedule": [0.75, 0.9, 0.9]})
+    assert levels_over(one, 6)[0][-1] == pytest.approx(1 - 0.25 * 0.7**2)
+    assert missed_level(one, 6) == (
+        "the level ends at 87.75%, not at the scheduled 90.00%: each of its 2 updates prunes at "
+        "most drop_fraction of the weights that are left; raise drop_fraction or update more often"
+    )
+    assert missed_level(algorithm(**section, drop_fraction=0.6), 2) == ""
+    late = {"algorithm": "gmp", "schedule": {"type": "linear", "init": 0, "slope": 0.1}}
+    assert "not at the scheduled 70.00%: the last of its 2 updates is at step 4 of 7" in (
+        missed_level(algorithm(**late, update={"freq": 2, "start": 2, "stop": 6}), 7)
+    )
+    assert missed_level(algorithm(**late, update={"freq": 2, "start": 2}), 8) == ""
+    far = {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 10, "start": 10}}
+    assert missed_level(algorithm(**far), 5).endswith("no update is due in 5 steps")
+    assert missed_level(algorithm(algorithm="static", sparsity=0.5), 5) == ""
+
+
+@pytest.mark.parametrize("name", ["set", "rigl"])
+def test_the_level_that_is_foretold_is_the_one_that_training_reaches(name):
+    section = {"algorithm": name, "schedule": {"type": "cubic", "stop": 6, "final": 0.9}}
+    section |= {"update": {"freq": 2}, "drop_fraction": 0.25}
+    params = {"dense": {"kernel": jax.random.normal(jax.random.key(0), (64, 64))}}
+    sparsifier = sparsity.configure(section, params=params)
+    state = sparsifier.init(params, jax.random.key(1))
+    params, _ = sparsifier.prune(params, {}, state)
+    levels, _ = levels_over(sparsifier.groups[0][1], 8)
+    for step in range(1, 9):
+        grads = {"dense/kernel": jax.random.normal(jax.random.key(step), (64, 64))}
+        state, params, _ = sparsifier.update(state, params, grads, {})
+        kept = float(state.masks["dense/kernel"].mean())
+        assert 1 - kept == pytest.approx(levels[step], abs=1e-3)

@@ -104,12 +104,38 @@ def test_other_layers_are_told_what_to_write():
     sparsifier = sparsity.configure({"sparsity": 0.5, "compute": "csr"})
     sparse = sparsifier.init(params, jax.random.key(0))
     weight = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)["w"]
+    for attribute in ("T", "astype", "dtype", "ndim"):
+        with pytest.raises(AttributeError, match=rf"{attribute}: a sparse weight .* is no array"):
+            getattr(weight, attribute)
     refused = [lambda: weight @ X[0, :4], lambda: jnp.asarray(weight), lambda: weight[0]]
     graph, state = nnx.split(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
     state["kernel"] = nnx.Param(weight)
     for use in [*refused, lambda: nnx.merge(graph, state)(X[:, :4])]:
         with pytest.raises(TypeError, match=r"is no array.*dot_general=sparsity\.dot_general"):
             use()
+
+
+@pytest.mark.parametrize("layer", [linen.DenseGeneral, linen.Einsum])
+def test_a_linen_layer_that_takes_arrays_is_named(layer):
+    arguments = {linen.DenseGeneral: (4,), linen.Einsum: ((4, 4), "...i,io->...o")}[layer]
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return layer(*arguments, name="head")(linen.Dense(4, name="up")(x))
+
+    params = Model().init(jax.random.key(0), X)["params"]
+    for name in ("head", "up"):
+        section = {"sparsity": 0.5, "compute": "csr", "param_filter": f"{name}/kernel"}
+        sparsifier = sparsity.configure(section)
+        sparse = sparsifier.init(params, jax.random.key(0))
+        tree = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)
+        with sparsity.linen_layers():
+            if name == "up":
+                assert Model().apply({"params": tree}, X).shape[-1] == 4
+                continue
+            with pytest.raises(TypeError, match=r"\w+ 'head' reads 'kernel' as an array"):
+                Model().apply({"params": tree}, X)
 
 
 CSR = {"sparsity": 0.5, "compute": "csr"}

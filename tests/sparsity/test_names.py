@@ -221,3 +221,59 @@ def test_names_of_wrapped_leaves_before_0_2_still_match(tmp_path):
     again, params, moments = sparsity.resume(rule, params, moments, KEY, record["sparsity"])
     assert np.array_equal(again.masks["kernel"], after.masks["kernel"])
     assert int((params["kernel"][...] != 0).sum()) == 256
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+def test_weights_of_another_shape_are_named(compute):
+    """Another number of kept values, another width; also where arrays would broadcast."""
+    rules = [
+        sparsity.configure({"sparsity": level, "compute": compute, "param_filter": "up/w"})
+        for level in (0.5, 0.75)
+    ]
+    trees = [{"up": {"w": jnp.ones(shape)}, "b": X} for shape in ((8, 6), (6, 8), (1, 6))]
+    rule, sparse = rules[0], rules[0].init(trees[0], KEY)
+    wrong = trees[1:]
+    if compute == "csr":
+        wrong += [rules[1].prune(trees[0], (), rules[1].init(trees[0], KEY))[0]]
+    for tree in wrong:
+        for use in (
+            lambda tree: rule.prune(tree, (), sparse),
+            lambda tree: rule.prepare(tree, sparse, dense=True),
+            lambda tree: rule.attach(tree, sparse),
+            lambda tree: rule.split(tree, sparse),
+            lambda tree: rule.expand(tree, (), sparse),
+            lambda tree: rule.update(sparse, tree, None, ()),
+            lambda tree: sparsity.encode(tree, (), sparse),
+        ):
+            for each in (use, lambda tree, use=use: jax.eval_shape(use, tree)):
+                with pytest.raises(
+                    ValueError, match=r"sparsity\.\w+: 'up/w' has shape .*; expected"
+                ):
+                    each(tree)
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+def test_a_part_of_the_tree_is_updated_as_in_the_whole(algorithm, compute, caplog):
+    """One encoder of two, in a due step: its masks are those that the whole tree would give it."""
+    section = {"algorithm": algorithm, "sparsity": 0.5, "update": {"freq": 1}, "compute": compute}
+    rule = sparsity.configure(section | {"param_filter": "*w"}, partial=True)
+    draw = lambda key: jax.random.normal(jax.random.key(key), (8, 6))
+    params, grads = ({part: {"w": draw(key + i)} for i, part in enumerate("ab")} for key in (1, 5))
+    sparse = rule.init(params, KEY)
+    params, moments = rule.prune(params, {"m": params}, sparse)
+    whole, *_ = rule.update(sparse, params, grads, moments)
+    part = lambda tree: {"a": tree["a"]}
+    state, weights, after = rule.update(
+        sparse, part(params), part(grads), {"m": part(moments["m"])}
+    )
+    masks, before = rule.masks(state), rule.masks(sparse)
+    assert np.array_equal(masks["a/w"], rule.masks(whole)["a/w"])
+    assert not np.array_equal(masks["a/w"], before["a/w"])
+    assert np.array_equal(masks["b/w"], before["b/w"])
+    dense = rule.expand(weights, after, state)
+    for tree in (dense[0], dense[1]["m"]):
+        assert not np.any(np.where(masks["a/w"], 0, tree["a"]["w"]))
+    assert not caplog.messages
+    rule.prune({"model": params}, (), sparse)
+    assert "sparsity.prune: none of 2 masks (a/w, b/w) finds a weight of its name" in caplog.text

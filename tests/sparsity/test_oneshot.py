@@ -11,6 +11,7 @@ import models
 import sparsity
 import vsl
 from models.paths import named_leaves
+from models.user import model as own
 from sparsity.oneshot import METHODS, prune
 from sparsity.oneshot.grams import Watched, stage_grams
 from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
@@ -83,6 +84,33 @@ def test_wanda_by_hand():
     pruned, mask = wanda(layer)
     np.testing.assert_array_equal(mask, [[False, True], [True, False]])
     np.testing.assert_array_equal(pruned, [[0, 5], [1, 0]])
+
+
+def test_wanda_reaches_the_level_of_the_whole_weight():
+    """64 inputs at 0.6: outputs keep 25 or 26 each, 1,638 of 4,096 together."""
+    weight = jax.random.normal(jax.random.key(0), (64, 64))
+    sparsifier = sparsity.configure(0.6)
+    chosen = sparsifier.select({"kernel": weight})["kernel"]
+    _, mask = wanda(Layer(weight, np.eye(64), chosen, sparsifier.view(0)))
+    assert int(mask.sum()) == int((1 - 0.6) * 4096)
+    assert set(np.asarray(mask.sum(0)).tolist()) == {25, 26}
+    for row, kept in zip(np.abs(weight).T, np.asarray(mask).T, strict=True):
+        assert row[kept].min() > row[~kept].max()
+
+
+@pytest.mark.parametrize("method", ["magnitude", "global-magnitude"])
+def test_what_is_pruned_already_stays_pruned(method):
+    high, low = (sparsity.configure(level, aliases=MODEL.alias) for level in (0.7, 0.3))
+    params, masks = prune(MODEL, PARAMS, high, method)
+    params, again = prune(MODEL, params, low, method, masks=masks)
+    jax.tree.map(np.testing.assert_array_equal, again, masks)
+    up = sparsity.configure({"sparsity": 0.9, "param_filter": "*ffn/up/kernel"})
+    params, more = prune(MODEL, params, up, method, masks=masks)
+    for name, leaf in named_leaves(params):
+        if name in masks:
+            assert not (more[name] & ~masks[name]).any()
+            assert not (np.asarray(leaf)[~np.asarray(more[name])]).any()
+    assert more.keys() == masks.keys()
 
 
 def error(gram, before, after):
@@ -263,7 +291,15 @@ def test_n_of_m_and_budgets_of_one_shot():
     [
         (0.5, "wandda", BATCHES, "unknown method 'wandda'.*did you mean 'wanda'"),
         (0.5, "wanda", [], "needs calibration rows"),
-        ({"sparsity": 0.5, "param_filter": "no"}, "magnitude", [], "nothing to prune"),
+        (
+            *({"sparsity": 0.5, "param_filter": "layers_0/attn/query/kernl"}, "magnitude", []),
+            "param_filter: .*query/kernl takes no weight to prune; did you mean 'layers_0/attn",
+        ),
+        ({"sparsity": 0.5, "param_filter": "no"}, "snip", [], "needs calibration rows"),
+        (
+            *({"sparsity": 0.5, "param_filter": "no"}, "snip", BATCHES),
+            "param_filter: no takes no weight to prune; matrices of the model: embed/position/emb",
+        ),
         ({"sparsity": 0.5, "param_filter": "*embedding"}, "wanda", BATCHES, "leave it out"),
         ({"sparsity": 0.5, "balance_in_groups": 2}, "snip", BATCHES, "takes one level"),
     ],
@@ -271,3 +307,35 @@ def test_n_of_m_and_budgets_of_one_shot():
 def test_what_cannot_be_is_said(section, method, batches, says):
     with pytest.raises(sparsity.SparsityError, match=says):
         prune(MODEL, PARAMS, sparsity.configure(section), method, batches=batches)
+
+
+def flat_model(params):
+    """A model whose arrays are not below the names of layers."""
+    apply = lambda params, tokens, key: jnp.eye(40)[tokens] @ params["weight"]
+    return own.plain(lambda key: params, apply, vocab_size=40)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_arrays_of_a_model_that_have_no_folder_are_pruned(method):
+    weight = np.random.default_rng(0).permutation(1600).astype(np.float32).reshape(40, 40) / 1600
+    params = {"weight": jnp.asarray(weight), "empty": jnp.zeros((0, 4))}
+    section = sparsity.configure(0.5, params=params)
+    if method in ("wanda", "sparsegpt", "synflow"):  # of layers that are not watched
+        with pytest.raises(ValueError, match=r"multiply by .* as a matrix|takes rows of tokens"):
+            prune(flat_model(params), params, section, method, batches=BATCHES)
+        return
+    pruned = prune(flat_model(params), params, section, method, batches=BATCHES)
+    mask = np.asarray(pruned.masks["weight"])
+    assert mask.sum() == 800
+    np.testing.assert_array_equal(pruned.params["weight"], np.where(mask, weight, 0))
+    if "magnitude" in method:
+        np.testing.assert_array_equal(mask, weight >= 0.5)
+
+
+def test_matrices_without_entries_are_nothing_to_prune():
+    params = {"weight": jnp.ones((40, 40)), "empty": jnp.zeros((0, 4))}
+    section = sparsity.configure({"sparsity": 0.5, "param_filter": "empty"}, params=params)
+    with pytest.raises(
+        sparsity.SparsityError, match=r"empty takes no weight.*of the model: weight"
+    ):
+        prune(flat_model(params), params, section, "magnitude")

@@ -66,7 +66,7 @@ PATTERNS = {
 def one_step(sparsifier, state, params):
     """What a training step does with masks: forward, gradients, update with its moments."""
     params, moments = sparsifier.prune(params, {"mu": params}, state)
-    ready = sparsifier.prepare(params, state)
+    ready = sparsifier.prepare(params, state, dense=True)
     leaves = lambda r: jax.tree.leaves(sparsifier.attach(r, state))
     grads = jax.grad(lambda r: sum(jnp.sum(leaf**3) for leaf in leaves(r)), allow_int=True)(ready)
     kept, dense = sparsifier.split(grads, state)

@@ -55,6 +55,11 @@ def vit():
     }
 
 
+def statistics():
+    stacked = {name: ones(12, 64) for name in ("gamma", "beta", "mean", "var", "moving_variance")}
+    return {"blocks": stacked | {"layer_scale": ones(12, 64), "mlp": {"w": ones(12, 64, 64)}}}
+
+
 def convolutions():
     return eqx.filter(eqx.nn.Conv2d(3, 8, 3, key=KEY), eqx.is_array)
 
@@ -67,6 +72,7 @@ def convolutions():
         (mapped, ["lin/kernel"]),
         (vit, ["blocks/position_mlp/kernel", "blocks/upscale"]),
         (convolutions, ["weight"]),
+        (statistics, ["blocks/mlp/w"]),
     ],
 )
 def test_biases_scales_and_embeddings_stay_dense_in_any_rank(params, sparse):
@@ -88,6 +94,13 @@ def test_biases_scales_and_embeddings_stay_dense_in_any_rank(params, sparse):
         ("tokenizer/up", ""),
         ("rescale/kernel", ""),
         ("position/kernel", ""),
+        ("ls1/gamma", "gamma"),
+        ("blocks/LayerScale_0/w", "scale"),
+        ("bn/moving_mean", "bn"),
+        ("stats/running_var", "var"),
+        ("layers/mean", "mean"),
+        ("fc_mean/kernel", ""),  # a layer that computes a mean
+        ("log_var/w", ""),
     ],
 )
 def test_words_are_whole(name, word):

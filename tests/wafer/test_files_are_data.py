@@ -1,6 +1,8 @@
 """docs/concepts/trust.md: what a file holds is not run by reading it; each row has its test."""
 
+import contextlib
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -81,10 +83,31 @@ def test_a_read_hook_is_a_function_of_the_users():
         "from os import system\n\ndef hook(example, key):\n    return [example[key]]\n"
     )
     assert load_hook("hooks_of_mine:hook", {"key": "a"})({"a": 3}) == [3]
+    before = [*sys.path]
     for name in ("os:system", "os.system", "hooks_of_mine:system", "shutil:rmtree"):
         with pytest.raises(DataError, match=f"read_hook: {name} cannot be imported"):
             load_hook(name, {})
+    assert sys.path == before
     sys.modules.pop("hooks_of_mine")
+
+
+def test_the_working_directory_is_searched_for_the_users_hook_alone(monkeypatch, tmp_path):
+    pathlib.Path("code").mkdir()
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    monkeypatch.chdir("code")
+    before = [*sys.path]
+    for name in ("os:system", "nowhere:hook", "cerebras.x.hooks:text_read_hook"):
+        with contextlib.suppress(DataError):
+            load_hook(name, {})
+        assert sys.path == before
+    keys = {"text_key": "a"}
+    assert load_hook("hooks:text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
+    pathlib.Path("hooks.py").write_text("def text_read_hook(example, text_key):\n    return [3]\n")
+    importlib.invalidate_caches()
+    assert load_hook("hooks:text_read_hook", keys)({"a": "b"}) == [3]  # the user's own
+    assert load_hook("text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
+    assert sys.path == [*before, str(tmp_path / "code")]
+    sys.modules.pop("hooks")
 
 
 def test_a_teacher_names_no_code():
@@ -252,7 +275,7 @@ def test_every_row_of_the_page_has_its_test():
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
     table = page[page.index("| file | can it run code?") :].splitlines()
     rows = [line for line in table if line.startswith("|")][2:]
-    assert len(rows) == 22
+    assert len(rows) == 23
     assert all("::test_" in row for row in rows)
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)

@@ -4,11 +4,20 @@ import pathlib
 import shlex
 import sys
 
+import jax
+import optax
 import pytest
 import yaml
 from helpers.runs import TINY, TINY_ROWS, merged
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
+import models
 import wafer
+from models.checkpoint.writer import write_checkpoint, write_params
+from models.names import MODELS, lookup
+from models.paths import named_leaves
+from models.registry import settings_of
 from models.user.code import find
 from wafer.cli import main
 from wafer.config import parse_config
@@ -47,6 +56,11 @@ def share(shapes):
     return dict.fromkeys(shapes, 1.0)
 
 
+gpt2 = build  # as one of ours is called, and as one that another module registers
+other_family = build
+GptHDF5DataProcessor = TfRecordsDataProcessor = rows
+
+
 class Kept(sparsity.Algorithm):
     def init_mask(self, ctx):
         return ctx.weight == ctx.weight
@@ -70,6 +84,7 @@ def no_engine(experiment):
 def engine(experiment):
     return engine_of_wafer(experiment)
 """
+STORED_DENSE = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 5}
 ROWS = {"data_processor": "mine:rows", "batch_size": 2, "max_sequence_length": 8}
 # A section that names code, the name, and what else of the file it takes.
 SECTIONS = {
@@ -140,6 +155,50 @@ def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys,
     assert "parameters in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ({"model": {"name": "mine:build"}}, "mine:build"),
+        ({"model": TINY, "sparsity": {"algorithm": "mine:Kept", "sparsity": 0.5}}, "mine:Kept"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_validation_says_that_it_did_not_look_at_a_teachers_code(file, capsys, record, name, own):
+    params = models.build(TINY).init(jax.random.key(0))
+    record = {"step": 1, "config": record}
+    if "sparsity" in record["config"]:
+        record["sparsity"] = {"parameters": ["layers_0/ffn/up/kernel"]}
+    write_checkpoint(pathlib.Path("teacher"), {"params": params}, record)
+    teacher = {"distillation": {"checkpoint_path": "teacher"}, "description": name}
+    file(teacher | ({"model": {"name": "mine:build"}} if own else {}))
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    assert call("run -p p.yaml --validate_only") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    line = f"distillation: not checked: teacher names code, {name!r}, which is not imported (--tr"
+    assert line in said
+    assert call("run -p p.yaml --compile_only") == 1  # also where the file has the name as a text
+    assert "--trust_code" in capsys.readouterr().err
+    assert not ran()
+    assert call("run -p p.yaml --validate_only --trust_code") == 0
+    assert "distillation: teacher, a " in " ".join(capsys.readouterr().out.split())
+    assert ran()
+
+
+def test_validation_checks_a_teacher(file, capsys):
+    file({"distillation": {"checkpoint_path": "teacher"}})
+    assert call("run -p p.yaml --validate_only") == 1
+    assert "teacher is not a checkpoint" in capsys.readouterr().err
+    for words, code in ((TINY["vocab_size"], 0), (9, 1)):
+        settings = TINY | {"vocab_size": words}
+        leaves = named_leaves(models.build(settings).init(jax.random.key(0)))
+        write_params(f"t{words}", settings, [name for name, _ in leaves], leaves)
+        file({"distillation": {"checkpoint_path": f"t{words}"}})
+        assert call("run -p p.yaml --validate_only") == code
+    said = capsys.readouterr()
+    assert f"distillation: t{TINY['vocab_size']}, a gpt2, fits the model" in said.out
+    assert "the teacher has 9 tokens" in said.err
+
+
 COMMANDS = {
     "plan": "plan -p p.yaml --num_csx 1",
     "compile": "compile -p p.yaml -o out",
@@ -161,15 +220,61 @@ def test_commands_that_look_ask_for_trust(file, capsys, command):
         file({"train_input": ROWS})
     else:
         file({"model": {"name": "mine:build"}, "eval_input": TINY_ROWS})
+    pathlib.Path("x.mdl").touch()
     pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
     sys.path.append(str(pathlib.Path("code").resolve()))
     assert call(COMMANDS[command]) == 1
     said = capsys.readouterr().err
     assert "is code, which is not imported: this command only looks at the file" in said
     assert "--trust_code" in said
+    assert said.startswith("wafer: error: ")
+    assert f"{'s' if command == 'sweep' else 'p'}.yaml: " in said.partition(" is code")[0]
+    of_families = command in ("finalize", "conversion", "of a .mdl")
+    assert ("a model made by a function is refused with the option, too" in said) == of_families
     assert not ran()
-    call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    code = call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    said = capsys.readouterr().err
+    if of_families:
+        assert code == 1
+        assert "p.yaml: model.name: 'mine:build': mine registers no model family 'build'" in said
     assert ran()
+
+
+def test_finalize_refuses_paths_before_it_asks_for_trust(file, capsys):
+    file({"model": {"name": "mine:build"}})
+    pathlib.Path("folder").mkdir()
+    for paths, message in (
+        ("-i missing.mdl -o out", "missing.mdl does not exist"),
+        ("-i p.yaml -o folder", "folder exists; finalize never overwrites"),
+        ("-i folder -o out", "a model is named to make a checkpoint of a .mdl alone"),
+        ("-i p.yaml -o out.mdl", "a model is named to make a checkpoint of a .mdl alone"),
+    ):
+        assert call(f"finalize {paths} -p p.yaml") == 1
+        said = capsys.readouterr().err
+        assert message in said
+        assert "--trust_code" not in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan -p p.yaml --num_csx 1",
+        "compile -p p.yaml -o out",
+        "run -p p.yaml --compile_only",
+        "run -p p.yaml",
+        "checkpoint init -p p.yaml -o run",
+        "prune -p p.yaml -m magnitude -s 0.5 -o out",
+        "config ift p.yaml --sparsity 0.5",
+        "sweep s.yaml -o out",
+    ],
+)
+def test_an_error_of_a_file_names_it(file, capsys, command):
+    wrong = {"lora_params": {"r": 2}} if "ift" in command else {}
+    task = {"data_processor": "SyntheticDataProcessor", "task": "image", "image_size": [1, 2, 2]}
+    file({"train_input": task | {"batch_size": 4}, "model": TINY | wrong})
+    pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
+    assert call(command) == 1
+    assert f"{'s' if command.startswith('sweep') else 'p'}.yaml: " in capsys.readouterr().err
 
 
 def test_python_asks_for_trust(file):
@@ -188,6 +293,33 @@ def test_statistics_of_builtin_rows_need_no_model(file, capsys):
     assert call("data stats -p p.yaml") == 0
     assert "model: not checked: 'mine:build'" in capsys.readouterr().out
     assert not ran()
+
+
+@pytest.mark.parametrize(
+    ("sections", "generate", "finalize"),
+    [
+        ({"sparsity": {"algorithm": "mine:Kept", "sparsity": 0.5}}, True, True),
+        ({"sparsity": {"sparsity": 0.5}}, False, False),
+        ({"model": {"name": "mine:build"}, "sparsity": {"sparsity": 0.5}}, None, False),
+        ({"model": {"name": "mine:build"}, "sparsity": STORED_DENSE}, None, True),
+    ],
+)
+def test_what_a_run_suggests_is_trusted_where_it_must_be(
+    file, capsys, monkeypatch, sections, generate, finalize
+):
+    file(sections)
+    pathlib.Path("run").mkdir()
+    Tokenizer(WordLevel({"a": 0}, "a")).save("run/tokenizer.json")
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    assert call("run -p p.yaml -m train") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.replace("\n  ", "\n").splitlines()]
+    for verb, trusts in (("generate", generate), ("finalize", finalize)):
+        said = [line for line in lines if line.startswith(f"wafer {verb}")]
+        assert [line.endswith(" --trust_code") for line in said] == [trusts] * (trusts is not None)
+    sys.modules.pop("mine", None)
+    command = "finalize -i run/checkpoints/1 -o final"
+    assert call(command) == bool(finalize)
+    assert call(f"{command} --trust_code") == bool(not finalize)
 
 
 def test_a_run_calls_what_its_file_names(file):
@@ -222,6 +354,63 @@ def test_a_run_calls_functions_of_the_users_alone(file, name, kind, message):
         find(name, (), kind)
     for made in ("mine:scale", "mine:bound"):  # the module gives a library's function a name
         assert callable(find(made, (), "optimizer"))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "other_family"])
+def test_a_function_with_the_name_of_another_model_is_the_users(file, name, monkeypatch):
+    monkeypatch.setitem(MODELS, "other_family", MODELS["gpt2"]._replace(modules={"another"}))
+    raw = file({"model": {"name": f"mine:{name}"}})
+    model = wafer.Experiment.from_config(raw).model
+    assert [(*leaf.shape,) for _, leaf in named_leaves(model.init(jax.random.key(0)))] == [(16, 16)]
+    assert settings_of(model.config) == {"name": f"mine:{name}"}
+    for look in (lambda: lookup(f"mine:{name}"), lambda: lookup(f"nowhere:{name}")):
+        with pytest.raises(
+            ValueError, match=r"registers no model family|No module named 'nowhere'"
+        ):
+            look()
+    with pytest.raises(ConfigError, match="has no attribute 'bert'"):
+        wafer.Experiment.from_config(raw | {"model": {"name": "mine:bert"}})
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        wafer.Experiment.from_config(raw | {"model": {"name": "nowhere:gpt2"}})
+
+
+def test_a_family_is_the_modules_that_registers_it(file, monkeypatch):
+    monkeypatch.setattr("models.names.MODELS", MODELS | {})
+    text = "from models.names import MODELS, ModelPreset\nfrom models.user.code import *\n"
+    text += "MODELS['theirs'] = MODELS['gpt2']._replace(modules=running_modules())\n"
+    pathlib.Path("code/family.py").write_text(text)
+    pathlib.Path("code/plugins.py").write_text("import family\n")
+    raw = file({"model": TINY | {"name": "plugins:theirs"}})
+    for name in ("plugins:theirs", "family:theirs"):
+        raw["model"]["name"] = name
+        assert wafer.Experiment.from_config(raw).model.config.hidden_size == TINY["hidden_size"]
+    raw["model"]["name"] = "mine:theirs"
+    with pytest.raises(ConfigError, match="has no attribute 'theirs'"):
+        wafer.Experiment.from_config(raw)
+    for module in ("family", "plugins"):
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize("name", ["GptHDF5DataProcessor", "TfRecordsDataProcessor"])
+def test_a_loader_with_the_name_of_another_is_the_users(file, name):
+    raw = file({"train_input": ROWS | {"data_processor": f"mine:{name}"}})
+    dataset = wafer.Experiment.from_config(raw).dataset("train", "run")
+    assert dataset.example(0)["input_ids"].tolist() == [1] * 8
+
+
+def test_an_optimizer_that_another_module_registers_is_not_meant(file, monkeypatch):
+    registered = {("optimizer", "scale"): (lambda: None, frozenset({"another"}))}
+    monkeypatch.setattr("models.user.code._REGISTERED", registered)
+    sys.path.append(str(pathlib.Path("code").resolve()))
+    assert find("mine:scale", (), "optimizer") is optax.scale
+    assert find("scale", (), "optimizer") is registered["optimizer", "scale"][0]
+
+
+def test_a_refused_file_leaves_the_path_as_it_was(file):
+    raw, before = file({"model": {"name": "mine:nothing"}}), [*sys.path]
+    with pytest.raises(ConfigError, match="has no attribute 'nothing'"):
+        parse_config(raw)
+    assert sys.path == before
 
 
 def test_an_installed_package_declares_its_modules(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import wafer
 import wafer.cli
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.writer import write_params
+from models.convert.api import to_hf
 from models.paths import named_leaves
 from wafer.errors import ConfigError
 
@@ -51,6 +52,7 @@ def sections(tmp_path, **run):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     wafer.train(sections(folder))
+    (folder / "run.yaml").write_text(yaml.safe_dump(sections(folder)))
     return folder / "run"
 
 
@@ -58,6 +60,7 @@ def trained(tmp_path_factory):
 def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, capsys):
     out = tmp_path / "pruned"
     command = ["prune", "--checkpoint_path", str(trained), "--method", "sparsegpt"]
+    command += ["--params", str(trained.with_suffix(".yaml"))]
     command += ["--sparsity", "0.5", "--pattern", "2:4", "--samples", "8", "-o", str(out)]
     assert wafer.cli.main(command) == 0
     said = capsys.readouterr().out
@@ -146,7 +149,7 @@ def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, capsys):
     out = tmp_path / "pruned"
     command = ["prune", "--checkpoint_path", str(weights), "-m", "wanda", "-s", "0.703"]
     assert wafer.cli.main([*command, "-o", str(out)]) == 1
-    assert "calibration: missing: the checkpoint remembers no run" in capsys.readouterr().err
+    assert "calibration: missing: a checkpoint does not decide" in capsys.readouterr().err
     assert wafer.cli.main([*command, "-o", str(out), "--calibration", str(rows)]) == 0
     said = capsys.readouterr().out
     assert "loss on 2 calibration batches" in said
@@ -195,3 +198,29 @@ def test_rows_of_a_larger_vocabulary_are_refused(imported, tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"16 in {weights}" in error
     assert "78 token ids; make them with the tokenizer of the checkpoint" in error
+
+
+@pytest.mark.parametrize("form", ["hf", "checkpoint"])
+def test_dtypes_and_masks_of_the_checkpoint_stay(tmp_path, form):
+    """A bfloat16 model stays one, and a lower level brings nothing back."""
+    model = models.build(MODEL)
+    params = jax.tree.map(lambda x: x.astype("bfloat16"), model.init(jax.random.key(0)))
+    start, lines = tmp_path / form, []
+    if form == "hf":
+        to_hf(model, params, start)
+    else:
+        leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+        write_params(start, MODEL, [name for name, _ in leaves], leaves)
+    half = wafer.prune(
+        tmp_path / "half", 0.5, method="magnitude", checkpoint=start, report=lines.append
+    )
+    less = wafer.prune(
+        tmp_path / "less", 0.3, method="magnitude", checkpoint=half, report=lines.append
+    )
+    one, two = (dict(named_leaves(load_checkpoint(path)[0]["params"])) for path in (half, less))
+    assert {leaf.dtype.name for leaf in (*one.values(), *two.values())} == {"bfloat16"}
+    for name, leaf in one.items():
+        np.testing.assert_array_equal(np.isnan(leaf), np.isnan(two[name]))
+    said = "\n".join(lines)
+    assert "50.00% of 1,024 weights in 12 matrices pruned: " in said
+    assert "pruned, not 30.00%, since what is pruned already stays pruned: " in said

@@ -4,8 +4,10 @@ import ast
 import pathlib
 import re
 import shlex
+import shutil
 import sys
 
+import h5py
 import jax
 import numpy as np
 import pytest
@@ -51,6 +53,7 @@ TOPKAST = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "
 # What of a run's sections names code, and the name.
 SECTIONS = {
     "model": ({"model": {"name": "evil:build"}}, "evil:build"),
+    "name of ours": ({"model": TINY | {"name": "evil:gpt2"}}, "evil:gpt2"),
     "family": ({"model": TINY | {"name": "evil:gpt2x"}}, "evil:gpt2x"),
     "part of a model": ({"model": {"name": "llava", "text_model": {"name": "evil:x"}}}, "evil:x"),
     "Python's own": ({"model": {"name": "subprocess:getoutput", "cmd": "touch ran"}}, "getoutput"),
@@ -115,24 +118,57 @@ def test_a_checkpoints_code_is_not_imported(stored, capsys, what):
     assert not pathlib.Path("out").exists()
 
 
+def hdf5_rows(folder, texts):
+    """Write rows of token ids, and the tokenizer that they are of."""
+    folder.mkdir()
+    rows = np.ones((4, 3, 8), np.int32)
+    with h5py.File(folder / "data-0.h5", "w") as file:
+        file["data"] = rows
+        file.attrs["n_examples"] = len(rows)
+    Tokenizer(WordLevel(dict(zip(texts, range(16), strict=False)), texts[0])).save(
+        str(folder / "tokenizer.json")
+    )
+
+
 @pytest.mark.parametrize(
     "sections",
     [
         {"optimizer": {"optimizer_type": "evil:build", "learning_rate": 0.1}},
         {"train_input": {"data_processor": "evil:build", "batch_size": 1}},
-        {"runconfig": {"max_steps": 1, "python_paths": ["elsewhere"]}},
+        {"runconfig": {"max_steps": 1, "python_paths": ["elsewhere"], "model_dir": "elsewhere"}},
+        {"runconfig": {"max_steps": 1, "checkpoint_path": "theirs", "model_dir": "elsewhere"}},
     ],
 )
-def test_prune_runs_nothing_of_the_run_that_a_checkpoint_remembers(
+def test_prune_takes_nothing_of_the_run_that_a_checkpoint_remembers(
     stored, capsys, monkeypatch, sections
 ):
-    rows = {"train_input": TINY_ROWS, "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
-    stored(rows | {"runconfig": {"max_steps": 1}} | sections)
+    theirs = {"data_processor": "GptHDF5DataProcessor", "data_dir": "theirs", "batch_size": 1}
+    rest = {"train_input": theirs, "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
+    path = stored(rest | {"runconfig": {"max_steps": 1, "model_dir": "elsewhere"}} | sections)
+    (path / "tokenizer.json").unlink()
+    hdf5_rows(pathlib.Path("theirs"), "ab")
+    hdf5_rows(pathlib.Path("mine"), "cd")
     monkeypatch.setattr("sys.path", [*sys.path])
-    refused = main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2"])
-    assert ("--trust_code" in capsys.readouterr().err) == refused == ("runconfig" not in sections)
-    assert not pathlib.Path("ran").exists()
+    before = {*pathlib.Path().iterdir()}
+    for trust in ([], ["--trust_code"]):
+        assert main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2", *trust]) == 1
+        said = capsys.readouterr().err
+        assert "calibration: missing: a checkpoint does not decide which files are read" in said
+    assert main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2", "--calibration", "mine"]) == 0
     assert not any("elsewhere" in folder for folder in sys.path)
+    assert {*pathlib.Path().iterdir()} - before == {pathlib.Path("out")}
+
+
+@pytest.mark.parametrize("command", ["generate", "convert", "config new", "finalize"])
+def test_no_command_writes_where_a_checkpoints_run_did(stored, command):
+    theirs = {"data_processor": "GptHDF5DataProcessor", "data_dir": "theirs", "batch_size": 1}
+    run = {"max_steps": 1, "checkpoint_path": "theirs", "model_dir": "elsewhere"}
+    stored({"train_input": theirs, "runconfig": run})
+    hdf5_rows(pathlib.Path("theirs"), "ab")
+    hdf5_rows(pathlib.Path("rows"), "cd")
+    before = {*pathlib.Path().iterdir()}
+    assert main(COMMANDS[command]) == 0
+    assert {*pathlib.Path().iterdir()} - before <= {pathlib.Path("out")}
 
 
 def test_trusted_code_is_called(stored, capsys):
@@ -145,6 +181,31 @@ def test_trusted_code_is_called(stored, capsys):
         wafer.load(path)
     assert main([*COMMANDS["generate"], "--trust_code"]) == 1
     assert "writes no text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_generate_refuses_a_model_without_text_first(stored, capsys, monkeypatch, draft):
+    kept = {"algorithm": "evil:Kept", "sparsity": 0.5}
+    bert = {"name": "bert", **{k: v for k, v in TINY.items() if k != "name"}}
+    words = COMMANDS["generate"]
+    if draft:
+        stored({"model": TINY}).rename("main")
+        words = [*words, "--draft", "stored", "--temperature", "0"]
+        words[words.index("--checkpoint_path") + 1] = "main"
+    path = stored({"model": bert, "sparsity": kept})
+    (path / "tokenizer.json").unlink()
+    monkeypatch.setattr("models.checkpoint.reader.StoredTree.__init__", None)  # reads no weights
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "stored: this model writes no text (bert); expected a decoder" in said
+    assert "--trust_code" not in said
+    stored({"model": {"name": "evil:build"}, "sparsity": kept})
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "a model made by a function is refused with the option, too\n" in said
+    assert not pathlib.Path("ran").exists()
+    assert main([*words, "--trust_code"]) == 1
+    assert "stored: this model writes no text (evil:build)" in capsys.readouterr().err
 
 
 def test_a_trusted_algorithm_is_imported(stored):
@@ -162,6 +223,34 @@ def test_a_run_file_of_the_same_command_names_the_same(stored):
     file["model"] = {"name": "evil:other"}
     with pytest.raises(ValueError, match="'evil:build', which is not imported"):
         wafer.prune("out", section, source=file, **arguments)
+
+
+def test_what_prune_suggests_is_trusted_where_it_must_be(stored, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    weight = {"weight": np.arange(25, dtype=np.float32).reshape(5, 5)}
+    for section, params in (({"name": "evil:build"}, weight), (TINY, None)):
+        stored({"model": section}, *([params] if params else []))
+        shutil.rmtree("out", ignore_errors=True)
+        assert main([*COMMANDS["prune"], "--trust_code"]) == 0
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        (new,) = [line for line in lines if line.startswith("wafer config new")]
+        assert new.endswith(" --trust_code") == (section is not TINY)
+        words = shlex.split(new.replace("ROWS", "rows"))[1:]
+        assert main(words) == 1
+        assert "--trust_code" not in capsys.readouterr().err  # there are no rows
+        (final,) = [line for line in lines if line.startswith("wafer finalize")]
+        assert main(shlex.split(final)[1:]) == 0
+        shutil.rmtree("out-finalized")
+
+
+def test_a_hugging_face_folder_of_a_family_of_the_users(capsys, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "own-family"}')
+    words = ["--checkpoint_path", str(tmp_path), "--prompt", "a"]
+    for trust in ([], ["--trust_code"]):
+        assert main(["generate", *words, *trust]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path}: config.json: model_type 'own-family' cannot be converted" in said
+        assert "wafer convert convert --model MODULE:NAME --src-fmt hf --tgt-fmt wafer" in said
 
 
 def test_texts_that_may_name_code_are_found_at_any_depth():

@@ -157,7 +157,7 @@ def _ift(args: argparse.Namespace) -> int:
     import yaml
 
     from wafer.config.ift import transform
-    from wafer.errors import ConfigError, Problem
+    from wafer.errors import ConfigError, Problem, errors_of_file
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(args.file)
@@ -165,7 +165,7 @@ def _ift(args: argparse.Namespace) -> int:
         raise ConfigError(
             [Problem(("model",), "missing section; it is what grows")], str(args.file)
         )
-    with looking():
+    with errors_of_file(args.file), looking():
         sections, dense, sparse = transform(raw, args.sparsity, args.family)
     text = (
         f"# Sparse-IFT, {args.family}, {args.sparsity:g}, of {args.file.name}: "

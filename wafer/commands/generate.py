@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint_path", required=True, help="checkpoint, model_dir or HF folder"
     )
     parser.add_argument("--prompt", default="", help="text to continue")
-    parser.add_argument("-i", "--input", help="JSON lines with a key `prompt`, instead of --prompt")
+    parser.add_argument(
+        "-i",
+        "--input",
+        help="JSON lines with a key `prompt`, in a file or a pipe, instead of --prompt",
+    )
     parser.add_argument("--interactive", action="store_true", help="ask for prompts until the end")
     parser.add_argument(
         "--add_bos",
@@ -84,9 +88,7 @@ def _main(args: argparse.Namespace) -> int:
         raise ValueError("--stream writes one sample; drop --num_samples and --input")
     _check_draft(args.draft, vars(args), args.stream)
     _check_options(vars(args))
-    loaded = open_model(args.checkpoint_path, args.kernels, args.dtype)
-    if args.draft is not None:
-        loaded = loaded._replace(draft=open_model(args.draft, args.kernels, args.dtype))
+    loaded = open_model(args.checkpoint_path, args.kernels, args.dtype, args.draft)
     options = {name: getattr(args, name) for name in _OPTIONS}
     options["emit"] = _write if args.stream else None
     size = 1 if args.interactive else args.batch_size
@@ -146,7 +148,11 @@ def _prompts(args: argparse.Namespace) -> Iterator[str]:
     elif args.input is None:
         yield args.prompt
     else:
-        for row in read_rows(pathlib.Path(args.input)):
+        rows = read_rows(pathlib.Path(args.input))
+        first = next(rows, None)
+        if first is None:
+            raise DataError(f"{args.input}: no row; expected JSON lines with a key `prompt`")
+        for row in itertools.chain([first], rows):
             prompt = row.values.get("prompt")
             if not isinstance(prompt, str):
                 raise DataError(f"{row.where}: expected a key `prompt` with text")
@@ -241,9 +247,7 @@ def generate(
     _check_options(options)
     _check_draft(draft, options, emit)
     with trusting(trust_code=trust_code):
-        loaded = open_model(checkpoint, kernels, dtype)
-        if draft is not None:
-            loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
+        loaded = open_model(checkpoint, kernels, dtype, draft)
     others: Any = {"cache_dtype": cache_dtype, "draft_tokens": draft_tokens, "add_bos": add_bos}
     return sample(loaded, [prompt], stop=stop, emit=emit, **options, **others).texts[0]
 
@@ -269,21 +273,46 @@ class Samples(NamedTuple):
 
 
 def open_model(
-    checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
+    checkpoint: str | os.PathLike[str],
+    kernels: str = "auto",
+    dtype: str = "float32",
+    draft: str | os.PathLike[str] | None = None,
 ) -> Loaded:
-    """Load a model and its tokenizer; ``kernels`` and ``dtype`` as ``generate`` has them.
+    """Load a model, its tokenizer and its draft; arguments as ``generate`` has them.
 
     Raises:
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer.
         ValueError: kernels or a dtype that do not serve this model, or one that writes no text.
     """
+    from wafer.commands.inputs import weights_folder
+
+    paths = [weights_folder(one) for one in (checkpoint, draft) if one is not None]
+    for path in paths:
+        _require_text(path)
+    loaded, *drafts = (_open(path, kernels, dtype) for path in paths)
+    return loaded._replace(draft=drafts[0]) if drafts else loaded
+
+
+def _require_text(path: pathlib.Path) -> None:
+    """Refuse a model that writes no text, before its weights and its other sections are read."""
+    from models.names import FAMILIES_ALONE
+    from wafer.commands.inputs import stored_config
+
+    config = stored_config(path, FAMILIES_ALONE)
+    if not getattr(config, "with_lm_head", False):
+        raise ValueError(
+            f"{path}: this model writes no text ({config.name}); expected a decoder or "
+            "encoder-decoder with a language-model head"
+        )
+
+
+def _open(path: pathlib.Path, kernels: str, dtype: str) -> Loaded:
     from models.convert.tokenizer import find_tokenizer, read_marks
-    from wafer.commands.inputs import load_decoding, weights_folder
+    from wafer.commands.inputs import load_decoding
     from wafer.data.text.tokenizer import load_tokenizer
     from wafer.errors import DataError
 
-    path = weights_folder(checkpoint)
     tokenizer = find_tokenizer(path)
     if tokenizer is None:
         raise DataError(
@@ -291,11 +320,6 @@ def open_model(
             f"run; copy it to {path}"
         )
     model, params, multiplied_by = load_decoding(path, kernels, dtype)
-    if not getattr(model.config, "with_lm_head", False):
-        raise ValueError(
-            f"{path}: this model writes no text; expected a decoder or encoder-decoder with a "
-            "language-model head"
-        )
     return Loaded(model, params, load_tokenizer(tokenizer), read_marks(path), multiplied_by)
 
 

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from models.checkpoint.layout import PARAMS, complete_checkpoints
+from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
+from models.checkpoint.pruned import masks_of
 from models.checkpoint.reader import build_stored, load_params, open_params
 from models.checkpoint.verify import checkpoints_in
+from models.convert.api import open_hf, section_from_hf
 from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
 from models.user.flags import own_flags
-from models.user.trust import code_in, looking, trusting
+from models.user.trust import code_in, looking, trusting, untrusted
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
@@ -25,6 +27,7 @@ from wafer.config import parse_config
 from wafer.config.newfile import Start
 from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.errors import errors_of_file
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
@@ -39,6 +42,8 @@ __all__ = [
     "look_at",
     "newest_checkpoint",
     "start_of",
+    "stored_config",
+    "stored_form",
     "weights_folder",
 ]
 
@@ -58,7 +63,8 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
         ConfigError: everything that is wrong with it.
     """
     if isinstance(source, str | os.PathLike):
-        return Experiment.from_yaml(pathlib.Path(source), **overrides)
+        with errors_of_file(source):
+            return Experiment.from_yaml(pathlib.Path(source), **overrides)
     if isinstance(source, Experiment):
         if not overrides:
             return source
@@ -194,6 +200,25 @@ def weights_folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
     return path if is_hf_folder(path) else newest_checkpoint(path)
 
 
+def stored_config(path: pathlib.Path, note: str) -> Any:
+    """Read the configuration of a model; neither weights nor other sections are looked at.
+
+    Args:
+        path: of ``weights_folder``.
+        note: for the refusal of code.
+
+    Raises:
+        ValueError: it names no model, or code that the user does not trust.
+    """
+    if is_hf_folder(path):
+        try:
+            return models.registry.parse_config(section_from_hf(path))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+    with untrusted(path, note):
+        return models.registry.parse_config(model_section(read_record(path)[0], path))
+
+
 def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]]:
     """Open the model of a folder: its tensors by name, not yet read where they can be so."""
     if is_hf_folder(path):
@@ -204,6 +229,24 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
         computes = forward_of(record, path)
         leaves = ((name, computes(name, leaf)) for name, leaf in stored.items())
     return build_stored(record, path), leaves
+
+
+def stored_form(
+    checkpoint: str | os.PathLike[str],
+) -> tuple[dict[str, np.dtype], dict[str, Any]]:
+    """Return how a checkpoint holds its weights.
+
+    Args:
+        checkpoint: as ``load`` takes it.
+
+    Returns:
+        (name -> dtype; name -> mask, bool, true where kept, of the weights that are pruned).
+    """
+    path = weights_folder(checkpoint)
+    if is_hf_folder(path):
+        return {name: leaf.dtype for name, leaf in open_hf(path, dtype=None)[1]}, {}
+    leaves = {name: np.asarray(leaf) for name, leaf in open_params(path)[1].items()}
+    return {name: leaf.dtype for name, leaf in leaves.items()}, masks_of(leaves)
 
 
 def start_of(checkpoint: str | os.PathLike[str]) -> Start:

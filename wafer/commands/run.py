@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Trained", "add_arguments", "evaluate", "init_checkpoint", "run", "train"]
 
 _LOG = logging.getLogger(__name__)
-_WRITES = {"lm", "seq2seq", "dpo"}  # tasks whose models `wafer generate` takes
 
 # Flags that override runconfig, with their argparse settings.
 _FLAGS: dict[str, dict[str, Any]] = {
@@ -174,13 +173,15 @@ def _start(
 ) -> int:
     """Join the other processes, before the first use of any device; then run one after another."""
     from wafer.engines.cluster import joined
+    from wafer.errors import errors_of_file
     from wafer.session.facts import run_fingerprint
 
-    _prepare(max(cfgs, key=_devices), 1 if member is None else member.count)
-    if member is None:
-        return _in_order(cfgs, began, job)
-    with joined(member, run_fingerprint(cfgs), args.heartbeat, args.join_timeout):
-        return _in_order(cfgs, began, job)
+    with errors_of_file(args.params):
+        _prepare(max(cfgs, key=_devices), 1 if member is None else member.count)
+        if member is None:
+            return _in_order(cfgs, began, job)
+        with joined(member, run_fingerprint(cfgs), args.heartbeat, args.join_timeout):
+            return _in_order(cfgs, began, job)
 
 
 def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
@@ -291,9 +292,10 @@ def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextMana
     """Keep other runs out of the model_dir of one that trains; the first process does."""
     import jax
 
-    from wafer.session.lock import owned
+    from wafer.session.lock import owned, require_contained_files
 
     settings = cfg.runconfig
+    require_contained_files(pathlib.Path(settings.model_dir))
     if "train" not in settings.mode or jax.process_index():
         return contextlib.nullcontext()
     return owned(pathlib.Path(settings.model_dir), job_id)
@@ -460,7 +462,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
     from rich.table import Table
 
-    from wafer.session.hints import first_words, next_lines, tensorboard, typed
+    from wafer.session.hints import after_training, next_lines, tensorboard
     from wafer.session.logs import CONSOLE
 
     key = "eval/bits_per_byte"
@@ -481,16 +483,5 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         _LOG.info("Processed %d sample(s) in %.2f seconds.", total, seconds)
     if not outcome.checkpoints:
         return
-    checkpoint = outcome.checkpoints[-1]
-    with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
-        checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
-    section, lines = job.experiment.section("train"), []
-    writes = section.task in _WRITES and getattr(job.experiment.model.config, "with_lm_head", False)
-    if writes and (job.model_dir / "tokenizer.json").exists():
-        functions = section.data_processor == "PyStdlibDataProcessor"
-        begin = "def read_" if functions or job.train is None else first_words(job.train)
-        lines.append(f'wafer generate --checkpoint_path {typed(checkpoint)} --prompt "{begin}"')
-    if job.experiment.sparsifier:
-        finalized = typed(job.model_dir / "finalized")
-        lines.append(f"wafer finalize -i {typed(checkpoint)} -o {finalized}")
+    lines = after_training(job, outcome.checkpoints[-1])
     CONSOLE.print("\n" + "\n".join(next_lines([*lines, tensorboard(job.summary_dir)])))

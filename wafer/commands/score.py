@@ -133,9 +133,11 @@ def _score_lines(
 ) -> str:
     from models.files import atomic_write
     from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row, read_pairs
+    from wafer.data.text.textfiles import find_files
 
-    reading = section.model_copy(update={"data_dir": (files[0],)})
-    pairs, skipped = read_pairs(reading, vocab_size, training=True)
+    source = pathlib.Path(files[0])
+    lines = find_files([files[0]], ["train.jsonl"], "input") if source.is_dir() else [source]
+    pairs, skipped = read_pairs(section, lines, vocab_size)
     length, path = section.max_sequence_length, pathlib.Path(files[1])
     scored = logps([pair_row(pair.answers, length) for pair in pairs])
     with atomic_write(path) as partial, partial.open("w", encoding="utf-8") as lines:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from models.user.code import is_user_defined
-from models.user.trust import imports_allowed, is_looking, looking, require_trusted
+from models.user.trust import imports_allowed, is_looking, looking, require_trusted, searching
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
@@ -196,18 +195,18 @@ def parse_config(
     problems += _unknown_sections(raw)
     run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
     if run is not None and run.only_looks and "compile_dir" not in (overrides or {}):
-        with _importing(run):  # compiled programs are code, too
-            kept = run.compile_dir if imports_allowed() else None
+        kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
         run = run.model_copy(update={"compile_dir": kept})
     problems += _missing(raw, run.mode if run else "train")
-    parsed, unseen = _sections(raw, run, problems)
-    if problems:
-        older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
-        raise ConfigError(list(map(explain_removed, older)))
-    try:
-        cfg = parse(RunConfig, parsed)
-    except SectionError as err:
-        raise ConfigError(err.problems) from None
+    with searching(_code_folders(run)):
+        parsed, unseen = _sections(raw, run, problems)
+        if problems:
+            older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
+            raise ConfigError(list(map(explain_removed, older)))
+        try:
+            cfg = parse(RunConfig, parsed)
+        except SectionError as err:
+            raise ConfigError(err.problems) from None
     cfg._unseen.update(unseen)
     return cfg
 
@@ -259,9 +258,17 @@ def _importing(run: RunSection | None) -> Iterator[list[str]]:
     """Import what a section names, unless the file is only looked at: then list what is refused."""
     looks = is_looking() or run is None or run.only_looks  # a wrong runconfig may ask to look
     with looking() if looks else contextlib.nullcontext([]) as refused:
-        if run is not None and imports_allowed():
-            sys.path += [folder for folder in run.python_paths or () if folder not in sys.path]
         yield refused
+
+
+def _may_import(run: RunSection | None) -> bool:
+    with _importing(run):
+        return imports_allowed()
+
+
+def _code_folders(run: RunSection | None) -> Sequence[str]:
+    """Folders of the user's modules; none where nothing is imported."""
+    return run.python_paths or () if run is not None and _may_import(run) else ()
 
 
 def _begin(
@@ -278,7 +285,7 @@ def _begin(
     if run is None or problems:
         return
     try:
-        with _importing(run):
+        with searching(_code_folders(run)), _importing(run):
             inputs = {name: parse_input(sections[name], _systems(run, name)) for name in names}
     except ValueError:
         return

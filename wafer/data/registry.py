@@ -30,7 +30,7 @@ def _processor(name: Any) -> Callable[..., Any]:
     """The class behind a name, or a user's loader."""
     if isinstance(name, str) and name in DATA_PROCESSORS:
         return DATA_PROCESSORS[name]
-    if isinstance(name, str) and "TfRecords" in name:
+    if isinstance(name, str) and "TfRecords" in name and ":" not in name:
         raise ValueError(
             f"{name!r} reads TFRecords, which belong to the TensorFlow stack; write the rows as "
             "HDF5 (`wafer data preprocess`), or yield them from a loader of your own"

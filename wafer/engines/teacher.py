@@ -17,13 +17,13 @@ from models.base import Aux, Batch, Model
 from models.checkpoint.reader import build_stored, load_params
 from models.losses import divergence
 from models.paths import map_named
-from models.user.trust import code_in, trusting
+from models.user.trust import code_in, is_looking, trusting
 from sparsity.stored.inference import forward_of
 from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 
-__all__ = ["KL", "Teacher", "make_teacher"]
+__all__ = ["KL", "Teacher", "make_teacher", "require_fit"]
 
 KL = "distillation/kl_sum"
 
@@ -75,9 +75,9 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
         return None
     path = pathlib.Path(section.checkpoint_path)
     params, record = load_params(path)
-    with trusting(code_in(experiment.cfg.to_dict())):
+    with trusting(() if is_looking() else code_in(experiment.cfg.to_dict())):
         model, computes = build_stored(record, path), forward_of(record, path)
-    _fits(experiment, model)
+    require_fit(experiment, model)
     params = map_named(lambda name, leaf: np.asarray(computes(name, leaf)), params)
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = jax.tree.map(lambda leaf: broadcast(leaf, everywhere), params)
@@ -87,7 +87,12 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
     return Teacher(model, params, section.temperature, section.weight, factor)
 
 
-def _fits(experiment: Experiment, teacher: Model) -> None:
+def require_fit(experiment: Experiment, teacher: Model) -> None:
+    """Refuse a teacher that cannot score what the student learns.
+
+    Raises:
+        ConfigError: says what to change.
+    """
     own, other = experiment.model.config, teacher.config
     tokens = getattr(own, "vocab_size", None)
     message = ""

@@ -139,7 +139,8 @@ _INTRINSICS = {
 def uncertainty(scalar_share: float) -> float:
     """Return how far off a program's cycles may be, as a fraction.
 
-    Of the published rows 95 % are as close to what is published (``docs/results/csl.md``).
+    Chosen on the published rows that the numbers were fitted on. Of those that were opened later at
+    least 95 % must be as close (``tests/csl_cycles.py``, ``docs/results/csl.md``).
 
     Args:
         scalar_share: of its cycles, those of scalar instructions: ``Machine.scalar_share``.

@@ -1,5 +1,6 @@
 """What a command suggests to do next, as the user would type it."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -9,12 +10,24 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from models.user.trust import code_in
+
 if TYPE_CHECKING:  # a command that only prints suggestions reads no data
     from wafer.data.batching.dataset import Dataset
+    from wafer.session.build import Run
 
-__all__ = ["command", "first_words", "next_lines", "tensorboard", "typed"]
+__all__ = [
+    "after_training",
+    "command",
+    "first_words",
+    "next_lines",
+    "tensorboard",
+    "typed",
+    "with_trust",
+]
 
 _READ = 32  # tokens that are decoded for a prompt
+_WRITES = {"lm", "seq2seq", "dpo"}  # tasks whose models `wafer generate` takes
 
 
 def command() -> str:
@@ -60,6 +73,31 @@ def first_words(data: "Dataset") -> str:
 def typed(path: str | os.PathLike[str]) -> str:
     """Return a path as a shell takes it: quoted where it has blanks or other special letters."""
     return shlex.quote(os.fspath(path))
+
+
+def with_trust(line: str, *sections: object) -> str:
+    """Add the option that a command needs where a checkpoint's sections name code."""
+    return f"{line} --trust_code" if code_in(sections) else line
+
+
+def after_training(job: "Run", checkpoint: pathlib.Path) -> list[str]:
+    """Return the commands that go on from the last checkpoint of a run."""
+    from sparsity.stored.inference import masks_forward
+
+    with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
+        checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
+    section, sections, lines = job.experiment.section("train"), job.cfg.to_dict(), []
+    writes = section.task in _WRITES and getattr(job.experiment.model.config, "with_lm_head", False)
+    if writes and (job.model_dir / "tokenizer.json").exists():
+        functions = section.data_processor == "PyStdlibDataProcessor"
+        begin = "def read_" if functions or job.train is None else first_words(job.train)
+        line = f'wafer generate --checkpoint_path {typed(checkpoint)} --prompt "{begin}"'
+        lines.append(with_trust(line, sections["model"], sections.get("sparsity")))
+    if sparsifier := job.experiment.sparsifier:
+        line = f"wafer finalize -i {typed(checkpoint)} -o {typed(job.model_dir / 'finalized')}"
+        built = any(masks_forward(algorithm) for _, algorithm in sparsifier.groups)
+        lines.append(with_trust(line, sections["sparsity"], sections["model"] if built else None))
+    return lines
 
 
 def next_lines(lines: Sequence[str]) -> list[str]:

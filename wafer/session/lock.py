@@ -8,12 +8,27 @@ import pathlib
 import socket
 from collections.abc import Iterator
 
+from models.files import contained_file
 from wafer.errors import TrainingError
 
-__all__ = ["owned"]
+__all__ = ["owned", "require_contained_files"]
 
 _LOG = logging.getLogger(__name__)
 _FILE = ".lock"
+
+
+def require_contained_files(model_dir: pathlib.Path) -> None:
+    """Refuse a model_dir with files, which runs go on writing, that are links out of it.
+
+    Folders may be links, such as ``checkpoints`` on another disk.
+
+    Raises:
+        CheckpointError: names the link and where it leads.
+    """
+    for pattern in ("*", "*/*"):
+        for path in model_dir.glob(pattern):
+            if path.is_symlink() and not path.is_dir():
+                contained_file(path, model_dir)
 
 
 @contextlib.contextmanager

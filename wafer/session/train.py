@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from models.checkpoint.writer import Checkpoints
+from sparsity.costs import missed_level
 from sparsity.stored.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
@@ -156,6 +157,10 @@ def _announce(run: Run, start: int, until: int, stretch: int) -> None:
         _checkpoints_in_words(settings),
         f", an evaluation every {stretch:,}" if stretch else "",
     )
+    rules = {rule: None for _, rule in run.experiment.sparsifier.groups}
+    for line in dict.fromkeys(missed_level(rule, until) for rule in rules):
+        if line:
+            _LOG.warning("sparsity: %s", line)
 
 
 def _keeps(settings: RunSection, last: bool) -> bool:

@@ -1,7 +1,6 @@
 """Runs of a sweep as child processes, so many at a time; an interruption ends them in order."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from models.user.trust import child_environment
 from wafer.sweep.trials import Trial
 
 __all__ = ["run_trials"]
@@ -87,7 +87,7 @@ def _start(trial: Trial) -> _Child:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=child_environment() | {"PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
     return _Child(trial, process, time.monotonic(), since)

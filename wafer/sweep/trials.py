@@ -97,7 +97,8 @@ class Trial(NamedTuple):
 
     def command(self) -> list[str]:
         """Return the command that starts it, or lets it go on from where it is."""
-        command = [sys.executable, "-m", "wafer", "run", "--params", str(self.folder / _RUN)]
+        command = [sys.executable, "-P", "-m", "wafer", "run"]
+        command += ["--params", str(self.folder / _RUN)]
         newest = self._newest()
         if newest is None:
             return command

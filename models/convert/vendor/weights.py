@@ -23,6 +23,7 @@ from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
 from models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from models.convert.standard import in_pairs
 from models.counts import abstract_params
+from models.errors import SectionError
 from models.lazy import LazyArray
 from models.names import lookup
 from models.paths import named_leaves
@@ -262,6 +263,20 @@ def read_section(path: str | os.PathLike[str], name: str | None = None) -> dict[
     if not isinstance(file, dict) or not isinstance(file.get("model"), dict):
         raise ValueError(f"{path}: expected a params YAML with a model section")
     return ({"name": name} if name else {}) | file["model"]
+
+
+def read_model(path: str | os.PathLike[str], name: str | None = None) -> Model:
+    """Build the model of a params YAML; see ``read_section``.
+
+    Raises:
+        ValueError: there is none, or one of a function of the user's, which has no other form.
+    """
+    settings = read_section(path, name)
+    try:
+        lookup(str(settings.get("name")))
+        return build(settings)
+    except SectionError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def open_cs(

@@ -13,6 +13,7 @@ import pytest
 
 import sparsity
 from models.layers.basic import project
+from sparsity.state import fingerprint
 
 PARAMS = {"up": {"kernel": jax.random.normal(jax.random.key(0), (16, 24))}}
 X = jax.random.normal(jax.random.key(1), (8, 16))
@@ -94,6 +95,71 @@ def test_a_copy_left_behind_is_an_error_or_nan(compute):
     assert jnp.isnan(jax.vmap(read, (0, None))(several, later)).all()
     scanned = jax.lax.scan(lambda c, _: (c, read(*c)), (copy, later), length=2)[1]
     assert jnp.isnan(scanned).all()
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_copy_of_another_state_is_an_error_or_nan(compute):
+    """Of another seed, another choice of first weights, other trees: each of generation 0."""
+    rule = configured(compute, "set")
+    sparse, params, _ = start(rule)
+    copy = sparsity.WeightCopy.of(params, sparse)
+    seed = rule.init(PARAMS, jax.random.key(3))
+    section = {"sparsity": 0.75, "init_method": "topk", "compute": compute}
+    method = sparsity.configure(section | {"param_filter": "*kernel"}).init(
+        PARAMS, jax.random.key(2)
+    )
+    flipped = jax.tree.map(lambda leaf: -leaf, PARAMS)
+    flipped["up"]["kernel"] = flipped["up"]["kernel"][::-1]
+    weights = sparsity.configure(section | {"param_filter": "*kernel"}).init(
+        flipped, jax.random.key(2)
+    )
+    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
+    for other in (seed, method, weights):
+        assert int(other.generation) == int(sparse.generation)
+        for use in (copy.read, lambda s: rule.update(s, params, None, {"slow": copy})):
+            with pytest.raises(ValueError, match="is of another sparse state"):
+                use(other)
+        assert jnp.isnan(jax.jit(read)(copy, other)).all()
+        moved = jax.jit(lambda c, s: rule.update(s, params, None, c)[2])(copy, other)
+        assert jnp.isnan(moved.tree["up"]["kernel"]).any()  # never silently of other weights
+    np.testing.assert_array_equal(jax.jit(read)(copy, sparse), params["up"]["kernel"])
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_copies_without_a_fingerprint_are_read(compute):
+    rule = configured(compute, "set")
+    sparse, params, _ = start(rule)
+    old = sparsity.WeightCopy(params, jnp.int32(0))  # as stored before there was one
+
+    def body(carry, _):
+        sparse, params, copy = carry
+        return rule.update(sparse, params, None, copy), None
+
+    sparse, _, old = jax.lax.scan(body, (sparse, params, old), length=4)[0]
+    assert int(old.generation) == 2
+    assert old.fingerprint is None
+    assert not jnp.isnan(old.read(sparse)["up"]["kernel"]).any()
+
+
+def test_the_fingerprint_is_of_every_position():
+    """Each single exchange of a kept and a pruned position is another fingerprint."""
+    rule = sparsity.configure({"sparsity": 0.5, "compute": "masked", "param_filter": "w"})
+    blank = rule.init({"w": jnp.ones((4, 5))}, jax.random.key(0))
+    csr = sparsity.configure({"sparsity": 0.5, "compute": "csr", "param_filter": "w"})
+    pattern = csr.init({"w": jnp.ones((4, 5))}, jax.random.key(0)).patterns["w"]
+    mask = np.array(blank.masks["w"])
+    masks = [mask]
+    for i, j in np.ndindex(20, 20):
+        other = mask.copy().ravel()
+        if other[i] and not other[j]:
+            other[i], other[j] = False, True
+            masks.append(other.reshape(4, 5))
+    assert len(masks) == 101
+    of = lambda state: int(fingerprint(state))
+    states = [blank._replace(masks={"w": jnp.asarray(m)}) for m in masks]
+    assert len({*map(of, states)}) == 101
+    patterns = [sparsity.pattern_from_mask(m, pattern.nnz) for m in masks]
+    assert len({of(blank._replace(masks={}, patterns={"w": p})) for p in patterns}) == 101
 
 
 def test_a_skipped_step_does_not_count():

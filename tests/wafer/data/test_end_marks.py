@@ -32,7 +32,7 @@ def test_answers_end_as_the_files_of_the_tokenizer_say(tmp_path, name):
     ids = {"eos_token_id": [2, 6], "bos_token_id": 1}
     (tmp_path / name).write_text(json.dumps(NAMED if name == "tokenizer_config.json" else ids))
     dpo = section(tmp_path, "PreferenceDataProcessor")
-    (pair,), _ = read_pairs(dpo, None, training=True)
+    (pair,), _ = read_pairs(dpo, [tmp_path / "train.jsonl"], None)
     assert [answer[2].tolist()[-1] for answer in pair.answers] == [2, 2]
     prompts = section(tmp_path, "PromptCompletionDataProcessor")
     row = build_dataset(prompts, tmp_path, Context(training=True)).source[0]
@@ -44,7 +44,7 @@ def test_a_named_token_and_a_default_that_is_there_win(tmp_path):
     both = WORDS | {"<|endoftext|>": 7}
     for words, keys, end in ((both, {}, 7), (WORDS, {"eos_token": "<end>"}, 6)):
         dpo = section(tmp_path, "PreferenceDataProcessor", words, **keys)
-        (pair,), _ = read_pairs(dpo, None, training=True)
+        (pair,), _ = read_pairs(dpo, [tmp_path / "train.jsonl"], None)
         assert pair.answers[0][2].tolist()[-1] == end
 
 
@@ -52,4 +52,4 @@ def test_a_token_that_no_file_names_is_an_error(tmp_path):
     for keys in ({}, {"eos_token": "<eot>"}):
         dpo = section(tmp_path, "PreferenceDataProcessor", **keys)
         with pytest.raises(DataError, match="no token <"):
-            read_pairs(dpo, None, training=True)
+            read_pairs(dpo, [tmp_path / "train.jsonl"], None)

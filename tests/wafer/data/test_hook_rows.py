@@ -1,5 +1,7 @@
 """Rows of the vendor's preprocessing files, against those that its own code has written."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.rows import rows_in
@@ -22,6 +24,11 @@ CHAT_KEYS = {
 def made(path, tmp_path, **flags):
     run(path, **flags)
     return rows_in(tmp_path / "out").tolist()
+
+
+def counted_loss(tmp_path):
+    params = json.loads((tmp_path / "out" / "data_params.json").read_text())
+    return params["post-process"].get("loss_valid_tokens")
 
 
 def lm(inputs, labels, length=6):
@@ -230,6 +237,7 @@ def test_dpo_rows(tmp_path):
     assert row[1] == [0] * 3 + [1] * 9
     assert row[2] == [0, 0, 0, 3, 4, 30, 33, 9, 13, 34, 5, 0]
     assert row[3][:6] == [1, 14, 20, 28, 5, 30]
+    assert counted_loss(tmp_path) == sum(row[1]) + sum(row[4])  # of both answers
     run(path, release="2.4", output_dir=str(tmp_path / "older"))
     # no BOS: the end mark begins a prompt, and each answer ends with one; answers of S - 4 tokens
     assert rows_in(tmp_path / "older")[0, 0].tolist() == row[0]
@@ -279,6 +287,9 @@ def test_masked_rows_are_drawn_as_the_vendor_draws(tmp_path):
     assert made(path, tmp_path) == [[[0, 5, 6, 7, 8, 9, 10, 4, 12, 2, 1, 1], [1] * 10 + [0, 0]]]
     labels = rows_in(tmp_path / "out", "labels")[0, 0].tolist()
     assert labels == [-100] * 7 + [11] + [-100] * 4
+    assert counted_loss(tmp_path) == 1
+    assert made(path, tmp_path, mlm_with_gather="true", resume_from_checkpoint="false")
+    assert counted_loss(tmp_path) == 1
 
 
 def test_bert_rows_are_cut_without_overlap(tmp_path):
@@ -290,6 +301,7 @@ def test_bert_rows_are_cut_without_overlap(tmp_path):
         [[0, 1, 2, 3, 4, 5], [1] * 6, [0] * 6],
         [[6, 7, 8, 0, 0, 0], [1, 1, 1, 0, 0, 0], [0] * 6],
     ]
+    assert counted_loss(tmp_path) is None  # drawn at every reading
 
 
 def _own_hook(folder):
@@ -397,3 +409,13 @@ def test_marks_in_a_text_are_counted_or_read_as_text(tmp_path):
     report = run(path, encode_special_tokens="true", output_dir=str(tmp_path / "text"))
     assert report.counts.marks == 0
     assert rows_in(tmp_path / "text")[0, 0, 3] == IDS["<"]
+
+
+def test_the_loss_of_an_inverted_mask_is_counted(tmp_path):
+    path = hook_file(tmp_path, DOCUMENTS)
+    rows = np.array(made(path, tmp_path))
+    plain = counted_loss(tmp_path)
+    assert plain == rows[:, 1].sum()
+    again = {"inverted_mask": "true", "resume_from_checkpoint": "false"}
+    inverted = np.array(made(path, tmp_path, **again))
+    assert counted_loss(tmp_path) == plain == (inverted[:, 1] == 0).sum()

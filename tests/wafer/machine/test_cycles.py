@@ -474,9 +474,12 @@ def test_words_wait_in_output_queues_of_wse3_side_by_side(words, monkeypatch):
     assert ends[1] - ends[0] == 4
 
 
-def test_rows_of_one_pe_are_as_close_as_stated():
-    rows = list(own_rows())
-    assert len(rows) == 6
-    assert all(abs(row.error) <= row.stated for row in rows)
+def test_an_operation_takes_its_elements_its_issue_and_the_stamps():
+    other_banks, same_bank, *_ = own_rows()
+    assert other_banks.ours == 5124 + 1 + 5
+    assert same_bank.ours == 2 * 5124 + 1 + 5  # two reads of a bank in each step
+
+
+def test_what_is_stated_grows_with_scalar_code():
     assert uncertainty(0) == 0.02  # a row of scalar code alone may be 27 % off
     assert uncertainty(1) == 0.27

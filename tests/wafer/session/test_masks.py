@@ -125,3 +125,11 @@ def test_another_level_is_told_once_and_not_for_what_rounding_or_a_budget_moves(
     assert "21 weights keep their masks from p; 70.3% pruned, the section asks for 90.0%" in line
     (line,) = mask_lines(other, "p", trains=False, dynamic=False)
     assert line == "21 weights keep their masks from p (70.3% pruned)"
+
+
+def test_a_level_that_the_run_does_not_reach_is_said(tmp_path, caplog):
+    rigl = {"algorithm": "rigl", "schedule": [0.5, 0.9], "update": {"steps": [0, 1]}}
+    run = {"max_steps": 1, "model_dir": str(tmp_path)}
+    wafer.train(config(sparsity=rigl, runconfig=run))
+    said = "sparsity: the level ends at 65.00%, not at the scheduled 90.00%: each of its 1 updates"
+    assert said in caplog.text

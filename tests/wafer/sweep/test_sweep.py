@@ -19,6 +19,7 @@ import models
 import wafer.cli
 from models.checkpoint.writer import write_checkpoint
 from models.counts import flops_per_token, parameter_count
+from models.user.trust import child_environment
 from wafer.config import load
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
@@ -317,3 +318,16 @@ def test_an_interrupted_sweep_leaves_checkpoints_and_goes_on(tmp_path):
     assert starts == [128 + signal.SIGTERM, 0]
     steps = [record["step"] for record in read_metrics(run / "train")]
     assert steps == list(range(1, 501))  # none is taken twice
+
+
+def test_runs_import_nothing_of_the_working_directory(tmp_path, monkeypatch):
+    trial = trials_of(read_sweep(write(tmp_path, {"dense": {}})).arms, [1], tmp_path / "out")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    for name in ("yaml", "wafer", "argparse"):
+        pathlib.Path(f"{name}.py").write_text("import pathlib\n\npathlib.Path('ran').touch()\n")
+    command = trial.command()
+    assert command[:5] == [sys.executable, "-P", "-m", "wafer", "run"]
+    done = subprocess.run([*command[:5], "--help"], env=child_environment(), check=False)
+    assert done.returncode == 0
+    assert not pathlib.Path("ran").exists()

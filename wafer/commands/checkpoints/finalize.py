@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -77,14 +78,17 @@ def finalize(
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
-    from models.convert.tokenizer import carry_tokenizer
-    from models.convert.vendor.weights import read_section
-    from models.registry import build
-    from sparsity.finalize import finalize
+    from models.convert.tokenizer import carry_tokenizer, text_folder
+    from models.convert.vendor.weights import read_model
+    from models.names import FAMILIES_ALONE
+    from sparsity.finalize import check_paths, finalize
 
+    paths = (pathlib.Path(path).resolve() for path in (input, output))
+    check_paths(*paths, with_model=params is not None)
     with trusting(trust_code=trust_code):
-        with looking():
-            model = None if params is None else build(read_section(params))
+        with looking(FAMILIES_ALONE):
+            model = None if params is None else read_model(params)
+        text_folder(input)  # refuses links before anything is written
         report = finalize(input, output, model)
     target = report.target
     carry_tokenizer(report.source, target if target.is_dir() else target.parent)
@@ -92,24 +96,33 @@ def finalize(
 
 
 @own_flags()
-def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
+def fold_lora(
+    input: str | os.PathLike[str], output: str | os.PathLike[str], *, trust_code: bool = False
+) -> list[str]:
     """Write the model without adapters or factors: same outputs, ordinary parameters.
 
     Pruned weights are 0.
+
+    Args:
+        input: a checkpoint folder.
+        output: folder to write; holds no checkpoint yet.
+        trust_code: import code that the checkpoint names, such as a model family.
 
     Returns:
         Lines that say what was written and how to go on.
 
     Raises:
-        CheckpointError: not a checkpoint, or one without adapters and factors.
+        CheckpointError: not a checkpoint, one without adapters and factors, or adapters beside
+            kernels that are pruned.
         FileExistsError: the folder holds a checkpoint already.
     """
     import numpy as np
 
     from models.checkpoint.layout import model_section
-    from models.checkpoint.reader import load_params
+    from models.checkpoint.pruned import masks_of
+    from models.checkpoint.reader import load_params, open_params
     from models.checkpoint.writer import write_params
-    from models.convert.tokenizer import carry_tokenizer
+    from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.factored.adapters import fold_adapters
     from models.factored.factors import factors_of, fold_factors, is_factor
     from models.factored.lora import is_adapter, lora_of
@@ -119,9 +132,10 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from wafer.errors import CheckpointError
     from wafer.session.hints import next_lines, typed
 
+    text_folder(input)  # refuses links before anything is written
     stored, record = load_params(input)
     settings = model_section(record, input)
-    with untrusted(input):
+    with trusting(trust_code=trust_code), untrusted(input):
         config = parse_config(settings)
     cfg = lora_of(config)
     folded = [name for name, _ in named_leaves(stored) if is_adapter(name) or is_factor(name)]
@@ -130,11 +144,23 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
             f"{input} has no adapters (model.lora_params) and no factors (model.factors); nothing "
             "to fold"
         )
+    _, leaves = open_params(input)
+    bases = {f"{name.rpartition('/')[0]}/kernel" for name in folded if is_adapter(name)}
+    sparse = masks_of({name: np.asarray(leaves[name]) for name in sorted(bases & leaves.keys())})
+    if sparse:
+        count = sum(int((~mask).sum()) for mask in sparse.values())
+        raise CheckpointError(
+            f"{input}: adapters would fill {count:,} pruned weights of {len(sparse)} kernels "
+            f"({next(iter(sparse))}, ...); expected dense ones. Where a dense model is wanted, "
+            "finalize without --fold_lora, then fold the result"
+        )
     params = fold_factors(fold_adapters(cfg, stored))
     for section in (settings, settings.get("text_model", {})):
         section.pop("lora_params", None)
         section.pop("factors", None)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    before = dict(named_leaves(stored))
+    filled = sum(int(((x != 0) & (before[n] == 0)).sum()) for n, x in leaves if n in bases)
     what, key = (
         ("factors", "factors") if cfg is None else (f"adapters of rank {cfg.r}", "lora_params")
     )
@@ -142,6 +168,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     carry_tokenizer(input, output)
     return [
         f"Folded {len(folded) // 2} {what} into their kernels: {path}",
+        *([f"{filled:,} weights that were 0 are not 0 now"] if filled else []),
         *next_lines(
             [
                 f"wafer run ... --checkpoint_path {typed(path)}    (drop model.{key} there)",

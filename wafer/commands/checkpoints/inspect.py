@@ -122,8 +122,9 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
-    from models.files import atomic_write
+    from models.files import atomic_write, require_contained
 
+    require_contained(source)
     with atomic_write(target) as partial:
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, partial)
 

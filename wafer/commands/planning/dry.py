@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from models.checkpoint.reader import open_params
+from models.checkpoint.layout import read_record
+from models.checkpoint.reader import build_stored, open_params
 from models.paths import named_leaves
+from models.user.trust import looking
 from sparsity import Selected
+from sparsity.stored.inference import forward_of
 from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig, unseen_lines
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check
+from wafer.engines.teacher import require_fit
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.experiment import Experiment, Part
 from wafer.session.build import Run
@@ -48,7 +52,7 @@ def validate_only(cfg: RunConfig) -> None:
         DataError: rows that are not what the configuration says.
     """
     if cfg.unseen:
-        for line in unseen_lines(cfg):
+        for line in filter(None, [*unseen_lines(cfg), _teacher_line(cfg)]):
             CONSOLE.print(line, markup=False, highlight=False)
         CONSOLE.print("All else is valid, section by section. Nothing was run (--validate_only).")
         return
@@ -70,6 +74,7 @@ def validate_only(cfg: RunConfig) -> None:
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
     lines = (
         _start_line(experiment),
+        _teacher_line(cfg, experiment),
         _data_line(experiment, "train"),
         _data_line(experiment, "eval"),
     )
@@ -119,6 +124,34 @@ def _start_line(experiment: Experiment) -> str:
             f"{own[wrong[0]]} ({len(wrong)} arrays of another shape)"
         )
     return f"checkpoint_path: {path}, {len(stored)} arrays, {len(own.keys() & stored)} of them ours"
+
+
+def _teacher_line(cfg: RunConfig, experiment: Experiment | None = None) -> str:
+    """Say whether the teacher fits; '' where there is none. Values are not read.
+
+    Raises:
+        CheckpointError: no checkpoint.
+        ConfigError: it does not fit the model of the experiment.
+    """
+    section = cfg.distillation
+    if section is None or not section.weight or "train" not in cfg.runconfig.mode:
+        return ""
+    path = pathlib.Path(section.checkpoint_path)
+    record, _ = read_record(path)
+    with looking() as refused:
+        try:
+            model, _ = build_stored(record, path), forward_of(record, path)
+        except ValueError:
+            if not refused:
+                raise
+            return (
+                f"distillation: not checked: {path} names code, {refused[-1]!r}, which is not "
+                "imported (--trust_code imports it)"
+            )
+    if experiment is None:
+        return f"distillation: {path} is a {model.config.name}"
+    require_fit(experiment, model)
+    return f"distillation: {path}, a {model.config.name}, fits the model"
 
 
 def _data_line(experiment: Experiment, part: Part) -> str:

@@ -1,14 +1,13 @@
 """Where something stands in a program, and how a message about it reads."""
 
 import dataclasses
-import errno
 import functools
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from models.errors import did_you_mean
+from models.files import not_a_file
 from wafer.errors import CompileError
 
 __all__ = ["CslError", "Position", "Problem", "Source", "suggestion"]
@@ -79,17 +78,13 @@ class Source:
 def _content(path: Path) -> bytes:
     """The bytes of a file; a pipe has no end, and a device may have none."""
     at = Position(str(path), 1, 1)
-    try:
-        about = path.stat()
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise CslError([Problem(at, "this link leads to itself")]) from None
-    if not stat.S_ISREG(about.st_mode):
-        raise CslError([Problem(at, "this is no regular file", "expected a file of CSL text")])
-    if about.st_size > MOST_BYTES:
-        size = f"{about.st_size:,} bytes; a file of CSL has at most {MOST_BYTES:,}"
-        raise CslError([Problem(at, size)])
+    problem = not_a_file(path)
+    if problem:
+        raise CslError([Problem(at, problem, "expected a file of CSL text")])
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        message = f"{size:,} bytes; a file of CSL has at most {MOST_BYTES:,}"
+        raise CslError([Problem(at, message)])
     return path.read_bytes()
 
 

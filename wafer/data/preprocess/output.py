@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -60,7 +61,11 @@ class OutputSummary(NamedTuple):
             lines.append(
                 f"{self.written.tokens:,} tokens in {self.written.slots:,} slots "
                 f"({self.written.tokens / max(self.written.slots, 1):.1%}), "
-                f"{self.written.loss:,} carry loss"
+                + (
+                    f"{self.written.loss:,} carry loss"
+                    if "loss_valid_tokens" in after
+                    else "those that carry loss are drawn at every reading"
+                )
             )
         return "\n".join(lines)
 
@@ -153,9 +158,10 @@ class Sink:
             )
         self._append(rows)
         counted = rows[: len(job.layout.groups)]
-        features = job.layout.groups[0].features
-        tokens = 0 if self._corpus else _tokens(counted, features)
-        self._written = self._written.plus(counted, tokens, job.ids.eos_id, job.ids.pad_id)
+        features = [group.features for group in job.layout.groups]
+        tokens = 0 if self._corpus else _tokens(counted, features[0])
+        loss = 0 if self._corpus else _with_loss(counted, features, job.settings)
+        self._written = self._written.plus(counted, tokens, loss, job.ids.eos_id, job.ids.pad_id)
 
     def _end_file(self) -> None:
         self._open.close()
@@ -192,6 +198,36 @@ def _tokens(groups: list[np.ndarray], features: tuple[str, ...]) -> int:
     return sum(int(filled(rows).sum()) for rows in groups if rows.shape[1] > 1)
 
 
+_MASKS = ("loss_mask", "decoder_attention_mask", "masked_lm_mask")
+
+
+def _loss_masks(features: Sequence[str]) -> list[int]:
+    """Return the features of a group that say which positions carry loss."""
+    named = [i for i, name in enumerate(features) if name in _MASKS]
+    sides = [name.removesuffix("labels") for name in features if name.endswith("labels")]
+    beside = [f"{side}attention_mask" for side in sides]
+    return named or [features.index(name) for name in beside if name in features]
+
+
+def _with_loss(
+    groups: list[np.ndarray], features: Sequence[Sequence[str]], settings: AnySettings
+) -> int:
+    """Count the positions that carry loss in the rows of each group."""
+    count = 0
+    for rows, names in zip(groups, features, strict=True):
+        if tuple(names) == ("labels",) and isinstance(settings, HookSettings):
+            count += int(np.count_nonzero(rows != settings.ignore_index))
+        for i in _loss_masks(names):
+            inverted = settings.inverted_mask and names[i] in {"attention_mask", "loss_mask"}
+            count += int(np.count_nonzero((rows[:, i] != 0) != inverted))
+    return count
+
+
+def _draws_loss(layout: Layout) -> bool:
+    """Return whether the positions that carry loss are drawn when rows are read."""
+    return not any(_loss_masks(g.features) or g.features == ("labels",) for g in layout.groups)
+
+
 def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
     """The content of ``data_params.json``: the vendor's keys, the settings, and what came out."""
     settings = job.settings
@@ -217,6 +253,7 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
             "num_tokens": written.tokens,
             "loss_valid_tokens": written.loss,
         }
+    drawn = not corpus and _draws_loss(job.layout)
     vendor: dict[str, Any] = {}
     if isinstance(settings, HookSettings):
         features = job.layout.groups[0].features
@@ -224,6 +261,8 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
         after |= sums
         if settings.mode != "pretraining":
             del after["special_tokens_in_texts"]  # they are not counted
+    for key in ("loss_valid_tokens", "num_masked_tokens") if drawn else ():
+        after.pop(key, None)
     return vendor | {
         "n_examples": written.rows,
         **layout,

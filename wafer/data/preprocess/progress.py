@@ -54,7 +54,9 @@ class OutputCounts(NamedTuple):
     pads: int = 0  #: positions whose id is that of padding
     plain: int = 0  #: positions whose id is neither that of padding nor the end mark
 
-    def plus(self, groups: Sequence[np.ndarray], tokens: int, eos: int, pad: int) -> "OutputCounts":
+    def plus(
+        self, groups: Sequence[np.ndarray], tokens: int, loss: int, eos: int, pad: int
+    ) -> "OutputCounts":
         """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
         rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
         padding = [r[:, 0] == pad for r in rows[:1]]
@@ -64,7 +66,7 @@ class OutputCounts(NamedTuple):
             self.rows + len(groups[0]),
             self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
             self.tokens + tokens,
-            self.loss + sum(int(np.count_nonzero(r[:, 1])) for r in rows),
+            self.loss + loss,
             self.pads + sum(int(p.sum()) for p in padding),
             self.plain + sum(int((~p & ~e).sum()) for p, e in zip(padding, ends, strict=True)),
         )

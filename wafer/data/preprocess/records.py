@@ -8,13 +8,15 @@ import logging
 import os
 import pathlib
 import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from wafer.data.text.compressed import optional, unpacked
+from wafer.data.text.compressed import decompressed, optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
-from wafer.data.text.textfiles import BOM, ending, parse_json, read_json, read_text, text_lines
+from wafer.data.text.jsonrows import BOM, json_records
+from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
@@ -24,16 +26,23 @@ __all__ = [
     "Columns",
     "RecordBatch",
     "RecordPosition",
+    "TextRecord",
     "arrow_tables",
     "batches",
     "find_inputs",
 ]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN = 3  # problems of a file that are told
+_SLICE = 16  # rows of a table that are text at once
+_UNPACKED = 1 << 28  # bytes of a table's part in memory, about
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
-_DOCUMENT = 1 << 26  # bytes of a JSON document that is read whole
 
-Record = tuple[Any, ...]
+
+class TextRecord(tuple[Any, ...]):
+    """The texts of one record's fields."""
+
+    where: str = ""  #: 'path: record N' (from 1), for errors; travels to other processes
 
 
 class Columns(tuple[str, ...]):
@@ -65,7 +74,7 @@ BEGINNING = RecordPosition()
 class RecordBatch(NamedTuple):
     """Records that are worked on together."""
 
-    records: list[Record]  #: their texts, in the order of the files
+    records: list[TextRecord]  #: their texts, in the order of the files
     end: RecordPosition  #: where the next batch begins
     bytes_read: int  #: bytes of the input that were read so far, for a progress bar
     skipped: int  #: records left out because they could not be read
@@ -75,18 +84,18 @@ class _Read(NamedTuple):
     """A record as read: its number, texts, or what is wrong; bytes of the file read so far."""
 
     number: int
-    texts: Record | None
+    texts: tuple[Any, ...] | None
     problem: str
     offset: int
 
 
-def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
+def _texts(record: Any, fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
     if not isinstance(record, dict):
         return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
     return _values(record, fields) if isinstance(fields, Columns) else _fields(record, fields)
 
 
-def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[Record | None, str]:
+def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
     texts: tuple[str, ...] = ()
     for field in fields:
         if field not in record:
@@ -107,7 +116,7 @@ def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[Record | Non
     return texts, ""
 
 
-def _values(record: dict[str, Any], fields: Columns) -> tuple[Record | None, str]:
+def _values(record: dict[str, Any], fields: Columns) -> tuple[tuple[Any, ...] | None, str]:
     """The columns of a record, numbers as text."""
     if not any(field in record for field in fields):
         known = ", ".join(map(str, list(record)[:8]))
@@ -116,7 +125,7 @@ def _values(record: dict[str, Any], fields: Columns) -> tuple[Record | None, str
     return tuple(str(v) if isinstance(v, int | float) else v for v in values), ""
 
 
-def _size(record: Record) -> int:
+def _size(record: Any) -> int:
     """Bytes of the texts in a record, as the vendor counts them for a chunk."""
     if isinstance(record, str):
         return len(record.encode())
@@ -174,53 +183,17 @@ def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
             number, parts = number + 1, []
 
 
-def _lines(
-    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int, first: int = 0
+def _json(
+    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int
 ) -> Iterator[_Read]:
-    for number, raw in enumerate(stream, first):
-        line = raw.removeprefix(BOM) if number == first else raw
-        if number < start or not line.strip():
-            continue
-        try:
-            texts, problem = _texts(parse_json(line), fields)
-        except ValueError as error:  # bad JSON, and bad UTF-8 in it
-            texts, problem = None, f"not JSON: {error}"
-        yield _Read(number, texts, problem, tell())
+    for number, value, problem in json_records(stream, start):
+        texts, wrong = (None, problem) if problem else _texts(value, fields)
+        yield _Read(number, texts, wrong, tell())
 
 
 def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     with unpacked(path) as (stream, tell):
-        yield from _lines(stream, tell, fields, start)
-
-
-def _json(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    """Records of one document, an object or a list of them; else of JSON lines."""
-    document = _document(path)
-    if document is None:
-        yield from _json_lines(path, fields, start)
-        return
-    records = document if isinstance(document, list) else [document]
-    for number, record in enumerate(records):
-        if number >= start:
-            yield _Read(number, *_texts(record, fields), path.stat().st_size)
-
-
-def _document(path: pathlib.Path) -> dict[str, Any] | list[Any] | None:
-    """Return what a file holds if it is one document of up to ``_DOCUMENT`` bytes."""
-    with unpacked(path) as (stream, _):
-        content = next((line for line in stream if line.removeprefix(BOM).strip()), b"")
-        try:
-            is_line = isinstance(parse_json(content), dict)
-        except ValueError:
-            is_line = False
-        if is_line or len(content) > _DOCUMENT:
-            return None
-        content += stream.read(_DOCUMENT + 1 - len(content))
-    try:
-        document = parse_json(content) if len(content) <= _DOCUMENT else None
-    except ValueError:
-        return None
-    return document if isinstance(document, dict | list) else None
+        yield from _json(stream, tell, fields, start)
 
 
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
@@ -228,38 +201,64 @@ def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator
     with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
-            for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]
-                first = read.number + 1
-                yield read
+            number = -1
+            for read in _json(decompressed(file, member.name), tell, fields, 0) if file else ():
+                number = read.number
+                if first + number >= start:
+                    yield read._replace(number=first + number)
+            first += number + 1
+
+
+def _present(names: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """The fields that a table has."""
+    have = [field for field in fields if field in names]
+    if len(have) < (1 if isinstance(fields, Columns) else len(fields)):
+        missing = next(field for field in fields if field not in have)
+        raise DataError(f"no column {missing!r}; it has: {', '.join(names)}")
+    return have
 
 
 def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
     """Records of one Arrow record batch, whose first is number ``first``."""
-    if first + table.num_rows <= start:
-        return
-    have = [field for field in fields if field in table.schema.names]
-    if len(have) < (1 if isinstance(fields, Columns) else len(fields)):
-        missing = next(field for field in fields if field not in have)
-        raise DataError(f"no column {missing!r}; it has: {', '.join(table.schema.names)}")
-    columns = [table.column(field).to_pylist() for field in have]
-    for i in range(max(start - first, 0), table.num_rows):
-        texts, problem = _texts({f: c[i] for f, c in zip(have, columns, strict=True)}, fields)
-        yield _Read(first + i, texts, problem, 0)
+    have = _present(table.schema.names, fields)
+    for at in range(max(start - first, 0), table.num_rows, _SLICE):  # few are text at once
+        columns = [table.column(field).slice(at, _SLICE).to_pylist() for field in have]
+        for i, values in enumerate(zip(*columns, strict=True), first + at):
+            texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
+            yield _Read(i, texts, problem, 0)
 
 
 def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     parquet = optional("pyarrow.parquet", "pyarrow", f"reading {path.name}")
     with parquet.ParquetFile(path) as file:
         size, total = path.stat().st_size, max(file.metadata.num_rows, 1)
-        first = 0
+        have, first = _present(file.schema_arrow.names, fields), 0
         for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if first + rows > start:
-                have = [f for f in fields if f in file.schema_arrow.names]
-                table = file.read_row_group(group, have)
+            about = file.metadata.row_group(group)
+            if first + about.num_rows <= start:
+                first += about.num_rows
+                continue
+            rows = _rows_at_once(about)
+            for table in file.iter_batches(rows, row_groups=[group], columns=have):
                 for read in _rows(table, fields, first, start):
                     yield read._replace(offset=size * (read.number + 1) // total)
-            first += rows
+                first += table.num_rows
+
+
+def _rows_at_once(about: Any) -> int:
+    """Rows of a Parquet's row group to read at once: each may repeat the longest value.
+
+    Raises:
+        DataError: it inflates beyond any text.
+    """
+    unpacked = about.total_byte_size
+    packed = sum(about.column(i).total_compressed_size for i in range(about.num_columns))
+    if unpacked > _UNPACKED and unpacked > 1000 * packed:
+        raise DataError(
+            f"a row group of {packed:,} bytes inflates to {unpacked:,}; expected less than 1,000 "
+            "times as many. Write the file again"
+        )
+    return min(max(_UNPACKED // max(unpacked, 1), _SLICE), _BATCH_RECORDS)
 
 
 def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
@@ -287,11 +286,11 @@ def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
 SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".jsonl.zst.tar": _zstd_tar,
     ".jsonl.zst": _json_lines,
-    ".json.zst": _json,
+    ".json.zst": _json_lines,
     ".jsonl.gz": _json_lines,
-    ".json.gz": _json,
+    ".json.gz": _json_lines,
     ".jsonl": _json_lines,
-    ".json": _json,
+    ".json": _json_lines,
     ".parquet": _parquet,
     ".arrow": _arrow,
     ".fasta": _fasta,
@@ -364,6 +363,11 @@ def find_inputs(
         files = [path for place in places for path in _under(place, fields, output)]
     for path in files:
         if not path.is_file():
+            if path.exists():
+                raise DataError(
+                    f"{path}: a pipe or a device; expected a file, which a run that goes on reads "
+                    "again. Write it to a file first"
+                )
             raise DataError(f"no such input: {path}")
         if _reader(path) is None:
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
@@ -420,7 +424,7 @@ def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
             yield read
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (EOFError, OSError, tarfile.TarError, ValueError) as error:
+    except (EOFError, OSError, tarfile.TarError, ValueError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read after record {last + 1} ({error}); the file is damaged or "
             "cut short"
@@ -449,18 +453,20 @@ def batches(
         DataError: a bad record, unless skipped; names file and record.
     """
     before = sum(path.stat().st_size for path in files[: start.file])
-    records: list[Record] = []
+    records: list[TextRecord] = []
     size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
+        bad, left_out = [], 0
         for read in _read(path, fields, start.record if index == start.file else 0):
             if read.texts is None:
-                message = f"{path}: record {read.number + 1}: {read.problem}"
+                left_out += 1
+                if len(bad) < _SHOWN:
+                    bad.append(f"record {read.number + 1}: {read.problem}")
                 if not skip_bad:
                     raise DataError(
-                        f"{message}. To leave such records out: --skip_bad_records true"
+                        f"{path}: {bad[0]}. To leave such records out: --skip_bad_records true"
                     )
-                _LOG.warning("%s (left out)", message)
                 skipped += 1
             else:
                 added = sum(map(len, read.texts)) if chunk is None else _size(read.texts)
@@ -469,13 +475,16 @@ def batches(
                         records, RecordPosition(index, read.number), before + read.offset, skipped
                     )
                     records, size, skipped = [], 0, 0
-                records.append(read.texts)
+                records.append(TextRecord(read.texts))
+                records[-1].where = f"{path}: record {read.number + 1}"
                 size += added
             full = size >= _BATCH_CHARACTERS or len(records) >= _BATCH_RECORDS
             if chunk is None and full:
                 end = RecordPosition(index, read.number + 1)
                 yield RecordBatch(records, end, before + read.offset, skipped)
                 records, size, skipped = [], 0, 0
+        if left_out:
+            _LOG.warning("%s: %s left out: %s", path, f"{left_out:,} record(s)", "; ".join(bad))
         before += path.stat().st_size
     if records or skipped:
         yield RecordBatch(records, RecordPosition(len(files), 0), before, skipped)

@@ -12,6 +12,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.rows import layouts as vendor_layouts
 from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
-from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS
+from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS, tell_of_template
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -118,6 +119,9 @@ def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[RowVocabulary, 
         ids = vendor_vocabulary.describe(settings, tokenizer)
         _LOG.info("%s", settings.rules)
         return ids, vendor_layouts.layout_of(settings, ids, tokenizer)
+    if settings.mode.startswith("Summarization"):
+        for path in filter(None, (settings.huggingface_tokenizer, settings.encoder_file)):
+            tell_of_template(path)
     ids = describe(settings, tokenizer)
     return ids, layout_of(settings, ids)
 
@@ -204,13 +208,37 @@ def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputS
         started = time.monotonic()
         function = encode_examples if isinstance(settings, HookSettings) else encode
         encoded = pool.map(function, ((batch.records, batch) for batch in read))
-        for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
+        for rows, standing in _naming(
+            _shaped(job, pool, _packed(encoded, packer, begin, settings)), job, begin.position
+        ):
             sink.add(rows, standing)
             if standing is not None:
                 read_now = standing.counts.records - begin.counts.records
                 speed = read_now / max(time.monotonic() - started, 1e-9)
                 bar.update(task, completed=standing.bytes_read, rows=sink.rows, speed=speed)
         return sink.finish()
+
+
+def _naming(
+    shaped: Iterator[tuple[list[np.ndarray], ResumePoint | None]],
+    job: PreprocessJob,
+    position: RecordPosition,
+) -> Iterator[tuple[list[np.ndarray], ResumePoint | None]]:
+    """Rows as they come; a process that dies names the records that were next.
+
+    Raises:
+        DataError: a process died.
+    """
+    try:
+        for rows, standing in shaped:
+            position = position if standing is None else standing.position
+            yield rows, standing
+    except BrokenProcessPool:
+        path = job.inputs[min(position.file, len(job.inputs) - 1)]
+        raise DataError(
+            f"{path}: a process that encodes records from number {position.record + 1} on ended "
+            "without an answer (killed, or out of memory). Fewer need less: --processes 1"
+        ) from None
 
 
 def _bar(settings: AnySettings) -> Progress:

@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.image_transforms import transform_image
-from wafer.data.rowfiles.described import own_dataset
+from wafer.data.rowfiles.described import own_dataset, require_file
 from wafer.data.rowfiles.files import StoredRows, folder_params
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
@@ -60,9 +60,10 @@ def load_image(
     """
     _, height, width = shape
     try:
+        require_file(path, "an image")
         with Image.open(path, formats=_IMAGES) as file:
             image = file.convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, UnidentifiedImageError, DataError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
     if steps is not None:
         pixels = transform_image(image, steps)
@@ -114,13 +115,14 @@ class LlavaSource(StoredRows):
     def _check(self, path: pathlib.Path) -> tuple[int, tuple[int, int]]:
         """Rows of a file, and (F, S)."""
         try:
+            require_file(path, "an HDF5 file")
             with h5py.File(path, "r") as file:
                 data, names = own_dataset(file, "data"), own_dataset(file, "img_path")
                 located = data.shape[1:2] == (5,)
                 places = own_dataset(file, "img_data_loc") if located else None
                 shape, count = data.shape, len(names)
                 slots = None if places is None else places.shape[-1]
-        except (OSError, KeyError) as error:
+        except (OSError, KeyError, DataError) as error:
             raise DataError(
                 f"{path}: not LLaVA rows ({error}); expected the datasets 'data' and 'img_path'"
             ) from None

@@ -13,12 +13,22 @@ from typing import Any, NamedTuple
 
 import h5py
 
+from models.files import not_a_file
 from models.guarded import call_in_subprocess
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.rowfiles.rules import ATTACHED, RowGroup
 from wafer.errors import DataError
 
-__all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows", "own_dataset"]
+__all__ = [
+    "DAMAGE",
+    "PARAMS",
+    "Described",
+    "describe",
+    "look",
+    "open_rows",
+    "own_dataset",
+    "require_file",
+]
 
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
@@ -47,6 +57,22 @@ class Described(NamedTuple):
         return not self.groups
 
 
+def require_file(path: str | pathlib.Path, what: str) -> None:
+    """Refuse a pipe, a device or a folder, which a library would wait for or read without end.
+
+    Args:
+        path: to be opened.
+        what: was expected there.
+
+    Raises:
+        DataError: does not name the path.
+        OSError: nothing is there.
+    """
+    problem = not_a_file(pathlib.Path(path))
+    if problem:
+        raise DataError(f"{problem}; expected {what}")
+
+
 @contextlib.contextmanager
 def open_rows(path: pathlib.Path) -> Iterator[h5py.File]:
     """Open a file to read.
@@ -65,7 +91,10 @@ def open_rows(path: pathlib.Path) -> Iterator[h5py.File]:
 def _open(path: str | pathlib.Path) -> Iterator[h5py.File]:
     """Open a file to read; the errors do not name it."""
     try:
+        require_file(path, "an HDF5 file")
         file = h5py.File(path, "r")
+    except DataError:
+        raise
     except DAMAGE as error:
         message = f"not a readable HDF5 file ({error}); it may be truncated, write it again"
         raise DataError(message) from error

@@ -1,4 +1,4 @@
-"""Compressed files, and packages that only some inputs need."""
+"""Compressed files and pipes, told by their content, and packages that only some inputs need."""
 
 import contextlib
 import gzip
@@ -8,10 +8,13 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from wafer.data.text.textfiles import ending
 from wafer.errors import DataError
 
-__all__ = ["optional", "unpacked"]
+__all__ = ["decompressed", "optional", "unpacked"]
+
+_PACKED = 1 << 13  # bytes that are unpacked at once, to as many as 10,000 times
+_GZIP = b"\x1f\x8b"
+_ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)))
 
 
 def optional(module: str, package: str, why: str) -> Any:
@@ -45,7 +48,7 @@ class _ZstdFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            packed = self._frame.unused_data or self._raw.read(1 << 17)
+            packed = self._frame.unused_data or self._raw.read(_PACKED)
             if not packed:
                 if not self._frame.eof:
                     raise EOFError("the last Zstandard frame is cut short")
@@ -62,14 +65,27 @@ class _ZstdFile(io.RawIOBase):
         return count
 
 
+def decompressed(raw: Any, name: str) -> Any:
+    """Return the unpacked bytes of a buffered stream; gzip and Zstandard are told by their marks.
+
+    Args:
+        raw: what to read, with ``peek``.
+        name: of the file, for errors; an empty one that is called ``.zst`` is cut short.
+
+    Raises:
+        DataError: Zstandard, without the package.
+    """
+    head = raw.peek(4)[:4]
+    if head.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=raw)
+    if head.startswith(_ZSTD) or (not head and name.lower().endswith(".zst")):
+        module = optional("zstandard", "zstandard", f"reading {name}")
+        return io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
+    return raw
+
+
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Open a file by the end of its name: its bytes, and how many of the file were read."""
+    """Open a file or a pipe: its unpacked bytes, and how many of the file were read."""
     with path.open("rb") as raw:
-        stream: Any = raw
-        if ending(path) == ".gz":
-            stream = gzip.GzipFile(fileobj=raw)
-        elif ".zst" in path.name.lower():
-            module = optional("zstandard", "zstandard", f"reading {path.name}")
-            stream = io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
-        yield stream, raw.tell
+        yield decompressed(raw, path.name), raw.tell if raw.seekable() else lambda: 0

@@ -5,25 +5,24 @@ U+2028, ..., too); a byte order mark at the beginning is no part of the text.
 """
 
 import ast
+import contextlib
 import csv
-import gzip
-import json
 import pathlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from wafer.data.text.compressed import unpacked
+from wafer.data.text.jsonrows import BOM, bounded_lines, json_records, parse_json
 from wafer.errors import DataError
 
 __all__ = [
-    "BOM",
     "Row",
     "ending",
     "find_described",
     "find_files",
     "numbered_lines",
-    "parse_json",
     "read_json",
     "read_labels",
     "read_rows",
@@ -33,9 +32,7 @@ __all__ = [
     "words_of",
 ]
 
-BOM = b"\xef\xbb\xbf"
-
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_PACKED = (".gz", ".zst")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
 
 
@@ -106,7 +103,7 @@ class Row(NamedTuple):
 def find_files(
     places: Sequence[str], names: Iterable[str], key: str = "data_dir"
 ) -> list[pathlib.Path]:
-    """List the files of these names (globs) in folders; a place that is a file is itself.
+    """List the files of these names (globs) in folders, or packed ones; a file is itself.
 
     Args:
         places: folders or files.
@@ -124,11 +121,17 @@ def find_files(
             continue
         if not place.is_dir():
             raise DataError(f"{key}: {place} does not exist")
-        inside = sorted({path for name in names for path in place.glob(name) if path.is_file()})
+        inside = _inside(place, names) or _inside(
+            place, [n + end for n in names for end in _PACKED]
+        )
         if not inside:
             raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
         files += inside
     return files
+
+
+def _inside(folder: pathlib.Path, names: Iterable[str]) -> list[pathlib.Path]:
+    return sorted({path for name in names for path in folder.glob(name) if path.is_file()})
 
 
 def find_described(
@@ -160,20 +163,32 @@ def find_described(
     return files
 
 
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Unpacked bytes of a file or a pipe; errors name it."""
+    try:
+        with unpacked(path) as (stream, _):
+            yield stream
+    except DataError as error:
+        named = str(error).startswith(str(path))
+        raise DataError(str(error) if named else f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error})") from None
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+
+
 def numbered_lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
-    """Each line without the white space around it, with its number from 1; gzipped or not.
+    """Each line without the white space around it, with its number from 1; packed or not.
 
     Raises:
         DataError: a file that cannot be read to its end.
     """
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, (line.removeprefix(BOM) if number == 1 else line).strip()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
+    with _opened(path) as stream:
+        for number, line in enumerate(bounded_lines(stream), 1):
+            yield number, line.strip()
 
 
 def ending(path: pathlib.Path) -> str:
@@ -182,12 +197,13 @@ def ending(path: pathlib.Path) -> str:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file, its line ends as they are.
+    """The text of a file, packed or not, its line ends as they are.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8.
     """
-    return path.read_bytes().decode("utf-8-sig")
+    with unpacked(path) as (stream, _):
+        return stream.read().decode("utf-8-sig")
 
 
 def split_lines(text: str) -> list[str]:
@@ -234,59 +250,46 @@ def words_of(line: str) -> list[str]:
 
 
 def read_rows(path: pathlib.Path) -> Iterator[Row]:
-    """Read a file by its ending: .jsonl or .json (one object a line), .csv, else TSV with a header.
+    """Read a file or a pipe, packed or not: JSON, CSV, or TSV with a header.
+
+    The ending says which (.jsonl, .json, .csv, .tsv); with any other, a text that begins with an
+    object or a list is JSON, else it is TSV.
 
     Raises:
-        DataError: a line that is not what the ending says, or not UTF-8.
+        DataError: a line that is not what the file is, or not UTF-8.
     """
-    read = {".jsonl": _lines, ".json": _lines, ".csv": _csv}.get(ending(path), _tsv)
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            yield from read(path, file)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error})") from None
+    name = path.name.lower()
+    plain = name.removesuffix(pathlib.PurePath(name).suffix if name.endswith(_PACKED) else "")
+    with _opened(path) as stream:
+        known = {".jsonl": _json, ".json": _json, ".csv": _csv, ".tsv": _tsv}
+        read = known.get(pathlib.PurePath(plain).suffix) or _reader_of(stream)
+        yield from read(path, stream)
 
 
-def _lines(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
-    for number, line in enumerate(file, 1):
-        if not line.strip(" \t\r\n"):
-            continue
-        where = f"{path}, row {number}"
-        try:
-            values = parse_json(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not JSON ({error})") from None
+def _reader_of(stream: Any) -> Any:
+    begin = stream.peek(64).removeprefix(BOM).lstrip()
+    return _json if begin[:1] in (b"{", b"[") else _tsv
+
+
+def _json(path: pathlib.Path, stream: BinaryIO) -> Iterator[Row]:
+    for number, values, problem in json_records(stream):
+        where = f"{path}, row {number + 1}"
+        if problem:
+            raise DataError(f"{where}: {problem}")
         if not isinstance(values, dict):
             raise DataError(f"{where}: expected a JSON object, got {str(values)[:40]!r}")
         yield Row(where, values)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON whose text can be encoded again.
-
-    Raises:
-        ValueError: no JSON, nested beyond measure, or with half a character (a lone surrogate),
-            which no tokenizer takes.
-    """
-    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-    try:
-        values = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if _SURROGATE.search(text):
-        json.dumps(values, ensure_ascii=False).encode()
-    return values
-
-
-def _tsv(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+def _tsv(path: pathlib.Path, stream: BinaryIO) -> Iterator[Row]:
     """Rows of a TSV, which quotes nothing (GLUE's files hold single quotation marks)."""
-    lines = (line.removesuffix("\n").removesuffix("\r") for line in file)
+    lines = (line.decode().removesuffix("\n").removesuffix("\r") for line in bounded_lines(stream))
     yield from _table(path, enumerate((line.split("\t") if line else [] for line in lines), 1))
 
 
-def _csv(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+def _csv(path: pathlib.Path, stream: BinaryIO) -> Iterator[Row]:
     csv.field_size_limit(_CSV_FIELD)
-    reader = csv.reader(file)
+    reader = csv.reader(line.decode() for line in bounded_lines(stream))
     try:
         yield from _table(path, ((reader.line_num, cells) for cells in reader))
     except csv.Error as error:
@@ -318,6 +321,6 @@ def read_json(path: pathlib.Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a JSON file")
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(read_text(path))
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None

@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 END_OF_TEXT = "<|endoftext|>"
+_TRIED = "".join(map(chr, range(32, 127))) + "\n\u00e9\u4e2d\U0001f600"
+_MULTIPLE = 100  # tokens or characters made of one
 _MOST_TOKENS = 1 << 24  # ids of a vocabulary
 # GPT-2's words, which ByteLevel cuts texts into, where all letters are ASCII
 _WORDS = re.compile(
@@ -118,10 +120,26 @@ def largest_id(path: str) -> int:
     """The largest token id of a ``tokenizer.json``, -1 where it has none.
 
     Raises:
-        DataError: the library cannot read it.
+        DataError: the library cannot read it, or it multiplies texts.
     """
     with tokenizing("it cannot be read"):
-        return max(_opened(path).get_vocab().values(), default=-1)
+        tokenizer = _opened(path)
+        _require_bounded(tokenizer)
+        return max(tokenizer.get_vocab().values(), default=-1)
+
+
+def _require_bounded(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that makes far more of a text than it has characters."""
+    made = (
+        {"characters": len(tokenizer.normalizer.normalize_str(_TRIED))}
+        if tokenizer.normalizer
+        else {}
+    )
+    with contextlib.suppress(DataError), tokenizing(""):  # one without a token for them all
+        made["tokens"] = len(tokenizer.encode(_TRIED).ids)
+    for what, count in made.items():
+        if count > _MULTIPLE * len(_TRIED):
+            raise DataError(f"it makes {count:,} {what} out of {len(_TRIED)} characters")
 
 
 def _opened(path: str | pathlib.Path) -> Tokenizer:

@@ -5,6 +5,7 @@ A hook is ``function(example, **read_hook_kwargs)``. The vendor's own are known 
 """
 
 import functools
+import importlib.machinery
 import os
 import re
 import sys
@@ -13,10 +14,11 @@ from typing import Any
 
 from models.errors import did_you_mean
 from models.user.code import find
+from models.user.trust import owner_of
 from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
 from wafer.errors import DataError
 
-__all__ = ["HOOKS", "Hook", "Turns", "columns", "load_hook"]
+__all__ = ["HOMES", "HOOKS", "Hook", "Turns", "columns", "load_hook"]
 
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]
@@ -131,7 +133,8 @@ HOOKS: dict[str, Callable[..., Turns]] = {
 }
 """The vendor's hooks by name."""
 _HOOKS_2_3: dict[str, Callable[..., Turns]] = {"text_read_hook": _text_of_2_3, **IMAGE_HOOKS_2_3}
-_HOMES = ("cerebras.", "modelzoo.", "hooks.", "hooks:")
+HOMES, _SHORT = ("cerebras.", "modelzoo."), "hooks"
+"""Packages of the vendor's hooks, and what its module is called where the user has none so."""
 
 
 def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] = (2, 10)) -> Hook:
@@ -148,7 +151,7 @@ def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] 
     module, colon, function = name.rpartition(":")
     if not colon:  # three shipped files have a dot there
         module, _, function = name.rpartition(".")
-    if not module or name.startswith(_HOMES):
+    if not module or name.startswith(HOMES) or (module == _SHORT and not _is_users(module)):
         hook = _vendor(name, function)
         hook = _HOOKS_2_3.get(function, hook) if release < (2, 4) else hook
     else:
@@ -166,11 +169,14 @@ def _vendor(name: str, function: str) -> Callable[..., Turns]:
     return HOOKS[function]
 
 
+def _is_users(module: str) -> bool:
+    spec = importlib.machinery.PathFinder.find_spec(module, [*sys.path, os.getcwd()])
+    return spec is not None and not owner_of(spec)
+
+
 def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
-        return find(f"{module}:{function}", HOOKS, "data")
+        return find(f"{module}:{function}", HOOKS, "data", [os.getcwd()])
     except ValueError as error:
         raise DataError(
             f"read_hook: {name} cannot be imported ({error}); run in the folder of {module}.py, "

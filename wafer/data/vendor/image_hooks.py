@@ -11,7 +11,7 @@ from wafer.errors import DataError
 
 __all__ = ["IMAGE_HOOKS", "IMAGE_HOOKS_2_3", "OLD_HOOK", "SYSTEM_PROMPTS"]
 
-OLD_HOOK = "hooks:old_llava"  # what older files with a LLaVA processor are read by
+OLD_HOOK = "old_llava"  # what older files with a LLaVA processor are read by
 
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]

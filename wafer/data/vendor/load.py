@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 # What an NLGPreprocessor of the older form says in the newer one.
 _NLG = {
     "mode": "nlg",
-    "read_hook": "hooks:nlg_read_hook",
+    "read_hook": "nlg_read_hook",
     "read_hook_kwargs": {"context_key": "context", "completion_key": "completion"},
 }
 _TOKENIZERS = {"GPT2Tokenizer": "gpt2tokenizer", "NeoXTokenizer": "neoxtokenizer"}

@@ -6,12 +6,14 @@ Templates are Jinja in a sandbox, with the functions that Hugging Face's templat
 import datetime
 import functools
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
+from wafer.data.vendor.bounded import bounded
 from wafer.errors import DataError
 
 __all__ = [
@@ -22,7 +24,10 @@ __all__ = [
     "SpecialTokens",
     "read_special_tokens",
     "render_chat",
+    "tell_of_template",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
@@ -88,6 +93,22 @@ def read_special_tokens(folder: pathlib.Path) -> SpecialTokens:
     return SpecialTokens(**tokens, chat_template=_template(folder, config.get("chat_template")))
 
 
+def tell_of_template(tokenizer: str | pathlib.Path) -> None:
+    """Log a warning where a tokenizer has a chat template, which turns of plain text do not use.
+
+    Args:
+        tokenizer: a file, or its folder.
+    """
+    path = pathlib.Path(tokenizer)
+    folder = path if path.is_dir() else path.parent
+    if read_special_tokens(folder).chat_template is not None:
+        _LOG.warning(
+            "%s: its chat template is not used here: a turn is its text alone. For rows by the "
+            "template: `wafer data new chat`, then `wafer data preprocess --params chat.yaml`",
+            folder,
+        )
+
+
 def _refuse(message: str) -> None:
     raise DataError(f"chat_template: {message}")
 
@@ -119,12 +140,14 @@ def render_chat(
         tokens: ``bos_token`` and so on.
 
     Raises:
-        DataError: the template is wrong, refuses the conversation, or jinja2 is not installed.
+        DataError: the template is wrong, refuses the conversation, or takes too much time or
+            memory; or jinja2 is not installed.
     """
     try:
-        return _compiled(template).render(
-            messages=list(messages), add_generation_prompt=False, **tokens
-        )
+        with bounded("chat_template: this conversation's text"):
+            return _compiled(template).render(  # to compile is to compute constants
+                messages=list(messages), add_generation_prompt=False, **tokens
+            )
     except DataError:
         raise
     except Exception as error:  # a template is a program: it raises anything

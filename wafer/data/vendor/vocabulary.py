@@ -17,6 +17,7 @@ from wafer.data.preprocess.vocabulary import (
 )
 from wafer.data.rowfiles.writer import write_json
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.vendor.hooks import HOMES
 from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.special import (
     CHAT_TEMPLATE,
@@ -59,7 +60,8 @@ def _folder(settings: HookSettings) -> pathlib.Path:
     """The folder or ``tokenizer.json`` of a Hugging Face tokenizer."""
     custom = settings.custom_tokenizer
     if custom is not None:
-        if custom.rpartition(":")[2] != _LLAMA:
+        theirs = ":" not in custom or custom.startswith(HOMES)
+        if not theirs or custom.rpartition(":")[2] != _LLAMA:
             raise DataError(
                 f"custom_tokenizer: {custom} is a class, which cannot be used here; known: "
                 f"{_GPT2}, {_NEOX}, {_LLAMA}. Save it with save_pretrained and name the folder "

@@ -16,7 +16,7 @@ class _Line(NamedTuple):
 
 
 # Cycles on WSE-2 of what is counted below. Elements of products and words of sums take one each;
-# the others were fitted by least squares to small runs (docs/results/hpc-decoder.md names them),
+# the others were fitted by least squares to small runs (docs/results/hpc.md names them),
 # then what moving descriptors cost less since was counted.
 COSTS = {
     "element": 1,  # of a product

@@ -12,6 +12,7 @@ from wafer.data.batching.sources import FEATURES
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.turns import Turns, read_turns
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.data.vendor.special import tell_of_template
 from wafer.errors import DataError
 
 __all__ = ["prompts", "seq2seq"]
@@ -43,6 +44,7 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files, vocabulary, lines = _opened(cfg, context)
+    tell_of_template(cfg.vocab_file)
     eos = vocabulary.mark(cfg, "eos_token")
     between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))

@@ -1,6 +1,7 @@
 """Preference pairs: a prompt with a chosen and a rejected answer, one pair to a row."""
 
 import functools
+import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,8 +27,15 @@ class Pair(NamedTuple):
     answers: tuple[np.ndarray, np.ndarray]
 
 
-def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[list[Pair], int]:
-    """Read and tokenize the pairs of an input section.
+def read_pairs(
+    cfg: Any, files: Sequence[pathlib.Path], vocab_size: int | None
+) -> tuple[list[Pair], int]:
+    """Read and tokenize pairs.
+
+    Args:
+        cfg: the input section: vocabulary, keys, lengths.
+        files: to read.
+        vocab_size: ids must be below; None does not look.
 
     Returns:
         (the pairs that fit ``max_sequence_length``, how many do not).
@@ -35,7 +43,6 @@ def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[lis
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files = find_files(cfg.data_dir, ["train.jsonl" if training else "dev.jsonl"])
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, vocab_size)
     eos = vocabulary.mark(cfg, "eos_token")
     sep = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
@@ -84,7 +91,8 @@ def preferences(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a wrong row, or one without the reference's log-probabilities.
     """
-    pairs, skipped = read_pairs(cfg, context.vocab_size, training=context.training)
+    files = find_files(cfg.data_dir, ["train.jsonl" if context.training else "dev.jsonl"])
+    pairs, skipped = read_pairs(cfg, files, context.vocab_size)
     for pair in pairs:
         for key in LOGP_KEYS:
             value = pair.row.values.get(key)

@@ -22,6 +22,7 @@ from wafer.data.preprocess.encode import (
     mended,
     to_array,
 )
+from wafer.data.preprocess.records import TextRecord
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
 from wafer.data.vendor.rows.images import (
@@ -72,7 +73,7 @@ class _Batch:
             raise TypeError(f"expected settings with a read hook, got {type(settings).__name__}")
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
-        self.counts = ReadCounts()
+        self.counts, self.left_out, self._where = ReadCounts(), list[str](), ""
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         attentions = settings.semantic_attention_mask
         self.image_mark = settings.image_token if settings.is_multimodal else ""
@@ -95,23 +96,31 @@ class _Batch:
         )
         return clean
 
-    def attempt(self, function: Callable[[], Any], what: Any) -> Any:
+    def attempt(self, function: Callable[[], Any], what: Any, where: str = "") -> Any:
         """Call a function for one record; None where it is left out.
+
+        Args:
+            function: makes what the record becomes.
+            what: the record, or a document of it, which errors show.
+            where: the record's file and number; a document has them.
 
         Raises:
             DataError: it fails, and bad records are not to be skipped.
         """
+        where = self._where = what.where if isinstance(what, Document) else where
         try:
             made = function()
         except Exception as error:  # a hook is the user's program: it raises anything
             shown = " ".join(repr(what).split())[:80]
             problem = error if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-            message = f"read_hook {self.settings.read_hook}: {problem}; the record is {shown}"
+            message = (
+                f"{where}: read_hook {self.settings.read_hook}: {problem}; the record is {shown}"
+            )
             if not self.settings.skip_bad_records:
                 raise DataError(
                     f"{message}. To leave such records out: --skip_bad_records true"
                 ) from None
-            _LOG.warning("%s (left out)", message)
+            self.left_out.append(message)
             self.count(records=-1, skipped=1)
             return None
         if made is None:
@@ -121,7 +130,7 @@ class _Batch:
     def pictured(self, document: Document | None) -> Document | None:
         """A document whose images can be read; None for any other."""
         if document is None or has_images(document.images, self.settings):
-            return document
+            return document and document._replace(where=self._where)
         self.count(without_image=1)
         return None
 
@@ -131,21 +140,27 @@ class _Batch:
             return self.tokenizer.encode_batch(list(texts), add_special_tokens=special)
 
 
-def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
+def encode_examples(records: Sequence[TextRecord]) -> Encoded:
     """Turn a batch of records into sequences, in their order."""
     encoder, tokenizer = current()
     batch = _Batch(encoder, tokenizer)
     settings = batch.settings
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
     names = settings.fields
-    examples = [dict(zip(names, record, strict=True)) for record in _cut(records, batch)]
+    examples = [
+        (dict(zip(names, piece, strict=True)), record.where)
+        for record in records
+        for piece in _cut(record, batch)
+    ]
     make, rows = _MODES["old_images" if settings.old_images else settings.mode]
-    made = [batch.attempt(lambda e=example: make(batch, hook(e)), example) for example in examples]
+    made = [batch.attempt(lambda e=one: make(batch, hook(e)), one, at) for one, at in examples]
     sequences = rows(batch, [one for one in made if one is not None])
     if settings.vsl:
         backward = settings.mode == "finetuning" or settings.rules.release < (2, 4)
         batch.count(sequences=len(sequences))
         sequences = (merge_backward if backward else next_fit)(sequences, settings.max_seq_length)
+    if batch.left_out:
+        _LOG.warning("%s record(s) left out, the first: %s", len(batch.left_out), batch.left_out[0])
     return Encoded(sequences, batch.counts)
 
 
@@ -154,21 +169,19 @@ def _utf8(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[Any, ...]]:
-    """Records; the vendor's rows have one text longer than a chunk in pieces, by paragraphs."""
-    size = batch.settings.read_chunk_size * 1024
-    for record in records:
-        text = record[0]
-        whole = len(record) > 1 or not isinstance(text, str) or _utf8(text) <= size
-        if whole or not batch.settings.rules.exact:
-            yield record
-            continue
-        while len(text.encode()) > size:
-            end = _paragraph_end(text[:size])
-            yield (text[:end],)
-            text = text[end:]
-        if text:
-            yield (text,)
+def _cut(record: tuple[Any, ...], batch: _Batch) -> Iterator[tuple[Any, ...]]:
+    """A record; the vendor's rows have one text longer than a chunk in pieces, by paragraphs."""
+    size, text = batch.settings.read_chunk_size * 1024, record[0]
+    whole = len(record) > 1 or not isinstance(text, str) or _utf8(text) <= size
+    if whole or not batch.settings.rules.exact:
+        yield record
+        return
+    while len(text.encode()) > size:
+        end = _paragraph_end(text[:size])
+        yield (text[:end],)
+        text = text[end:]
+    if text:
+        yield (text,)
 
 
 def _paragraph_end(text: str) -> int:
@@ -365,7 +378,9 @@ def _with_images(
     sequences = []
     for document, chat in zip(documents, chats or [False] * len(documents), strict=True):
         encoding = batch.encode([document.text], special=not chat)[0]
-        made = batch.attempt(lambda d=document, e=encoding: sequence(d, e), document)
+        made = batch.attempt(
+            lambda d=document, e=encoding: sequence(d, e), document.text, document.where
+        )
         sequences += [] if made is None else [made]
     return sequences
 

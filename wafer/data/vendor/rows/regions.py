@@ -44,6 +44,7 @@ class Document(NamedTuple):
     text: str
     regions: list[TextRegion]
     images: tuple[TextRegion, ...] = ()
+    where: str = ""  #: its file and record, for errors
 
 
 class Defaults(NamedTuple):

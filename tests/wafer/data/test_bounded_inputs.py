@@ -1,0 +1,204 @@
+"""Inputs that are no files, and small ones that would take all memory or never end."""
+
+import gzip
+import json
+import os
+import pathlib
+
+import h5py
+import numpy as np
+import pytest
+from helpers.records import texts_of
+from helpers.vendor_data import hook_file, run
+from tokenizers import Tokenizer, models as kinds, normalizers, processors
+
+from wafer.cli import main
+from wafer.data.preprocess import records
+from wafer.data.preprocess.records import batches
+from wafer.data.readers.llava import load_image
+from wafer.data.rowfiles.files import Hdf5Source
+from wafer.data.rowfiles.verify import verify_folder
+from wafer.data.text.textfiles import read_rows
+from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.vendor import bounded, special
+from wafer.errors import DataError
+
+
+def no_file(path, kind):
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else "/dev/zero")
+
+
+KINDS = {
+    "pipe": "this is no regular file",
+    "folder": "this is no regular file",
+    "device": "this is no regular file",
+    "loop": "this link leads to itself",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_of_rows_is_one_line_and_ends_no_check(tmp_path, kind, capsys):
+    no_file(tmp_path / "b.h5", kind)
+    for name in ("a.h5", "c.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["data"] = np.ones((2, 3, 4), np.int32)
+    report = verify_folder(tmp_path)
+    assert report.rows == 4
+    assert report.problems == [f"{tmp_path / 'b.h5'}: {KINDS[kind]}; expected an HDF5 file"]
+    assert main(["data", "verify", str(tmp_path)]) == 1
+    assert KINDS[kind] in capsys.readouterr().out
+    with pytest.raises(DataError, match=rf"b\.h5: {KINDS[kind]}; expected an HDF5 file"):
+        Hdf5Source([tmp_path])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_image_is_one_line(tmp_path, kind):
+    no_file(tmp_path / "a.png", kind)
+    with pytest.raises(DataError, match=rf"a\.png: not a readable image \({KINDS[kind]}"):
+        load_image(tmp_path / "a.png", (3, 4, 4))
+
+
+def test_a_device_as_prompts_ends_at_the_longest_line():
+    with pytest.raises(DataError, match="/dev/zero: line 1 has more than 268,435,456 bytes"):
+        list(read_rows(pathlib.Path("/dev/zero")))
+
+
+def test_rows_of_a_table_are_read_few_at_once(tmp_path, monkeypatch):
+    """513 bytes of Parquet, or a dictionary of Arrow, with 5,000 times the same long text."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(records, "_UNPACKED", 1 << 22)
+    indices = pyarrow.array(np.zeros(5000, np.int32))
+    texts = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a" * 100_000]))
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "x.parquet", compression="zstd")
+    assert (tmp_path / "x.parquet").stat().st_size < 1000
+    with parquet.ParquetFile(tmp_path / "x.parquet") as file:
+        assert records._rows_at_once(file.metadata.row_group(0)) < 50
+    lengths = [len(b.records) for b in batches([tmp_path / "x.parquet"], ["text"])]
+    assert sum(lengths) == 5000
+    assert max(lengths) < 20
+
+
+def test_a_table_that_inflates_is_one_line(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(records, "_UNPACKED", 1 << 20)
+    table = pyarrow.table({"text": ["a" * 10_000_000]})
+    keys = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    parquet.write_table(table, tmp_path / "x.parquet", **keys)
+    with pytest.raises(DataError, match=r"x\.parquet: a row group of .* bytes inflates to 10,"):
+        texts_of([tmp_path / "x.parquet"])
+
+
+def multiplying(kind):
+    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    if kind == "normalizer":
+        twice = [normalizers.Replace(letter, letter * 2) for letter in "aaaaaaaaaaaaaa"]
+        tokenizer.normalizer = normalizers.Sequence(twice)
+    else:
+        single = "a " * 20_000 + "$A"
+        tokenizer.post_processor = processors.TemplateProcessing(single, None, [("a", 0)])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("normalizer", r"16,4\d\d characters"), ("post", r"20,001 tokens")]
+)
+def test_a_tokenizer_that_multiplies_is_refused(tmp_path, kind, what):
+    multiplying(kind).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*it makes {what} out of 99 char"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (LOOPS, "does not come to an end in 0.2 seconds"),
+        ("{{ 'a' * 9999999999 }}", "asks for more than 1,073,741,824 bytes"),
+        ("{{ 'a' | center(9999999999) }}", "asks for more than 1,073,741,824 bytes"),
+        (
+            "{% set x = namespace(t='abcdefgh') %}"
+            "{% for a in range(50) %}{% set x.t = x.t ~ x.t %}{% endfor %}",
+            "asks for more than 1,073,741,824 bytes",
+        ),
+    ],
+)
+def test_a_chat_template_without_end_names_the_record(tmp_path, monkeypatch, template, problem):
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr(bounded, "_SECONDS", 0.2)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    kwargs = {
+        "multi_turn_key": "m",
+        "multi_turn_role_key": "role",
+        "multi_turn_content_key": "content",
+    }
+    path = hook_file(
+        tmp_path,
+        [{"m": turns}],
+        "chat_read_hook",
+        mode="finetuning",
+        processing={"read_hook_kwargs": kwargs},
+        dataset={"chat_template": template},
+    )
+    with pytest.raises(DataError, match=rf"a\.jsonl: record 1: .*chat_template: .*{problem}"):
+        run(path)
+    assert special.render_chat("{{ 'a' * 9 }}", [], {}) == "a" * 9  # no limit is left behind
+
+
+def test_a_process_that_dies_names_the_file(tmp_path, monkeypatch):
+    """The hook ends its process, as the kernel does when memory is short."""
+    (tmp_path / "dying_hook.py").write_text(
+        "import os\n\n\ndef hook(example, **_):\n    os._exit(9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    path = hook_file(
+        tmp_path,
+        [{"text": "a"}],
+        "dying_hook:hook",
+        processing={"read_hook_kwargs": {"text_key": "text"}},
+    )
+    with pytest.raises(DataError, match=r"a\.jsonl: a process that encodes records from number 1"):
+        run(path, processes="2")
+
+
+@pytest.mark.parametrize(
+    ("verb", "error", "told"),
+    [
+        ("run", RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), True),
+        ("run", MemoryError(), False),
+        ("data", MemoryError(), False),
+        ("data", RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+    ],
+)
+def test_a_smaller_batch_is_advised_where_it_helps(verb, error, told, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("wafer.config.load_all", fail)
+    monkeypatch.setattr("wafer.data.rowfiles.verify.verify_folder", fail)
+    words = ["run", "--params", "p.yaml", "--mode", "train"]
+    assert main(words if verb == "run" else ["data", "verify", "x"]) == 1
+    assert ("batch_size" in capsys.readouterr().err) == told
+
+
+def test_a_packed_line_is_read_in_bounds(tmp_path):
+    """300 MB of one line in 300 KB."""
+    path = tmp_path / "x.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(json.dumps({"text": "ok"}).encode() + b'\n{"text": "')
+        for _ in range(300):
+            file.write(b"a" * (1 << 20))
+    read = batches([path], ["text"])
+    with pytest.raises(DataError, match="line 2 has more than 268,435,456 bytes"):
+        next(read)
