@@ -6,6 +6,7 @@ They are ``ValueError``s, so that these packages need nothing of ``wafer`` to ra
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
@@ -15,6 +16,7 @@ __all__ = [
     "Problem",
     "SectionError",
     "did_you_mean",
+    "did_you_mean_model",
     "disk_full",
     "dotted",
     "nearest",
@@ -97,19 +99,62 @@ class CheckpointError(ValueError):
 
 
 def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name most like another in any case, or ''.
+    """Return the known name most like another in any case, with the same numbers, or ''.
 
     Args:
         name: that is not known.
         known: names; of two that differ in case alone the last in order counts.
         cutoff: least likeness, from 0 to 1.
     """
-    lower = {k.lower(): k for k in sorted(known)}
-    near = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=cutoff)
+    lower, own = {k.lower(): k for k in sorted(known)}, str(name).lower()
+    others = [other for other in lower if _numbers(other) == _numbers(own)]
+    near = difflib.get_close_matches(own, others, n=1, cutoff=cutoff)
     return lower[near[0]] if near else ""
+
+
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest known name in any case, or ''."""
     near = nearest(name, known)
     return f"; did you mean {near!r}?" if near else ""
+
+
+def did_you_mean_model(name: Any, known: Iterable[str]) -> str:
+    """Return a hint for a model's name: like names are often those of other models.
+
+    One wrong, missing, doubled or swapped letter is a slip, in names of five letters and more; case
+    and separators do not count. Of the same words with another number the hint says what is there.
+    """
+    plain = lambda text: re.sub(r"[-_. /]", "", str(text).lower())
+    own = plain(name)
+    others = {plain(each): each for each in sorted(known)}
+    near = others.get(own) or next((each for key, each in others.items() if _slip(own, key)), "")
+    if near:
+        return f"; did you mean {near!r}?"
+    letters = lambda text: re.sub(r"\d", "", text)
+    cousins = [each for key, each in others.items() if letters(key) == letters(own)]
+    if not cousins:
+        return ""
+    what = "is another model" if len(cousins) == 1 else "are other models"
+    return f"; {', '.join(map(repr, cousins))} {what}"
+
+
+def _same_letters(one: str, other: str) -> int:
+    """Return how many letters two words begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _slip(one: str, other: str) -> bool:
+    """Whether two names differ in one letter, or in the order of two beside one another."""
+    if min(len(one), len(other)) < 4 or _numbers(one) != _numbers(other):
+        return False
+    start = _same_letters(one, other)
+    one, other = one[start:][::-1], other[start:][::-1]
+    end = _same_letters(one, other)
+    one, other = one[end:], other[end:]
+    is_swap = len(one) == 2 and one == other[::-1]
+    return is_swap or (max(len(one), len(other)) == 1 and start + end >= 4)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from models.errors import Problem, SectionError, did_you_mean
+from models.errors import Problem, SectionError, did_you_mean_model
 from models.user.code import import_code
 
 __all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
@@ -225,7 +225,7 @@ def lookup(name: str) -> ModelPreset:
     preset = preset_of(name)
     if preset is not None:
         return preset
-    message = f"{name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
+    message = f"{name!r} is unknown{did_you_mean_model(own, MODELS)}; known: {sorted(MODELS)}"
     if module:
         message = (
             f"{name!r}: {module} registers no model family {own!r}; expected one that calls "

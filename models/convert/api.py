@@ -22,7 +22,7 @@ from models.convert.tables.decoder_tables import DECODER_TABLES
 from models.convert.tables.other_configs import OTHER_CONFIGS
 from models.convert.tables.other_tables import OTHER_TABLES
 from models.convert.tokenizer import carry_tokenizer, write_tokenizer_config
-from models.errors import did_you_mean
+from models.errors import did_you_mean_model
 from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
 from models.families.encoder_config import EncoderConfig
@@ -71,7 +71,7 @@ _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 def _config_map(model_type: str) -> ConfigMap:
     model_type = _OLD_TYPES.get(model_type, model_type)
     if model_type not in _CONFIGS:
-        hint = did_you_mean(model_type, _CONFIGS)
+        hint = did_you_mean_model(model_type, _CONFIGS)
         raise ValueError(
             f"config.json: model_type {model_type!r} cannot be converted{hint}; "
             f"known: {sorted(_CONFIGS)}. Convert one of a family of your own first "

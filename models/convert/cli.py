@@ -25,7 +25,7 @@ from models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folde
 from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_model, to_cs, writable
 from models.counts import abstract_params
-from models.errors import did_you_mean
+from models.errors import did_you_mean_model
 from models.files import write_text
 from models.names import FAMILIES_ALONE, MODELS, lookup
 from models.paths import named_leaves
@@ -105,7 +105,7 @@ def _convertible() -> list[str]:
 def _unknown(name: str, known: Collection[str]) -> ValueError:
     return ValueError(
         f"model {name!r} does not convert; expected a name of `wafer convert list`, or module:name "
-        f"of a family of your own (docs/howto/model-family.md){did_you_mean(name, known)}"
+        f"of a family of your own (docs/howto/model-family.md){did_you_mean_model(name, known)}"
     )
 
 
