@@ -143,6 +143,8 @@ def require_path(path: pathlib.Path) -> None:
     Raises:
         FileNotFoundError: names the path, and what is called like it in its folder.
     """
+    if path.is_symlink() and not path.exists():
+        raise FileNotFoundError(f"{path} is a link to {os.readlink(path)}, which does not exist")
     if not path.exists():
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")

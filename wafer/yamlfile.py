@@ -4,6 +4,7 @@ PyYAML alone keeps the last of two equal keys silently and reads ``1e-5`` as tex
 Files may come from anyone: nothing in them is executed, and aliases cannot blow up the memory.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,12 @@ def read_yaml(path: str | Path) -> tuple[Any, Lines]:
 
 def _text(path: Path) -> str:
     if not path.is_file():
+        if path.is_symlink() and not path.exists():
+            said = f"a link to {os.readlink(path)}, which does not exist"
+            raise ConfigError([Problem((), said)], str(path))
+        if path.exists() and not path.is_dir():
+            said = "a pipe or device, which can be read once; write its text to a file"
+            raise ConfigError([Problem((), said)], str(path))
         kind = "is a folder, not a file" if path.is_dir() else "no such file"
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ConfigError([Problem((), kind + did_you_mean(path.name, near))], str(path))

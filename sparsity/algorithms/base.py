@@ -231,10 +231,10 @@ def attributes(keys: Mapping[str, Any], where: Place) -> dict[str, Any]:
 
 
 def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: Place, algorithm: str) -> None:
-    """Raise ``SparsityError`` when a section sets a key that means nothing to its algorithm."""
-    for key in wrong:
-        if key in keys:
-            raise SparsityError(f"{algorithm} takes no {key}", (*where, key))
+    """Raise ``SparsityError`` when a section sets keys that mean nothing to its algorithm."""
+    found = [key for key in wrong if key in keys]
+    if found:
+        raise SparsityError(f"{algorithm} takes no {' and no '.join(found)}", (*where, found[0]))
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

@@ -177,6 +177,10 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"algorithm": "gmp", "sparsity": 0.5}, "gmp needs a schedule"),
         ({"algorithm": "gmp", "schedule": [0.1], "drop_fraction": 0.1}, "gmp takes no drop_frac"),
         ({"sparsity": 0.5, "update": {"freq": 2}}, "static takes no update"),
+        (
+            {"sparsity": 0.5, "drop_fraction": 0.1, "update": {"freq": 2}},
+            "static takes no update and no drop_fraction",
+        ),
         ({"sparsity": 0.5, "param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),  # noqa: E501
         ({"sparsity": 0.5, "param_filter": {"*": 1}}, "a dict is not a filter"),
         (

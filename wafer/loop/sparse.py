@@ -58,6 +58,20 @@ class SparsityAlgorithm:
 
     # --- attaching ------------------------------------------------------------------------
 
+    def apply(self, owner: CompiledModel | Optimizer) -> None:
+        """Attach to a compiled model, then to its optimizer: ``owner.apply(algorithm)``.
+
+        Raises:
+            RuntimeError: it is sparse already.
+            TypeError: another object, such as a network that is not compiled.
+        """
+        if not isinstance(owner, CompiledModel | Optimizer):
+            raise TypeError(
+                f"apply: {type(owner).__name__} is neither a compiled model nor an optimizer; "
+                "expected what compile(net, backend) gave. The network itself has no masks"
+            )
+        owner.apply(self)
+
     def apply_to_model(self, model: CompiledModel) -> None:
         """Mask a model's weights and gradients from now on.
 

@@ -5,6 +5,8 @@ import importlib
 
 import pytest
 
+import models
+import wafer.loop as cstorch
 from wafer.loop.elsewhere import ELSEWHERE
 
 # Below `cerebras.pytorch`, as the zoo's 23 tags use them.
@@ -74,3 +76,20 @@ def test_an_import_line_gives_the_same_advice():
         found("backends.csx.debug.inni")
     with pytest.raises(AttributeError, match="has no attribute 'profile'; did you mean 'profiler'"):
         found("profile")
+
+
+def test_either_word_order_attaches_an_algorithm():
+    network = models.build({"name": "fc_mnist", "hidden_size": 8, "depth": 1})
+    model = cstorch.compile(network, cstorch.backend(seed=3))
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.01)
+    algorithm = cstorch.sparse.configure(0.5)
+    with pytest.raises(RuntimeError, match="to the model first"):
+        algorithm.apply(optimizer)
+    with pytest.raises(TypeError, match="apply: Model is neither a compiled model nor an optim"):
+        algorithm.apply(network)
+    algorithm.apply(model)
+    algorithm.apply(optimizer)
+    assert model.sparsity is algorithm
+    assert optimizer.sparsity is algorithm
+    with pytest.raises(RuntimeError, match="one sparsity algorithm"):
+        cstorch.sparse.configure(0.5).apply(model)
