@@ -202,6 +202,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         FileNotFoundError: no such file.
         ValueError: something else; names the file, and the line where it is no JSON.
     """
+    if problem := not_a_file(path):
+        raise ValueError(f"{path}: {problem}; expected a JSON file")
     try:
         content = json.loads(path.read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError

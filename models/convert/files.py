@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from models.convert.unpickle import TorchArchive
-from models.files import contained_file, read_json
+from models.files import contained_file, not_a_file, read_json
 
 __all__ = ["TensorFiles", "open_tensors", "read_config"]
 
@@ -66,6 +66,8 @@ class TensorFiles(Mapping[str, np.ndarray]):
         for path in files:
             if not path.exists():
                 raise FileNotFoundError(f"{path}: named by the index but missing")
+            if problem := not_a_file(path):
+                raise ValueError(f"{path}: {problem}; expected a file of weights")
             archive = TorchArchive(path) if path.suffix == ".bin" else _Safetensors(path)
             self._where |= dict.fromkeys(archive, archive)
 

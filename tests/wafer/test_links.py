@@ -206,6 +206,20 @@ def test_an_index_names_files_of_its_folder():
 
 
 @pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors.index.json", "pytorch_model.bin"]
+)
+def test_a_pipe_in_a_folder_of_weights_is_refused_and_not_waited_for(name):
+    write("hf")
+    if name.endswith(".bin"):
+        for path in pathlib.Path("stored").glob("*.safetensors*"):
+            path.unlink()
+    pathlib.Path("stored", name).unlink(missing_ok=True)
+    os.mkfifo(f"stored/{name}")
+    with pytest.raises(ValueError, match=rf"stored/{name}: this is no regular file; expected"):
+        models.from_hf("stored")
+
+
+@pytest.mark.parametrize(
     "name", [".lock", "tokenizer.json", "train/metrics.jsonl", "train/performance.json", "missing"]
 )
 @pytest.mark.parametrize("mode", ["train", "eval"])
