@@ -128,7 +128,7 @@ def _names(values: Row, side: str) -> dict[str, str]:
     """What a text's features are called: labels, mask, span, place, gathered ones."""
     plain_side = side in ("", "text_", "decoder_")
     lone = plain_side and not (side == "" and f"decoder_{_IDS}" in values)
-    wanted = {"labels": (f"{side}labels", "labels" if lone else "")}
+    wanted: dict[str, tuple[str, ...]] = {"labels": (f"{side}labels", "labels" if lone else "")}
     wanted["mask"] = (f"{side}loss_mask", "loss_mask" if lone else "", f"{side}attention_mask")
     if lone:
         wanted |= {"span": ("attention_span",), "place": ("position_ids",)}
