@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_an_import_line_gives_the_same_advice():
 
 
 def test_either_word_order_attaches_an_algorithm():
-    network = models.build({"name": "fc_mnist", "hidden_size": 8, "depth": 1})
+    network: Any = models.build({"name": "fc_mnist", "hidden_size": 8, "depth": 1})
     model = cstorch.compile(network, cstorch.backend(seed=3))
     optimizer = cstorch.optim.SGD(model.parameters(), lr=0.01)
     algorithm = cstorch.sparse.configure(0.5)
