@@ -274,7 +274,7 @@ def _glob(patterns: Any) -> ParamFilter:
 
 
 class PatternSection(Section):
-    """``pattern:``: a structure, its type and the keys that the type takes."""
+    """``pattern:``: a structure, its type and the keys that the type takes; or text such as 2:4."""
 
     type: Literal["n:m", "block", "constant_fan_in"]  #: which structure
     n: int | None = pydantic.Field(None, ge=1, le=1023)  #: of every m neighbours so many are kept
@@ -282,6 +282,16 @@ class PatternSection(Section):
     #: whether they are neighbours along the inputs or the outputs
     axis: Literal["in", "out"] = "in"
     size: _Edge | tuple[_Edge, _Edge] | None = None  #: edge of a block, or [inputs, outputs]
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        n, _, m = value.partition(":")
+        if n.isdecimal() and m.isdecimal():
+            return {"type": "n:m", "n": int(n), "m": int(m)}
+        raise ValueError("expected N:M such as '2:4', or keys, of which type is one")
 
     @pydantic.model_validator(mode="after")
     def _keys_of_the_type(self) -> "PatternSection":

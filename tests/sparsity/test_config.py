@@ -347,6 +347,7 @@ def test_the_sparsifiers_public_names():
 def test_patterns_are_structures_that_every_algorithm_knows():
     pattern = {"type": "n:m", "n": 2, "m": 4}
     _, algorithm = only({"pattern": pattern})
+    assert only({"pattern": "2:4"})[1] == algorithm
     assert algorithm == Static(sparsity=0.5, structure=NofM(2, 4))
     _, rigl = only({"algorithm": "rigl", "sparsity": 0.75, "pattern": pattern | {"n": 1}})
     assert rigl.structure == NofM(1, 4)
@@ -372,6 +373,8 @@ def test_the_level_of_n_of_m_keeps_n(n, m):
     ("keys", "says"),
     [
         ({"pattern": {"type": "n:m", "n": 4, "m": 4}}, r"n=4 must be below m=4"),
+        ({"pattern": "4:2"}, r"n=4 must be below m=2"),
+        ({"pattern": "2:4:8"}, r"'2:4:8': expected N:M such as '2:4', or keys"),
         ({"pattern": {"type": "n:m", "n": 2, "m": 4}, "sparsity": 0.9}, "has the level 0.5"),
         ({"pattern": {"type": "block", "size": 0}, "sparsity": 0.9}, r"pattern.*size"),
         ({"pattern": {"type": "block", "size": 4}}, "no level"),

@@ -105,7 +105,7 @@ def test_what_is_missing_is_said(tmp_path, trained, capsys):
     assert "did you mean 'wanda'" in capsys.readouterr().err
     wrong = [*command, "--method", "wanda", "--pattern", "half", "-o", str(tmp_path / "x")]
     assert wafer.cli.main(wrong) == 1
-    assert "expected N:M such as 2:4, found 'half'" in capsys.readouterr().err
+    assert "sparsity.pattern: 'half': expected N:M such as '2:4'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

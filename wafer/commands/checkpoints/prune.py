@@ -49,9 +49,8 @@ def _main(args: argparse.Namespace) -> int:
 
     setup_logging("INFO")
     say = lambda line: sys.stdout.write(line + "\n")
-    section = {"sparsity": args.sparsity, "budget": args.budget, "param_filter": args.param_filter}
-    if args.pattern:
-        section["pattern"] = _pattern(args.pattern)
+    keys = ("sparsity", "budget", "param_filter", "pattern")
+    section = {key: getattr(args, key) for key in keys}
     prune(
         args.output,
         {key: value for key, value in section.items() if value is not None},
@@ -64,15 +63,6 @@ def _main(args: argparse.Namespace) -> int:
         report=say,
     )
     return 0
-
-
-def _pattern(text: str) -> dict[str, Any]:
-    from wafer.errors import WaferError
-
-    n, colon, m = text.partition(":")
-    if not (colon and n.isdigit() and m.isdigit()):
-        raise WaferError(f"--pattern: expected N:M such as 2:4, found {text!r}")
-    return {"type": "n:m", "n": int(n), "m": int(m)}
 
 
 @own_flags()
@@ -126,8 +116,9 @@ def prune(
     from wafer.commands.inputs import stored_form
     from wafer.session.hints import next_lines
 
+    sparsity.configure(section)  # refuses a section, as the next lines links, before long work
     if checkpoint is not None:
-        text_folder(checkpoint)  # refuses links before anything is computed
+        text_folder(checkpoint)
     with trusting(trust_code=trust_code):
         model, params = _start(checkpoint, source)
     batches = ()
