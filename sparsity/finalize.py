@@ -22,12 +22,14 @@ from models.base import Model
 from models.checkpoint.checksums import ArrayRecord
 from models.checkpoint.layout import (
     PARAMS,
+    PRUNED,
     SPARSITY,
     STATE,
     amend_record,
     is_checkpoint,
     read_record,
 )
+from models.checkpoint.pruned import check_weight
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
 from models.convert.vendor.weights import open_cs
@@ -164,7 +166,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
         skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
         shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
-        amend_record(target, SPARSITY, None if sums is None else written)
+        amend_record(target, (SPARSITY, PRUNED), None if sums is None else written)
     return [report for item in reports.values() for report in item]
 
 
@@ -276,7 +278,10 @@ def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]
         shutil.copyfile(source, target)
         with h5py.File(target, "r+") as file:
             for name in stored:
-                value, report = _without_nan(name, stored.read(name))
+                value = stored.read(name)
+                if name.startswith("model."):
+                    check_weight(source, name, value, None)
+                value, report = _without_nan(name, value)
                 reports.append(report)
                 if report.pruned:
                     dataset: Any = file[stored.dataset(name)]

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 import vsl
 from models.base import Model
+from models.checkpoint.pruned import check_weight
 from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
 from models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from models.convert.standard import in_pairs
@@ -220,8 +221,9 @@ class _State:
         value = self._file.read(self._where[name])
         mask = self._masks[name]
         if mask not in self._all:
-            return value
+            return check_weight(self._file.path, name, value, None)
         kept = self._file.read(mask).astype(bool)
+        check_weight(self._file.path, name, np.where(kept, value, 0), ())
         return np.where(kept, value, np.asarray(np.nan, value.dtype))
 
 

@@ -213,7 +213,8 @@ def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Prune
 
     marked, _ = mark(pruned.params, (), pruned.masks)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(marked)]
-    return write_params(output, section_of(model.config), [name for name, _ in leaves], leaves)
+    names = [name for name, _ in leaves]
+    return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
