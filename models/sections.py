@@ -256,12 +256,16 @@ def _is_tag(part: Any) -> bool:
 
 def _class_at(cls: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
     """The class of the section that lies at a path, or None where several are allowed."""
+    named = False  # the next part is a key of the user's
     for part in path:
-        if isinstance(part, int):  # an item has the class of its list
+        if isinstance(part, int) or named:  # an item has the class of its list or mapping
+            named = False
             continue
         field = cls.model_fields.get(part)
         leaves = _leaf_types(field.annotation) if field else set()
-        nested = [k for k in leaves if isinstance(k, type) and issubclass(k, BaseModel)]
+        items = [typing.get_args(leaf)[1] for leaf in leaves if typing.get_origin(leaf) is dict]
+        named = bool(items)
+        nested = [k for k in (*leaves, *items) if isinstance(k, type) and issubclass(k, BaseModel)]
         if len(nested) != 1:
             return None
         cls = nested[0]

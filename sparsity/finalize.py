@@ -22,6 +22,7 @@ from models.base import Model
 from models.checkpoint.checksums import ArrayRecord
 from models.checkpoint.layout import (
     PARAMS,
+    PRUNED,
     SPARSITY,
     STATE,
     amend_record,
@@ -181,7 +182,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
         skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
         shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
-        amend_record(target, SPARSITY, None if sums is None else written)
+        amend_record(target, (SPARSITY, PRUNED), None if sums is None else written)
     return [report for item in reports.values() for report in item]
 
 

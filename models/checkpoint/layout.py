@@ -8,7 +8,7 @@ import json
 import logging
 import pathlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "META",
     "OPT_STATE",
     "PARAMS",
+    "PRUNED",
     "RESERVED",
     "SCALE",
     "SPARSITY",
@@ -65,6 +66,7 @@ KEY = "key"
 CONFIG = "config"  # keys of the record
 DATA = "data"  # the loader's position
 SPARSITY = "sparsity"  # schedules' counters; a finalized checkpoint has none
+PRUNED = "pruned"  # of weights alone: names of the parameters whose NaN are marks
 WRITER = "wafer_version"
 _VERSION = "format_version"
 _CHECKSUMS = "checksums"  # of the arrays, by name
@@ -245,18 +247,20 @@ def check_step(folder: pathlib.Path, record: Mapping[str, Any], arrays: Mapping[
         _check_step(folder, record, int(np.asarray(arrays[STEP])), f"its array {STEP}")
 
 
-def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None) -> None:
-    """Take a key out of a folder's record, where there is one, and renew its checksums.
+def amend_record(
+    folder: pathlib.Path, drop: Collection[str], sums: Mapping[str, str] | None
+) -> None:
+    """Take keys out of a folder's record, where there is one, and renew its checksums.
 
     Args:
         folder: the checkpoint.
-        drop: the key.
+        drop: the keys.
         sums: of the arrays as they are now; None for a record without checksums.
     """
     path = folder / META / _RECORD
     if not path.is_file():
         return
-    content = {key: value for key, value in read_json(path).items() if key not in (drop, _OWN)}
+    content = {key: value for key, value in read_json(path).items() if key not in (*drop, _OWN)}
     if sums is not None:
         content = _sealed(content | {_CHECKSUMS: dict(sums)})
     write_text(path, json.dumps(content))

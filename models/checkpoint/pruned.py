@@ -4,6 +4,7 @@ A weight is pruned where it is NaN (any NaN; payload bits do not survive a cast 
 Everything else is bit-exact, in its own dtype.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.checkpoint.layout import SPARSITY, ContentError, is_of_run
+from models.checkpoint.layout import PRUNED, SPARSITY, ContentError, is_of_run
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import named_leaves
 from models.user.flags import with_nan
@@ -19,19 +20,30 @@ from models.user.flags import with_nan
 __all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
 
 
+_DENSE = ("bias", "scale")  # last parts of names of parameters that are never pruned
+_DENSE_WORDS = re.compile(r"embed|norm|(^|[/._])ln")  # anywhere in a name
+
+
 def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the parameters that a run pruned, by its checkpoint's record.
+    """Return the parameters that are pruned, by a checkpoint's record.
 
     Returns:
-        None where the record is not a run's: weights alone may be pruned anywhere.
+        None where the record does not say it: see ``check_weight``.
     """
-    sparse = record.get(SPARSITY)
+    sparse = record.get(SPARSITY) or ({"parameters": record[PRUNED]} if PRUNED in record else None)
     if sparse is not None:
         names = sparse.get("parameters") if isinstance(sparse, Mapping) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return None  # an edited one is refused when it is read
         return frozenset(names)
     return frozenset() if is_of_run(record) else None
+
+
+def _may_be_pruned(name: str) -> bool:
+    """Whether NaN may mark pruned weights: not in biases, scales, norms and embeddings."""
+    lowered = name.lower()
+    last = re.split(r"[/.]", lowered)[-1]
+    return last not in _DENSE and not _DENSE_WORDS.search(lowered)
 
 
 def check_weight(
@@ -43,7 +55,8 @@ def check_weight(
         where: of the weight, for errors.
         name: of the parameter.
         value: [...] as stored, of any dtype.
-        pruned: the parameters that may hold NaN; None is all.
+        pruned: the parameters that may hold NaN; None is all but embeddings, biases, scales
+            and what norms have.
 
     Raises:
         ContentError: an infinity, or a NaN that marks no pruned weight.
@@ -51,7 +64,8 @@ def check_weight(
     if not jnp.issubdtype(value.dtype, jnp.floating) or np.isfinite(value).all():
         return value
     wrong = np.isinf(value)
-    if not wrong.any() and (pruned is None or name in pruned):
+    may = _may_be_pruned(name) if pruned is None else name in pruned
+    if may and not wrong.any():
         return value
     wrong = wrong if wrong.any() else np.isnan(value)
     first = np.unravel_index(int(wrong.argmax()), value.shape)

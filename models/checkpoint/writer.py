@@ -16,7 +16,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
     PARAMS,
+    PRUNED,
     STATE,
     STEP,
     ContentError,
@@ -211,6 +212,7 @@ def write_params(
     settings: Mapping[str, Any],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
+    pruned: Collection[str] | None = None,
 ) -> pathlib.Path:
     """Write a model alone, which is all that a run that starts from converted weights needs.
 
@@ -219,25 +221,29 @@ def write_params(
         settings: the ``model`` section.
         names: every parameter path.
         arrays: (parameter path, value) in any order, consumed one at a time.
+        pruned: the parameters whose NaN are marks; None is not known (``check_weight``).
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
-        CheckpointError: a weight is infinite.
+        CheckpointError: a weight is infinite, or NaN where nothing is pruned.
     """
+    marks = {} if pruned is None else {PRUNED: sorted(pruned)}
     folder = pathlib.Path(folder).resolve()
     write_arrays(
         folder,
         [f"{PARAMS}/{name}" for name in names],
         # A generator expression would hold an array.
-        map(functools.partial(_below_params, folder), arrays),
-        {STEP: 0, CONFIG: {"model": dict(settings)}},
+        map(functools.partial(_below_params, folder, pruned), arrays),
+        {STEP: 0, CONFIG: {"model": dict(settings)}, **marks},
     )
     return folder
 
 
-def _below_params(folder: pathlib.Path, item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
+def _below_params(
+    folder: pathlib.Path, pruned: Collection[str] | None, item: tuple[str, np.ndarray]
+) -> tuple[str, np.ndarray]:
     name, value = item
-    return f"{PARAMS}/{name}", check_weight(folder, name, value, None)
+    return f"{PARAMS}/{name}", check_weight(folder, name, value, pruned)
 
 
 def write_arrays(

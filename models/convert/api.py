@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
 from models.base import Model
+from models.checkpoint.pruned import check_weight
 from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
 from models.convert.engine import Table, export_tensors, has_own_head, import_tensors
 from models.convert.files import open_tensors, read_config
@@ -268,7 +269,8 @@ def open_hf(
         drop_unmatched=drop_unmatched,
         may_lack=_HEAD_PARAMETERS if exchanged else (),
     )
-    return model, arrays
+    # pruned weights are 0 in these files, so NaN is that of a diverged run
+    return model, ((name, check_weight(folder, name, value, ())) for name, value in arrays)
 
 
 def _open_towers(

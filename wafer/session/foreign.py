@@ -11,7 +11,6 @@ import numpy as np
 
 from models.base import Model
 from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
-from models.checkpoint.pruned import check_weight
 from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
@@ -107,10 +106,12 @@ def load_hf(
     config, arrays = _open_hf(path, model)
     try:
         leaves: Any = dict(arrays)
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     config, leaves = _in_order(config, leaves, model)
-    values = {n: check_weight(path, n, np.asarray(leaf), ()) for n, leaf in leaves.items()}
+    values = {name: np.asarray(leaf) for name, leaf in leaves.items()}
     return {PARAMS: unflatten(values)}, {CONFIG: {"model": section_of(config)}}
 
 

@@ -237,8 +237,9 @@ class _State:
         value = read_weight(self._file, self._where[name])
         mask = self._masks[name]
         if mask not in self._all:
-            return value
+            return check_weight(self._file.path, name, value, None)
         kept = self._file.read(mask).astype(bool)
+        check_weight(self._file.path, name, np.where(kept, value, 0), ())
         return np.where(kept, value, np.asarray(np.nan, value.dtype))
 
 

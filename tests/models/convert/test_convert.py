@@ -351,7 +351,7 @@ def test_pruned_weights_do_not_hide_how_the_others_differ(tmp_path):
     right = [[0, 7, 3, 4], [1, 2, 3, 4], [0, nan, 3, 4.5], [-0.0, 1, 2, 3]]
     for folder, rows in (("a", left), ("b", right)):
         arrays = zip(names, np.array(rows, np.float32), strict=True)
-        write_params(tmp_path / folder, {}, names, arrays)
+        write_params(tmp_path / folder, {}, names, arrays, names)
     a, b = tmp_path / "a", tmp_path / "b"
     pruned = "values are NaN (pruned) in"
     assert sorted(diff_weights(a, b)) == [

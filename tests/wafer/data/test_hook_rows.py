@@ -4,13 +4,11 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 from helpers.rows import rows_in
 from helpers.vendor_data import END, IDS, characters, hook_file, run
 
 from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.rows.packers import CutPacker, MaskPacker
-from wafer.data.vendor.source import inputs_of
 from wafer.errors import ConfigError, DataError
 
 DOCUMENTS = [{"text": t} for t in ("abcdefgh", "ijklm", "nop", "qrstuvwxyzabcdef")]
@@ -421,32 +419,3 @@ def test_the_loss_of_an_inverted_mask_is_counted(tmp_path):
     again = {"inverted_mask": "true", "resume_from_checkpoint": "false"}
     inverted = np.array(made(path, tmp_path, **again))
     assert counted_loss(tmp_path) == plain == (inverted[:, 1] == 0).sum()
-
-
-@pytest.mark.parametrize("value", [False, 0, "", [], "fim"])
-@pytest.mark.parametrize("group", ["dataset", "processing", "setup"])
-def test_a_group_that_holds_no_keys_is_refused(tmp_path, group, value):
-    """``dataset: false`` made plain text of a file that asked for fill-in-the-middle."""
-    path = hook_file(tmp_path, DOCUMENTS)
-    keys = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(keys | {group: value}))
-    with pytest.raises(ConfigError, match=rf"{group}: expected keys, got"):
-        run(path)
-
-
-def test_an_argument_of_no_hook_is_refused(tmp_path):
-    kwargs = {"read_hook_kwargs": {"text_key": "text", "multi_turn_kye": "m"}}
-    path = hook_file(tmp_path, DOCUMENTS, processing=kwargs)
-    with pytest.raises(DataError, match=r"read_hook_kwargs\.multi_turn_kye: no argument of text_"):
-        run(path)
-
-
-def test_a_split_that_is_not_there_is_refused(tmp_path):
-    """A local source has none; a data set saved alone is of the one that its state names."""
-    with pytest.raises(ConfigError, match=r"setup\.data\.split: 'nothere': a local source"):
-        inputs_of({"type": "local", "source": str(tmp_path), "split": "nothere"})
-    (tmp_path / "state.json").write_text('{"_split": "validation"}')
-    saved = {"type": "huggingface", "source": str(tmp_path)}
-    assert inputs_of(saved | {"split": "validation"}) == [str(tmp_path)]
-    with pytest.raises(ConfigError, match=r"'nothere': .* is of 'validation' alone"):
-        inputs_of(saved | {"split": "nothere"})

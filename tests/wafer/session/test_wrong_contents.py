@@ -4,19 +4,28 @@ import json
 import shutil
 from zlib import crc32
 
+import h5py
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
 from helpers.runs import config
+from safetensors.numpy import load_file, save_file
 
-from models.checkpoint.layout import ContentError, is_of_run
+from models.checkpoint.layout import ContentError, is_of_run, read_record
 from models.checkpoint.pruned import check_weight, prunable
 from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_checkpoint, write_params
+from models.checkpoint.writer import write_arrays, write_checkpoint, write_params
+from models.convert.api import from_hf, to_hf
+from models.convert.vendor.weights import open_cs, to_cs
+from models.paths import named_leaves, unflatten
+from models.registry import build
+from models.vendor.mdl import MdlFile
+from sparsity.finalize import finalize
 from wafer.cli import main
 from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError
+from wafer.session.foreign import load_hf
 
 NORM, KERNEL = "final_norm/scale", "layers_0/ffn/up/kernel"
 
@@ -85,11 +94,126 @@ def test_what_a_run_pruned_may_be_nan():
         nan, inf = np.array([[1, np.nan]], kind), np.array([[1, -np.inf]], kind)
         for pruned in (None, {KERNEL}):
             assert check_weight("f", KERNEL, nan, pruned) is nan
+        for dense in ("a/bias", "a/scale", "token_embedding/embedding", "model.wte_embed.weight"):
+            with pytest.raises(ContentError, match=rf"weights {dense} .* at \[0, 1\]"):
+                check_weight("f", dense, nan, None)
         for value, pruned in ((nan, ()), (nan, {NORM}), (inf, None), (inf, {KERNEL})):
             with pytest.raises(ContentError, match=rf"f: weights {KERNEL} .* at \[0, 1\]"):
                 check_weight("f", KERNEL, value, pruned)
     counts = np.array([2**31 - 1])
     assert check_weight("f", KERNEL, counts, ()) is counts
+
+
+ALONE = {
+    "finalize": "finalize -i {alone} -o {out}",
+    "prune": "prune --checkpoint_path {alone} --method magnitude --sparsity 0.5 -o {out}",
+    "hf": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o {out} {alone}",
+    "new": "config new --checkpoint_path {alone} --data {rows} -o {out}",
+}
+
+
+def alone_with(trained, target, name, index, pruned=None):
+    """A folder of weights alone, one of them NaN."""
+    tree, record = load_checkpoint(trained / "run" / "checkpoints" / "2")
+    leaves = {n: np.array(leaf) for n, leaf in named_leaves(tree["params"])}
+    name = next(n for n in leaves if n.endswith(name))
+    leaves[name][index] = np.nan
+    return write_params_unchecked(target, record["config"]["model"], leaves, pruned)
+
+
+def write_params_unchecked(target, section, leaves, pruned):
+    record = {"step": 0, "config": {"model": section}}
+    record |= {} if pruned is None else {"pruned": pruned}
+    arrays = {f"params/{name}": leaf for name, leaf in leaves.items()}
+    write_arrays(target, list(arrays), iter(arrays.items()), record)
+    return target
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_one_nan_among_dense_weights_alone_is_refused(trained, tmp_path, capsys, command):
+    (tmp_path / "rows").write_text("1 2 3")
+    alone = alone_with(trained, tmp_path / "alone", "norm_f/scale", 3)
+    places = {"alone": alone, "out": tmp_path / "out", "rows": tmp_path / "rows"}
+    assert main(ALONE[command].format(**places).split()) == 1
+    said = capsys.readouterr().err
+    assert "norm_f/scale are no numbers" in said
+    assert "nan at [3]" in said
+    assert not [*(tmp_path / "out").rglob("*.safetensors")]
+    with pytest.raises(ContentError, match=r"norm_f/scale .*nan at \[3\]"):  # as generate reads
+        load_decoding(alone, "dense")
+
+
+def test_weights_alone_say_which_of_them_are_pruned(trained, tmp_path):
+    first = alone_with(trained, tmp_path / "1", KERNEL, (0, 1))  # nothing says it: a mark
+    assert (
+        np.isnan(load_checkpoint(first)[0]["params"]["layers_0"]["ffn"]["up"]["kernel"]).sum() == 1
+    )
+    with pytest.raises(ContentError, match=r"ffn/up/kernel .*nan at \[0, 1\]"):
+        load_checkpoint(alone_with(trained, tmp_path / "2", KERNEL, (0, 1), [NORM]))
+    load_checkpoint(alone_with(trained, tmp_path / "3", KERNEL, (0, 1), [KERNEL]))
+    out = tmp_path / "pruned"
+    command = f"prune --checkpoint_path {trained}/run --method magnitude --sparsity 0.5 -o {out}"
+    assert main(command.split()) == 0
+    assert KERNEL in (names := read_record(out)[0]["pruned"])
+    assert prunable(read_record(out)[0]) == set(names)
+    assert main(["finalize", "-i", str(out), "-o", str(tmp_path / "dense")]) == 0
+    record = read_record(tmp_path / "dense")[0]
+    assert "pruned" not in record
+    assert prunable(record) is None
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_of_other_forms_are_numbers(trained, tmp_path, number):
+    tree, record = load_checkpoint(trained / "run" / "checkpoints" / "2")
+    model = build(record["config"]["model"])
+    to_hf(model, tree["params"], tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    tensors = dict(load_file(file))
+    for part in ("h.0.mlp.c_fc.weight", "ln_f.weight", "wte.weight"):
+        name = next(name for name in tensors if name.endswith(part))
+        value = tensors[name].copy()
+        value.flat[5] = number
+        save_file(tensors | {name: value}, file)
+        with pytest.raises(ContentError, match=r"weights \S+ are no numbers .*(nan|inf) at \["):
+            from_hf(tmp_path / "hf")
+        with pytest.raises(CheckpointError, match="are no numbers"):
+            load_hf(tmp_path / "hf")
+
+
+def put_number(path, number):
+    """In the first tensor of sevens, one other number."""
+    with MdlFile(path) as stored:
+        at = next(stored.dataset(n) for n in stored if np.all(stored.read(n) == np.float32(7)))
+    with h5py.File(path, "r+") as file:
+        value = file[at][...]
+        value.flat[3] = number
+        file[at][...] = value
+
+
+def test_in_a_mdl_only_weights_that_can_be_sparse_have_marks(trained, tmp_path):
+    tree, record = load_checkpoint(trained / "run" / "checkpoints" / "2")
+    model = build(record["config"]["model"])
+    leaves = {name: np.array(leaf) for name, leaf in named_leaves(tree["params"])}
+    embedding = next(name for name in leaves if "embedding" in name)
+    for i, (name, number, taken) in enumerate(
+        (
+            (KERNEL, np.nan, True),
+            (KERNEL, np.inf, False),
+            (next(name for name in leaves if name.endswith("norm_f/scale")), np.nan, False),
+            (embedding, np.nan, False),
+        )
+    ):
+        path = tmp_path / f"{i}.mdl"
+        to_cs(model, unflatten(leaves | {name: np.full_like(leaves[name], 7.0)}), path, "cs-2.5")
+        put_number(path, number)
+        if taken:
+            assert np.isnan(dict(open_cs(path, model))[name]).sum() == 1
+            assert finalize(path, tmp_path / f"{i}-dense.mdl").lines()
+            continue
+        with pytest.raises(ContentError, match=r"weights \S+ are no numbers .*(nan|inf) at"):
+            dict(open_cs(path, model))
+        with pytest.raises(ContentError, match="are no numbers"):
+            finalize(path, tmp_path / f"{i}-dense.mdl")
 
 
 def test_no_checkpoint_of_weights_with_an_infinity_is_written(tmp_path):

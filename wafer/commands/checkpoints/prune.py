@@ -240,7 +240,8 @@ def _write(
     marked, _ = mark(pruned.params, (), pruned.masks)
     stored = lambda name, leaf: np.asarray(leaf).astype(dtypes.get(name, leaf.dtype))
     leaves = [(name, stored(name, leaf)) for name, leaf in named_leaves(marked)]
-    return write_params(output, section_of(model.config), [name for name, _ in leaves], leaves)
+    names = [name for name, _ in leaves]
+    return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:

@@ -115,7 +115,8 @@ def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[RowVocabulary, 
     if settings.use_ftfy:
         optional("ftfy", "ftfy", "use_ftfy")  # a missing package ends the run now
     if isinstance(settings, HookSettings):
-        load_hook(settings.read_hook, settings.read_hook_kwargs)  # a wrong name ends the run now
+        # a wrong name ends the run now
+        load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
         if settings.mode == "dpo" or "chat" in (settings.read_hook or ""):
             optional("jinja2", "jinja2", "a chat template")
         ids = vendor_vocabulary.describe(settings, tokenizer)

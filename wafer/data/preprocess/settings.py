@@ -22,7 +22,7 @@ from wafer.data.text.contexts import Contexts
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["MODES", "Probability", "RunSettings", "Settings"]
+__all__ = ["MODES", "Probability", "RunSettings", "Settings", "Text"]
 
 Mode = Literal[
     "LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "MLM_NSP", "T5"
@@ -31,6 +31,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 Tokenizers = Literal[
     "GPT2Tokenizer", "NeoXTokenizer", "HuggingFaceTokenizer", "BertTokenizer", "TrainBPE"
 ]
+Text = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -38,7 +39,7 @@ def _paths(value: Any) -> Any:
     """One path, a comma-separated list, or a list."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    if value is None or isinstance(value, list | tuple):
+    if value is None or (isinstance(value, list | tuple) and value):
         return value
     raise ValueError("expected a path, or several separated by commas")
 
@@ -61,7 +62,7 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     input_dir: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     #: text files that list input files, one to a line
     metadata_files: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
-    output_dir: str = "./data_dir/"  #: folder for the rows
+    output_dir: Text = "./data_dir/"  #: folder for the rows
     #: prefix of the file names, without folders
     output_name: Annotated[str, AfterValidator(file_name)] = "examples"
     processes: PositiveInt | None = None  #: processes that tokenize; all cores
@@ -82,7 +83,7 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     seed: NonNegativeInt = 0  #: of everything random
 
     #: tokenizer.json, or a folder with one (HuggingFaceTokenizer)
-    huggingface_tokenizer: str | None = None
+    huggingface_tokenizer: Text | None = None
     eos_id: NonNegativeInt | None = None  #: end of a document; the tokenizer's own
     pad_id: NonNegativeInt | None = None  #: id of unused positions; eos_id
 

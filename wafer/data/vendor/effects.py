@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from models.sections import Section
 from wafer.data.preprocess.settings import Settings
-from wafer.data.vendor.settings import AnySettings
+from wafer.data.vendor.hooks import idle_arguments
+from wafer.data.vendor.settings import AnySettings, HookSettings
 
 __all__ = ["unused_keys"]
 
@@ -76,7 +78,10 @@ _ANY_OF: dict[str, tuple[str, tuple[Need, ...]]] = {
         (("data_splits", ()), ("context_splits", ())),
     ),
 }
-_INNER = {"truncate_to_msl": ("prompt_truncation_mode", "max_turn_length")}  # keys of a key
+_READ = {  # key -> those of its keys that count
+    "truncate_to_msl": ("prompt_truncation_mode", "max_turn_length"),
+    "tokenizer_params": ("encoder_file", "vocab_file", "pretrained_model_name_or_path"),
+}
 
 
 def unused_keys(settings: AnySettings) -> list[str]:
@@ -97,11 +102,15 @@ def unused_keys(settings: AnySettings) -> list[str]:
     ]
     if "seed" in settings.model_fields_set and not _is_random(settings):
         lines.append("seed: no effect here: nothing is drawn at random")
-    for key, known in _INNER.items():
+    for key, known in _READ.items():
         given = getattr(settings, key, None)
-        inner = set(given) - set(known) if isinstance(given, dict) else set()
+        inner = given.model_fields_set - set(known) if isinstance(given, Section) else set()
         known_keys = ", ".join(known)
         lines += [f"{key}.{name}: no effect: the keys are {known_keys}" for name in sorted(inner)]
+    if isinstance(settings, HookSettings):
+        keys, release = settings.read_hook_kwargs, settings.rules.release
+        idle = idle_arguments(settings.read_hook, keys, release)
+        lines += [f"read_hook_kwargs.{key}: no effect: the hook does not read it" for key in idle]
     if flat:
         ignored = [key for key in Settings.no_effect if key in settings.model_fields_set]
         lines += [f"{key}: no effect here, nor on the vendor's rows" for key in ignored]

@@ -13,17 +13,28 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from models.errors import did_you_mean
 from models.user.code import find
 from models.user.trust import owner_of
-from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3, OLD_HOOK
-from wafer.errors import DataError
+from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
+from wafer.errors import ConfigError, DataError, Problem
 
-__all__ = ["HOMES", "HOOKS", "Hook", "Turns", "columns", "load_hook"]
+__all__ = [
+    "HOMES",
+    "HOOKS",
+    "Hook",
+    "Turns",
+    "columns",
+    "idle_arguments",
+    "is_vendors",
+    "load_hook",
+]
 
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]
-Hook = Callable[[Example], Turns]
+Hook = Callable[..., Turns]
 _LLAMA = re.compile(
     r"<\|start_header_id\|>(.*?)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL
 )
@@ -37,27 +48,27 @@ def _stripped(value: Any) -> Any:
     return value.strip() if value else None
 
 
-def _text(example: Example, text_key: str, **_: Any) -> Turns:
+def _text(example: Example, text_key: str) -> Turns:
     return [{"content": [{"text": example[text_key].strip()}]}]
 
 
-def _text_of_2_3(example: Example, text_key: str, **_: Any) -> Turns:
+def _text_of_2_3(example: Example, text_key: str) -> Turns:
     return [{"content": [{"text": example[text_key]}]}]
 
 
-def _llama_chat(example: Example, chat_key: str, **_: Any) -> Turns:
+def _llama_chat(example: Example, chat_key: str) -> Turns:
     """Turns of a text in Llama 3.1's own form."""
     return [_turn(role.strip(), text.strip()) for role, text in _LLAMA.findall(example[chat_key])]
 
 
-def _pair(example: Example, prompt_key: str, completion_key: str, **_: Any) -> Turns:
+def _pair(example: Example, prompt_key: str, completion_key: str) -> Turns:
     return [
         _turn("prompt", example.get(prompt_key)),
         _turn("completion", example.get(completion_key)),
     ]
 
 
-def _pair_as_chat(example: Example, prompt_key: str, completion_key: str, **_: Any) -> Turns:
+def _pair_as_chat(example: Example, prompt_key: str, completion_key: str) -> Turns:
     return [
         _turn("user", _stripped(example.get(prompt_key))),
         _turn("assistant", _stripped(example.get(completion_key))),
@@ -69,7 +80,6 @@ def _chat(
     multi_turn_key: str,
     multi_turn_role_key: str = "role",
     multi_turn_content_key: str = "content",
-    **_: Any,
 ) -> Turns:
     """A system turn, then pairs of a user's and an assistant's; [] for anything else."""
     turns = list(example.get(multi_turn_key) or ())
@@ -97,7 +107,6 @@ def _preferences(
     rejected_key: str,
     prompt_key: str | None = None,
     assistant_role: str = "assistant:",
-    **_: Any,
 ) -> Turns:
     chosen: Any = example.get(chosen_key)
     rejected: Any = example.get(rejected_key)
@@ -114,7 +123,7 @@ def _preferences(
     return [_turn(r, t) for r, t in zip(("prompt", "chosen", "rejected"), texts, strict=True)]
 
 
-def _ids(example: Example, context_key: str, completion_key: str, **_: Any) -> Turns:
+def _ids(example: Example, context_key: str, completion_key: str) -> Turns:
     return [
         _turn("context", example.get(context_key)),
         _turn("completion", example.get(completion_key)),
@@ -134,9 +143,9 @@ HOOKS: dict[str, Callable[..., Turns]] = {
 }
 """The vendor's hooks by name."""
 _HOOKS_2_3: dict[str, Callable[..., Turns]] = {"text_read_hook": _text_of_2_3, **IMAGE_HOOKS_2_3}
+_IDLE = ("has_system_prompt", "image_token", "system_prompt", "system_prompt_style")
 HOMES, _SHORT = ("cerebras.", "modelzoo."), "hooks"
 """Packages of the vendor's hooks, and what its module is called where the user has none so."""
-_IGNORED = {"has_system_prompt"}  # of release 2.3, which the turns show
 
 
 def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] = (2, 10)) -> Hook:
@@ -148,43 +157,85 @@ def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] 
         release: whose hook it is, where they differ.
 
     Raises:
-        DataError: no such hook, arguments that it does not take.
+        DataError: no such hook.
+        ConfigError: arguments that it does not take, or that it lacks.
     """
-    module, colon, function = name.rpartition(":")
-    if not colon:  # three shipped files have a dot there
-        module, _, function = name.rpartition(".")
-    if not module or name.startswith(HOMES) or (module == _SHORT and not _is_users(module)):
-        hook = _vendor(name, function)
-        hook = _HOOKS_2_3.get(function, hook) if release < (2, 4) else hook
-        _require_known(arguments, function)
-    else:
-        hook = _imported(name, module, function)
-    return functools.partial(hook, **arguments)
+    module, function = _split(name)
+    theirs = is_vendors(name)
+    hook = _vendor(name, function, release) if theirs else _imported(name, module, function)
+    idle = set(idle_arguments(name, arguments, release))
+    keys = {key: value for key, value in arguments.items() if key not in idle}
+    if problems := _problems(hook, keys, typed=theirs):
+        raise ConfigError([Problem(("read_hook_kwargs", key), why) for key, why in problems])
+    return functools.partial(hook, **keys)
 
 
-def _require_known(arguments: Mapping[str, Any], function: str) -> None:
-    """Refuse an argument that is none of any of the vendor's hooks; those of others are ignored."""
-    if function == OLD_HOOK.rpartition(":")[2]:  # whose arguments are keys of the file
-        return
-    hooks = (*HOOKS.values(), *_HOOKS_2_3.values())
-    named = {name for hook in hooks for name in inspect.signature(hook).parameters}
-    for name in arguments:
-        if name not in named | _IGNORED:
-            hint = did_you_mean(name, named)
-            raise DataError(
-                f"read_hook_kwargs.{name}: no argument of {function}{hint}; a hook's own columns "
-                "end in _key. Drop it"
-            )
+def idle_arguments(
+    name: str, arguments: Mapping[str, Any], release: tuple[int, int] = (2, 10)
+) -> list[str]:
+    """Return the arguments that the vendor's files have and its hook of that name does not read.
+
+    Args:
+        name: of the hook.
+        arguments: ``read_hook_kwargs``.
+        release: whose hook it is.
+    """
+    _, function = _split(name)
+    if not is_vendors(name) or function not in HOOKS:
+        return []
+    taken = inspect.signature(_vendor(name, function, release)).parameters
+    return [key for key in arguments if key in _IDLE and key not in taken]
 
 
-def _vendor(name: str, function: str) -> Callable[..., Turns]:
+def _problems(hook: Hook, given: Mapping[str, Any], *, typed: bool) -> list[tuple[str, str]]:
+    """(key, why) of what is wrong with arguments; types count where they are the vendor's."""
+    parameters = list(inspect.signature(hook, eval_str=typed).parameters.values())[1:]
+    rest = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    known = f"it takes {', '.join(named) or 'none'}"
+    unknown = [key for key in given if key not in named and not rest]
+    out = [(key, f"unknown keyword{did_you_mean(key, named)}; {known}") for key in unknown]
+    needed = [key for key, p in named.items() if p.default is p.empty and key not in given]
+    out += [(key, f"missing; the hook needs it, and {known}") for key in needed]
+    for key, value in given.items():
+        own = named.get(key)
+        optional = value is None and (own is None or own.default is not own.empty)
+        if key.endswith("_key") and not optional and not (isinstance(value, str) and value):
+            out.append((key, f"{value!r}: expected text, the name of a column"))
+        elif typed and own is not None and not optional:
+            out += [(key, f"{value!r}: expected {why}") for why in _mismatch(own.annotation, value)]
+    return out
+
+
+def _mismatch(kind: Any, value: Any) -> list[str]:
+    """What a type expects of a value, where it is no such."""
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        return [one["msg"].removeprefix("Input should be ") for one in error.errors()[:1]]
+    return []
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Module and function of a hook; three shipped files have a dot between them."""
+    module, _, function = name.rpartition(":" if ":" in name else ".")
+    return module, function
+
+
+def is_vendors(name: str) -> bool:
+    """Whether a read hook is one of the vendor's, by its name."""
+    module, _ = _split(name)
+    return not module or name.startswith(HOMES) or (module == _SHORT and not _is_users(module))
+
+
+def _vendor(name: str, function: str, release: tuple[int, int]) -> Callable[..., Turns]:
     if function not in HOOKS:
         hint = did_you_mean(function, HOOKS)
         raise DataError(
             f"read_hook: {name} is not known{hint}; known: {', '.join(HOOKS)}. A hook of your own "
             "is module:function, a file of the working directory"
         )
-    return HOOKS[function]
+    return (HOOKS | _HOOKS_2_3 if release < (2, 4) else HOOKS)[function]
 
 
 def _is_users(module: str) -> bool:

@@ -1,11 +1,14 @@
 """The vendor's read hooks of records with images."""
 
+import functools
 import hashlib
 import os
 import pathlib
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from wafer.errors import DataError
 
@@ -15,6 +18,7 @@ OLD_HOOK = "old_llava"  # what older files with a LLaVA processor are read by
 
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]
+Mark = Annotated[str, Field(min_length=1)]
 _ROLES = {"human": "user", "gpt": "assistant"} | {r: r for r in ("user", "assistant", "system")}
 _PAIR = {"user": "prompt", "assistant": "completion"}
 _CHAT = (
@@ -22,9 +26,17 @@ _CHAT = (
     "helpful, detailed, and polite answers to the {0}'s questions."
 )
 _HUMAN, _USER = _CHAT.format("human"), _CHAT.format("user")
-SYSTEM_PROMPTS = {"zephyr": "<|system|>\n</s>", "vicuna_v0": _HUMAN, "vicuna_v1": _USER}
-SYSTEM_PROMPTS |= {"llava_v0": _HUMAN, "llava_v1": _HUMAN}
-SYSTEM_PROMPTS |= {"llava_plain": "", "mistral_instruct": ""}
+SystemPrompt = Literal[
+    "zephyr",
+    "vicuna_v0",
+    "vicuna_v1",
+    "llava_v0",
+    "llava_v1",
+    "llava_plain",
+    "mistral_instruct",
+]
+_PROMPTS = ("<|system|>\n</s>", _HUMAN, _USER, _HUMAN, _HUMAN, "", "")
+SYSTEM_PROMPTS = dict(zip(get_args(SystemPrompt), _PROMPTS, strict=True))
 """Name -> text of a system turn."""
 
 
@@ -33,12 +45,12 @@ def _path(value: Any) -> Any:
     return value.get("path") if isinstance(value, dict) else value
 
 
-def _captioned(example: Example, image_key: str, caption_key: str, **_: Any) -> Turns:
+def _captioned(example: Example, image_key: str, caption_key: str) -> Turns:
     image, text = _path(example.get(image_key)), example.get(caption_key)
     return [{"content": [{"image": image}, {"text": text}]}]
 
 
-def _asked_captions(example: Example, image_key: str, caption_key: str, **_: Any) -> Turns:
+def _asked_captions(example: Example, image_key: str, caption_key: str) -> Turns:
     image, text = _path(example.get(image_key)), example.get(caption_key)
     return [
         {"type": "prompt", "content": [{"image": image}]},
@@ -51,11 +63,10 @@ def _turns(
     *,
     multi_turn_key: str,
     image_key: str,
-    image_token: str,
-    phase: int = 2,
+    image_token: Mark,
+    phase: Literal[1, 2] = 2,
     multi_turn_role_key: str = "from",
     multi_turn_content_key: str = "value",
-    **_: Any,
 ) -> Turns:
     """The turns of a conversation; phase 1 leaves out the text beside an image."""
     turns = []
@@ -91,6 +102,7 @@ def _turn(role: str, text: str, image: Any, mark: str, phase: int) -> dict[str, 
     return {"type": role, "content": content, "semantic_drop_mask": drops}
 
 
+@functools.wraps(_turns, assigned=())
 def _llava(example: Example, **keys: Any) -> Turns:
     """A conversation without blanks around its texts, and without an empty system turn."""
     turns = _turns(example, **keys)
@@ -99,6 +111,7 @@ def _llava(example: Example, **keys: Any) -> Turns:
     return [turn for turn in turns if turn["type"] != "system" or turn["content"][0]["text"]]
 
 
+@functools.wraps(_turns, assigned=())
 def _llava_pairs(example: Example, image_key: str, **keys: Any) -> Turns:
     """Prompts and completions instead of a conversation.
 
@@ -116,11 +129,10 @@ def _llava_2_3(
     *,
     multi_turn_key: str,
     image_key: str,
-    image_token: str,
-    phase: int = 2,
+    image_token: Mark,
+    phase: Literal[1, 2] = 2,
     multi_turn_content_key: str = "value",
-    system_prompt: str | None = None,
-    **_: Any,
+    system_prompt: SystemPrompt | None = None,
 ) -> Turns:
     """Release 2.3: turns are the user's and the assistant's by their number."""
     image = _path(example.get(image_key))
@@ -138,14 +150,13 @@ def _llava_2_3(
     return turns
 
 
-def _llava_pairs_2_3(example: Example, phase: int = 1, **keys: Any) -> Turns:
+@functools.wraps(_llava_2_3, assigned=())
+def _llava_pairs_2_3(example: Example, phase: Literal[1, 2] = 1, **keys: Any) -> Turns:
     turns = _llava_2_3(example, phase=phase, **keys)
     return [turn | {"type": _PAIR.get(turn["type"], turn["type"])} for turn in turns]
 
 
-def _interleaved(
-    example: Example, image_dir: str, image_key: str, caption_key: str, **_: Any
-) -> Turns:
+def _interleaved(example: Example, image_dir: str, image_key: str, caption_key: str) -> Turns:
     """Texts and the addresses of images in turn; images that are in ``image_dir`` by their hash."""
     content = []
     pairs = zip(example.get(image_key) or (), example.get(caption_key) or (), strict=True)
@@ -166,7 +177,8 @@ def _old(
     multi_turn_key: str,
     multi_turn_content_key: str | None = None,
     image_key: str | None = None,
-    image_token: str = "<image>",
+    image_token: Mark = "<image>",
+    system_prompt_style: SystemPrompt | None = None,
     **_: Any,
 ) -> Turns:
     """Prompts and completions in turn; the first has the image, and no image mark is left.
@@ -174,6 +186,7 @@ def _old(
     Raises:
         DataError: a prompt without a completion.
     """
+    del system_prompt_style  # a row's, not a turn's
     image = _path(example.get(image_key or ""))
     turns = example.get(multi_turn_key) or ()
     texts = [turn[multi_turn_content_key] if multi_turn_content_key else turn for turn in turns]

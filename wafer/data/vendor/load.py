@@ -12,7 +12,7 @@ from wafer.data.vendor.effects import unused_keys
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
 from wafer.data.vendor.rows.old_llava import old_image_keys
 from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
-from wafer.data.vendor.source import inputs_of, subsets_of
+from wafer.data.vendor.source import data_source, inputs_of, subsets_of
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
 
@@ -93,7 +93,7 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
     out: dict[str, Any] = {}
     for key, value in raw.items():
-        inner = {key: value} if key not in GROUPS else {} if value is None else value
+        inner = ({} if value is None else value) if key in GROUPS else {key: value}
         if not isinstance(inner, Mapping):
             raise ConfigError([Problem((key,), f"expected keys, got {value!r}")], str(path))
         for name, item in inner.items():
@@ -131,18 +131,16 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SectionError: a key that cannot be taken.
     """
-    if keys.pop("multimodal", False):  # a file of 2.3 calls it so, and names its columns apart
-        keys.setdefault("is_multimodal", True)
-        keys["read_hook_kwargs"] = {"data_keys": keys.pop("data_keys", {})} | (
-            keys.get("read_hook_kwargs") or {}
-        )
+    keys = _with_images(keys)
     if keys.get("is_multimodal") is True and keys.get("mode") == "pretraining":
         keys.setdefault("pack_sequences", False)
-    wrong = [Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None)]
+    wrong = [
+        Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None) is not None
+    ]
     if wrong:
         raise SectionError(wrong)
-    if not keys.get("resume_from_checkpoint"):
-        keys.pop("resume_from_checkpoint", None)  # the vendor's false is our default
+    if keys.get("resume_from_checkpoint") is False:  # the vendor's default
+        del keys["resume_from_checkpoint"]
     keys |= flags
     if keys.get("token_limit") is False:  # the vendor's default
         del keys["token_limit"]
@@ -151,8 +149,8 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     elif "data" in keys and not keys.get("metadata_files"):
         if "input_dir" in keys:
             _LOG.info("input_dir: no effect here: setup.data names the input")
-        keys["input_dir"] = inputs_of(keys["data"])
-        keys["subsets"] = subsets_of(keys["data"])
+        source = data_source(keys["data"])
+        keys |= {"input_dir": inputs_of(source), "subsets": subsets_of(source)}
     keys.pop("data", None)
     for key in [key for key in keys if key in NO_EFFECT]:
         _LOG.info("%s: no effect here: %s", key, NO_EFFECT[key])
@@ -160,6 +158,19 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     arguments = keys.get("read_hook_kwargs")
     keys["nested_keys"] = isinstance(arguments, Mapping) and "data_keys" in arguments
     return _meant(keys)
+
+
+def _with_images(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a file of 2.3 with ``multimodal``, which names its columns apart; others as given."""
+    if "multimodal" not in keys:
+        return keys
+    keys = {"is_multimodal": keys["multimodal"]} | keys
+    del keys["multimodal"]
+    arguments = keys.get("read_hook_kwargs")
+    if keys["is_multimodal"] is True and (arguments is None or isinstance(arguments, Mapping)):
+        nested = {"data_keys": keys.pop("data_keys", {})}
+        keys["read_hook_kwargs"] = nested | dict(arguments or {})
+    return keys
 
 
 def _meant(keys: dict[str, Any]) -> dict[str, Any]:

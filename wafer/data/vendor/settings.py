@@ -5,11 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
+from models.errors import did_you_mean
 from models.sections import Bool
 from wafer.data.preprocess.records import Columns
-from wafer.data.preprocess.settings import Probability, RunSettings, Settings
-from wafer.data.vendor.hooks import columns
+from wafer.data.preprocess.settings import Probability, RunSettings, Settings, Text
+from wafer.data.vendor.hooks import columns, is_vendors
 from wafer.data.vendor.image_hooks import OLD_HOOK
+from wafer.data.vendor.inner import ContextSplits, DocumentSplit, TokenizerParams, Truncation
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "RowRules"]
@@ -18,6 +20,7 @@ VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
 RELEASES = ("2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10")
 HIDDEN = ("nested_keys", "given", "subsets")  # fields that are no keys of a file
+_REGIONS = ("text", "image")  # that turns of the vendor's hooks have
 _Weights = Annotated[dict[str, float], Field(default_factory=dict)]
 
 
@@ -55,14 +58,10 @@ def _arguments(value: Any) -> Any:
     """``read_hook_kwargs`` with the names that release 2.3 nests under ``data_keys``."""
     if not isinstance(value, Mapping):
         return value
-    return {k: v for k, v in value.items() if k != "data_keys"} | dict(value.get("data_keys") or {})
-
-
-class Truncation(NamedTuple):
-    """``truncate_to_msl`` of finetuning."""
-
-    keep_start: bool  #: what a prompt keeps
-    least: int  #: tokens that each turn keeps
+    nested = value.get("data_keys")
+    if nested is not None and not isinstance(nested, Mapping):
+        raise ValueError("data_keys: expected a mapping of keys")
+    return {k: v for k, v in value.items() if k != "data_keys"} | dict(nested or {})
 
 
 class HookSettings(RunSettings):
@@ -76,13 +75,13 @@ class HookSettings(RunSettings):
     release: Annotated[str | None, BeforeValidator(_release)] = None
     nested_keys: bool = False  # read_hook_kwargs has data_keys: a file of release 2.3
     given: Annotated[dict[str, Any], Field(default_factory=dict)]  # the file's groups
-    read_hook: str  #: module:function from a record to turns
+    read_hook: Text  #: module:function from a record to turns
     #: its arguments, such as text_key
     read_hook_kwargs: Annotated[dict[str, Any], BeforeValidator(_arguments)]
     #: gpt2tokenizer, neoxtokenizer, or the vendor's CustomLlama3Tokenizer
     custom_tokenizer: str | None = None
     #: encoder_file, vocab_file, pretrained_model_name_or_path
-    tokenizer_params: dict[str, Any] = Field(default_factory=dict)
+    tokenizer_params: TokenizerParams = TokenizerParams()
     use_ftfy: Bool = True  #: mend broken Unicode with ftfy
     #: of pretraining; next token
     training_objective: Literal["mlm", "fim", "bert_pretraining"] | None = None
@@ -93,14 +92,14 @@ class HookSettings(RunSettings):
     remove_bos_in_chunks: Bool = False  #: keep only the first piece's BOS
     inverted_mask: Bool = False  #: write 0 where loss counts and 1 elsewhere
     semantic_loss_weight: _Weights
-    semantic_drop_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
+    semantic_drop_mask: Annotated[dict[str, Bool], Field(default_factory=dict)]
     end_of_turn_token: str | None = None  #: ends a turn instead of eos
     #: shorten long documents instead of leaving out
-    truncate_to_msl: dict[str, Any] | Bool | None = None
+    truncate_to_msl: Truncation | Bool | None = None
     sep_token: str | None = None  #: text after a prompt; the tokenizer's own
     chat_template: str | None = None  #: Jinja; the tokenizer's own, else ChatML
     max_prompt_length: PositiveInt = 512  #: dpo: tokens of a cut prompt
-    response_delimiter: str = "<response>"  #: dpo: mark that finds the answer
+    response_delimiter: Text = "<response>"  #: dpo: mark of the answer
     mlm_fraction: Probability = 0.15  #: mlm: share of hidden tokens
     mlm_with_gather: Bool = False  #: mlm: labels of hidden tokens alone
     ignore_index: int = -100  #: mlm: label of tokens that are not hidden
@@ -114,13 +113,13 @@ class HookSettings(RunSettings):
         "<mask>",
     )
     is_multimodal: Bool = False  #: rows of texts and images
-    image_dir: str | None = None  #: folder of the images that records name
-    image_token: str = "<special_image_token>"  #: token that stands for an image in a text
+    image_dir: Text | None = None  #: folder of the images that records name
+    image_token: Text = "<special_image_token>"  #: token that stands for an image in a text
     num_patches: PositiveInt = 1  #: slots of an image
     max_num_img: PositiveInt = 1  #: images of a record, and of a row
     register_special_image_token: Bool = True  #: add image_token if need be
     use_single_image_token: Bool = False  #: one slot with image_token an image
-    semantic_attention_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
+    semantic_attention_mask: Annotated[dict[str, Bool], Field(default_factory=dict)]
     #: stop with the record that brings the rows to so many tokens
     token_limit: PositiveInt | None = None
     # name -> its files and folders; each is a run of its own
@@ -129,8 +128,8 @@ class HookSettings(RunSettings):
     shuffle: Bool = False  #: put the rows into random order
     shuffle_seed: NonNegativeInt = 0  #: of that order
     split_seed: NonNegativeInt = 0  #: of data_splits and context_splits
-    data_splits: dict[str, dict[str, Any]] | None = None  #: name -> split_fraction, context_splits
-    context_splits: dict[str, Any] | None = None  #: MSL_List and split_fractions
+    data_splits: dict[str, DocumentSplit] | None = None  #: name -> split_fraction, context_splits
+    context_splits: ContextSplits | None = None  #: MSL_List and split_fractions
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""
@@ -144,7 +143,7 @@ class HookSettings(RunSettings):
         if (self.custom_tokenizer is None) == (self.huggingface_tokenizer is None):
             message = "give exactly one of custom_tokenizer and huggingface_tokenizer"
             problems.append(Problem(("huggingface_tokenizer",), message))
-        inner = [split for split in (self.data_splits or {}).values() if "context_splits" in split]
+        inner = [split for split in (self.data_splits or {}).values() if split.context_splits]
         if self.context_splits and inner:
             message = "stand here and under data_splits; keep one"
             problems.append(Problem(("context_splits",), message))
@@ -154,8 +153,25 @@ class HookSettings(RunSettings):
         if self.training_objective is not None and self.mode != "pretraining":
             message = f"is for mode pretraining, and mode is {self.mode}"
             problems.append(Problem(("training_objective",), message))
-        if problems := [*problems, *self._image_problems()]:
+        if problems := [*problems, *self._inner_problems(), *self._image_problems()]:
             raise ConfigError(problems)
+
+    def _inner_problems(self) -> list[Problem]:
+        """What keys of a key do not go together with."""
+        problems = []
+        if self.truncate_to_msl is True and self.mode == "finetuning":
+            message = "true: expected keys (prompt_truncation_mode, max_turn_length)"
+            problems.append(Problem(("truncate_to_msl",), message))
+        if self.truncation and self.training_objective == "bert_pretraining":
+            message = "keys are for mode finetuning; expected true or false"
+            problems.append(Problem(("truncate_to_msl",), message))
+        for key in ("semantic_loss_weight", "semantic_drop_mask", "semantic_attention_mask"):
+            for name in getattr(self, key) if is_vendors(self.read_hook) else ():
+                if name not in _REGIONS:
+                    hint = did_you_mean(name, _REGIONS)
+                    message = f"no region of the vendor's hooks{hint}; known: text, image"
+                    problems.append(Problem((key, name), message))
+        return problems
 
     def _image_problems(self) -> list[Problem]:
         """What rows of images do not go together with."""
@@ -224,11 +240,7 @@ class HookSettings(RunSettings):
     @property
     def truncation(self) -> Truncation | None:
         """How finetuning shortens long documents, or None."""
-        keys = self.truncate_to_msl
-        if not isinstance(keys, dict):
-            return None
-        keep = keys.get("prompt_truncation_mode") == "keep_start"
-        return Truncation(keep, keys.get("max_turn_length", self.max_seq_length))
+        return self.truncate_to_msl if isinstance(self.truncate_to_msl, Truncation) else None
 
 
 AnySettings = Settings | HookSettings

@@ -3,52 +3,57 @@
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from models.files import read_json
+from models.errors import SectionError, did_you_mean
+from models.sections import parse
 from wafer.data.preprocess.records import SUFFIXES
+from wafer.data.text.textfiles import read_json
+from wafer.data.vendor.inner import DataSource
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["inputs_of", "subsets_of"]
+__all__ = ["data_source", "inputs_of", "subsets_of"]
 
 _LOG = logging.getLogger(__name__)
-_READ = ("type", "source", "split", "cache_dir", "data_dir", "subsets", "top_level_as_subsets")
+_IDLE = (  # keywords of load_dataset that steer a download
+    *("download_config", "download_mode", "features", "format", "ignore_verifications"),
+    *("keep_in_memory", "name", "num_proc", "revision", "save_infos", "storage_options"),
+    *("streaming", "task", "token", "trust_remote_code", "use_auth_token", "verification_mode"),
+)
 
 _USUAL = ("train", "validation", "valid", "dev", "test", "eval")
 
 
-def inputs_of(data: Any) -> list[str]:
-    """Files and folders to read.
-
-    Args:
-        data: the section: ``type``, ``source``, ``split``, ``cache_dir`` and keywords of Hugging
-            Face's ``load_dataset``.
+def data_source(data: Any) -> DataSource:
+    """Check ``setup.data``; keywords of ``load_dataset`` without effect here are logged.
 
     Raises:
-        ConfigError: no such type, no source, nothing on this machine.
+        ConfigError: unknown keys, wrong values.
     """
-    if not isinstance(data, Mapping):
-        raise _problem("", f"expected keys such as type and source, got {data!r}")
-    kind, source = data.get("type"), data.get("source")
-    if kind not in ("local", "huggingface"):
-        raise _problem("type", f"{kind!r}: expected local or huggingface")
-    if not isinstance(source, str) or not source:
-        raise _problem("source", "missing; name the folder to read")
-    for key in (key for key in data if key not in _READ):
-        _LOG.info("data.%s: no effect here: nothing is downloaded", key)
-    if kind == "local":
-        if data.get("split") not in (None, "train"):
-            raise _problem(
-                "split",
-                f"{data['split']!r}: a local source is read whole; expected train or no key. Name "
-                "the files of the split as source",
-            )
-        return [os.path.expanduser(source)]
-    return _hugging_face(data, source)
+    read = data
+    if isinstance(data, Mapping):
+        read = {key: value for key, value in data.items() if key not in _IDLE}
+        for key in (key for key in data if key in _IDLE):
+            _LOG.info("data.%s: no effect here: nothing is downloaded", key)
+    try:
+        return parse(DataSource, read)
+    except SectionError as error:
+        raise ConfigError(error.under("setup", "data").problems) from None
 
 
-def subsets_of(data: Mapping[str, Any]) -> dict[str, list[str]]:
+def inputs_of(data: DataSource) -> list[str]:
+    """Files and folders to read.
+
+    Raises:
+        ConfigError: nothing on this machine.
+    """
+    if data.type == "local":
+        return [os.path.expanduser(data.source)]
+    return _hugging_face(data)
+
+
+def subsets_of(data: DataSource) -> dict[str, list[str]]:
     """Name -> files and folders of each part that is to be a run of its own.
 
     Args:
@@ -58,12 +63,13 @@ def subsets_of(data: Mapping[str, Any]) -> dict[str, list[str]]:
     Raises:
         ConfigError: both keys, or a folder that does not exist.
     """
-    every, names = data.get("top_level_as_subsets"), data.get("subsets")
+    every, names = data.top_level_as_subsets, data.subsets
     if every and names:
         raise _problem("subsets", "stands beside top_level_as_subsets; keep one")
-    if data["type"] == "huggingface":
-        return {name: inputs_of(dict(data) | {"data_dir": name}) for name in names or ()}
-    root = pathlib.Path(data["source"]).expanduser()
+    if data.type == "huggingface":
+        of = lambda name: data.model_copy(update={"data_dir": name})
+        return {name: inputs_of(of(name)) for name in names or ()}
+    root = pathlib.Path(data.source).expanduser()
     folders = sorted(path for path in root.glob("*") if path.is_dir()) if every or names else []
     missing = set(names or ()) - {path.name for path in folders}
     if missing or (every and not folders):
@@ -76,19 +82,21 @@ def _problem(key: str, message: str) -> ConfigError:
     return ConfigError([Problem(("setup", "data", *([key] if key else [])), message)])
 
 
-def _hugging_face(data: Mapping[str, Any], source: str) -> list[str]:
-    split = data.get("split") or "train"
+def _hugging_face(data: DataSource) -> list[str]:
+    source, split = data.source, data.split or "train"
     if "[" in split or "+" in split:
         raise _problem(
             "split", f"{split!r}: slices and sums are not read; name one split, such as train"
         )
-    cache = pathlib.Path(data.get("cache_dir") or "./input_dir").expanduser()
+    cache = pathlib.Path(data.cache_dir or "./input_dir").expanduser()
     written = cache / split / "data"  # where the vendor's tool writes what it has downloaded
     for folder in (pathlib.Path(source).expanduser(), *_snapshots(source, cache)):
         if folder.is_dir():
-            return _split_files(folder / (data.get("data_dir") or ""), split)
+            return _split_files(folder / (data.data_dir or ""), data.split)
     if written.is_dir():
         return [str(written)]
+    if others := [path.parent.name for path in sorted(cache.glob("*/data"))]:
+        raise _no_split(split, str(cache), others)
     raise _problem(
         "source",
         f"{source}: not on this machine, and nothing is downloaded here. Where there is a network: "
@@ -106,17 +114,31 @@ def _snapshots(source: str, cache: pathlib.Path) -> list[pathlib.Path]:
     return sorted(found, key=lambda path: -path.stat().st_mtime)
 
 
-def _split_files(folder: pathlib.Path, split: str) -> list[str]:
+def _no_split(split: str, where: str, known: Iterable[str]) -> ConfigError:
+    names = list(known)
+    hint = did_you_mean(split, names)
+    return _problem(
+        "split",
+        f"{split!r}: {where} has no such split{hint}; it has: "
+        f"{', '.join(names) or 'nothing to read'}",
+    )
+
+
+def _split_files(folder: pathlib.Path, given: str | None) -> list[str]:
     """A split of a folder that ``save_to_disk`` wrote, or of one with data files by their names."""
+    split = given or "train"
     if (folder / split / "state.json").is_file():
         return [str(folder / split)]
-    if (folder / "state.json").is_file():
-        saved = read_json(folder / "state.json").get("_split") or "train"
-        if split not in (saved, "train"):
-            raise _problem("split", f"{split!r}: {folder} is of {saved!r} alone")
+    if (state := folder / "state.json").is_file():
+        saved = read_json(state)
+        own = saved.get("_split") if isinstance(saved, dict) else None
+        if given not in (None, own or "train", folder.name):
+            raise _no_split(split, str(folder), [str(own or "train")])
         return [str(folder)]
     if (folder / "dataset_dict.json").is_file():
-        raise _problem("split", f"{split!r}: {folder} has no such split")
+        raise _no_split(
+            split, str(folder), (p.parent.name for p in sorted(folder.glob("*/state.json")))
+        )
     files = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(tuple(SUFFIXES))]
     files = [path for path in files if path.suffix != ".md"]
     named = [path for path in files if split in _words(path, folder)]
@@ -124,7 +146,10 @@ def _split_files(folder: pathlib.Path, split: str) -> list[str]:
         named = [path for path in files if not set(_USUAL) & _words(path, folder)]
     if not named:
         listed = ", ".join(str(path.relative_to(folder)) for path in files[:5]) or "nothing to read"
-        raise _problem("split", f"{split!r}: no file of {folder} is named so; it has: {listed}")
+        hint = did_you_mean(split, set().union(*(_words(path, folder) for path in files)))
+        raise _problem(
+            "split", f"{split!r}: no file of {folder} is named so{hint}; it has: {listed}"
+        )
     return [str(path) for path in named]
 
 

@@ -2,7 +2,7 @@
 
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from wafer.data.preprocess.parts import document_hash, preprocess_parts
 from wafer.data.preprocess.run import Keep, preprocess
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.folders import shuffle_folder
+from wafer.data.vendor.inner import ContextSplits, DocumentSplit
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import ConfigError, DataError, Problem
 
@@ -27,7 +28,7 @@ class _Share(NamedTuple):
     name: str  #: of its folder
     low: float  #: low, high: of the documents' draws, from 0 to 1
     high: float
-    splits: Mapping[str, Any] | None = None  #: ``context_splits`` of its own
+    splits: ContextSplits | None = None  #: ``context_splits`` of its own
 
 
 def preprocess_all(settings: AnySettings) -> Iterator[OutputSummary]:
@@ -59,14 +60,17 @@ def _parts(settings: HookSettings) -> Iterator[tuple[HookSettings, Keep | None]]
     if not settings.data_splits and not settings.context_splits:
         yield settings, None
         return
-    splits = settings.data_splits or {"": {"split_fraction": 1}}
-    fractions = [split.get("split_fraction") for split in splits.values()]
-    inner = [split.get("context_splits", settings.context_splits) for split in splits.values()]
+    splits = settings.data_splits or {"": DocumentSplit(split_fraction=1)}
+    fractions = [split.split_fraction for split in splits.values()]
+    inner = [split.context_splits or settings.context_splits for split in splits.values()]
     for split in _shares("data_splits", list(splits), fractions, inner):
-        contexts = split.splits or {"MSL_List": [settings.max_seq_length], "split_fractions": [1]}
-        names = [str(name) for name in contexts.get("MSL_List", ())]
-        given = contexts.get("split_fractions", ())
-        for context in _shares("context_splits", names, given, [None] * len(names)):
+        contexts = split.splits or ContextSplits(
+            MSL_List=(settings.max_seq_length,), split_fractions=(1,)
+        )
+        names = [str(name) for name in contexts.MSL_List]
+        for context in _shares(
+            "context_splits", names, contexts.split_fractions, [None] * len(names)
+        ):
             folder = pathlib.Path(settings.output_dir) / split.name
             folder = folder / f"msl_{context.name}" if split.splits else folder
             own = {"output_dir": str(folder), "max_seq_length": row_length(context.name)}

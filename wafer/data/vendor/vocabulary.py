@@ -37,9 +37,9 @@ _MASKS = ("[MASK]", "<mask>")
 
 
 def _given(settings: HookSettings, key: str) -> pathlib.Path:
-    value = settings.tokenizer_params.get(key)
+    value = getattr(settings.tokenizer_params, key)
     where = f"tokenizer_params.{key}"
-    if not isinstance(value, str):
+    if value is None:
         raise DataError(f"{where}: missing; custom_tokenizer {settings.custom_tokenizer} needs it")
     path = pathlib.Path(value).expanduser()
     if not path.exists():

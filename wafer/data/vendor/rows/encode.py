@@ -424,8 +424,8 @@ def _supervised(batch: _Batch, document: Document, encoding: Encoding) -> np.nda
         document.regions,
         ranges,
         length=settings.max_seq_length,
-        least=shorten.least,
-        keep_start=shorten.keep_start,
+        least=shorten.max_turn_length or settings.max_seq_length,
+        keep_start=shorten.prompt_truncation_mode == "keep_start",
     )
     return nothing if kept is None else rows[:, kept]
 
