@@ -391,7 +391,7 @@ def test_classes_by_name_and_the_files_of_evaluation(tmp_path):
     cfg = protein_section(tmp_path, label_vocab_file=str(tmp_path / "folds.json"))
     assert int(opened(cfg, tmp_path, PROTEINS, training=False).source[0]["labels"]) == 1
     (tmp_path / "folds.json").write_text('{"b.2": 0}')
-    message = r"valid\.tsv, row 2: label 'b\.1' is not in label_vocab_file; did you mean 'b\.2'"
+    message = r"valid\.tsv, row 2: label 'b\.1' is not in label_vocab_file$"
     with pytest.raises(DataError, match=message):
         opened(cfg, tmp_path, PROTEINS, training=False)
     (tmp_path / "folds.json").write_text('["b.1"]')
