@@ -36,8 +36,9 @@ def wrap(
 
     ``init`` chooses the masks. The user prunes once, ``params = sparsifier.apply(params,
     state.sparse)``, and from then on differentiates the plain loss at ``params``: the updates
-    keep pruned weights at exactly 0 and carry the topology changes. The two trees of
-    ``optax.LookaheadParams`` have one mask.
+    keep pruned weights at exactly 0 and carry the topology changes. They are to be added as they
+    are: what scales, clips or averages updates belongs into ``tx``, since a weight that is dropped
+    is subtracted from itself. The two trees of ``optax.LookaheadParams`` have one mask.
 
     Args:
         sparsifier: every parameter is stored dense, with a mask.
@@ -47,7 +48,8 @@ def wrap(
     Returns:
         A transformation of dense gradients; its state is a ``SparseOptState``. ``update`` takes
         ``finite=`` besides the inner transformation's extra arguments; a step that is not finite
-        changes nothing.
+        changes nothing. Where pruned weights are not 0 after the first update, it raises a
+        ``ValueError``; traced, its updates are NaN.
 
     Raises:
         SparsityError: a section with ``compute: csr``.
@@ -76,6 +78,7 @@ def wrap(
         if params is None:
             raise ValueError("a sparse optimizer needs the parameters: tx.update(g, state, params)")
         sparse = state.sparse
+        undone = _revived(sparsifier, _split(params)[0], sparse)
         masked = sparsifier.mask_gradients(grads, sparse)
         updates, opt_state = inner.update(masked, state.inner, params, **extra)
         if finite is not True:
@@ -91,11 +94,32 @@ def wrap(
             pruned = optax.LookaheadParams(pruned, slow)
         # x + (-x) is exactly 0, so a dropped weight lands on 0 without a tolerance.
         updates = jax.tree.map(
-            lambda old, new, m, u: jnp.where(new == m, u, new - old), params, pruned, moved, updates
+            lambda old, new, m, u: jnp.where(undone, jnp.nan, jnp.where(new == m, u, new - old)),
+            *(params, pruned, moved, updates),
         )
         return updates, SparseOptState(opt_state, sparse)
 
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
+
+
+def _revived(sparsifier: "Sparsifier", params: PyTree, sparse: SparseState) -> Any:
+    """Whether weights that updates have set to 0 are not, [] bool.
+
+    Raises:
+        ValueError: they are, outside of a trace.
+    """
+    pruned, _ = sparsifier.prune(params, (), sparse)
+    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(pruned), strict=True)
+    changed = [jnp.any((x != y) & (y == 0)) for x, y in pairs]
+    revived = (sparse.step > 0) & jnp.any(jnp.stack(changed)) if changed else jnp.bool_(False)
+    if not isinstance(revived, jax.core.Tracer) and revived:
+        raise ValueError(
+            f"sparsity.wrap: pruned weights are not 0 at update {int(sparse.step) + 1}; expected "
+            "those that the updates before made 0. A transformation behind wrap(...) in a chain "
+            "changes its updates, or the parameters are others: write wrap(sparsifier, "
+            "optax.chain(...), key), and prune what you load with sparsifier.apply"
+        )
+    return revived
 
 
 def _split(params: PyTree) -> tuple[Any, Any]:

@@ -299,6 +299,31 @@ def test_wrap_is_the_same_as_the_steps_by_hand():
         assert not np.any(np.where(mask, 0, params[name[0]]["kernel"]))  # exactly 0
 
 
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    "behind", [optax.scale(0.5), optax.clip(1e-3), optax.ema(0.9), optax.apply_every(2)]
+)
+def test_what_changes_the_updates_of_wrap_is_no_silent_mask(behind, jit):
+    """A dropped weight is subtracted from itself: scaled, clipped or averaged it stays."""
+    sparsifier = sparsity.configure({"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}})
+    tx = optax.chain(sparsity.wrap(sparsifier, TX, jax.random.key(7)), behind)
+    state = tx.init(PARAMS)
+    params = sparsifier.apply(PARAMS, state[0].sparse)
+    update = jax.jit(tx.update) if jit else tx.update
+
+    def train_on(params, state):
+        for _ in range(3):
+            updates, state = update(jax.grad(loss)(params), state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    if jit:
+        assert all(bool(jnp.isnan(x).all()) for x in jax.tree.leaves(train_on(params, state)))
+    else:
+        with pytest.raises(ValueError, match=r"pruned weights are not 0 at update 3; .*chain"):
+            train_on(params, state)
+
+
 def test_a_skipped_step_changes_nothing_and_does_not_count():
     sparsifier = sparsity.configure({"algorithm": "rigl", "sparsity": 0.5})
     sparse = sparsifier.init(PARAMS, jax.random.key(0))
