@@ -196,7 +196,11 @@ def test_the_release_decides_what_a_weight_without_scaling_means(release, model,
     assert not out.problems
     assert out.sections["model"].get("loss_scaling") == scaling
     assert (out.ignored == ["model.loss_weight"]) == (release == "1.9")
-    (problem,) = translate({"model": {"name": "gpt2", "loss_weight": 0.5}}).problems
+
+
+@pytest.mark.parametrize("weight", [0.5, 1, 1.0, "1"])
+def test_a_weight_of_the_loss_asks_for_its_release(weight):
+    (problem,) = translate({"model": {"name": "gpt2", "loss_weight": weight}}).problems
     assert problem.path == ("model", "loss_weight")
     assert "release: '1.7'" in problem.message
 

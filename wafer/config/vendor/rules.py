@@ -171,7 +171,7 @@ def _loss_scaling(out: Any) -> None:
     """Decide what a decoder's ``loss_weight`` without ``loss_scaling: batch_size`` means.
 
     Until 1.7 every loss was divided by rows; 1.8 did so where a weight is given; since 1.9 the
-    weight is dropped.
+    weight is dropped. So any weight asks for the release, 1 as well.
     """
     model, family = _model(out)
     if family != "decoder" or model.get("loss_scaling", "num_tokens") != "num_tokens":
@@ -179,7 +179,7 @@ def _loss_scaling(out: Any) -> None:
     weighted = model.get("loss_weight", 1.0) not in (1, "1", "1.0")
     if out.release and (out.release < (1, 8) or (weighted and out.release == (1, 8))):
         model["loss_scaling"] = "batch_size"
-    elif weighted and "loss_scaling" not in model and not out.release:
+    elif "loss_weight" in model and "loss_scaling" not in model and not out.release:
         message = (
             "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; "
             "add loss_scaling, or the release, such as `release: '1.7'`"
