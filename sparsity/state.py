@@ -1,6 +1,7 @@
 """The arrays a sparsifier carries from step to step."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -92,8 +93,9 @@ class WeightCopy(NamedTuple):
         """Return the tree; under another topology that is traced, with NaN for all numbers.
 
         Raises:
-            ValueError: the topology is another one.
+            ValueError: the topology is another one, or arithmetic has changed the copy's numbers.
         """
+        _require_own_numbers(self)
         now = _generation(sparse)
         same = self.generation == now
         if self.fingerprint is not None:
@@ -108,7 +110,9 @@ class WeightCopy(NamedTuple):
                 "it: update(sparse, params, dense, (opt_state, copy))"
                 if changed
                 else "the copy of sparse weights is of another sparse state (found at read: other "
-                "positions are kept); expected the state that it was made with. Store both together"
+                "positions are kept); expected the state that it was made with. Store both "
+                "together, and compute with copy.tree: jax.tree.map over a copy changes its "
+                "fingerprint, too"
             )
 
         def leaf_or_nan(leaf: Array) -> Array:
@@ -118,23 +122,46 @@ class WeightCopy(NamedTuple):
         return jax.tree.map(leaf_or_nan, self.tree)
 
 
+def _require_own_numbers(copy: WeightCopy) -> None:
+    """Refuse a copy of which arithmetic has changed what it is recognized by; traced, too."""
+    for name, number in (("generation", copy.generation), ("fingerprint", copy.fingerprint)):
+        kind = jnp.int32 if number is None else jnp.result_type(number)
+        if not jnp.issubdtype(kind, jnp.integer):
+            raise ValueError(
+                f"the copy of sparse weights has a {name} of {kind} (found at read); expected an "
+                "integer, as WeightCopy.of makes it. Compute with the weights alone: "
+                "WeightCopy.of(jax.tree.map(f, copy.read(sparse)), sparse)"
+            )
+
+
 @jax.jit
 def fingerprint(sparse: SparseState) -> Array:
-    """Return a hash of the positions of kept weights, [] uint32, whatever their names."""
+    """Return a hash of the positions of kept weights, [] uint32, whatever names and storage."""
 
     def mixed(x: Array) -> Array:  # the finalizer of MurmurHash3: 32 bits to 32, one to one
         for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
             x = (x ^ (x >> shift)) * jnp.uint32(factor)
         return x ^ (x >> 16)
 
-    def hashed(array: Array) -> Array:
-        values = array.reshape(-1).astype(jnp.uint32)
-        return jnp.sum(mixed(mixed(jnp.arange(values.size, dtype=jnp.uint32)) + values))
+    def numbers(n: int) -> Array:
+        return mixed(jnp.arange(1, n + 1, dtype=jnp.uint32))
 
-    kept = [(mask,) for mask in sparse.masks.values()]
-    kept += [(pattern.indices, pattern.pointers) for pattern in sparse.patterns.values()]
-    each = [mixed(sum(map(hashed, arrays), jnp.uint32(0))) for arrays in kept]
-    return sum(each, jnp.uint32(0))
+    def sums_of_mask(mask: Array) -> Array:
+        *outer, n = np.shape(mask) or (1,)
+        rows = jnp.reshape(mask, (math.prod(outer), n))
+        return jnp.sum(rows * numbers(len(rows))[:, None], axis=0, dtype=jnp.uint32)
+
+    def sums_of_pattern(pattern: Any) -> Array:
+        of_rows = mixed(pattern.indices.astype(jnp.uint32) + jnp.uint32(1))
+        before = jnp.cumsum(of_rows, dtype=jnp.uint32)  # slack comes after the last pointer
+        before = jnp.concatenate([jnp.zeros(1, jnp.uint32), before])[pattern.pointers]
+        return before[1:] - before[:-1]
+
+    # Of each column the sum of its kept rows' hashes, so that both storages have the same.
+    columns = [sums_of_mask(mask) for mask in sparse.masks.values()]
+    columns += [sums_of_pattern(pattern) for pattern in sparse.patterns.values()]
+    total = lambda parts: jnp.sum(mixed(parts), dtype=jnp.uint32)
+    return sum((mixed(total(mixed(each) + numbers(each.size))) for each in columns), jnp.uint32(0))
 
 
 def advanced(sparse: SparseState, changed: Array | bool) -> SparseState:

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import math
 import pickle
 
 import jax
@@ -126,6 +127,25 @@ def test_a_copy_of_another_state_is_an_error_or_nan(compute):
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
+def test_arithmetic_over_a_whole_copy_is_an_error(compute):
+    """It would change the numbers that the copy is recognized by."""
+    rule = configured(compute, "set")
+    sparse, params, _ = start(rule)
+    copy = sparsity.WeightCopy.of(params, sparse)
+    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
+    for f in (lambda x: x * 0.5, lambda x: x.astype(jnp.bfloat16), lambda x: x / 1):
+        changed = jax.tree.map(f, copy)
+        for use in (read, jax.jit(read)):
+            with pytest.raises(ValueError, match=r"has a generation of \w+ .*Compute with the w"):
+                use(changed, sparse)
+    with pytest.raises(ValueError, match=r"compute with copy\.tree: jax\.tree\.map over a copy"):
+        read(jax.tree.map(lambda x: x * 2, copy), sparse)
+    half = jax.tree.map(lambda x: x / 2, copy.read(sparse))
+    got = sparsity.WeightCopy.of(half, sparse).read(sparse)
+    np.testing.assert_array_equal(got["up"]["kernel"], params["up"]["kernel"] / 2)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
 def test_copies_without_a_fingerprint_are_read(compute):
     rule = configured(compute, "set")
     sparse, params, _ = start(rule)
@@ -156,10 +176,51 @@ def test_the_fingerprint_is_of_every_position():
             masks.append(other.reshape(4, 5))
     assert len(masks) == 101
     of = lambda state: int(fingerprint(state))
-    states = [blank._replace(masks={"w": jnp.asarray(m)}) for m in masks]
-    assert len({*map(of, states)}) == 101
+    of_masks = [of(blank._replace(masks={"w": jnp.asarray(m)})) for m in masks]
+    assert len({*of_masks}) == 101
     patterns = [sparsity.pattern_from_mask(m, pattern.nnz) for m in masks]
-    assert len({of(blank._replace(masks={}, patterns={"w": p})) for p in patterns}) == 101
+    assert [of(blank._replace(masks={}, patterns={"w": p})) for p in patterns] == of_masks
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 0), (2, 3, 4)])
+def test_the_fingerprint_takes_masks_of_every_rank(shape):
+    blank = configured("masked").init(PARAMS, jax.random.key(0))
+    of = lambda mask: int(fingerprint(blank._replace(masks={"w": mask})))
+    assert (of(jnp.ones(shape, bool)) != of(jnp.zeros(shape, bool))) == (math.prod(shape) > 0)
+
+
+@pytest.mark.parametrize("stored", COMPUTES)
+@pytest.mark.parametrize("read", COMPUTES)
+def test_a_copy_is_stored_by_encode_and_read_in_another_storage(stored, read):
+    """With slack, too: a pattern has room for more values than the first mask keeps."""
+    for slack in (False, True):
+        rule = configured(stored, "set")
+        params = PARAMS | {"low": {"kernel": jnp.eye(16, 24)}} if slack else PARAMS
+        if slack:
+            rule = _from_zeros(stored)
+        sparse = rule.init(params, jax.random.key(2))
+        weights, _ = rule.prune(params, (), sparse)
+        half = jax.tree.map(lambda leaf: leaf / 2, weights)
+        copy = sparsity.WeightCopy.of(half, sparse)
+        encoded = sparsity.encode(weights, {"average": copy}, sparse)
+        other = _from_zeros(read) if slack else configured(read, "set")
+        meta = sparsity.to_meta(sparse)
+        again, _, opt_state = sparsity.resume(other, *encoded, jax.random.key(9), meta)
+        got = opt_state["average"].read(again)
+        want = rule.expand(half, (), sparse)[0]
+        jax.tree.map(np.testing.assert_array_equal, other.expand(got, (), again)[0], want)
+        again, _, opt_state = other.update(again, got, None, opt_state)  # goes along
+        opt_state["average"].read(again)
+        stranger = other.init(params, jax.random.key(3))
+        if not slack:
+            with pytest.raises(ValueError, match="of another sparse state"):
+                opt_state["average"].read(stranger)
+
+
+def _from_zeros(compute):
+    section = {"algorithm": "set", "sparsity": 0.75, "init_method": "from_zeros"}
+    section |= {"update": {"freq": 2}, "compute": compute, "param_filter": "*kernel"}
+    return sparsity.configure(section)
 
 
 def test_a_skipped_step_does_not_count():
