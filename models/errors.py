@@ -98,6 +98,10 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model or the configuration."""
 
 
+class LinkError(CheckpointError):
+    """A link out of a folder of weights: no damage, so nothing goes on without the folder."""
+
+
 def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the known name most like another in any case, with the same numbers, or ''.
 

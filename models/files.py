@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from models.errors import CheckpointError, did_you_mean, disk_full
+from models.errors import LinkError, did_you_mean, disk_full
 
 __all__ = [
     "atomic_write",
@@ -115,7 +115,7 @@ def contained_file(path: pathlib.Path, folder: pathlib.Path | None = None) -> pa
         folder: None is the path's own.
 
     Raises:
-        CheckpointError: names the link and the file that it leads to.
+        LinkError: names the link and the file that it leads to.
     """
     folder = path.parent if folder is None else folder
     home, target = (pathlib.Path(os.path.realpath(p)) for p in (folder, path))
@@ -123,7 +123,7 @@ def contained_file(path: pathlib.Path, folder: pathlib.Path | None = None) -> pa
     blobs = [place.parents[1] / "blobs" for place in places]
     if target.is_relative_to(home) or target.parent in blobs:
         return path
-    raise CheckpointError(
+    raise LinkError(
         f"{path}: a link to {target}, outside {folder}; expected a file of the folder itself. Copy "
         "the file to the link's place if you trust it"
     )

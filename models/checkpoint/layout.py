@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import CheckpointError
-from models.files import read_json, require_contained, write_text
+from models.files import contained_file, read_json, require_contained, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -90,8 +90,14 @@ def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def complete_checkpoints(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """Return those that are checkpoints, and log the others: half of them was copied or removed."""
+    """Return those that are checkpoints, and log the others: half of them was copied or removed.
+
+    Raises:
+        LinkError: a part is missing because a link leads out of the checkpoint.
+    """
     complete = {path: is_checkpoint(path) for path in paths}
+    for path in (path for path, whole in complete.items() if not whole):
+        _require_own(path)
     for path in (path for path, whole in complete.items() if not whole):
         missing = f"{META}/{_RECORD}" if (path / STATE).is_dir() else STATE
         _LOG.warning("Skipped a half-written checkpoint: %s has no %s", path, missing)
@@ -101,6 +107,12 @@ def complete_checkpoints(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Whether a folder holds arrays and a record."""
     return (path / STATE).is_dir() and (path / META / _RECORD).is_file()
+
+
+def _require_own(path: pathlib.Path) -> None:
+    """Refuse a checkpoint whose parts are missing because links lead out of it to nothing."""
+    for part in (STATE, META, f"{META}/{_RECORD}"):
+        contained_file(path / part, path)
 
 
 def versioned(record: Mapping[str, Any], sums: Mapping[str, str]) -> dict[str, Any]:
@@ -187,6 +199,7 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
         CheckpointError: no checkpoint, a damaged one, one of a newer format, or links out of it.
     """
     if not is_checkpoint(folder):
+        _require_own(folder)
         raise CheckpointError(
             f"{folder} is not a checkpoint: expected <model_dir>/checkpoints/<step>, or what "
             f"`wafer finalize` wrote, with the folders {STATE} and {META}"

@@ -30,7 +30,7 @@ from models.checkpoint.layout import (
 )
 from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
 from models.checkpoint.tree import fill_template
-from models.errors import CheckpointError
+from models.errors import CheckpointError, LinkError
 from models.files import read_json, require_contained
 from models.lazy import LazyArray
 from models.paths import unflatten
@@ -82,7 +82,7 @@ def load_checkpoint(
         # Two at a time, so that both cores have work; lazily, one is in memory.
         with concurrent.futures.ThreadPoolExecutor(1 if lazily else 2) as pool:
             leaves = dict(zip(tree, pool.map(leaf, tree), strict=True))
-    except ContentError:
+    except (ContentError, LinkError):
         raise
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error

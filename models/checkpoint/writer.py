@@ -41,7 +41,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.pruned import check_weight
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
-from models.errors import CheckpointError, disk_full
+from models.errors import CheckpointError, LinkError, disk_full
 from models.files import atomic_write, remove_partials, remove_written
 from models.paths import named_leaves, unflatten
 
@@ -138,11 +138,12 @@ class Checkpoints:
         Raises:
             FormatVersionError: it is no damaged one, but of a newer format.
             ContentError: it is whole, but holds what no run wrote.
+            LinkError: it has a link out of its folder.
         """
         for step in reversed(self.steps()):
             try:
                 return step, *load_checkpoint(self.path(step), lazily=lazily)
-            except (FormatVersionError, ContentError):
+            except (FormatVersionError, ContentError, LinkError):
                 raise
             except CheckpointError as error:
                 _LOG.warning("Skipped a damaged checkpoint: %s", error)

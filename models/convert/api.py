@@ -22,7 +22,13 @@ from models.convert.tables.decoder_configs import DECODER_CONFIGS
 from models.convert.tables.decoder_tables import DECODER_TABLES
 from models.convert.tables.other_configs import OTHER_CONFIGS
 from models.convert.tables.other_tables import OTHER_TABLES
-from models.convert.tokenizer import carry_tokenizer, write_tokenizer_config
+from models.convert.tokenizer import (
+    copy_files,
+    special_ids,
+    text_folder,
+    with_ids,
+    write_tokenizer_config,
+)
 from models.errors import did_you_mean_model
 from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
@@ -349,9 +355,12 @@ def to_hf(
     config = config_to_hf(model.config)  # refuses what Hugging Face does not compute
     tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
     config |= dict.fromkeys(("dtype", "torch_dtype"), tensors[0].dtype.name)
+    text = None if text_from is None else text_folder(text_from)
+    if text is not None:
+        config = with_ids(config, special_ids(text))
     written = write_shards(tensors, folder, max_shard_bytes, config)
-    if text_from is not None:
-        carry_tokenizer(text_from, folder, alone=True)
+    if text is not None:
+        copy_files(text, Path(folder))
         write_tokenizer_config(folder, getattr(model.config, "max_position_embeddings", None))
     return written
 

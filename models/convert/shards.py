@@ -48,7 +48,7 @@ def write_shards(
 
     Args:
         tensors: in order; each is read once.
-        folder: created when missing; must not hold safetensors files.
+        folder: created when missing; must not hold weights, or a ``config.json``.
         max_bytes: a shard is closed before it grows beyond this.
         config: content of ``config.json``; None writes none.
 
@@ -56,10 +56,12 @@ def write_shards(
         The weight files.
 
     Raises:
-        FileExistsError: older weights are there, which a reader would mix with these.
+        FileExistsError: older weights are there, which a reader would mix with these, or the
+            configuration of others.
     """
     folder = Path(folder)
-    old = sorted(path.name for path in folder.glob("*.safetensors*"))
+    patterns = ("*.safetensors*", "pytorch_model*.bin*", "config.json")
+    old = sorted(path.name for pattern in patterns for path in folder.glob(pattern))
     if old:
         raise FileExistsError(f"{folder}: holds {old[0]} already; choose another folder")
     shards = _split(tensors, max_bytes)

@@ -14,10 +14,12 @@ __all__ = [
     "IDS",
     "TextMarks",
     "carry_tokenizer",
+    "copy_files",
     "find_tokenizer",
     "read_marks",
     "special_ids",
     "text_folder",
+    "with_ids",
     "write_ids",
     "write_tokenizer_config",
 ]
@@ -104,8 +106,7 @@ def carry_tokenizer(
 ) -> None:
     """Copy the tokenizer's files and special ids of ``source`` to ``target``.
 
-    A file that ``target`` has is never replaced. The ids go into its ``config.json``, else into
-    ``special_ids.json``.
+    A file that ``target`` has is never changed. The ids go into ``special_ids.json``.
 
     Args:
         source: weights; see ``find_tokenizer``.
@@ -118,23 +119,34 @@ def carry_tokenizer(
     folder, target = text_folder(source), Path(target)
     if folder is None or (not alone and text_folder(target) == folder):
         return
+    copy_files(folder, target)
+    write_ids(target, special_ids(folder))
+
+
+def copy_files(folder: Path, target: Path) -> None:
+    """Copy the tokenizer's files that ``target`` lacks.
+
+    Args:
+        folder: from ``text_folder``.
+        target: a folder.
+    """
     for name in _FILES:
         if (folder / name).is_file() and not (target / name).exists():
             with atomic_write(target / name) as partial:
                 shutil.copyfile(folder / name, partial)
-    write_ids(target, special_ids(folder))
 
 
 def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
-    """Write special ids into a folder's ``config.json``, else its ``special_ids.json``."""
-    path = folder / _CONFIG
-    if path.is_file():
-        content = read_json(path)
-        if _TEXT in content and _TEXT in ids:
-            ids = {**ids, _TEXT: {**content[_TEXT], **ids[_TEXT]}}
-        _write(path, {**content, **ids})
-    elif ids and not (folder / IDS).exists():
+    """Write ``special_ids.json``, which comes before ``config.json``; one that is there stays."""
+    if ids and not (folder / IDS).exists():
         _write(folder / IDS, ids)
+
+
+def with_ids(config: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``config.json`` with the ids of ``special_ids``."""
+    if _TEXT in config and _TEXT in ids:
+        ids = {**ids, _TEXT: {**config[_TEXT], **ids[_TEXT]}}
+    return {**config, **ids}
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

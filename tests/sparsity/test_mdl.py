@@ -184,13 +184,21 @@ def test_a_mdl_finalized_to_a_mdl_differs_only_where_it_was_pruned(tmp_path):
         np.testing.assert_array_equal(stored.read("model.ids"), ids)
 
 
-def test_the_tokenizer_of_a_mdl_goes_beside_the_new_one(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "in" / "tokenizer.json").write_text("{}")
+@pytest.mark.parametrize("there", [{}, {"config.json": '{"eos_token_id": 7}', "model": "x"}])
+def test_beside_a_new_mdl_nothing_is_written(tmp_path, there, caplog):
+    """A folder may hold other checkpoints: below it, they would take the tokenizer for theirs."""
+    for folder in ("in", "out"):
+        (tmp_path / folder).mkdir()
+    for name, text in (("tokenizer.json", "{}"), ("special_ids.json", '{"eos_token_id": 1}')):
+        (tmp_path / "in" / name).write_text(text)
+    for name, text in there.items():
+        (tmp_path / "out" / name).write_text(text)
     source = modern(tmp_path / "in" / "a.mdl", {"model.w": TENSOR}, {"model.w": WEIGHT})
-    wafer.finalize(source, tmp_path / "out" / "b.mdl")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["b.mdl", "tokenizer.json"]
+    with caplog.at_level("INFO"):
+        wafer.finalize(source, tmp_path / "out" / "b.mdl")
+    found = {p.name: p.read_text() for p in (tmp_path / "out").iterdir() if p.name != "b.mdl"}
+    assert found == there
+    assert f"b.mdl is one file: the tokenizer stays in {tmp_path / 'in'}" in caplog.text
 
 
 @pytest.mark.parametrize("target", ["b.mdl", "folder"])

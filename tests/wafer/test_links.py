@@ -241,3 +241,23 @@ def test_a_run_writes_through_no_link_of_its_folder(name, mode, capsys):
     if (name, mode) == (".lock", "train"):
         assert main(["run", "-p", "p.yaml"]) == 0
         assert pathlib.Path("disk/1").is_dir()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("name", ["meta/metadata", "meta", "state", "state/_METADATA"])
+def test_a_run_does_not_go_on_without_a_checkpoint_that_has_links(name, gone, capsys):
+    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1}
+    run = {"max_steps": 2, "checkpoint_steps": 1, "model_dir": "stored", "eval_steps": 1}
+    file = {"train_input": TINY_ROWS, "eval_input": TINY_ROWS, "model": TINY, "runconfig": run}
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(file | {"optimizer": optimizer}))
+    assert main(["run", "-p", "p.yaml", "-m", "train"]) == 0
+    link_out(f"checkpoints/2/{name}")
+    if gone:
+        pathlib.Path("secret").rename("moved")
+    generate = ["generate", "--checkpoint_path", "stored", "--prompt", "a"]
+    for words in (["run", "-p", "p.yaml", "-m", "train"], ["run", "-p", "p.yaml", "-m", "eval"]):
+        assert main([*words, "--max_steps", "3"]) == 1
+        assert f"stored/checkpoints/2/{name}: a link to" in capsys.readouterr().err
+    assert main(generate) == 1
+    assert f"stored/checkpoints/2/{name}: a link to" in capsys.readouterr().err
+    assert sorted(p.name for p in pathlib.Path("stored/checkpoints").iterdir()) == ["1", "2"]

@@ -10,7 +10,7 @@ from tokenizers import models as kinds, trainers
 
 import models
 from models.convert.cli import add_arguments
-from models.convert.tokenizer import TextMarks, carry_tokenizer, read_marks, special_ids
+from models.convert.tokenizer import TextMarks, carry_tokenizer, read_marks, special_ids, with_ids
 
 SETTINGS = {
     "name": "gpt2",
@@ -64,10 +64,7 @@ def test_the_ids_of_llavas_text_model_stay_in_its_text_config(tmp_path):
         assert special_ids(tmp_path / name) == {"pad_token_id": 3, "text_config": expected}
     assert read_marks(tmp_path / "b") == TextMarks(1, (2, 5))
     plain = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 97}}
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "config.json").write_text(json.dumps(plain))
-    carry_tokenizer(tmp_path / "b", tmp_path / "out")
-    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    written = with_ids(plain, special_ids(tmp_path / "b"))
     assert written["text_config"]["eos_token_id"] == [2, 5]
     assert (written["pad_token_id"], written["text_config"]["vocab_size"]) == (3, 97)
 
@@ -108,8 +105,25 @@ def test_a_folder_for_hugging_face_has_them(tmp_path):
     model = models.build(SETTINGS)
     models.to_hf(model, model.init(jax.random.key(0)), tmp_path / "hf")
     before = json.loads((tmp_path / "hf" / "config.json").read_text())
-    carry_tokenizer(source, tmp_path / "hf")
-    after = json.loads((tmp_path / "hf" / "config.json").read_text())
+    models.to_hf(model, model.init(jax.random.key(0)), tmp_path / "text", text_from=source)
+    after = json.loads((tmp_path / "text" / "config.json").read_text())
     assert after == before | {"bos_token_id": 1, "eos_token_id": 1}
     assert before["eos_token_id"] is None  # not the 50256 of the published model
-    assert (tmp_path / "hf" / "tokenizer.json").is_file()
+    assert (tmp_path / "text" / "tokenizer.json").is_file()
+    assert not (tmp_path / "text" / "special_ids.json").exists()
+
+
+def test_files_that_a_folder_has_are_never_changed(tmp_path):
+    source = written(tmp_path / "run", ["<pad>", "<|endoftext|>"])
+    target = tmp_path / "there"
+    target.mkdir()
+    before = {"config.json": '{"eos_token_id": 7}', "tokenizer_config.json": "{}"}
+    for name, text in before.items():
+        (target / name).write_text(text)
+    carry_tokenizer(source, target)
+    assert {name: (target / name).read_text() for name in before} == before
+    assert read_marks(target) == TextMarks(1, (1,))
+    model = models.build(SETTINGS)
+    with pytest.raises(FileExistsError, match=r"there: holds config\.json already"):
+        models.to_hf(model, model.init(jax.random.key(0)), target)
+    assert (target / "config.json").read_text() == before["config.json"]

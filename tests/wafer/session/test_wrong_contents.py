@@ -5,11 +5,12 @@ import shutil
 from zlib import crc32
 
 import h5py
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from helpers.runs import config
+from helpers.runs import TINY, config
 from safetensors.numpy import load_file, save_file
 
 from models.checkpoint.layout import ContentError, is_of_run, read_record
@@ -178,6 +179,26 @@ def test_weights_of_other_forms_are_numbers(trained, tmp_path, number):
             from_hf(tmp_path / "hf")
         with pytest.raises(CheckpointError, match="are no numbers"):
             load_hf(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("target", ["wafer", "cs-2.5"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_convert_makes_no_pruned_weights_of_a_damaged_folder(tmp_path, capsys, dtype, target):
+    model = build(TINY)
+    to_hf(model, model.init(jax.random.key(0)), tmp_path / "hf", dtype=dtype)
+    file, out = tmp_path / "hf" / "model.safetensors", tmp_path / "out"
+    tensors = dict(load_file(file))
+    line = f"convert convert --model gpt2 --src-fmt hf --tgt-fmt {target} -o {out} {file.parent}"
+    for part, bad in (("h.0.mlp.c_fc.weight", np.nan), ("h.0.ln_2.bias", np.inf)):
+        name = next(name for name in tensors if name.endswith(part))
+        value = tensors[name].copy()
+        value.flat[5] = bad
+        save_file(tensors | {name: value}, file)
+        assert main(line.split()) == 1
+        said = capsys.readouterr().err
+        assert f"{file.parent}: weights layers_" in said
+        assert f": {bad} at [" in said
+        assert not out.exists()
 
 
 def put_number(path, number):

@@ -1,6 +1,7 @@
 """Turn a sparse checkpoint into a plain dense one: ``wafer finalize``."""
 
 import argparse
+import logging
 import os
 import pathlib
 import sys
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from sparsity.finalize import Report
 
 __all__ = ["add_arguments", "finalize", "fold_lora"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,7 @@ def finalize(
     Args:
         input: a checkpoint folder, or the vendor's ``.mdl`` file.
         output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
-            ``.mdl`` keeps the vendor's file a vendor's file.
+            ``.mdl`` keeps the vendor's file a vendor's file; no tokenizer is written beside it.
         params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
             checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
         trust_code: import code that the checkpoint names, such as a sparsity algorithm; it may do
@@ -88,10 +91,12 @@ def finalize(
     with trusting(trust_code=trust_code):
         with looking(FAMILIES_ALONE):
             model = None if params is None else read_model(params)
-        text_folder(input)  # refuses links before anything is written
+        text = text_folder(input)  # refuses links before anything is written
         report = finalize(input, output, model)
-    target = report.target
-    carry_tokenizer(report.source, target if target.is_dir() else target.parent)
+    if report.target.is_dir():
+        carry_tokenizer(report.source, report.target)
+    elif text is not None and text_folder(report.target) != text:
+        _LOG.info("%s is one file: the tokenizer stays in %s", report.target, text)
     return report
 
 
