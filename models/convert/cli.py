@@ -23,11 +23,19 @@ from models.convert.compare import diff_weights
 from models.convert.manifest import write_manifest
 from models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folder
 from models.convert.vendor.training import carried_sections, training_sections
-from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_model, to_cs, writable
+from models.convert.vendor.weights import (
+    FAMILIES,
+    FORMATS,
+    open_cs,
+    read_model,
+    read_section,
+    to_cs,
+    writable,
+)
 from models.counts import abstract_params
 from models.errors import did_you_mean_model
 from models.files import write_text
-from models.names import FAMILIES_ALONE, MODELS, lookup
+from models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
 from models.user.trust import add_option, looking, trusting
@@ -125,6 +133,23 @@ def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     return name
 
 
+def _require_model(asked: str, found: Any, where: object) -> None:
+    """Refuse a source of a model of another family than ``--model`` names.
+
+    Names of one Hugging Face model_type are one family; names that are unknown are not compared.
+    """
+    if found == asked or not isinstance(found, str):
+        return
+    ours, theirs = preset_of(asked), preset_of(found)
+    same = ours and theirs and (ours.hf, ours.family) == (theirs.hf, theirs.family)
+    if (theirs is None and ":" not in found) or (same and theirs is not None and theirs.hf):
+        return
+    raise ValueError(
+        f"{where}: its model is {found!r} (--model {asked}); expected a source of {asked!r}. "
+        f"Give --model {found}"
+    )
+
+
 def _bytes(size: str) -> int:
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
     for unit, factor in units.items():
@@ -149,6 +174,7 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
         writable(args.tgt_fmt)
     model, arrays, step = _open(args, name, headless, computes)
     settings, written = section_of(model.config), target
+    _require_model(name, settings.get("name"), args.weights)
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
         write_params(target, settings, names, arrays)
@@ -244,6 +270,8 @@ def _convert_config(
     rewrites = between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf"
     name = _name(args, rewrites=rewrites)
     target = _target(args, args.config)
+    if args.src_fmt != "hf":
+        _require_model(name, read_section(args.config).get("name"), args.config)
     if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"

@@ -13,10 +13,12 @@ from helpers.hf_parity import CHEAP, shaken
 import models
 import vsl
 from models.checkpoint.reader import open_params
+from models.checkpoint.writer import write_params
 from models.convert.api import config_to_hf
 from models.convert.cli import add_arguments
 from models.convert.compare import diff_weights
 from models.convert.files import open_tensors, read_config
+from models.convert.vendor.weights import to_cs
 from models.names import MODELS
 from models.paths import map_named, named_leaves
 
@@ -250,3 +252,29 @@ def test_half_precision_stays_half_precision_and_mixed_files_stay_aligned(tmp_pa
         got = dict(named_leaves(back))[name]
         assert got.dtype == leaf.dtype
         np.testing.assert_array_equal(np.asarray(leaf), got)
+
+
+def test_the_model_of_the_command_is_that_of_the_source(tmp_path):
+    """For every format of the source; names of one model_type are one family."""
+    section = TINY | {"name": "gpt2"}
+    model = models.build(section)
+    leaves = named_leaves(model.init(jax.random.key(0)))
+    write_params(tmp_path / "ours", section, [name for name, _ in leaves], leaves)
+    params, mdl = tmp_path / "params.yaml", tmp_path / "a.mdl"
+    params.write_text(yaml.safe_dump({"model": section}))
+    to_cs(model, dict(leaves), mdl, "cs-2.5")
+
+    def fails(verb, name, source, target, *words):
+        fmt = ("--model", name, "--src-fmt", source, "--tgt-fmt", target)
+        with pytest.raises(ValueError, match=rf"'gpt2' \(--model {name}\).*Give --model gpt2$"):
+            _command(verb, *fmt, "--output-dir", tmp_path / "out", *words)
+        assert not (tmp_path / "out").exists()
+
+    fails("convert", "llama", "wafer", "hf", tmp_path / "ours")
+    fails("convert", "bert", "wafer", "cs-2.5", tmp_path / "ours")
+    fails("convert", "llama", "cs-2.5", "hf", "--config", params, mdl)
+    for source, target in (("wafer", "hf"), ("cs-2.2", "wafer"), ("cs-2.2", "cs-2.9")):
+        fails("convert-config", "llama", source, target, params)
+    fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf", "--output-dir", tmp_path / "twin")
+    _command("convert", "--model", "gpt3", *fmt, tmp_path / "ours")
+    assert read_config(tmp_path / "twin")["model_type"] == "gpt2"
