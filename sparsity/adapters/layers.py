@@ -5,17 +5,21 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from sparsity.kernels import SparseWeight
+from sparsity.kernels.product import promoted_dot
 
 __all__ = ["dot_general", "linen_layers", "promote_dtype"]
 
 
 def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **options: Any) -> Array:
-    """Compute as ``jax.lax.dot_general``, and ``x @ kernel`` where it is a ``SparseWeight``.
+    """Compute as ``jax.lax.dot_general``, also where the kernel is a ``SparseWeight``.
 
-    Made for ``nnx.Linear(..., dot_general=, promote_dtype=)``.
+    Made for ``nnx.Linear(..., dot_general=, promote_dtype=)``. Dtypes, ``preferred_element_type``
+    among them, are those of ``jax.lax.dot_general``; sums of a sparse kernel run in float32 at any
+    ``precision``.
 
     Raises:
         ValueError: other axes than the last of ``x`` and the first of a sparse kernel.
@@ -27,7 +31,11 @@ def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **opt
             f"sparsity.dot_general: dimension numbers {dimension_numbers} with a sparse kernel; "
             "expected the last axis of x and the first of the kernel"
         )
-    return x @ kernel
+    like = jax.ShapeDtypeStruct(kernel.shape, kernel.values.dtype)
+    product = lambda x, like: jax.lax.dot_general(x, like, dimension_numbers, *args, **options)
+    dtype = jax.eval_shape(product, x, like).dtype
+    x = x if jnp.issubdtype(dtype, jnp.complexfloating) else jnp.real(x)  # of a real kernel
+    return promoted_dot(x, kernel, jnp.result_type(x, kernel.values, dtype)).astype(dtype)
 
 
 def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
