@@ -54,7 +54,8 @@ def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) ->
 def linen_layers() -> contextlib.AbstractContextManager[Any]:
     """Let ``linen.Dense`` layers that run within take a ``SparseWeight`` as their kernel.
 
-    Other layers that are given one raise a ``TypeError`` with their path.
+    Other layers that are given one raise a ``TypeError`` with their path, and so does a ``Dense``
+    with a ``dot_general``, ``dot_general_cls`` or ``promote_dtype`` of its own.
 
     with sparsity.linen_layers():
         logits = module.apply({"params": sparsifier.attach(ready, sparse)}, tokens)
@@ -75,6 +76,18 @@ def _refuse_sparse(layer: Any, error: Exception) -> None:
         ) from error
 
 
+def _refuse_options(layer: Any) -> None:
+    """Name a function of the layer that would not be called."""
+    for field in dataclasses.fields(layer):
+        own = getattr(layer, field.name) not in (field.default, dot_general)
+        if own and field.name in ("dot_general", "dot_general_cls", "promote_dtype"):
+            raise TypeError(
+                f"sparsity.linen_layers: Dense {'/'.join(layer.path)!r} has its own {field.name}, "
+                "and its kernel is stored as csr; expected none. Leave it out of the csr group, or "
+                "write `compute: masked`"
+            )
+
+
 def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
     from flax import errors, linen
 
@@ -88,6 +101,7 @@ def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
     kernel: Any = layer.get_variable("params", "kernel")
     if not isinstance(kernel, SparseWeight):
         return call(*args, **keywords)
+    _refuse_options(layer)
     (inputs,) = (*args, *keywords.values())
     bias = layer.get_variable("params", "bias") if layer.use_bias else None
     x, kernel, bias = promote_dtype((inputs, kernel, bias), dtype=layer.dtype)
