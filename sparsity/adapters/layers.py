@@ -5,17 +5,21 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from sparsity.kernels import SparseWeight
+from sparsity.kernels.product import promoted_dot
 
 __all__ = ["dot_general", "linen_layers", "promote_dtype"]
 
 
 def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **options: Any) -> Array:
-    """Compute as ``jax.lax.dot_general``, and ``x @ kernel`` where it is a ``SparseWeight``.
+    """Compute as ``jax.lax.dot_general``, also where the kernel is a ``SparseWeight``.
 
-    Made for ``nnx.Linear(..., dot_general=, promote_dtype=)``.
+    Made for ``nnx.Linear(..., dot_general=, promote_dtype=)``. Dtypes, ``preferred_element_type``
+    among them, are those of ``jax.lax.dot_general``; sums of a sparse kernel run in float32 at any
+    ``precision``.
 
     Raises:
         ValueError: other axes than the last of ``x`` and the first of a sparse kernel.
@@ -27,7 +31,11 @@ def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **opt
             f"sparsity.dot_general: dimension numbers {dimension_numbers} with a sparse kernel; "
             "expected the last axis of x and the first of the kernel"
         )
-    return x @ kernel
+    like = jax.ShapeDtypeStruct(kernel.shape, kernel.values.dtype)
+    product = lambda x, like: jax.lax.dot_general(x, like, dimension_numbers, *args, **options)
+    dtype = jax.eval_shape(product, x, like).dtype
+    x = x if jnp.issubdtype(dtype, jnp.complexfloating) else jnp.real(x)  # of a real kernel
+    return promoted_dot(x, kernel, jnp.result_type(x, kernel.values, dtype)).astype(dtype)
 
 
 def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
@@ -46,7 +54,8 @@ def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) ->
 def linen_layers() -> contextlib.AbstractContextManager[Any]:
     """Let ``linen.Dense`` layers that run within take a ``SparseWeight`` as their kernel.
 
-    Other layers that are given one raise a ``TypeError`` with their path.
+    Other layers that are given one raise a ``TypeError`` with their path, and so does a ``Dense``
+    with a ``dot_general``, ``dot_general_cls`` or ``promote_dtype`` of its own.
 
     with sparsity.linen_layers():
         logits = module.apply({"params": sparsifier.attach(ready, sparse)}, tokens)
@@ -67,6 +76,18 @@ def _refuse_sparse(layer: Any, error: Exception) -> None:
         ) from error
 
 
+def _refuse_options(layer: Any) -> None:
+    """Name a function of the layer that would not be called."""
+    for field in dataclasses.fields(layer):
+        own = getattr(layer, field.name) not in (field.default, dot_general)
+        if own and field.name in ("dot_general", "dot_general_cls", "promote_dtype"):
+            raise TypeError(
+                f"sparsity.linen_layers: Dense {'/'.join(layer.path)!r} has its own {field.name}, "
+                "and its kernel is stored as csr; expected none. Leave it out of the csr group, or "
+                "write `compute: masked`"
+            )
+
+
 def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
     from flax import errors, linen
 
@@ -80,6 +101,7 @@ def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
     kernel: Any = layer.get_variable("params", "kernel")
     if not isinstance(kernel, SparseWeight):
         return call(*args, **keywords)
+    _refuse_options(layer)
     (inputs,) = (*args, *keywords.values())
     bias = layer.get_variable("params", "bias") if layer.use_bias else None
     x, kernel, bias = promote_dtype((inputs, kernel, bias), dtype=layer.dtype)

@@ -197,6 +197,8 @@ def _steps(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _rows(x: Array, inputs: int, what: str) -> Array:
     if x.ndim < 1 or x.shape[-1] != inputs:
         raise ValueError(f"{what}: x has shape {x.shape}; its last axis must be {inputs}")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"{what}: x is {x.dtype}; expected floats")
     return x.reshape(math.prod(x.shape[:-1]), inputs).astype(jnp.float32)
 
 

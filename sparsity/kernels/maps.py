@@ -26,8 +26,14 @@ _FIELDS = len(Pattern._fields)
 _NO_BIAS = np.zeros((0,), np.float32)
 
 
+def _sums(leaf: Array) -> np.dtype:
+    """Dtype of sums: float32, or float64 for arrays of that."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
 def _dense_gradient(x: Array, dy: Array) -> Array:
-    return jax.lax.dot_general(x, dy, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    axes = ((0,), (0,)), ((), ())
+    return jax.lax.dot_general(x, dy, axes, preferred_element_type=_sums(dy))
 
 
 class _Masked:
@@ -35,13 +41,13 @@ class _Masked:
 
     @staticmethod
     def forward(x: Array, values: Array, pattern: Pattern) -> Array:
-        kernel = to_dense(values.astype(jnp.float32), pattern)
-        return jnp.matmul(x.astype(jnp.float32), kernel).astype(x.dtype)
+        kernel = to_dense(values.astype(_sums(x)), pattern)
+        return jnp.matmul(x.astype(_sums(x)), kernel).astype(x.dtype)
 
     @staticmethod
     def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
-        kernel = to_dense(values.astype(jnp.float32), pattern)
-        return jnp.matmul(dy.astype(jnp.float32), kernel.T).astype(dtype)
+        kernel = to_dense(values.astype(_sums(dy)), pattern)
+        return jnp.matmul(dy.astype(_sums(dy)), kernel.T).astype(dtype)
 
     @staticmethod
     def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
@@ -285,12 +291,12 @@ def products(
 
 
 def _dense(x: Array, probe: Array) -> list[Array]:
-    return [(x.astype(jnp.float32) @ probe.astype(jnp.float32)).astype(x.dtype)]
+    return [(x.astype(_sums(x)) @ probe.astype(_sums(x))).astype(x.dtype)]
 
 
 def _dense_t(dy: Any, x: Any, probe: Any) -> list[Any]:
     if x is None:
-        return [(dy.astype(jnp.float32) @ probe.astype(jnp.float32).T).astype(dy.dtype)]
+        return [(dy.astype(_sums(dy)) @ probe.astype(_sums(dy)).T).astype(dy.dtype)]
     return [None, _dense_gradient(x, dy)]
 
 

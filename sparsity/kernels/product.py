@@ -1,7 +1,8 @@
 """y = x W for a W of kept values, with zeros that cost nothing.
 
 The gradients are those of ``maps``: dx by the walk of W, dW at kept positions only.
-Sums run in float32; y and dx have the dtype of x, dW that of the values.
+Sums run in float32; y and dx have the dtype of x, dW that of the values. ``x @ weight``
+first brings x to the dtype that JAX promotes both to.
 """
 
 import dataclasses
@@ -13,13 +14,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import maps, native
 from sparsity.kernels.pattern import Pattern, check_pattern, to_dense
 from vsl.layout import AnyArray
 
-__all__ = ["SparseWeight", "sparse_dot"]
+__all__ = ["SparseWeight", "promoted_dot", "sparse_dot"]
 
 _NO_ARRAY = (
     "a sparse weight in csr storage is no array: it computes `x @ weight`, x [..., in] and the "
@@ -37,7 +39,7 @@ def sparse_dot(
     """Multiply tokens by a sparse weight.
 
     Args:
-        x: [..., K] float32 or bfloat16.
+        x: [..., K] floats.
         weight: of dense shape (K, N).
         implementation: "csr" walks kept values only (native, CPU); "masked" spreads them to a
             dense matrix (pure JAX, any device); "auto" is "csr" where the native kernels take x.
@@ -47,7 +49,8 @@ def sparse_dot(
 
     Raises:
         ValueError: shapes that do not fit, or an unknown implementation.
-        TypeError: "csr" with a dtype other than float32 and bfloat16, or a pattern's wrong dtype.
+        TypeError: x or values that are no floats, "csr" with x of a dtype other than float32 and
+            bfloat16, or a pattern's wrong dtype.
         RuntimeError: "csr" where the native library is not built; the message says how to.
     """
     values, pattern = weight.values, weight.pattern
@@ -62,6 +65,23 @@ def sparse_dot(
     return y.reshape(*x.shape[:-1], pattern.shape[1])
 
 
+def promoted_dot(x: Array, weight: "SparseWeight", dtype: DTypeLike) -> Array:
+    """Compute x W in a dtype other than that of x; a complex product is two of reals.
+
+    Args:
+        x: [..., K] of any numbers.
+        weight: of dense shape (K, N).
+        dtype: float or complex.
+
+    Returns:
+        [..., N] of ``dtype``.
+    """
+    if not jnp.issubdtype(dtype, jnp.complexfloating):
+        return weight.project(x.astype(dtype))
+    real = jnp.finfo(dtype).dtype
+    return jax.lax.complex(*(promoted_dot(part, weight, real) for part in (x.real, x.imag)))
+
+
 def _choose(x: Array, weight: "SparseWeight", implementation: Implementation) -> str:
     """Check a product, and say what computes it."""
     check_pattern(weight.pattern, "sparse_dot", weight.values)
@@ -71,6 +91,12 @@ def _choose(x: Array, weight: "SparseWeight", implementation: Implementation) ->
             f"sparse_dot: x has shape {x.shape}, the weight is {rows} x {columns}; the last axis "
             f"of x must be {rows}"
         )
+    for what, leaf in (("x is", x), ("values are", weight.values)):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise TypeError(
+                f"sparse_dot: {what} {leaf.dtype}; expected floats. `x @ weight` promotes x of "
+                "other numbers; for complex weights write `compute: masked`"
+            )
     chosen: str = implementation
     if chosen == "auto":
         chosen = "csr" if x.dtype in _NATIVE_TYPES and native.usable() else "masked"
@@ -109,8 +135,9 @@ class SparseWeight:
     __array_ufunc__ = None  # NumPy leaves ``x @ weight`` to us
 
     def __rmatmul__(self, x: AnyArray) -> Array:
-        """Compute ``x @ self``, as ``project`` does."""
-        return self.project(jnp.asarray(x))
+        """Compute ``x @ self`` in the dtype that JAX promotes x and the values to."""
+        x = jnp.asarray(x)
+        return promoted_dot(x, self, jnp.result_type(x, self.values))
 
     def __matmul__(self, x: AnyArray) -> Array:
         """Refuse ``self @ x``: equinox and torch store [out, in], this is an [in, out] kernel."""

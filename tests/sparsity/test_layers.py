@@ -138,6 +138,38 @@ def test_a_linen_layer_that_takes_arrays_is_named(layer):
                 Model().apply({"params": tree}, X)
 
 
+def halved(x, kernel, axes, **options):
+    return jax.lax.dot_general(x, kernel, axes, **options) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "taken"),
+    [
+        ("dot_general", halved, False),
+        ("dot_general_cls", lambda: halved, False),
+        ("promote_dtype", lambda *arrays, dtype: [2 * leaf for leaf in arrays], False),
+        ("dot_general", sparsity.dot_general, True),
+        ("precision", "highest", True),
+    ],
+)
+def test_a_linen_dense_with_functions_of_its_own(name, own, taken):
+    """It computes with masks, and with csr too where the function is Wafer's; else it is named."""
+    model = linen.Sequential([linen.Dense(4, **{name: own})])
+    params = model.init(jax.random.key(0), X)["params"]
+    results = []
+    for compute in ("masked", "csr"):
+        sparsifier = sparsity.configure(CSR | {"compute": compute})
+        sparse = sparsifier.init(params, jax.random.key(0))
+        tree = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)
+        with sparsity.linen_layers():
+            if compute == "csr" and not taken:
+                with pytest.raises(TypeError, match=rf"Dense 'layers_0' has its own {name}"):
+                    model.apply({"params": tree}, X)
+                return
+            results.append(model.apply({"params": tree}, X))
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 CSR = {"sparsity": 0.5, "compute": "csr"}
 
 
