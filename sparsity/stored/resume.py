@@ -3,15 +3,16 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
 from models.paths import former_names, named_leaves
-from sparsity.algorithms.base import InitContext
+from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import Static
 from sparsity.schema import listed
 from sparsity.selected import Selected
@@ -69,7 +70,8 @@ def resume(
         (sparse, params, opt_state), pruned to the masks.
 
     Raises:
-        SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
+        SentinelError: a parameter of a run that trains has NaN, but no filter takes it; or
+            ``meta`` says that its weights are pruned, and no weight is NaN.
         CheckpointError: ``meta`` is not what ``to_meta`` returns.
     """
     decoded = sentinel.decode(params, opt_state)
@@ -82,6 +84,9 @@ def resume(
         _require_groups(decoded.masks, selected)
         _tell_former_default(sparsifier, selected)
     leaves = dict(named_leaves(decoded.params))
+    if trains and meta is not None and not decoded.masks:
+        kept = {name: leaves[name] for name in selected if name in known}
+        _require_marks(read_meta(meta).targets, sparsifier, selected, kept)
     masks: dict[str, Array] = {}
     origins: dict[str, Origin] = {}
     edited = False
@@ -117,11 +122,8 @@ def _origin(chosen: Selected, context: InitContext, mask: Array | None, *, store
         return Origin(stored, size, 0, 0, 0)
     pruned = int(jnp.sum(~mask))
     lost = int(jnp.count_nonzero(jnp.where(mask, 0, context.weight)))
-    algorithm = chosen.algorithm
-    fixed = type(algorithm) is Static and algorithm.init_method != "from_zeros"
-    return Origin(
-        stored, size, pruned, lost, round(size * float(context.sparsity)) if fixed else pruned
-    )
+    asked = round(size * float(context.sparsity)) if _is_fixed(chosen.algorithm) else pruned
+    return Origin(stored, size, pruned, lost, asked)
 
 
 def unmet_level(origins: Iterable[Origin]) -> str:
@@ -153,6 +155,44 @@ def _require_groups(masks: Mapping[str, Array], selected: Mapping[str, Selected]
                 f" the sparsity section takes it{hint}; widen param_filter, or finalize the"
                 " checkpoint to go on with it dense"
             )
+
+
+def _require_marks(
+    levels: Sequence[float],
+    sparsifier: Sparsifier,
+    selected: Mapping[str, Selected],
+    leaves: Mapping[str, Array],
+) -> None:
+    """Refuse weights that were stored without their masks: as a loop has them, or decoded.
+
+    Args:
+        levels: recorded, one for each group of the section that was in force.
+        sparsifier: of today's section.
+        selected: its parameters.
+        leaves: name -> weight of those that the record lists; none holds NaN.
+    """
+    of_groups = len(levels) == len(sparsifier.groups)
+    least = min((level for level in levels if level > 0), default=0.0)
+    for name, leaf in leaves.items():
+        chosen = selected[name]
+        level = levels[chosen.group] if of_groups else least
+        zeros = int(np.count_nonzero(np.asarray(leaf) == 0))
+        # Without zeros nothing may have been pruned: from_zeros, or a rule of the user's.
+        named = isinstance(chosen.algorithm.init_method, str)
+        sure = of_groups and named and _is_fixed(chosen.algorithm)
+        if level > 0 and (sure or 0 < round(level * leaf.size) <= 2 * zeros):
+            raise sentinel.SentinelError(
+                f"resume: the record has a level of {level:.3g}, but no weight is NaN (first: "
+                f"{name}, {zeros / leaf.size:.1%} zeros), so that the masks are lost; expected NaN "
+                "where weights are pruned. Store what `encode` returns: params, opt_state = "
+                "sparsity.encode(params, opt_state, sparse); or draw new masks: resume without "
+                "the record"
+            )
+
+
+def _is_fixed(algorithm: Algorithm) -> bool:
+    """Whether the algorithm prunes the section's level once, whatever the weights are."""
+    return type(algorithm) is Static and algorithm.init_method != "from_zeros"
 
 
 def _tell_former_default(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> None:
