@@ -106,12 +106,64 @@ def test_weights_that_are_not_trained_have_stored_masks_or_none(section):
             np.testing.assert_array_equal(mask, sparse.masks[name])
 
 
+RIGL = {"algorithm": "rigl", "sparsity": 0.75, "update": {"freq": 2}}
+LISTED = {"algorithm": "gmp", "schedule": [0.25, 0.5, 0.75], "update": {"freq": 2, "stop": 6}}
+CUBIC = {"algorithm": "gmp", "update": {"freq": 2}}
+CUBIC |= {"schedule": {"type": "cubic", "final": 0.75, "stop": 6}}
+MOVES = "the section asks for %s. The next updates of the topology move it there"
+STAYS = "the section asks for %s. To move the level between runs"
+SECTIONS = [
+    (RIGL, {"sparsity": 0.5}, [MOVES % "50.0%"] * 4),
+    (RIGL, {"sparsity": 0.5, "update": {"freq": 2, "start": 9}}, [MOVES % "50.0%"] * 4),
+    (
+        RIGL,
+        {"sparsity": 0.5, "update": {"steps": [1, 3]}},
+        [MOVES % "50.0%"] * 2 + [STAYS % "50.0%"],
+    ),
+    (RIGL, {"algorithm": "set", "update": {"freq": 2, "start": 9}}, [""] * 4),
+    (LISTED, {"schedule": [0.5, 0.25, 0.75]}, [MOVES % "50.0%", MOVES % "25.0%", ""]),
+    (LISTED, {"update": {"freq": 2, "stop": 4}}, [""] * 3),
+    (CUBIC, {"schedule": {"type": "cubic", "final": 0.5, "stop": 6}}, ["", MOVES % "35.2%"]),
+    ({"sparsity": 0.25}, RIGL | {"sparsity": 0.25}, [""] * 2),
+    ({"sparsity": 0.25}, RIGL, [MOVES % "75.0%"] * 2),
+    ({"algorithm": "sr-ste", "sparsity": 0.5, "stop": 3}, {}, [""] * 3),
+    (
+        {"algorithm": "acdc", "sparsity": 0.5, "update": {"freq": 2, "start": 2, "stop": 4}},
+        {},
+        [""] * 3,
+    ),
+]
+
+
+@pytest.mark.parametrize(("section", "edit", "told"), SECTIONS)
+def test_another_level_than_the_section_in_force_is_told(section, edit, told, caplog):
+    """Once at resume, whatever the method; by the steps that are due, not by what comes next."""
+    params = {"w": jax.random.normal(KEY, (32, 32))}
+    rule, other = sparsity.configure(section), sparsity.configure(section | edit)
+    same, sparse = sparsity.configure(section), rule.init(params, KEY)
+    grads, (params, _) = params, rule.prune(params, (), sparse)
+    for step, line in enumerate(told):
+        for t in (2 * step - 1, 2 * step):
+            if t > 0:
+                sparse, params, _ = rule.update(sparse, params, grads, (), topology=rule.due(t))
+        stored, meta = sparsity.encode(params, (), sparse), sparsity.to_meta(sparse)
+        for section_now, wanted in ((same, ""), (other, line)):
+            caplog.clear()
+            with caplog.at_level("WARNING", "sparsity"):
+                sparsity.resume(section_now, *stored, KEY, meta)
+            found = [r.message for r in caplog.records if "masks are kept" in r.message]
+            assert len(found) == bool(wanted), (int(sparse.step), found)
+            assert wanted in "".join(found)
+
+
 def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     section = {"sparsity": 0.25, "init_method": "topk", "seed": 5}
     _, sparse, params, opt_state = sparse_run(section)
     stored = sparsity.encode(params, opt_state, sparse)
     up = sparsity.configure(section | {"sparsity": 0.5})
-    higher, weights, _ = sparsity.resume(up, *stored, KEY)
+    with caplog.at_level("WARNING", "sparsity"):
+        higher, weights, _ = sparsity.resume(up, *stored, KEY)
+    assert "masks are changed to the section's level: 25.0% pruned, now 50.0%" in caplog.text
     for name, mask in higher.masks.items():
         assert int(mask.sum()) == mask.size // 2  # n - round(0.5 n)
         assert not np.any(mask & ~sparse.masks[name])  # nothing comes back

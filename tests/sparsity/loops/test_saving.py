@@ -90,6 +90,68 @@ def _haiku():
     return hk.transform(forward).init(KEY, jnp.ones((2, 5)))
 
 
+LOST = {
+    "as a loop has them": lambda params, sparse: params,
+    "decoded": lambda params, sparse: sparsity.decode(*sparsity.encode(params, (), sparse)).params,
+    "bfloat16": lambda params, sparse: jax.tree.map(lambda x: x.astype(jnp.bfloat16), params),
+}
+SECTIONS = {
+    "static": {"sparsity": 0.8},
+    "1.8": {"sparsity": 0.8, "seed": 3, "init_method": "topk"},
+    "rigl": {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 5}},
+    "gmp": {"algorithm": "gmp", "schedule": [0.2, 0.4], "update": {"freq": 2}},
+    "2:4": {"pattern": "2:4", "sparsity": 0.5},
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("lost", LOST)
+def test_weights_stored_without_their_masks_do_not_resume(section, lost):
+    rule = sparsity.configure(SECTIONS[section] | {"compute": "masked"})
+    sparse = rule.init(NESTED, KEY)
+    params, opt_state = rule.prune(NESTED, TX.init(NESTED), sparse)
+    for t in range(3):
+        state = sparse, params, None, opt_state
+        sparse, params, opt_state = rule.update(*state, topology=section == "gmp" and rule.due(t))
+    meta, stored = sparsity.to_meta(sparse), LOST[lost](params, sparse)
+    edited = [{"sparsity": 0.3, "param_filter": name} for name in ("*/kernel", "*/bias")]
+    for other in (rule, sparsity.configure({"sparsity": 0.1}), sparsity.configure(edited)):
+        with pytest.raises(sparsity.SentinelError, match=r"no weight is NaN \(first: up/kernel"):
+            sparsity.resume(other, stored, opt_state, KEY, meta)
+    sparsity.resume(rule, stored, opt_state, KEY)  # new masks
+    sparsity.resume(rule, *sparsity.encode(params, opt_state, sparse), KEY, meta)
+
+
+def test_static_weights_that_no_step_pruned_do_not_resume_without_masks():
+    rule = sparsity.configure({"sparsity": 0.5, "param_filter": "*kernel"})
+    meta = sparsity.to_meta(rule.init(NESTED, KEY))
+    with pytest.raises(sparsity.SentinelError, match=r"level of 0\.5, .*0\.0% zeros.*encode"):
+        sparsity.resume(rule, NESTED, (), KEY, meta)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"sparsity": 0.8, "init_method": "from_zeros"},
+        {"sparsity": 0.01, "seed": 3, "init_method": "random"},  # rounds to 0 of 48
+        {"sparsity": 0.0},
+        {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 9, "start": 9}},
+        {"algorithm": "gmp", "schedule": [0.0, 0.9], "update": {"freq": 9}},
+        {"algorithm": "sr-ste", "sparsity": 0.5, "stop": 9},
+        {"algorithm": "acdc", "sparsity": 0.5, "update": {"freq": 2, "start": 2, "stop": 4}},
+    ],
+)
+@pytest.mark.parametrize("zero", [False, True])
+def test_weights_of_which_nothing_was_pruned_resume(section, zero):
+    zeros = zero and section.get("init_method") != "from_zeros"
+    weights = jax.tree.map(jnp.zeros_like, NESTED) if zeros else NESTED
+    rule = sparsity.configure(section | {"compute": "masked"})
+    sparse = rule.init(weights, KEY)
+    params, opt_state = sparsity.encode(*rule.prune(weights, TX.init(weights), sparse), sparse)
+    back, *_ = sparsity.resume(rule, params, opt_state, KEY, sparsity.to_meta(sparse))
+    assert rule.masks(back)["up/kernel"].all()
+
+
 FORMS = {
     "nested dict": lambda: NESTED,
     "haiku names": _haiku,
