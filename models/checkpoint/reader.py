@@ -327,5 +327,5 @@ def build_stored(record: Mapping[str, Any], where: object) -> Model:
         CheckpointError: it does not say its model.
         ValueError: as ``build``; it names code that the user does not trust.
     """
-    with untrusted(where):
+    with untrusted(where, sections=record.get(CONFIG)):
         return build(model_section(record, where))

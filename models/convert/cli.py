@@ -38,7 +38,7 @@ from models.files import write_text
 from models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
-from models.user.trust import add_option, looking, trusting
+from models.user.trust import NamedCode, add_option, looking, trusting
 from models.vendor.mdl import MdlFile
 from models.vendor.writer import Tree
 
@@ -102,7 +102,10 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
 
 def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
     """Import no code but that of the model which the command names."""
-    with trusting({args.model.removesuffix(_HEADLESS)}), looking(FAMILIES_ALONE):
+    with (
+        trusting([NamedCode("model", args.model.removesuffix(_HEADLESS))]),
+        looking(FAMILIES_ALONE),
+    ):
         return run(args)
 
 

@@ -132,7 +132,7 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
         ValueError: there is no such module, it is not the user's, importing it fails, or it is not
             trusted here.
     """
-    require_trusted(name)
+    require_trusted(name, kind)
     with searching(folders):
         require_users_module(name, kind)
         try:

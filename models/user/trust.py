@@ -2,7 +2,8 @@
 
 A run imports what its run file names. A checkpoint may come from anywhere, and a command that only
 looks at a run file runs nothing of it: what these name is refused unless the user trusts it, by
-``--trust_code`` or, for a checkpoint, by a run file of the same command that names the same.
+``--trust_code`` or, for a checkpoint, by a run file of the same command whose section of the same
+kind names it with the same arguments; numbers may differ.
 
 Only a user's own module is imported: one on the path (PYTHONPATH, the working directory,
 ``runconfig.python_paths``), or of an installed package with an entry point of the kind's group.
@@ -13,6 +14,7 @@ import contextlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import sys
@@ -24,6 +26,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "ENTRY_POINTS",
     "OURS",
+    "NamedCode",
     "UntrustedError",
     "add_option",
     "child_environment",
@@ -62,30 +65,50 @@ class UntrustedError(ValueError):
     """A file names code that nobody asked to run."""
 
 
+_SECTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # -> kind, keys that name code in it
+    "model": ("model", ("name",)),
+    "optimizer": ("optimizer", ("optimizer_type",)),
+    "train_input": ("data", ("data_processor",)),
+    "eval_input": ("data", ("data_processor",)),
+    "sparsity": ("sparsity", ("algorithm", "type", "budget")),
+    "runconfig": ("engine", ("execution_strategy",)),
+}
+
+
+class NamedCode(NamedTuple):
+    """Code that a section names."""
+
+    kind: str  #: of ``ENTRY_POINTS``
+    name: str  #: ``module:function``
+    #: (key, value as JSON) of what is beside the name, without numbers; None: any are trusted
+    arguments: frozenset[tuple[str, str]] | None = None
+
+
 class _Reading(NamedTuple):
     """A file that is read, whose code is imported only where it is trusted."""
 
     where: str  #: the checkpoint; '' for the run file of a command that only looks
     note: str  #: what else the refusal says
     refused: list[str]  #: names, in the order in which they were refused
+    codes: frozenset[NamedCode] = frozenset()  #: what the checkpoint's sections name
 
 
 # None: any
-_TRUSTED: ContextVar[frozenset[str] | None] = ContextVar("trusted", default=frozenset())
+_TRUSTED: ContextVar[frozenset[NamedCode] | None] = ContextVar("trusted", default=frozenset())
 # None: the run file of a run
 _READING: ContextVar[_Reading | None] = ContextVar("reading", default=None)
 
 
 @contextlib.contextmanager
-def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator[None]:
+def trusting(codes: Iterable[NamedCode] = (), *, trust_code: bool = False) -> Iterator[None]:
     """Trust code in the block, besides what is trusted around it.
 
     Args:
-        names: ``module:function`` that a run file of the user's names, from ``code_in``.
+        codes: what a run file of the user's names, from ``code_in``.
         trust_code: trust any.
     """
     outer = _TRUSTED.get()
-    token = _TRUSTED.set(None if trust_code or outer is None else outer.union(names))
+    token = _TRUSTED.set(None if trust_code or outer is None else outer.union(codes))
     try:
         yield
     finally:
@@ -93,9 +116,11 @@ def trusting(names: Iterable[str] = (), *, trust_code: bool = False) -> Iterator
 
 
 @contextlib.contextmanager
-def _reading(where: str, note: str = "") -> Iterator[list[str]]:
+def _reading(
+    where: str, note: str, codes: frozenset[NamedCode] = frozenset()
+) -> Iterator[list[str]]:
     outer, refused = _READING.get(), []
-    token = _READING.set(_Reading(where, note, refused))
+    token = _READING.set(_Reading(where, note, refused, codes))
     try:
         yield refused
     finally:
@@ -104,14 +129,17 @@ def _reading(where: str, note: str = "") -> Iterator[list[str]]:
             outer.refused.extend(refused)
 
 
-def untrusted(where: object, note: str = "") -> contextlib.AbstractContextManager[list[str]]:
+def untrusted(
+    where: object, note: str = "", sections: object = None
+) -> contextlib.AbstractContextManager[list[str]]:
     """Take names of code in the block for a checkpoint's; it gets the list of those refused.
 
     Args:
         where: the checkpoint, for the refusal.
         note: what else the refusal says, a sentence.
+        sections: of its record; a run file may vouch for the code that they name.
     """
-    return _reading(str(where), note)
+    return _reading(str(where), note, code_in(sections))
 
 
 def looking(note: str = "") -> contextlib.AbstractContextManager[list[str]]:
@@ -129,15 +157,14 @@ def is_looking() -> bool:
     return reading is not None and not reading.where
 
 
-def imports_allowed(name: str = "") -> bool:
-    """Whether code of this name may be imported here; of '', whether any may."""
-    trusted = _TRUSTED.get()
-    return _READING.get() is None or trusted is None or name in trusted
+def imports_allowed() -> bool:
+    """Whether any code may be imported here."""
+    return _READING.get() is None or _TRUSTED.get() is None
 
 
 def refusal(name: str) -> str:
     """Say why code is not imported here, and which option imports it."""
-    where, note, _ = _READING.get() or _Reading("", "", [])
+    where, note, *_ = _READING.get() or _Reading("", "", [])
     option = "Give --trust_code (trust_code=True in Python)"
     if where:
         said = (
@@ -152,25 +179,61 @@ def refusal(name: str) -> str:
     return f"{said}. {note}" if note else said
 
 
-def require_trusted(name: str) -> None:
+def require_trusted(name: str, kind: str) -> None:
     """Refuse code of a file that the user did not ask to run.
+
+    Args:
+        name: of the code.
+        kind: of ``ENTRY_POINTS``.
 
     Raises:
         UntrustedError: with the file, the name and the option.
     """
-    reading = _READING.get()
-    if reading is not None and not imports_allowed(name):
-        reading.refused.append(name)
-        raise UntrustedError(refusal(name))
+    reading, trusted = _READING.get(), _TRUSTED.get()
+    if reading is None or trusted is None:
+        return
+    known = [code.arguments for code in trusted if code[:2] == (kind, name)]
+    used = [code.arguments or frozenset() for code in reading.codes if code[:2] == (kind, name)]
+    if known and (not reading.where or None in known):
+        return
+    own = frozenset().union(*filter(None, known))
+    others = sorted(set().union(*used) - own)
+    if known and used and not others:
+        return
+    reading.refused.append(name)
+    said = refusal(name)
+    if known and others:
+        given = ", ".join(f"{key} = {value}" for key, value in others)
+        said = f"{said}. The run file names it without these arguments of the checkpoint: {given}"
+    raise UntrustedError(said)
 
 
-def code_in(section: Any) -> set[str]:
-    """Collect every text of a run file that may name code, at any depth."""
-    if isinstance(section, Mapping):
-        section = list(section.values())
-    if isinstance(section, list | tuple):
-        return set().union(*map(code_in, section))
-    return {section} if isinstance(section, str) and ":" in section else set()
+def code_in(sections: object) -> frozenset[NamedCode]:
+    """Collect the code that the sections of a run file or record name, where they name it."""
+    found = set()
+    for section, (kind, keys) in _SECTIONS.items() if isinstance(sections, Mapping) else ():
+        for part in _mappings(sections.get(section)):
+            arguments = frozenset(
+                (str(key), json.dumps(value, sort_keys=True, default=str))
+                for key, value in part.items()
+                if key not in keys and not isinstance(value, int | float | None)
+            )
+            names = (part.get(key) for key in keys)
+            found |= {
+                NamedCode(kind, name, arguments)
+                for name in names
+                if isinstance(name, str) and ":" in name
+            }
+    return frozenset(found)
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Give a section's mappings, at any depth."""
+    if isinstance(value, Mapping):
+        yield value
+        value = list(value.values())
+    for part in value if isinstance(value, list | tuple) else ():
+        yield from _mappings(part)
 
 
 @contextlib.contextmanager

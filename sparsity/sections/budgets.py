@@ -51,7 +51,7 @@ def check_budget(name: str) -> str:
             trust.
     """
     if is_user_defined(name):
-        require_trusted(name)
+        require_trusted(name, "sparsity")
         return name
     if name in BUDGETS:
         return name

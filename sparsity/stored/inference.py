@@ -64,11 +64,12 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
     Raises:
         SparsityError: its section names code that the user does not trust.
     """
-    section = (record_entry(record, where, CONFIG) or {}).get("sparsity")
+    sections = record_entry(record, where, CONFIG) or {}
+    section = sections.get("sparsity")
     meta = record_entry(record, where, SPARSITY)
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
-    with untrusted(where) as refused:
+    with untrusted(where, sections=sections) as refused:
         try:
             groups = parse(section)
         except SparsityError as error:  # a user's algorithm that is not here

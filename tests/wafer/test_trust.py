@@ -19,8 +19,9 @@ from tokenizers.models import WordLevel
 import models
 import wafer
 from models.checkpoint.layout import CONFIG, SPARSITY, STEP
+from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.writer import write_checkpoint
-from models.user.trust import code_in
+from models.user.trust import NamedCode, code_in, trusting
 from wafer.cli import main
 from wafer.commands.checkpoints.finalize import fold_lora
 
@@ -48,6 +49,15 @@ def build(size: int = 5):
 
 def share(shapes):
     return dict.fromkeys(shapes, 1.0)
+
+
+def read(path: str, size: int = 5):
+    pathlib.Path(__file__).with_name("read").write_text(path)
+    return build(size)
+
+
+def other(size: int = 5, path: str = ""):
+    return build(size)
 """
 TOPKAST = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 5}
 # What of a run's sections names code, and the name.
@@ -216,13 +226,48 @@ def test_a_trusted_algorithm_is_imported(stored):
 
 def test_a_run_file_of_the_same_command_names_the_same(stored):
     stored({"model": {"name": "evil:build"}}, {"weight": np.eye(5, dtype=np.float32)})
-    file = {"model": {"name": "evil:build"}, "runconfig": {"mode": "eval"}, "eval_input": TINY_ROWS}
-    section, arguments = {"param_filter": "weight"}, {"method": "magnitude", "checkpoint": "stored"}
-    with pytest.raises(ValueError, match="no level"):  # of the section: the model was built
-        wafer.prune("out", section, source=file, **arguments)
-    file["model"] = {"name": "evil:other"}
+    model = {"name": "evil:build", "size": TINY["vocab_size"]}
+    file = {"model": model, "runconfig": {"mode": "eval"}, "eval_input": TINY_ROWS}
+    section = {"sparsity": 0.4, "param_filter": "weight"}
+    arguments = {"method": "magnitude", "checkpoint": "stored"}
+    wafer.prune("out", section, source=file, **arguments)
+    pruned = load_checkpoint("out")[0]["params"]["weight"]
+    assert np.isnan(pruned).sum() == 10  # of 25
+    file["model"] = model | {"name": "evil:other"}
     with pytest.raises(ValueError, match="'evil:build', which is not imported"):
-        wafer.prune("out", section, source=file, **arguments)
+        wafer.prune("other", section, source=file, **arguments)
+
+
+# Run files that name `evil:read`, and whether one vouches for a checkpoint's model of that name.
+VOUCHING = {
+    "the same": ({"model": {"name": "evil:read", "path": "mine", "size": 5}}, True),
+    "another number": ({"model": {"name": "evil:read", "path": "mine", "size": 4}}, True),
+    "another path": ({"model": {"name": "evil:read", "path": "yours"}}, False),
+    "no path": ({"model": {"name": "evil:read"}}, False),
+    "a text": ({"model": TINY, "description": "evil:read"}, False),
+    "data": ({"model": TINY, "eval_input": {**TINY_ROWS, "data_processor": "evil:read"}}, False),
+    "an optimizer": (
+        {"model": TINY, "optimizer": {"optimizer_type": "evil:read", "learning_rate": 0.1}},
+        False,
+    ),
+    "another key": ({"model": {"name": "evil:other", "path": "evil:read"}}, False),
+}
+
+
+@pytest.mark.parametrize("what", VOUCHING)
+def test_a_run_file_vouches_for_a_section_of_the_same_kind_and_arguments(stored, what):
+    sections, vouches = VOUCHING[what]
+    weight = {"weight": np.eye(5, dtype=np.float32)}
+    path = stored({"model": {"name": "evil:read", "path": "mine", "size": 5}}, weight)
+    with trusting(code_in(sections)):
+        if vouches:
+            assert wafer.load(path)[0].config.vocab_size == 5
+            return
+        with pytest.raises(ValueError, match=r"stored names code, 'evil:read', which is not") as e:
+            wafer.load(path)
+    assert ('path = "mine"' in str(e.value)) == (what in ("another path", "no path"))
+    assert not pathlib.Path("ran").exists()
+    assert not pathlib.Path("read").exists()
 
 
 def test_what_prune_suggests_is_trusted_where_it_must_be(stored, capsys, monkeypatch):
@@ -253,9 +298,17 @@ def test_a_hugging_face_folder_of_a_family_of_the_users(capsys, tmp_path):
         assert "wafer convert convert --model MODULE:NAME --src-fmt hf --tgt-fmt wafer" in said
 
 
-def test_texts_that_may_name_code_are_found_at_any_depth():
-    section = {"model": {"name": "a:b", "n": 1}, "sparsity": [{"budget": "c:d"}, {"x": ("e:f",)}]}
-    assert code_in(section) == {"a:b", "c:d", "e:f"}
+def test_code_is_found_where_sections_name_it():
+    inner = {"name": "a:b", "n": 1, "paths": ["x:y"]}
+    groups = [{"algorithm": "e:f", "budget": "c:d"}, {"algorithm": "rigl", "filter": "k:l"}]
+    found = code_in({"model": {"name": "llava", "text_model": inner}, "sparsity": groups})
+    arguments = frozenset({("paths", '["x:y"]')})
+    none = frozenset()
+    assert found == {
+        NamedCode("model", "a:b", arguments),
+        NamedCode("sparsity", "e:f", none),
+        NamedCode("sparsity", "c:d", none),
+    }
 
 
 # Files that import by a computed name, or start a program: `import_code` what files of users name,

@@ -19,7 +19,7 @@ from models.convert.tokenizer import find_tokenizer
 from models.errors import CheckpointError
 from models.paths import map_named, named_leaves
 from models.user.flags import own_flags
-from models.user.trust import code_in, looking, trusting, untrusted
+from models.user.trust import NamedCode, code_in, looking, trusting, untrusted
 from sparsity import decoding
 from sparsity.kernels import native
 from sparsity.stored.inference import forward_of
@@ -31,7 +31,6 @@ from wafer.errors import errors_of_file
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
-from wafer.yamlfile import read_yaml
 
 __all__ = [
     "Source",
@@ -102,11 +101,9 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     return complete[-1]
 
 
-def code_of(source: Source) -> set[str]:
+def code_of(source: Source) -> frozenset[NamedCode]:
     """Collect the code that a run file names, which a checkpoint of the same command may name."""
-    if isinstance(source, str | os.PathLike):
-        return code_in(read_yaml(pathlib.Path(source))[0])
-    return code_in(source.cfg.to_dict() if isinstance(source, Experiment) else source)
+    return code_in(experiment_of(source).cfg.to_dict())
 
 
 @own_flags()

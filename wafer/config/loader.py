@@ -249,7 +249,7 @@ def _sections(
 def _engine(run: RunSection | None) -> RunSection | None:
     """Return the section, whose engine is imported where it is made."""
     if run is not None and is_user_defined(run.execution_strategy):
-        require_trusted(str(run.execution_strategy))
+        require_trusted(str(run.execution_strategy), "engine")
     return run
 
 

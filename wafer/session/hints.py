@@ -75,7 +75,7 @@ def typed(path: str | os.PathLike[str]) -> str:
     return shlex.quote(os.fspath(path))
 
 
-def with_trust(line: str, *sections: object) -> str:
+def with_trust(line: str, **sections: object) -> str:
     """Add the option that a command needs where a checkpoint's sections name code."""
     return f"{line} --trust_code" if code_in(sections) else line
 
@@ -92,11 +92,12 @@ def after_training(job: "Run", checkpoint: pathlib.Path) -> list[str]:
         functions = section.data_processor == "PyStdlibDataProcessor"
         begin = "def read_" if functions or job.train is None else first_words(job.train)
         line = f'wafer generate --checkpoint_path {typed(checkpoint)} --prompt "{begin}"'
-        lines.append(with_trust(line, sections["model"], sections.get("sparsity")))
+        lines.append(with_trust(line, model=sections["model"], sparsity=sections.get("sparsity")))
     if sparsifier := job.experiment.sparsifier:
         line = f"wafer finalize -i {typed(checkpoint)} -o {typed(job.model_dir / 'finalized')}"
         built = any(masks_forward(algorithm) for _, algorithm in sparsifier.groups)
-        lines.append(with_trust(line, sections["sparsity"], sections["model"] if built else None))
+        model = sections["model"] if built else None
+        lines.append(with_trust(line, sparsity=sections["sparsity"], model=model))
     return lines
 
 

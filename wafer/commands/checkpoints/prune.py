@@ -193,7 +193,7 @@ def _advice(
     rows = "ROWS" if calibration is None else typed(calibration)
     begin = f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml"
     lines = [
-        with_trust(begin, section_of(model.config)),
+        with_trust(begin, model=section_of(model.config)),
         "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
         f"wafer finalize -i {typed(path)} -o {typed(f'{path}-finalized')}",
     ]
