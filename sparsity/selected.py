@@ -23,6 +23,7 @@ __all__ = [
     "Selected",
     "SelectionRow",
     "SelectionTable",
+    "counted",
     "dense_row",
     "log_selected",
     "log_without_effect",

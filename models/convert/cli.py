@@ -153,6 +153,12 @@ def _require_model(asked: str, found: Any, where: object) -> None:
     )
 
 
+def _read_model(config: str, name: str) -> Model:
+    model = read_model(config, name)
+    _require_model(name, model.config.name, config)
+    return model
+
+
 def _bytes(size: str) -> int:
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
     for unit, factor in units.items():
@@ -273,9 +279,8 @@ def _convert_config(
     rewrites = between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf"
     name = _name(args, rewrites=rewrites)
     target = _target(args, args.config)
-    if args.src_fmt != "hf":
-        _require_model(name, read_section(args.config).get("name"), args.config)
     if between is not None and rewrites:
+        _require_model(name, read_section(args.config).get("name"), args.config)
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
         write_text(path, yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
@@ -288,7 +293,7 @@ def _convert_config(
         if args.src_fmt == "hf":
             model = build(section_from_hf(args.config, name, add_head=headless))
         else:
-            model = read_model(args.config, name)
+            model = _read_model(args.config, name)
         settings = section_of(model.config)
         write = _write_section if args.tgt_fmt in FORMATS else _write_params
         path = write(settings, target)
@@ -297,7 +302,7 @@ def _convert_config(
 
 
 def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
-    cfg = read_model(args.config, name).config
+    cfg = _read_model(args.config, name).config
     if args.model.endswith(_HEADLESS):
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)

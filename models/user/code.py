@@ -52,7 +52,7 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
     if name in known:
         raise ValueError(f"{name!r} is the name of a {kind} of ours; choose another")
     if not callable(function):
-        raise ValueError(f"{name!r}: expected a function, found {function!r}")
+        raise ValueError(f"{name!r}: expected a function, found {function!r:.200}")
     _REGISTERED[kind, name] = function, running_modules()
 
 
@@ -91,7 +91,7 @@ def find(
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
     if not callable(function):
-        raise ValueError(f"{name!r}: expected a function, found {function!r}")
+        raise ValueError(f"{name!r}: expected a function, found {function!r:.200}")
     if owner(_home(function)) in ("Python", "Wafer"):
         raise ValueError(
             f"{name!r} is {_home(function)}'s {function!r}; expected a function of your own. Write "

@@ -11,7 +11,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,28 +19,37 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from models.alias import all_names
 from models.base import Batch, Model
 from models.errors import did_you_mean
 from models.paths import map_named, named_leaves
 from sparsity.algorithms.masks import highest_mask
+from sparsity.filters import ParamFilter
 from sparsity.kernels import topk_mask
 from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
-from sparsity.selected import Selected
+from sparsity.selected import Selected, counted
 from sparsity.selection import kept_number
 from sparsity.sparsifier import Sparsifier
-from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn
+from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn, axes_of
 
 __all__ = ["METHODS", "Pruned", "prune"]
 
 
-class Pruned(NamedTuple):
-    """A model with its masks."""
+@dataclasses.dataclass(frozen=True)
+class Pruned:
+    """A model with its masks; unpacks as ``params, masks``."""
 
     params: Any  #: 0 where pruned
     masks: dict[str, Array]  #: name -> bool, true where kept
+    selected: Mapping[str, Selected]  #: what was to be pruned
+    stayed: int  #: weights that the level would keep, but that were pruned already
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the parameters, then the masks."""
+        return iter((self.params, self.masks))
 
 
 class _Layer(NamedTuple):
@@ -160,8 +169,11 @@ def prune(
             where kept: the others stay pruned.
         report: called with a line for each stage.
 
+    A pattern of a filter that takes matrices leaves vectors (biases, norms) dense.
+
     Raises:
-        SparsityError: an unknown method, no batches, rounds or a structure that it does not know.
+        SparsityError: an unknown method, no batches, rounds or a structure that it does not know,
+            or a level that keeps nothing of a matrix.
     """
     if method not in METHODS:
         known = ", ".join(METHODS)
@@ -175,7 +187,13 @@ def prune(
         raise SparsityError(f"rounds: {method} prunes once; methods that prune in rounds: {known}")
     if METHODS[method] and not batches:
         raise SparsityError(f"{method} needs calibration rows: it reads the inputs of the layers")
-    selected = sparsifier.select(params)
+    taken = sparsifier.select(params)
+    selected = _without_vectors(sparsifier, taken)
+    if vectors := [name for name in taken if name not in selected]:
+        report(
+            f"left dense, vectors beside matrices: {counted(vectors)}; a pattern of vectors alone "
+            "prunes them"
+        )
     if not any(math.prod(chosen.shape) for chosen in selected.values()):
         rules = ", ".join(str(rule) for rule, _ in sparsifier.groups)
         names = [name for name, leaf in named_leaves(params) if leaf.ndim > 1 and leaf.size]
@@ -188,9 +206,66 @@ def prune(
         scores = lambda weights: row.scores(model, weights, batches)
         check = functools.partial(_check_scores, method, row)
         rounds, before = rounds or row.rounds, masks or {}
-        return _by_scores(params, before, selected, scores, check=check, rounds=rounds)
+        pruned = _by_scores(params, before, selected, scores, check=check, rounds=rounds)
+        if gone := _gone(selected, pruned.masks, before):
+            if len(gone) == len(selected):
+                raise _nothing_left(method, gone, selected)
+            report(f"nothing is left of {counted(gone)}; a lower level keeps some")
+        return pruned
     before = _Before(selected, masks or {})
     return _by_stages(model, params, before, method, batches=batches, report=report)
+
+
+def _without_vectors(
+    sparsifier: Sparsifier, selected: Mapping[str, Selected]
+) -> dict[str, Selected]:
+    """Leave out vectors that a pattern takes beside matrices, such as biases of '*up*'."""
+
+    def patterns(chosen: Selected) -> set[ParamFilter]:
+        rule, names = sparsifier.groups[chosen.group][0], all_names(chosen.name, sparsifier.aliases)
+        single = {rule} if rule.kind == "default" else {
+            ParamFilter(rule.kind, (pattern,)) for pattern in rule.patterns
+        }  # fmt: skip
+        return {one for one in single if one.matches(names, len(chosen.shape))}
+
+    axes = lambda chosen: set(axes_of(chosen.view.layout, len(chosen.shape)))
+    flat = lambda chosen: len(chosen.shape) < 2 or not axes(chosen) & {"i", "k"}
+    matrices = {name for name, chosen in selected.items() if not flat(chosen)}
+    of_matrices = set().union(*(patterns(selected[name]) for name in matrices))
+    return {
+        name: chosen
+        for name, chosen in selected.items()
+        if name in matrices or patterns(chosen) - of_matrices
+    }
+
+
+def _gone(
+    selected: Mapping[str, Selected], masks: Mapping[str, Array], before: Mapping[str, Array]
+) -> list[str]:
+    """List weights, or stacks with a matrix, of which nothing is left that was there before."""
+
+    def left(name: str, mask: Array) -> Array:
+        whole = dataclasses.replace(selected[name].view, structure=UNSTRUCTURED)
+        return whole.rows(mask.astype(jnp.float32)).any(1)
+
+    ones = lambda name: jnp.ones(selected[name].shape, bool)
+    known = (name for name in masks if name in selected and masks[name].size)
+    return [
+        name
+        for name in known
+        if bool((left(name, before.get(name, ones(name))) & ~left(name, masks[name])).any())
+    ]
+
+
+def _nothing_left(
+    method: str, gone: Sequence[str], selected: Mapping[str, Selected]
+) -> SparsityError:
+    chosen = selected[gone[0]]
+    return SparsityError(
+        f"{method}: nothing is left of {counted(gone)} (level "
+        f"{float(chosen.algorithm.sparsity(0)):g} of {math.prod(chosen.shape):,} weights); "
+        "expected one weight at least. Lower the level, or leave it out with param_filter"
+    )
 
 
 def _by_scores(
@@ -215,6 +290,7 @@ def _by_scores(
     steps = [1 - (1 - level) ** (i / rounds) for i in range(1, rounds)] + [level]
     shapes = {name: chosen.shape for name, chosen in selected.items()}
     masks = {name: before.get(name, jnp.ones(shape, bool)) for name, shape in shapes.items()}
+    stayed = 0
     for i, step in enumerate(steps):
         by_name = dict(named_leaves(scores(_cut(params, masks))))
         if i == 0:
@@ -225,11 +301,11 @@ def _by_scores(
         kept = highest_mask(flat, step, CompetitionRows())
         ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
         parts = jnp.split(kept, ends[:-1])
-        masks = {
-            n: masks[n] & p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)
-        }
+        keeps = {n: p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}
+        stayed = sum(int((keep & ~masks[name]).sum()) for name, keep in keeps.items())
+        masks = {name: masks[name] & keep for name, keep in keeps.items()}
     masks = {**before, **masks}
-    return Pruned(_cut(params, masks), masks)
+    return Pruned(_cut(params, masks), masks, selected, stayed)
 
 
 def _cut(params: Any, masks: Mapping[str, Array]) -> Any:
@@ -269,7 +345,7 @@ def _by_stages(
 ) -> Pruned:
     """Prune a stage at a time; later stages see the inputs that the pruned ones give."""
     reads_inputs, rule = _LAYERWISE[method]
-    selected, masks = before.selected, {}
+    selected, masks, stayed = before.selected, {}, 0
     inputs: list[Input] = [(None, batch) for batch in batches]
     for stage in model.stages:
         names = [name for name in stage_names(stage, list(selected)) if name not in masks]
@@ -284,13 +360,16 @@ def _by_stages(
             layer = _Layer(leaves[name], gram, chosen, chosen.view)
             weight, mask = map(jnp.asarray, rule(layer))
             masks[name] = mask & before.masks.get(name, True)
+            stayed += int((mask & ~masks[name]).sum())
             changed[name] = jnp.where(masks[name], weight, 0)
+        if gone := _gone(selected, {name: masks[name] for name in names}, before.masks):
+            raise _nothing_left(method, gone, selected)
         params = map_named(lambda name, leaf, new=changed: new.get(name, leaf), params)
         if names:
             report(f"{stage.name}: {len(names)} weights pruned")
         if reads_inputs:
             inputs = [stage_step(model, stage, params, one) for one in inputs]
-    return Pruned(params, {**before.masks, **masks})
+    return Pruned(params, {**before.masks, **masks}, selected, stayed)
 
 
 def _require_matrices(model: Model, method: str, shapes: Mapping[str, tuple[int, ...]]) -> None:

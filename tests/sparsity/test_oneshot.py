@@ -339,3 +339,58 @@ def test_matrices_without_entries_are_nothing_to_prune():
         sparsity.SparsityError, match=r"empty takes no weight.*of the model: weight"
     ):
         prune(flat_model(params), params, section, "magnitude")
+
+
+@pytest.mark.parametrize("method", ["magnitude", "global-magnitude"])
+def test_a_level_that_keeps_nothing_is_refused(method):
+    """0.999 of 256 or of 512 weights keeps none; 0.9999 of all 4,096 together."""
+    level = 0.999 if method == "magnitude" else 0.9999
+    says = rf"{method}: nothing is left of layers.*level {level:g} of 256"
+    with pytest.raises(sparsity.SparsityError, match=says):
+        prune(MODEL, PARAMS, sparsity.configure(level), method)
+
+
+def test_a_matrix_of_a_stack_that_loses_everything_is_refused():
+    """0.9995 of 1,600 weights keeps none of each layer; 0.999 keeps one."""
+    params = {"weight": jnp.stack([jnp.eye(40) + 1, jnp.eye(40) * 0.5])}
+    configured = lambda level: sparsity.configure(level, weight_layout={"*": "lio"}, params=params)
+    with pytest.raises(sparsity.SparsityError, match="nothing is left of weight"):
+        prune(flat_model(params), params, configured(0.9995), "magnitude")
+    mask = prune(flat_model(params), params, configured(0.999), "magnitude").masks["weight"]
+    assert mask.sum((1, 2)).tolist() == [1, 1]
+
+
+def test_scores_of_all_weights_say_which_matrices_are_gone():
+    small = jax.tree_util.tree_map_with_path(
+        lambda path, w: w * 1e-6 if "query" in str(path) else w, PARAMS
+    )
+    lines = []
+    sparsifier = sparsity.configure(0.5)
+    prune(MODEL, small, sparsifier, "global-magnitude", report=lines.append)
+    gone = "nothing is left of layers_*/attn/query/kernel (2); a lower level keeps some"
+    assert lines == [gone]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "taken"),
+    [
+        ("layers_0/ffn/*", ["down/kernel", "up/kernel"]),
+        (["layers_0/ffn/*", "layers_0/ffn/up/bias"], ["down/kernel", "up/bias", "up/kernel"]),
+        ("layers_0/ffn/*/bias", ["down/bias", "up/bias"]),
+        ("layers_0/ffn/up/bias", ["up/bias"]),
+    ],
+)
+def test_vectors_are_pruned_where_a_pattern_takes_them_alone(patterns, taken):
+    sparsifier = sparsity.configure({"sparsity": 0.5, "param_filter": patterns})
+    masks = prune(MODEL, PARAMS, sparsifier, "magnitude").masks
+    assert sorted(masks) == [f"layers_0/ffn/{name}" for name in taken]
+
+
+def test_weights_that_stay_pruned_are_counted():
+    """0.25 of 1,600 weights prunes 400, all of them among the 800 that are so already."""
+    params = {"weight": jnp.arange(1600.0).reshape(40, 40)}
+    half, quarter = (sparsity.configure(level, params=params) for level in (0.5, 0.25))
+    params, masks = first = prune(flat_model(params), params, half, "magnitude")
+    again = prune(flat_model(params), params, quarter, "magnitude", masks=masks)
+    assert (first.stayed, again.stayed) == (0, 400)
+    assert int(again.masks["weight"].sum()) == 800

@@ -224,3 +224,25 @@ def test_dtypes_and_masks_of_the_checkpoint_stay(tmp_path, form):
     said = "\n".join(lines)
     assert "50.00% of 1,024 weights in 12 matrices pruned: " in said
     assert "pruned, not 30.00%, since what is pruned already stays pruned: " in said
+
+
+@pytest.mark.parametrize(
+    ("level", "filters", "line"),
+    [
+        # 8x8 matrices keep 19 of 64, 8x16 ones 38 of 128: 304 of 1,024 in all
+        (0.7, None, "70.31% of 1,024 weights in 12 matrices pruned, not 70.00%, since weights"),
+        (0.5, None, "50.00% of 1,024 weights in 12 matrices pruned: "),
+        (0.5, ["layers_0/ffn/*"], "50.00% of 256 weights in 2 matrices pruned: "),
+        (0.5, ["*/up/bias"], "50.00% of 32 weights in 2 parameters pruned; 16 of those kept are 0"),
+    ],
+)
+def test_the_last_line_has_what_was_reached_and_why(imported, tmp_path, level, filters, line):
+    section = {"sparsity": level} | ({"param_filter": filters} if filters else {})
+    lines = []
+    options = {"method": "magnitude", "checkpoint": imported[0], "report": lines.append}
+    wafer.prune(tmp_path / "out", section, **options)
+    assert any(one.startswith(line) for one in lines), lines
+    if level == 0.7:  # the same level again: nothing that is pruned would come back
+        lines.clear()
+        wafer.prune(tmp_path / "two", section, **options | {"checkpoint": tmp_path / "out"})
+        assert any("not 70.00%, since weights that compete" in one for one in lines), lines

@@ -5,18 +5,20 @@ streamed otherwise. The estimate counts what grows with the model: weights, opti
 gradients. Activations come on top, so nine tenths of the free memory is the limit.
 """
 
+import functools
 import importlib
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import psutil
 
-from models.user.code import find, import_code
+from models.user.code import call, find, import_code, place
 from wafer.config.engines import ENGINES, EngineRow, engine_row, engines_with
 from wafer.engines.base import Engine
-from wafer.errors import ConfigError, Problem
+from wafer.errors import ConfigError, Problem, WaferError
 from wafer.experiment import Experiment
 
 __all__ = ["check", "choose", "free_memory", "make", "problems"]
@@ -24,6 +26,7 @@ __all__ = ["check", "choose", "free_memory", "make", "problems"]
 _LOG = logging.getLogger(__name__)
 _GIB = 2**30
 _SHARE = 0.9  # of the free memory
+_KEY = ("runconfig", "execution_strategy")
 
 
 def free_memory(device: Any) -> int:
@@ -56,20 +59,60 @@ def choose(experiment: Experiment) -> EngineRow:
     return engine_row(name)
 
 
-def _attribute(row: EngineRow, name: str) -> Any:
-    """Follow a row's string to its module, and take something from it, or None.
+def _functions(row: EngineRow) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    """Follow a row's string to what makes the engine, and to ``problems`` of its module, or None.
 
     Raises:
-        ConfigError: the module cannot be imported.
+        ConfigError: the module cannot be imported, or what it has takes no experiment.
     """
     if row.name in ENGINES:
-        return getattr(importlib.import_module(row.make.partition(":")[0]), name, None)
+        module = importlib.import_module(row.make.partition(":")[0])
+        return getattr(module, row.make.partition(":")[2]), getattr(module, "problems", None)
     try:
-        if name == "problems":
-            return getattr(import_code(row.make, "engine"), name, None)
-        return find(row.make, ENGINES, "engine")
+        make = find(row.make, ENGINES, "engine")
+        lists = getattr(import_code(row.make, "engine"), "problems", None)
+        for name, function in ((row.make, make), (_problems_name(row), lists)):
+            if function is not None:
+                _require_one_argument(name, function)
     except ValueError as error:
-        raise ConfigError([Problem(("runconfig", "execution_strategy"), str(error))]) from error
+        raise ConfigError([Problem(_KEY, str(error))]) from error
+    own = lambda name, function: functools.partial(_call, name, function)
+    return own(row.make, make), None if lists is None else own(_problems_name(row), lists)
+
+
+def _problems_name(row: EngineRow) -> str:
+    return f"{row.make.partition(':')[0]}:problems"
+
+
+def _require_one_argument(name: str, function: Any) -> None:
+    """Refuse what cannot be called with an experiment alone.
+
+    Raises:
+        ValueError: names its place.
+    """
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function, found {type(function).__name__}")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ValueError(
+            f"{name!r}{place(function)}: {error}; expected a function or class of one argument, "
+            "the experiment"
+        ) from None
+
+
+def _call(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function of the user's; errors of Wafer's own pass.
+
+    Raises:
+        ConfigError: it raised something else; with the line of the user's file.
+    """
+    try:
+        return call(name, function, *args, **options)
+    except ValueError as error:
+        if isinstance(error.__cause__, WaferError):
+            raise error.__cause__ from None
+        raise ConfigError([Problem(_KEY, str(error))]) from error
 
 
 def problems(experiment: Experiment, row: EngineRow | None = None) -> list[Problem]:
@@ -78,10 +121,18 @@ def problems(experiment: Experiment, row: EngineRow | None = None) -> list[Probl
     Args:
         experiment: what is to run.
         row: of the engine; None takes the one that the file names.
+
+    Raises:
+        ConfigError: an engine of the user's that cannot be called.
     """
     row = _named_row(experiment, row)
-    own = None if row is None else _attribute(row, "problems")
-    return [] if own is None else list(own(experiment))
+    own = None if row is None else _functions(row)[1]
+    found = [] if own is None else own(experiment)
+    found = list(found) if isinstance(found, Iterable) else [found]
+    if wrong := [type(one).__name__ for one in found if not isinstance(one, Problem)]:
+        message = f"problems gave {wrong[0]}; expected a list of wafer.errors.Problem"
+        raise ConfigError([Problem(_KEY, message)])
+    return found
 
 
 def check(experiment: Experiment, row: EngineRow | None = None) -> None:
@@ -165,9 +216,9 @@ def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -
             f"{row.name}: all of it must be in one process, this run has {jax.process_count()}; "
             f"use {engines_with('several_processes')}, or one process"
         )
-        raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
-    engine = _attribute(row, row.make.partition(":")[2])(experiment, **options)
+        raise ConfigError([Problem(_KEY, message)])
+    engine = _functions(row)[0](experiment, **options)
     if not isinstance(engine, Engine):
         message = f"{row.make!r} gave {type(engine).__name__}; expected a wafer.engines.Engine"
-        raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
+        raise ConfigError([Problem(_KEY, message)])
     return engine

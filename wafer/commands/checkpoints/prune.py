@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 
     import models
     from sparsity.oneshot import Pruned
-    from sparsity.selected import Selected
     from wafer.commands.inputs import Source
     from wafer.data.batching.dataset import Dataset
     from wafer.data.sections.base import InputSection
 
 __all__ = ["add_arguments", "prune"]
-
-_AGREE = 1e-3  # of levels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,27 +141,29 @@ def prune(
     if batches:
         after = loss(pruned.params)
         report(f"loss on {len(batches)} calibration batches: {before:.4f} before, {after:.4f} now")
-    report(f"{_reached(pruned, sparsifier.select(params), masks)}: {path}")
+    report(f"{_reached(pruned)}: {path}")
     for line in next_lines(_advice(path, model, pruned, calibration)):
         report(line)
     return path
 
 
-def _reached(pruned: "Pruned", selected: "Mapping[str, Selected]", stored: Mapping) -> str:
+def _reached(pruned: "Pruned") -> str:
     """Say how much is pruned, and why where it is not what was asked for."""
     from models.paths import named_leaves
 
+    selected = pruned.selected
     masks = {name: pruned.masks[name] for name in selected}
     total = sum(mask.size for mask in masks.values())
     level = 1 - sum(int(mask.sum()) for mask in masks.values()) / total
     asked = sum(masks[n].size * float(c.algorithm.sparsity(0)) for n, c in selected.items()) / total
-    line = f"{level:.2%} of {total:,} weights in {len(masks)} matrices pruned"
-    if abs(level - asked) > _AGREE:
-        already = level > asked and any(name in stored for name in masks)
+    what = "matrices" if all(mask.ndim > 1 for mask in masks.values()) else "parameters"
+    line = f"{level:.2%} of {total:,} weights in {len(masks)} {what} pruned"
+    wrong = abs(level - asked) * total  # weights
+    if wrong > 1 and f"{level:.2%}" != f"{asked:.2%}":
         why = (
             "what is pruned already stays pruned"
-            if already
-            else "rows of weights that compete keep whole numbers of them"
+            if pruned.stayed > wrong / 2
+            else "weights that compete, of a matrix or a row, keep a whole number of them"
         )
         line += f", not {asked:.2%}, since {why}"
     leaves = dict(named_leaves(pruned.params))
