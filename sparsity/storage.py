@@ -65,6 +65,15 @@ class Probed(NamedTuple):
     values: Array  #: the leaf as it is stored: [nnz] kept values, or dense under a mask
     probe: Array  #: of the dense shape; its value is never read, its gradient is the dense one
 
+    def _refuse(self, *_: Any) -> Any:
+        """Refuse arithmetic of gradients that ``split`` has not seen."""
+        raise TypeError(
+            "sparsity: a gradient at prepare(…, dense=True) is two, of values and the dense one; "
+            "expected an array. Call `grads, dense = sparsifier.split(grads, sparse)` first"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _refuse
+
 
 @jax.custom_jvp
 def masked(weight: Array, mask: Array, probe: Array) -> Array:

@@ -78,7 +78,7 @@ def check_pattern(pattern: Pattern, what: str, *values: AnyArray) -> None:
         allowed = (np.uint16, np.int32) if name.endswith("indices") else (np.int32,)
         if leaf.dtype not in allowed:
             listed = " or ".join(np.dtype(kind).name for kind in allowed)
-            raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {listed}")
+            raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {listed}. {_BEFORE}")
     rows, columns = pattern.shape
     for prefix, outputs, inputs in (("", columns, rows), ("t_", rows, columns)):
         wanted = _walk_shapes(stored, outputs, inputs) if np.size(pattern.offsets) else _NO_WALK
@@ -101,7 +101,9 @@ def _check_walk(
                 f"{what}: pattern.{name} has shape {np.shape(leaf)}; expected {like.shape}"
             )
         if leaf.dtype != like.dtype:
-            raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {like.dtype}")
+            raise TypeError(
+                f"{what}: pattern.{name} is {leaf.dtype}; expected {like.dtype}. {_BEFORE}"
+            )
 
 
 def _check_places(pattern: Pattern, what: str) -> None:
@@ -134,6 +136,7 @@ def index_dtype(size: int) -> type[np.integer]:
     return np.uint16 if size <= 1 << 16 else np.int32
 
 
+_BEFORE = "Cast and scale weights before `attach`: then the leaves are values alone"
 _MAKE_PATTERNS = "make patterns with pattern_from_mask or pattern_from_flat"
 # kSlice, kGroup and kBlock of walk.h
 _SLICE, _GROUP, _BLOCK = 4, 512, 176

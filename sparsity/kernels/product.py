@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
@@ -27,7 +26,8 @@ _NO_ARRAY = (
     "a sparse weight in csr storage is no array: it computes `x @ weight`, x [..., in] and the "
     "weight [in, out]. Let nnx.Linear take it with dot_general=sparsity.dot_general and "
     "promote_dtype=sparsity.promote_dtype, nn.Dense within `with sparsity.linen_layers():`; for "
-    "equinox and other layers write `compute: masked`; weight.dense() is the array"
+    "equinox and other layers write `compute: masked`; cast and scale values before `attach`; "
+    "weight.dense() is the array"
 )
 Implementation = Literal["auto", "masked", "csr"]
 _NATIVE_TYPES = (jnp.float32, jnp.bfloat16)
@@ -139,13 +139,16 @@ class SparseWeight:
         x = jnp.asarray(x)
         return promoted_dot(x, self, jnp.result_type(x, self.values))
 
-    def __matmul__(self, x: AnyArray) -> Array:
-        """Refuse ``self @ x``: equinox and torch store [out, in], this is an [in, out] kernel."""
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """Refuse what arrays do: zeros would be multiplied, or only kept values changed.
+
+        ``self @ x``, too: equinox and torch store [out, in], this is an [in, out] kernel.
+        """
         raise TypeError(_NO_ARRAY)
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        """Refuse: an implicit dense copy would hide that the zeros are multiplied."""
-        raise TypeError(_NO_ARRAY)
+    __array__ = __matmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __float__ = _refuse
 
     def __getitem__(self, key: Any) -> "SparseWeight":
         """Return the weight itself for ``[...]``, as nnx layers read their parameters."""

@@ -108,11 +108,43 @@ def test_other_layers_are_told_what_to_write():
         with pytest.raises(AttributeError, match=rf"{attribute}: a sparse weight .* is no array"):
             getattr(weight, attribute)
     refused = [lambda: weight @ X[0, :4], lambda: jnp.asarray(weight), lambda: weight[0]]
+    refused += [lambda: weight + X, lambda: X - weight, lambda: 2 * weight, lambda: weight / 2]
+    refused += [lambda: -weight, lambda: np.ones((4, 4)) * weight, lambda: weight < 1]
     graph, state = nnx.split(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
     state["kernel"] = nnx.Param(weight)
     for use in [*refused, lambda: nnx.merge(graph, state)(X[:, :4])]:
         with pytest.raises(TypeError, match=r"is no array.*dot_general=sparsity\.dot_general"):
             use()
+
+
+@pytest.mark.parametrize("change", [lambda v: v.astype(jnp.bfloat16), lambda v: v / 2])
+def test_weights_are_cast_and_scaled_before_attach(change):
+    params = {"w": jnp.ones((4, 4))}
+    sparsifier = sparsity.configure(CSR)
+    sparse = sparsifier.init(params, jax.random.key(0))
+    ready = sparsifier.prepare(sparsifier.prune(params, (), sparse)[0], sparse)
+    with pytest.raises(TypeError, match="scale weights before `attach`"):
+        X[:, :4] @ jax.tree.map(change, sparsifier.attach(ready, sparse))["w"]
+    changed = change(params["w"]) * sparsifier.masks(sparse)["w"]
+    y = X[:, :4] @ sparsifier.attach(jax.tree.map(change, ready), sparse)["w"]
+    np.testing.assert_allclose(y, X[:, :4] @ changed, rtol=1e-5)
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+def test_gradients_without_split_are_refused(compute):
+    params = {"w": jnp.ones((4, 4))}
+    sparsifier = sparsity.configure(RIGL | {"compute": compute, "param_filter": "*"})
+    sparse = sparsifier.init(params, jax.random.key(0))
+    params, _ = sparsifier.prune(params, (), sparse)
+    loss = lambda ready: (X[:, :4] @ sparsifier.attach(ready, sparse)["w"]).sum()
+    grads = jax.grad(loss)(sparsifier.prepare(params, sparse, dense=True))
+    uses = [lambda p, g: p - g, lambda p, g: 0.1 * g, lambda p, g: p * g, lambda p, g: g + p]
+    for use in uses:
+        with pytest.raises(TypeError, match=r"Call `grads, dense = sparsifier\.split"):
+            jax.tree.map(use, params, grads)
+    tx = optax.sgd(0.1)
+    with pytest.raises(TypeError, match=r"sparsifier\.split"):
+        optax.apply_updates(params, tx.update(grads, tx.init(params))[0])
 
 
 @pytest.mark.parametrize("layer", [linen.DenseGeneral, linen.Einsum])
