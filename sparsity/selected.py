@@ -13,7 +13,7 @@ from models.factored.lora import is_adapter
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import ParamFilter, dense_word, has_nan
-from sparsity.schedules import Cycling, Every, UpdateSteps
+from sparsity.schedules import EVERY_STEP, Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
 from sparsity.storage import Choice
@@ -146,7 +146,11 @@ def counted(names: Iterable[str], shown: int = 8) -> str:
 
 def log_selected(groups: Sequence[Group], selected: Mapping[str, Selected]) -> None:
     """Log what becomes sparse: a line at INFO, what may surprise, each parameter at DEBUG."""
-    rules = "; ".join(f"{type(algorithm).__name__} on {rule}" for rule, algorithm in groups)
+    rules = "; ".join(
+        f"{type(algorithm).__name__} on {rule}"
+        + (", updated at every step" if algorithm.update == EVERY_STEP else "")
+        for rule, algorithm in groups
+    )
     size = sum(math.prod(chosen.shape) for chosen in selected.values())
     _LOG.info(
         "Will apply sparsity to %d weights with %s: %s (%s values)",

@@ -139,6 +139,18 @@ def test_init_logs_one_line_with_counts_and_names(caplog):
     )
 
 
+@pytest.mark.parametrize("algorithm", ["rigl", "set", "mest"])
+def test_an_update_at_every_step_is_said(algorithm, caplog):
+    """It is the default where a section has no `update`."""
+    section, said = {"algorithm": algorithm, "sparsity": 0.5, "compute": "masked"}, []
+    for update in ({}, {"update": {"freq": 1}}, {"update": {"freq": 2}}, {"update": {"steps": []}}):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "sparsity"):
+            sparsity.configure(section | update).init({"kernel": ones(8, 4)}, KEY)
+        said.append("on default parameters, updated at every step: kernel" in caplog.text)
+    assert said == [True, True, False, False]
+
+
 def test_the_summary_has_a_row_for_each_parameter():
     params = {
         "embed": ones(8, 4),
