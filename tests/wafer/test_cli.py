@@ -166,3 +166,26 @@ def test_a_second_interrupt_ends_the_process_at_once(interrupted):
     command = [sys.executable, "-c", script]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("planted", ["models.py", "models/__init__.py", "sparsity.py", "vsl.py"])
+def test_a_file_in_the_place_of_our_package_is_named(tmp_path, planted):
+    """``python -m`` finds it first, and ``-P`` does not look where it is."""
+    path = tmp_path / planted
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("open('ran', 'w')")
+    started = lambda *flags: subprocess.run(
+        [sys.executable, *flags, "-m", "wafer", "--version"],
+        capture_output=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+        check=False,
+    )
+    ended, name = started(), planted.removesuffix(".py").partition("/")[0]
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"wafer: error: {path} is found in the place of Wafer's package")
+    assert f"expected {ROOT / name}. Rename it, or" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "ran").exists()
+    assert started("-P").returncode == 0
