@@ -210,8 +210,10 @@ def require_trusted(name: str, kind: str) -> None:
 
 def code_in(sections: object) -> frozenset[NamedCode]:
     """Collect the code that the sections of a run file or record name, where they name it."""
-    found = set()
-    for section, (kind, keys) in _SECTIONS.items() if isinstance(sections, Mapping) else ():
+    found = set[NamedCode]()
+    if not isinstance(sections, Mapping):
+        return frozenset()
+    for section, (kind, keys) in _SECTIONS.items():
         for part in _mappings(sections.get(section)):
             arguments = frozenset(
                 (str(key), json.dumps(value, sort_keys=True, default=str))

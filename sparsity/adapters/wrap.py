@@ -4,6 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
