@@ -20,6 +20,7 @@ from models.base import Model
 from models.checkpoint.checksums import checksum
 from models.checkpoint.layout import (
     CONFIG,
+    META,
     PARAMS,
     STATE,
     ContentError,
@@ -30,10 +31,11 @@ from models.checkpoint.layout import (
 )
 from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
 from models.checkpoint.tree import fill_template
+from models.counts import abstract_params
 from models.errors import CheckpointError, LinkError
 from models.files import read_json, require_contained
 from models.lazy import LazyArray
-from models.paths import unflatten
+from models.paths import former_names, named_leaves, unflatten
 from models.registry import build
 from models.user.trust import untrusted
 
@@ -50,6 +52,7 @@ __all__ = [
 
 PIECE = 4 * 2**20  # bytes of a stored piece; some are compressed and read or written at a time
 AT_ONCE = 2
+_LISTED = 20  # arrays that an error names
 _INDEX = "_METADATA"
 
 
@@ -316,16 +319,44 @@ class StoredTree:
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
 
 
-def build_stored(record: Mapping[str, Any], where: object) -> Model:
+def build_stored(record: Mapping[str, Any], where: object, params: Any = None) -> Model:
     """Build the model of a checkpoint's record.
 
     Args:
         record: of the checkpoint.
         where: its path, for errors.
+        params: the arrays, a tree or name -> array, which must be the model's; None: not compared.
 
     Raises:
-        CheckpointError: it does not say its model.
+        CheckpointError: it does not say its model, or that has other arrays; lists them.
         ValueError: as ``build``; it names code that the user does not trust.
     """
     with untrusted(where, sections=record.get(CONFIG)):
-        return build(model_section(record, where))
+        model = build(model_section(record, where))
+        if params is not None:
+            _require_arrays(model, params, where)
+        return model
+
+
+def _require_arrays(model: Model, params: Any, where: object) -> None:
+    template = abstract_params(model)
+    needed = {name: np.shape(leaf) for name, leaf in named_leaves(template)}
+    former = {old: new for new, old in former_names(template).items()}
+    found = {former.get(name, name): np.shape(leaf) for name, leaf in named_leaves(params)}
+    wrong = [
+        f"{name}: {_shape_of(name, found)}, the model needs {_shape_of(name, needed)}"
+        for name in sorted(needed.keys() | found.keys())
+        if needed.get(name) != found.get(name)
+    ]
+    if wrong:
+        more = f"\n  ... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+        listed = "\n  ".join(wrong[:_LISTED])
+        raise CheckpointError(
+            f"{where}: its arrays are not those of the model that its record names "
+            f"({model.config.name}):\n  {listed}{more}\nPut back the record, {META}, that was "
+            "written with the arrays"
+        )
+
+
+def _shape_of(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return f"shape {shapes[name]}" if name in shapes else "none"

@@ -220,7 +220,7 @@ def _open(
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        model = build_stored(record, args.weights)
+        model = build_stored(record, args.weights, params)
         arrays = params.items()
         if args.tgt_fmt == "hf":
             used = computes(record, args.weights)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.convert.tables.class_defaults import CLASS_IDS
+from models.errors import CheckpointError
 from models.files import atomic_write, contained_file, read_json, write_text
 
 __all__ = [
@@ -29,6 +30,8 @@ IDS = "special_ids.json"  # a Wafer folder's: the ids that config.json has in Hu
 _NAME, _CONFIG, _GENERATION = "tokenizer.json", "config.json", "generation_config.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"  # which of a pair's texts a token is of
+_ANY = 2**31  # ids are int32
+_CLASS_IDS = [i for ids in CLASS_IDS.values() for i in ids.values()]
 _TAKE_SEGMENTS = ("Bert", "DPRQuestionEncoder", "DPRContextEncoder")  # classes' names begin so
 _TEXT = "text_config"  # of LLaVA's config.json
 _FILES = (
@@ -90,13 +93,15 @@ def text_folder(weights: str | os.PathLike[str]) -> Path | None:
     """Find the nearest folder, as ``find_tokenizer`` does, with any file of a text model.
 
     Raises:
-        CheckpointError: a file of a text model is a link out of the folder.
+        CheckpointError: a file of a text model is a link out of the folder, or has a special id
+            that is none.
     """
     for level, place in enumerate(_places(weights)):
         names = (_NAME, IDS, _GENERATION, *((_CONFIG,) if level < 2 else ()))
         if any((place / name).is_file() for name in names):
             for name in (*_FILES, IDS, _CONFIG):
                 contained_file(place / name)
+            _ids_in(place, (_CONFIG, IDS, _GENERATION))
             return place
     return None
 
@@ -158,40 +163,103 @@ def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     ``special_ids.json`` or ``config.json`` comes first; the tokens that ``tokenizer_config.json``
     names follow, and ``<|endoftext|>`` of a tokenizer that was trained here.
+
+    Raises:
+        CheckpointError: an id or a token of another type, or an id beyond the vocabulary; names
+            the file and the key.
     """
-    folder = Path(folder)
-    ids: dict[str, Any] = {}
-    for name in (_CONFIG, IDS):
-        ids |= _ids_of(_read_if_there(folder / name))
+    return _special_ids(Path(folder), None)
+
+
+def _special_ids(folder: Path, size: int | None) -> dict[str, Any]:
+    ids = _ids_in(folder, (_CONFIG, IDS), size)
     if not (folder / _NAME).is_file():
         return ids
     known = _vocabulary(_read_if_there(folder / _NAME))
-    named = _read_if_there(folder / _TOKENIZER_CONFIG)
+    named = _tokens_of(folder)
     own = {"bos_token_id": _END_OF_TEXT, "eos_token_id": _END_OF_TEXT}
-    for names in ({key: _content(named.get(token)) for key, token in _KEYS.items()}, own):
+    for names in ({key: named.get(token) for key, token in _KEYS.items()}, own):
         if "eos_token_id" in ids | ids.get(_TEXT, {}):
             break
         ids = {key: known[name] for key, name in names.items() if name in known} | ids
     return ids
 
 
-def _ids_of(content: Mapping[str, Any]) -> dict[str, Any]:
+def _ids_in(folder: Path, files: Iterable[str], size: int | None = None) -> dict[str, Any]:
+    """Read the ids of files; those of later ones come before.
+
+    Args:
+        folder: of the files, any of which may be missing.
+        files: names.
+        size: of the vocabulary; None is that of ``config.json``.
+    """
+    if size is None:
+        size = _size_of(_read_if_there(folder / _CONFIG))
+    ids: dict[str, Any] = {}
+    for path in (folder / name for name in files):
+        ids |= _ids_of(_read_if_there(path), f"{path}: ", size)
+    return ids
+
+
+def _size_of(config: Mapping[str, Any]) -> int | None:
+    size = config.get("vocab_size")
+    return size if type(size) is int else None
+
+
+def _ids_of(content: Mapping[str, Any], where: str, size: int | None) -> dict[str, Any]:
     """Take the ids out of a config.json, or of ours; those of its text model lie deeper."""
     theirs = CLASS_IDS.get(str(content.get("model_type")), {})
-    small = {key: i for key, i in theirs.items() if i < content.get("vocab_size", 0)}
+    small = {key: i for key, i in theirs.items() if i < (_size_of(content) or 0)}
     merged = small | dict(content)
-    ids = {key: merged[key] for key in _KEYS if merged.get(key) is not None}
-    inner = _ids_of(content[_TEXT]) if isinstance(content.get(_TEXT), dict) else {}
-    return ids | ({_TEXT: inner} if inner else {})
+    ids = {key: _checked(merged.get(key), f"{where}{key}", size) for key in _KEYS}
+    ids = {key: value for key, value in ids.items() if value is not None}
+    text = content.get(_TEXT)
+    if isinstance(text, dict):
+        inner = _ids_of(text, f"{where}{_TEXT}.", _size_of(text) or size)
+        ids |= {_TEXT: inner} if inner else {}
+    return ids
+
+
+def _checked(value: Any, where: str, size: int | None) -> Any:
+    """Return an id, a list of ids, or None.
+
+    Published files pad with -1 and ids beyond the vocabulary, which no model is given. Small models
+    that transformers writes have its classes' ids: one beyond the vocabulary is none.
+    """
+    pads = where.endswith("pad_token_id")
+    least, above = (-1, _ANY) if pads else (0, size or _ANY)
+    many = value if isinstance(value, list) else [] if value is None else [value]
+    kept = [i for i in many if pads or i not in _CLASS_IDS or i < above]
+    if any(type(i) is not int or not least <= i < above for i in kept):
+        raise CheckpointError(
+            f"{where}: {value!r}; expected the id of a token, or a list of ids: whole numbers from "
+            f"{least} to {above - 1:,}"
+        )
+    if not kept:
+        return None
+    return kept if isinstance(value, list) else kept[0]
+
+
+def _tokens_of(folder: Path) -> dict[str, str]:
+    """Read the tokens that tokenizer_config.json names, plain or with settings."""
+    path = folder / _TOKENIZER_CONFIG
+    content = _read_if_there(path)
+    tokens = {}
+    for key in filter(None, _KEYS.values()):
+        value = content.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if value is not None and not isinstance(text, str):
+            raise CheckpointError(
+                f"{path}: {key}: {value!r}; expected the text of a token, or its settings with "
+                "content"
+            )
+        if text is not None:
+            tokens[key] = text
+    return tokens
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(contained_file(path)) if path.is_file() else {}
-
-
-def _content(token: Any) -> Any:
-    """Return the text of a token, which tokenizer_config.json gives plain or with settings."""
-    return token.get("content") if isinstance(token, dict) else token
 
 
 def _vocabulary(tokenizer: Mapping[str, Any]) -> dict[Any, int]:
@@ -202,31 +270,36 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> dict[Any, int]:
     return words | {token["content"]: int(token["id"]) for token in added}
 
 
-def read_marks(weights: str | os.PathLike[str]) -> TextMarks:
+def read_marks(weights: str | os.PathLike[str], size: int | None = None) -> TextMarks:
     """Read the ids with which texts begin and end.
 
     As in transformers, ``generation_config.json`` comes before what ``special_ids`` reads.
 
     Args:
         weights: see ``find_tokenizer``.
+        size: of the model's vocabulary; None is that of ``config.json``.
+
+    Raises:
+        CheckpointError: as ``special_ids``.
     """
     folder = text_folder(weights)
     if folder is None:
         return TextMarks(None, ())
-    ids = special_ids(folder)
-    ids = ids.pop(_TEXT, {}) | ids
-    given = _read_if_there(folder / _GENERATION)
-    ids |= {key: given[key] for key in _KEYS if given.get(key) is not None}
-    adds = _read_if_there(folder / _TOKENIZER_CONFIG).get("add_bos_token")
+    ids = _special_ids(folder, size)
+    ids = ids.pop(_TEXT, {}) | ids | _ids_in(folder, (_GENERATION,), size)
+    path = folder / _TOKENIZER_CONFIG
+    adds = _read_if_there(path).get("add_bos_token")
+    if adds is not None and not isinstance(adds, bool):
+        raise CheckpointError(f"{path}: add_bos_token: {adds!r}; expected true, false or null")
     begin = next(iter(_listed(ids.get("bos_token_id"))), None)
     return TextMarks(begin, _listed(ids.get("eos_token_id")), adds)
 
 
-def _listed(ids: int | Iterable[int] | None) -> tuple[int, ...]:
+def _listed(ids: int | list[int] | None) -> tuple[int, ...]:
     """Return ids as a tuple: config.json gives one, several or none."""
     if ids is None:
         return ()
-    return (ids,) if isinstance(ids, int) else tuple(map(int, ids))
+    return (ids,) if isinstance(ids, int) else tuple(ids)
 
 
 def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) -> None:

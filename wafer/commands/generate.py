@@ -320,7 +320,8 @@ def _open(path: pathlib.Path, kernels: str, dtype: str) -> Loaded:
             f"run; copy it to {path}"
         )
     model, params, multiplied_by = load_decoding(path, kernels, dtype)
-    return Loaded(model, params, load_tokenizer(tokenizer), read_marks(path), multiplied_by)
+    marks = read_marks(path, model.config.vocab_size)
+    return Loaded(model, params, load_tokenizer(tokenizer), marks, multiplied_by)
 
 
 def sample(

@@ -139,7 +139,7 @@ def load(
         path = newest_checkpoint(path)
         params, record = load_params(path)
     with trusting(trust_code=trust_code):
-        model, computes = build_stored(record, path), forward_of(record, path)
+        model, computes = build_stored(record, path, params), forward_of(record, path)
     params = map_named(lambda name, leaf: jnp.asarray(np.asarray(computes(name, leaf))), params)
     tokenizer = find_tokenizer(path)
     return model, params, {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
@@ -220,12 +220,10 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
     """Open the model of a folder: its tensors by name, not yet read where they can be so."""
     if is_hf_folder(path):
         tree, record = load_hf(path)
-        leaves = iter(named_leaves(tree[PARAMS]))
-    else:
-        record, stored = open_params(path)
-        computes = forward_of(record, path)
-        leaves = ((name, computes(name, leaf)) for name, leaf in stored.items())
-    return build_stored(record, path), leaves
+        return build_stored(record, path), iter(named_leaves(tree[PARAMS]))
+    record, stored = open_params(path)
+    model, computes = build_stored(record, path, stored), forward_of(record, path)
+    return model, ((name, computes(name, leaf)) for name, leaf in stored.items())
 
 
 def stored_form(

@@ -76,7 +76,7 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
     path = pathlib.Path(section.checkpoint_path)
     params, record = load_params(path)
     with trusting(() if is_looking() else code_in(experiment.cfg.to_dict())):
-        model, computes = build_stored(record, path), forward_of(record, path)
+        model, computes = build_stored(record, path, params), forward_of(record, path)
     require_fit(experiment, model)
     params = map_named(lambda name, leaf: np.asarray(computes(name, leaf)), params)
     everywhere = NamedSharding(mesh, PartitionSpec())

@@ -10,7 +10,15 @@ from tokenizers import models as kinds, trainers
 
 import models
 from models.convert.cli import add_arguments
-from models.convert.tokenizer import TextMarks, carry_tokenizer, read_marks, special_ids, with_ids
+from models.convert.tokenizer import (
+    TextMarks,
+    carry_tokenizer,
+    read_marks,
+    special_ids,
+    text_folder,
+    with_ids,
+)
+from models.errors import CheckpointError
 
 SETTINGS = {
     "name": "gpt2",
@@ -127,3 +135,47 @@ def test_files_that_a_folder_has_are_never_changed(tmp_path):
     with pytest.raises(FileExistsError, match=r"there: holds config\.json already"):
         models.to_hf(model, model.init(jax.random.key(0)), target)
     assert (target / "config.json").read_text() == before["config.json"]
+
+
+WRONG_IDS = ["12", [3.9], [3, "4"], True, [True], 97, 9999999, 1.7, 1.0, [[1]], -1, [-1], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", WRONG_IDS, ids=repr)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "special_ids.json"])
+def test_a_special_id_that_is_none_is_refused_by_file_and_key(tmp_path, name, value):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 97}')
+    for key in ("eos_token_id", "bos_token_id"):
+        content = {"model_type": "llama", "vocab_size": 97, key: value}
+        (tmp_path / name).write_text(json.dumps(content))
+        for read in (read_marks, text_folder, lambda path: carry_tokenizer(path, path / "out")):
+            with pytest.raises(CheckpointError) as error:
+                read(tmp_path)
+            said = str(error.value)
+            assert said.startswith(f"{tmp_path / name}: {key}: {value!r}; expected the id of a")
+            assert said.endswith("whole numbers from 0 to 96")
+        assert not (tmp_path / "out").exists()
+
+
+def test_special_ids_at_the_edges(tmp_path):
+    """-1 pads nothing; ids of transformers' classes are none of a small vocabulary."""
+    content = {"model_type": "gpt2", "vocab_size": 97, "eos_token_id": [0, 96], "pad_token_id": -1}
+    (tmp_path / "config.json").write_text(json.dumps(content | {"bos_token_id": 50256}))
+    assert special_ids(tmp_path) == {"eos_token_id": [0, 96], "pad_token_id": -1}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 50256}')
+    assert read_marks(tmp_path) == TextMarks(None, (0, 96))
+    assert read_marks(tmp_path, 50257) == TextMarks(50256, (50256,))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 96}')
+    with pytest.raises(CheckpointError, match=r"eos_token_id: .*whole numbers from 0 to 49$"):
+        read_marks(tmp_path, 50)  # the model's
+
+
+@pytest.mark.parametrize("value", [["a"], {"content": ["b"]}, {}, 3, True], ids=repr)
+def test_a_token_of_another_type_is_refused_by_file_and_key(tmp_path, value):
+    source = written(tmp_path / "run", ["<pad>", "<|endoftext|>"])
+    path = next(source.parent.rglob("tokenizer.json")).with_name("tokenizer_config.json")
+    path.write_text(json.dumps({"bos_token": value}))
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: bos_token: .*; expected"):
+        read_marks(path.parent)
+    path.write_text('{"add_bos_token": "no"}')
+    with pytest.raises(CheckpointError, match=r"add_bos_token: 'no'; expected true, false or"):
+        read_marks(path.parent)

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from helpers.runs import TINY, config
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from models.checkpoint.layout import ContentError, is_of_run, read_record
 from models.checkpoint.pruned import check_weight, prunable
@@ -24,7 +26,7 @@ from models.registry import build
 from models.vendor.mdl import MdlFile
 from sparsity.finalize import finalize
 from wafer.cli import main
-from wafer.commands.inputs import load_decoding
+from wafer.commands.inputs import load, load_decoding
 from wafer.errors import CheckpointError
 from wafer.session.foreign import load_hf
 
@@ -275,3 +277,50 @@ def test_the_step_of_record_folder_and_arrays_is_one(trained, tmp_path, capsys):
     shutil.copytree(trained / "run/checkpoints/2", tmp_path / "elsewhere/start")
     start = ["--checkpoint_path", f"{tmp_path}/elsewhere/start", "--max_steps", "3"]
     assert main([*command[:5], "-o", f"{tmp_path}/c", *start]) == 0
+
+
+EDITS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,  # arrays that are missing
+    "vocab_size": 18,
+    "max_position_embeddings": 4,
+    "filter_size": 8,
+    "use_ffn_bias": False,  # arrays that the model has not
+    "name": "bert",
+}
+READERS = {
+    "generate": "generate --checkpoint_path {edited} --prompt a",
+    "dense": "generate --checkpoint_path {edited} --prompt a --kernels dense",
+    "prune": "prune --checkpoint_path {edited} --method magnitude --sparsity 0.5 -o {out}",
+    "hf": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o {out} {edited}",
+    "new": "config new --checkpoint_path {edited} --data {rows} -o {out}",
+    "fold": "finalize --fold_lora -i {edited} -o {out}",
+}
+
+
+@pytest.mark.parametrize("key", EDITS)
+def test_a_record_of_another_model_is_refused_by_all_that_read_arrays(tmp_path, capsys, key):
+    leaves = dict(named_leaves(build(TINY).init(jax.random.key(0))))
+    edited, out = tmp_path / "edited", tmp_path / "out"
+    write_params(edited, TINY | {key: EDITS[key]}, leaves, leaves.items())
+    Tokenizer(WordLevel({"a": 0}, "a")).save(str(edited / "tokenizer.json"))
+    (tmp_path / "rows").write_text("1 2 3")
+    places = {"edited": edited, "out": out, "rows": tmp_path / "rows"}
+    for command, line in READERS.items():
+        if key == "name" and command in ("generate", "dense"):
+            continue  # it writes no text
+        assert main(line.format(**places).split()) == 1, command
+        said = capsys.readouterr().err
+        assert "its arrays are not those of the model that its record names" in said, command
+        assert not out.exists()
+    with pytest.raises(CheckpointError, match=rf"edited: its arrays .*\({EDITS['name']}|gpt2\)"):
+        load(edited)
+
+
+def test_the_arrays_that_differ_are_listed(tmp_path):
+    leaves = dict(named_leaves(build(TINY).init(jax.random.key(0))))
+    write_params(tmp_path / "a", TINY | {"vocab_size": 18}, leaves, leaves.items())
+    with pytest.raises(
+        CheckpointError, match=r"token\S*: shape \(16, 8\), the model needs shape \(18, 8\)"
+    ):
+        load(tmp_path / "a")

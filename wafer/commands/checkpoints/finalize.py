@@ -125,23 +125,21 @@ def fold_lora(
 
     from models.checkpoint.layout import model_section
     from models.checkpoint.pruned import masks_of
-    from models.checkpoint.reader import load_params, open_params
+    from models.checkpoint.reader import build_stored, load_params, open_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.factored.adapters import fold_adapters
     from models.factored.factors import factors_of, fold_factors, is_factor
     from models.factored.lora import is_adapter, lora_of
     from models.paths import named_leaves
-    from models.registry import parse_config
-    from models.user.trust import untrusted
     from wafer.errors import CheckpointError
     from wafer.session.hints import next_lines, typed
 
     text_folder(input)  # refuses links before anything is written
     stored, record = load_params(input)
     settings = model_section(record, input)
-    with trusting(trust_code=trust_code), untrusted(input):
-        config = parse_config(settings)
+    with trusting(trust_code=trust_code):
+        config = build_stored(record, input, stored).config
     cfg = lora_of(config)
     folded = [name for name, _ in named_leaves(stored) if is_adapter(name) or is_factor(name)]
     if (cfg is None and factors_of(config) is None) or not folded:

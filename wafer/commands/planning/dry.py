@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from models.checkpoint.layout import read_record
 from models.checkpoint.reader import build_stored, open_params
 from models.paths import named_leaves
 from models.user.trust import looking
@@ -137,10 +136,10 @@ def _teacher_line(cfg: RunConfig, experiment: Experiment | None = None) -> str:
     if section is None or not section.weight or "train" not in cfg.runconfig.mode:
         return ""
     path = pathlib.Path(section.checkpoint_path)
-    record, _ = read_record(path)
+    record, params = open_params(path)
     with looking() as refused:
         try:
-            model, _ = build_stored(record, path), forward_of(record, path)
+            model, _ = build_stored(record, path, params), forward_of(record, path)
         except ValueError:
             if not refused:
                 raise
