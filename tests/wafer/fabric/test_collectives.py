@@ -77,7 +77,8 @@ def test_scatter_gather_star_and_quadrant(runs):
 @pytest.mark.slow
 def test_allreduce_on_eight_colors():
     program = lo.allreduce_program(4, 3, 2, 2)
-    state = fabric.simulate(program, {"x": X[:, :4, :2].sum(0)})
+    rows = np.broadcast_to(X[:, :4, :2].sum(0), (3, 4, 2))  # [H, W, n], each row the same
+    state = fabric.simulate(program, {"x": rows})
     values = np.asarray(fabric.read(program, state, "x"))
     np.testing.assert_allclose(
         values, np.broadcast_to(3 * X[:, :4, :2].sum((0, 1)), values.shape), rtol=1e-4
