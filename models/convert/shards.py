@@ -61,7 +61,7 @@ def write_shards(
     """
     folder = Path(folder)
     patterns = ("*.safetensors*", "pytorch_model*.bin*", "config.json")
-    old = sorted(path.name for pattern in patterns for path in folder.glob(pattern))
+    old = [path.name for pattern in patterns for path in sorted(folder.glob(pattern))]
     if old:
         raise FileExistsError(f"{folder}: holds {old[0]} already; choose another folder")
     shards = _split(tensors, max_bytes)

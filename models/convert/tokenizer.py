@@ -176,10 +176,10 @@ def _special_ids(folder: Path, size: int | None) -> dict[str, Any]:
     if not (folder / _NAME).is_file():
         return ids
     known = _vocabulary(_read_if_there(folder / _NAME))
-    named = _tokens_of(folder)
+    named, text = _tokens_of(folder), ids.get(_TEXT, {})
     own = {"bos_token_id": _END_OF_TEXT, "eos_token_id": _END_OF_TEXT}
     for names in ({key: named.get(token) for key, token in _KEYS.items()}, own):
-        if "eos_token_id" in ids | ids.get(_TEXT, {}):
+        if "eos_token_id" in ids | text:
             break
         ids = {key: known[name] for key, name in names.items() if name in known} | ids
     return ids
