@@ -277,9 +277,10 @@ def require_users_module(name: str, kind: str) -> None:
     Raises:
         ValueError: it is none of the user's.
     """
-    package = name.partition(":")[0].partition(".")[0]
+    module, _, function = name.partition(":")
+    package = module.partition(".")[0]
     whose = owner(package)
-    if not whose or (whose == "installed" and package in _declared(kind)):
+    if not whose or (whose == "installed" and _is_declared(module, function, kind)):
         return
     what = {
         "Python": "part of Python",
@@ -322,6 +323,16 @@ def _owner_of(place: str) -> str:
     return "Python" if path.startswith(_INTERPRETER) else ""
 
 
-def _declared(kind: str) -> set[str]:
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS[kind])
-    return {point.module.partition(".")[0] for point in points}
+def _is_declared(module: str, function: str, kind: str) -> bool:
+    """Whether an entry point names the function, or its module or one around that as a whole.
+
+    A distribution opens modules of its own alone: 'x = yaml' in another's opens nothing.
+    """
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS[kind]):
+        whole = not point.attr and f"{module}.".startswith(f"{point.module}.")
+        if whole or (point.module, point.attr) == (module, function):
+            shipped = importlib.metadata.packages_distributions()
+            package = module.partition(".")[0]
+            if point.dist is not None and point.dist.name in shipped.get(package, ()):
+                return True
+    return False

@@ -420,13 +420,23 @@ def test_an_installed_package_declares_its_modules(tmp_path, monkeypatch):
     (site / "declared-1.0.dist-info").mkdir(parents=True)
     (site / "declared_module.py").write_text("def build(): ...")
     (site / "declared-1.0.dist-info/METADATA").write_text("Name: declared\nVersion: 1.0\n")
+    (site / "declared-1.0.dist-info/top_level.txt").write_text("declared_module\n")
     points = site / "declared-1.0.dist-info/entry_points.txt"
-    points.write_text("[wafer.data]\nx = declared_module\n")
+    points.write_text(
+        "[wafer.data]\nx = declared_module\ny = yaml\nz = numpy:save\n"
+        "[wafer.engines]\nx = declared_module:build\n"
+    )
     monkeypatch.syspath_prepend(site)
     with pytest.raises(ValueError, match=r"without an entry point 'wafer\.models'"):
         find("declared_module:build", (), "model")
     assert "declared_module" not in sys.modules
-    assert find("declared_module:build", (), "data").__name__ == "build"
+    for foreign in ("yaml:unsafe_load", "numpy:save", "yaml.loader:Loader"):  # not of its own
+        with pytest.raises(ValueError, match=r"without an entry point 'wafer\.data'"):
+            find(foreign, (), "data")
+    with pytest.raises(ValueError, match=r"without an entry point 'wafer\.engines'"):
+        find("declared_module:other", (), "engine")
+    for kind in ("data", "engine"):
+        assert find("declared_module:build", (), kind).__name__ == "build"
     sys.modules.pop("declared_module")
 
 
