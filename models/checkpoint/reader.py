@@ -324,8 +324,13 @@ def build_stored(record: Mapping[str, Any], where: object) -> Model:
         where: its path, for errors.
 
     Raises:
-        CheckpointError: it does not say its model.
-        ValueError: as ``build``; it names code that the user does not trust.
+        CheckpointError: it does not say its model, or one that cannot be built.
+        ValueError: it names code that the user does not trust.
     """
     with untrusted(where):
-        return build(model_section(record, where))
+        try:
+            return build(model_section(record, where))
+        except ValueError as error:
+            if str(where) in str(error):
+                raise
+            raise CheckpointError(f"{where}: {error}") from error
