@@ -28,6 +28,7 @@ __all__ = [
     "remove_partials",
     "remove_written",
     "require_contained",
+    "require_outside",
     "require_path",
     "write_text",
 ]
@@ -148,6 +149,17 @@ def require_path(path: pathlib.Path) -> None:
     if not path.exists():
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")
+
+
+def require_outside(target: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
+    """Refuse an output within the folder that is read.
+
+    Raises:
+        ValueError: names both.
+    """
+    inner, outer = (pathlib.Path(path).resolve() for path in (target, source))
+    if inner == outer or outer in inner.parents:
+        raise ValueError(f"{target} is within {source}, which is read; choose a folder outside it")
 
 
 def not_a_file(path: pathlib.Path) -> str:

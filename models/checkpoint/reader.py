@@ -328,11 +328,17 @@ def build_stored(record: Mapping[str, Any], where: object, params: Any = None) -
         params: the arrays, a tree or name -> array, which must be the model's; None: not compared.
 
     Raises:
-        CheckpointError: it does not say its model, or that has other arrays; lists them.
-        ValueError: as ``build``; it names code that the user does not trust.
+        CheckpointError: it does not say its model, or one that cannot be built or has other
+            arrays; lists them.
+        ValueError: it names code that the user does not trust.
     """
     with untrusted(where, sections=record.get(CONFIG)):
-        model = build(model_section(record, where))
+        try:
+            model = build(model_section(record, where))
+        except ValueError as error:
+            if str(where) in str(error):
+                raise
+            raise CheckpointError(f"{where}: {error}") from error
         if params is not None:
             _require_arrays(model, params, where)
         return model

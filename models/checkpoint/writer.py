@@ -267,7 +267,7 @@ def write_arrays(
         OSError: the disk is full, or the folder cannot be written.
     """
     if (folder / STATE).exists():
-        raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
+        raise FileExistsError(f"{folder}: holds a checkpoint already; choose another folder")
     remove_partials(folder / STATE)
     written: dict[str, ArrayRecord] = {}
     with atomic_write(folder / STATE) as partial, _without_stacks():

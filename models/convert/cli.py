@@ -15,7 +15,13 @@ from typing import Any
 import yaml
 
 from models.base import Model
-from models.checkpoint.layout import STEP, record_entry
+from models.checkpoint.layout import (
+    CHECKPOINTS,
+    STEP,
+    complete_checkpoints,
+    record_entry,
+    step_folders,
+)
 from models.checkpoint.reader import build_stored, load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
@@ -34,7 +40,7 @@ from models.convert.vendor.weights import (
 )
 from models.counts import abstract_params
 from models.errors import did_you_mean_model
-from models.files import write_text
+from models.files import require_outside, write_text
 from models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from models.paths import named_leaves
 from models.registry import build, is_function, settings_of
@@ -178,6 +184,10 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
+    if args.src_fmt == "wafer":  # a model_dir is its newest checkpoint
+        steps = complete_checkpoints(step_folders(Path(args.weights) / CHECKPOINTS))
+        args.weights = str(steps[-1]) if steps else args.weights
+        require_outside(target, args.weights)
     text_folder(args.weights)  # refuses links before anything is written
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)

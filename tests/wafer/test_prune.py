@@ -246,3 +246,45 @@ def test_the_last_line_has_what_was_reached_and_why(imported, tmp_path, level, f
         lines.clear()
         wafer.prune(tmp_path / "two", section, **options | {"checkpoint": tmp_path / "out"})
         assert any("not 70.00%, since weights that compete" in one for one in lines), lines
+
+
+def test_paths_and_rows_are_looked_at_first(imported, tmp_path, capsys):
+    weights, rows = imported
+    command = ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.5", "-o"]
+    for words, says in (
+        ([str(tmp_path / "x"), "--samples", "0"], "samples: 0: expected at least 1 row"),
+        ([str(tmp_path / "x"), "--calibration", str(rows / "no")], "rows/no does not exist"),
+        ([str(weights / "x")], f"{weights}/x is within {weights}, which is read; choose"),
+        ([str(tmp_path / "imported")], "is within"),
+    ):
+        assert wafer.cli.main([*command, *words]) == 1
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+    for verb in (["finalize"], ["finalize", "--fold_lora"]):
+        assert wafer.cli.main([*verb, "-i", str(weights), "-o", str(weights / "in")]) == 1
+        assert "/in is within" in capsys.readouterr().err
+    assert not (weights / "in").exists()
+
+
+def test_a_record_whose_model_is_wrong_is_named(imported, tmp_path, capsys):
+    weights = tmp_path / "wrong"
+    params = models.build(MODEL).init(jax.random.key(0))
+    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    write_params(weights, MODEL | {"nonlinearity": "gellu"}, [name for name, _ in leaves], leaves)
+    convert = ["convert", "convert", "--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf"]
+    for command in (
+        ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.5", "-o", "x"],
+        [*convert, "-o", str(tmp_path / "hf"), str(weights)],
+    ):
+        assert wafer.cli.main(command) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"wafer: error: {weights}: ")
+        assert "'gellu'" in error
+
+
+def test_convert_takes_a_model_dir(trained, tmp_path):
+    convert = ["convert", "convert", "--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf"]
+    assert wafer.cli.main([*convert, "-o", str(tmp_path / "hf"), str(trained)]) == 0
+    want = dict(named_leaves(wafer.load(trained)[1]))
+    for name, leaf in named_leaves(wafer.load(tmp_path / "hf")[1]):
+        np.testing.assert_array_equal(leaf, want[name])

@@ -7,6 +7,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
+from models.files import require_outside
 from models.user.flags import own_flags
 from models.user.trust import add_option, looking, trusting
 
@@ -88,6 +89,7 @@ def finalize(
 
     paths = (pathlib.Path(path).resolve() for path in (input, output))
     check_paths(*paths, with_model=params is not None)
+    require_outside(output, input)
     with trusting(trust_code=trust_code):
         with looking(FAMILIES_ALONE):
             model = None if params is None else read_model(params)
@@ -136,6 +138,7 @@ def fold_lora(
     from wafer.session.hints import next_lines, typed
 
     text_folder(input)  # refuses links before anything is written
+    require_outside(output, input)
     stored, record = load_params(input)
     settings = model_section(record, input)
     with trusting(trust_code=trust_code):

@@ -97,7 +97,8 @@ def prune(
 
     Raises:
         SparsityError: an unknown method or a section that does not go with it.
-        ConfigError: rows are needed, but there is neither ``calibration`` nor ``source``.
+        ConfigError: rows are needed, but there is neither ``calibration`` nor ``source``, or
+            fewer than one is asked for.
         CheckpointError: no readable checkpoint there.
         DataError: rows that are not what the configuration says.
 
@@ -109,13 +110,20 @@ def prune(
     import sparsity
     from models.convert.tokenizer import carry_tokenizer, text_folder
     from models.counts import forward_flops
+    from models.files import require_outside, require_path
     from sparsity.oneshot import METHODS, prune
-    from wafer.commands.inputs import stored_form
+    from wafer.commands.inputs import stored_form, weights_folder
+    from wafer.errors import ConfigError, Problem
     from wafer.session.hints import next_lines
 
     sparsity.configure(section)  # refuses a section, as the next lines links, before long work
+    if samples < 1:
+        raise ConfigError([Problem(("samples",), f"{samples}: expected at least 1 row")])
+    if calibration is not None:
+        require_path(pathlib.Path(calibration))
     if checkpoint is not None:
         text_folder(checkpoint)
+        require_outside(output, weights_folder(checkpoint))
     with trusting(trust_code=trust_code):
         model, params = _start(checkpoint, source)
     batches = ()

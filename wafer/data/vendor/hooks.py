@@ -247,9 +247,10 @@ def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:
     try:
         return find(f"{module}:{function}", HOOKS, "data", [os.getcwd()])
     except ValueError as error:
+        missing = isinstance(error.__cause__, ModuleNotFoundError)
+        where = f"; run in the folder of {module}.py, or add that folder to PYTHONPATH"
         raise DataError(
-            f"read_hook: {name} cannot be imported ({error}); run in the folder of {module}.py, "
-            "or add that folder to PYTHONPATH"
+            f"read_hook: {name} cannot be imported ({error}){where if missing else ''}"
         ) from error
 
 
