@@ -97,6 +97,15 @@ def test_weights_of_step_0_are_scored_before_training(tmp_path):
     assert kept == sum(pruned[name].size for name in kernels) / 4
 
 
+def test_layers_share_a_level_by_a_budget(tmp_path, trained):
+    path = wafer.prune(
+        tmp_path / "erk", {"sparsity": 0.5, "budget": "erk"}, method="magnitude", checkpoint=trained
+    )
+    params = models.named_leaves(wafer.load(path)[1])
+    shares = {name: float(np.mean(np.asarray(leaf) == 0)) for name, leaf in params}
+    assert len({share for name, share in shares.items() if name.endswith("kernel")}) > 1
+
+
 def test_what_is_missing_is_said(tmp_path, trained, capsys):
     with pytest.raises(ConfigError, match="give --params, --checkpoint_path or both"):
         wafer.prune(tmp_path / "x", 0.5, method="magnitude")

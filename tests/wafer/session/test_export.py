@@ -175,7 +175,8 @@ def compare(ours, theirs, kind):
 
 def inputs_of(cfg):
     """One row of every input that a model reads."""
-    ids = 1 + np.arange(12)[None] * 7 % 290  # 0 is padding, which DPR hides by itself
+    # 0 and RoBERTa's 1 are padding: DPR hides it, RoBERTa counts no position for it.
+    ids = 2 + np.arange(12)[None] * 7 % 290
     pixels = np.linspace(-1, 1, 3 * 8 * 8, dtype=np.float32).reshape(1, 3, 8, 8)
     if isinstance(cfg, VisionConfig):
         return {"pixel_values": pixels}

@@ -112,11 +112,12 @@ def prune(
     from models.counts import forward_flops
     from models.files import require_outside, require_path
     from sparsity.oneshot import METHODS, prune
+    from sparsity.sections.config import parse
     from wafer.commands.inputs import stored_form, weights_folder
     from wafer.errors import ConfigError, Problem
     from wafer.session.hints import next_lines
 
-    sparsity.configure(section)  # refuses a section, as the next lines links, before long work
+    parse(section)  # refuses what is wrong, as the next lines links, before long work
     if samples < 1:
         raise ConfigError([Problem(("samples",), f"{samples}: expected at least 1 row")])
     if calibration is not None:
