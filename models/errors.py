@@ -7,7 +7,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "did_you_mean_model",
     "disk_full",
     "dotted",
+    "first_lines",
     "nearest",
     "plain",
 ]
@@ -42,6 +43,12 @@ def plain(text: str) -> str:
     'a\\x1b[31mb\n'
     """
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def first_lines(lines: Sequence[str], most: int = 20) -> str:
+    """Join the first of many lines for a message, each indented, and count the rest."""
+    more = [f"... and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n  ".join([*lines[:most], *more])
 
 
 def dotted(path: Iterable[str | int]) -> str:

@@ -52,6 +52,7 @@ def test_rows_say_where_they_are_from(path):
     assert len(set(named)) == len(named)
     for row in rows:
         assert row.keys() >= KEYS, row
+        assert not re.search(r"(^|[\s=])/", row["command"]), "a folder of one machine"
         assert row["processor"] == harness.ANY or "load" in row, row
 
 
@@ -98,7 +99,8 @@ def test_a_claim_of_speed_has_its_row(path):
 
 def test_a_saved_row_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "DATA", tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(BENCH / "x.py"), "--part", "a", "--save"])
+    words = ["--part", "a", "--folder", str(tmp_path), "--save"]
+    monkeypatch.setattr(sys, "argv", [str(BENCH / "x.py"), *words])
     harness.report({"s90": 3.0, "step_s": 2.0}, where="one")
     harness.report({"s90": 3.25}, where="two")
     harness.report({"s90": 3.5}, where="one")
@@ -109,7 +111,8 @@ def test_a_saved_row_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
         ("step_s", "one"): (2.0, "s"),
         ("s90", "two"): (3.25, "×"),
     }
-    assert {row["command"] for row in rows} == {"python tests/bench/x.py --part a"}
+    command = "python tests/bench/x.py --part a --folder FOLDER"
+    assert {row["command"] for row in rows} == {command}
 
 
 def test_a_figure_that_differs_from_its_row_is_found(tmp_path, monkeypatch):

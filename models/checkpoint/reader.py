@@ -32,7 +32,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
 from models.checkpoint.tree import fill_template
 from models.counts import abstract_params
-from models.errors import CheckpointError, LinkError
+from models.errors import CheckpointError, LinkError, first_lines
 from models.files import read_json, require_contained
 from models.lazy import LazyArray
 from models.paths import former_names, named_leaves, unflatten
@@ -52,7 +52,6 @@ __all__ = [
 
 PIECE = 4 * 2**20  # bytes of a stored piece; some are compressed and read or written at a time
 AT_ONCE = 2
-_LISTED = 20  # arrays that an error names
 _INDEX = "_METADATA"
 
 
@@ -355,12 +354,10 @@ def _require_arrays(model: Model, params: Any, where: object) -> None:
         if needed.get(name) != found.get(name)
     ]
     if wrong:
-        more = f"\n  ... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
-        listed = "\n  ".join(wrong[:_LISTED])
         raise CheckpointError(
             f"{where}: its arrays are not those of the model that its record names "
-            f"({model.config.name}):\n  {listed}{more}\nPut back the record, {META}, that was "
-            "written with the arrays"
+            f"({model.config.name}):\n  {first_lines(wrong)}\nPut back the record, {META}, that "
+            "was written with the arrays"
         )
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.errors import CheckpointError, did_you_mean
+from models.errors import CheckpointError, did_you_mean, first_lines
 from models.paths import former_names, map_named, named_leaves, unflatten
 
 __all__ = ["fill_template", "to_tree"]
@@ -101,10 +101,8 @@ def fill_template(
 
     filled = map_named(take, template)
     if problems:
-        shown = "\n  ".join(problems[:20])
-        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise CheckpointError(
-            f"{where} does not fit this configuration:\n  {shown}{more}\n"
+            f"{where} does not fit this configuration:\n  {first_lines(problems)}\n"
             "Use the params file the checkpoint was trained with, load only the model with "
             "--load_checkpoint_states model, or keep what does not fit as it is initialized (a "
             "new head) with --disable_strict_checkpoint_loading."

@@ -7,7 +7,7 @@ import pathlib
 
 from models.checkpoint.layout import CHECKPOINTS, STATE, is_checkpoint, read_record, step_folders
 from models.checkpoint.reader import StoredTree
-from models.errors import CheckpointError
+from models.errors import CheckpointError, first_lines
 
 __all__ = ["Verified", "checkpoints_in", "verify"]
 
@@ -58,8 +58,6 @@ def verify(path: str | os.PathLike[str]) -> Verified:
         answers = list(pool.map(look, tree))
     problems = [str(error) for error in answers if isinstance(error, CheckpointError)]
     if problems:
-        listed = "\n  ".join(problems[:20])
-        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise CheckpointError(f"{path} is damaged:\n  {listed}{more}")
+        raise CheckpointError(f"{path} is damaged:\n  {first_lines(problems)}")
     sizes = [size for size in answers if isinstance(size, int)]
     return Verified(len(sizes), sum(sizes), sums is not None)

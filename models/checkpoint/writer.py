@@ -41,7 +41,7 @@ from models.checkpoint.layout import (
 from models.checkpoint.pruned import check_weight
 from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
-from models.errors import CheckpointError, LinkError, disk_full
+from models.errors import CheckpointError, LinkError, disk_full, first_lines
 from models.files import atomic_write, remove_partials, remove_written
 from models.paths import named_leaves, unflatten
 
@@ -57,7 +57,6 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
 _DATA = ("d", "manifest.ocdbt")
-_LISTED = 20  # arrays that an error names
 
 
 class Checkpoints:
@@ -363,9 +362,8 @@ def require_written(path: pathlib.Path, expected: Mapping[str, ArrayRecord]) -> 
         if expected.get(name) != written.get(name)
     ]
     if wrong:
-        listed = "\n  ".join(wrong[:_LISTED])
         raise CheckpointError(
             f"{path}: {len(wrong)} of {len(expected)} arrays read back are not what was written, "
-            f"so the result was discarded:\n  {listed}\n"
+            f"so the result was discarded:\n  {first_lines(wrong)}\n"
             "Check the disk and the memory of this machine, and run the command again."
         )

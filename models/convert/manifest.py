@@ -17,14 +17,13 @@ from models.checkpoint.layout import is_checkpoint
 from models.checkpoint.reader import open_params
 from models.checkpoint.verify import Verified
 from models.convert.files import open_tensors
-from models.errors import CheckpointError
+from models.errors import CheckpointError, first_lines
 from models.files import contained_file, read_json, require_path, write_text
 from models.vendor.mdl import MdlFile
 
 __all__ = ["keep_manifest", "manifest_of", "verify_manifest", "write_manifest"]
 
 _NAME = "manifest.json"
-_LISTED = 20
 
 
 def manifest_of(path: Path) -> Path:
@@ -96,9 +95,8 @@ def verify_manifest(path: Path) -> Verified:
         if expected.get(name) != found.get(name)
     ]
     if wrong:
-        more = f"\n  ... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
-        listed = "\n  ".join(wrong[:_LISTED])
-        raise CheckpointError(f"{path} is not what its manifest was written of:\n  {listed}{more}")
+        listed = first_lines(wrong)
+        raise CheckpointError(f"{path} is not what its manifest was written of:\n  {listed}")
     return Verified(len(found), size, checked=True)
 
 

@@ -177,7 +177,7 @@ def save(table: str, rows: Mapping[str, float], units: Callable[[str], str], whe
     """Keep rows in ``DATA/TABLE.json``, in place of those of the same name and processor."""
     path = DATA / f"{table}.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    words = [word for word in sys.argv[1:] if word != "--save"]
+    words = ["FOLDER" if os.path.isabs(w) else w for w in sys.argv[1:] if w != "--save"]
     common = {
         "command": " ".join(["python", os.path.relpath(sys.argv[0], ROOT), *words]),
         "commit": git("rev-parse", "--short=8", "HEAD"),

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from helpers.runs import TINY
 
 import models
 import wafer
@@ -11,16 +12,7 @@ from models.errors import CheckpointError
 from models.paths import named_leaves
 from wafer.commands.checkpoints.finalize import fold_lora
 
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-    "lora_params": {"r": 2, "alpha": 4, "target_modules": ["ffn/up"]},
-}
+MODEL = TINY | {"lora_params": {"r": 2, "alpha": 4, "target_modules": ["ffn/up"]}}
 KERNEL = "layers_0/ffn/up/kernel"
 
 
