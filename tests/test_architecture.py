@@ -68,7 +68,10 @@ NEVER = {"wafer.loop": {"wafer.session"}, "wafer.engines": {"wafer.jobs"}}
 FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 
 FILES = sorted(
-    p for name in ("vsl", "models", "sparsity", "wafer") for p in (ROOT / name).rglob("*.py")
+    p
+    for name in ("vsl", "models", "sparsity", "wafer")
+    for p in (ROOT / name).rglob("*.py")
+    if not p.is_relative_to(ROOT / "wafer" / "csl" / "examples")  # scripts, no modules
 )
 
 

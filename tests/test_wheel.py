@@ -13,7 +13,8 @@ USE = """
 import importlib.metadata, pathlib, sys
 from sparsity.kernels import native as kernels
 from vsl.native.library import Library
-import numpy, vsl, wafer.csl, wafer.hpc
+import vsl, wafer.csl
+from wafer.csl.host.tools.examples import write_example
 site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
@@ -21,7 +22,8 @@ for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native":
     library = Library(what="a library", package=package, instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
-assert wafer.hpc.life.run(numpy.ones((2, 2), int), 1)[0].all()
+files = write_example("life", pathlib.Path("life"))
+assert {"layout.csl", "run.py", "commands_wse2.sh", "README.md"} <= {file.name for file in files}
 """
 LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
 PE = 'const random = @import_module("<random>");'

@@ -14,7 +14,10 @@ from helpers.paths import ROOT
 from models.errors import nearest
 
 FILES = sorted(
-    p for name in ("vsl", "models", "sparsity", "wafer") for p in (ROOT / name).rglob("*.py")
+    p
+    for name in ("vsl", "models", "sparsity", "wafer")
+    for p in (ROOT / name).rglob("*.py")
+    if not p.is_relative_to(ROOT / "wafer" / "csl" / "examples")  # scripts, no modules
 )
 # Public class names that more than one module defines.
 SHARED = set(

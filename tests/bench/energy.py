@@ -6,44 +6,53 @@ python tests/bench/energy.py [--quick]
 import pathlib
 import sys
 
-import harness
 import numpy as np
 
-sys.path[:0] = [str(pathlib.Path(__file__).parents[2]), str(pathlib.Path(__file__).parent)]
+sys.path[:0] = [str(pathlib.Path(__file__).parents[k]) for k in (0, 1, 2)]
 
-from wafer.hpc import counted, krylov, life, mandelbrot, wave
+import harness
+from helpers.examples import runtime, script
+
+from wafer.hpc import counted, krylov, mandelbrot, wave
 
 PES, HERTZ = 850_000, 0.85e9  # of a wafer
 
 
 def _wave():
     field = np.random.default_rng(0).standard_normal((9, 9, 300))
-    wave.run(field, np.full(field.shape, 0.4), 10)
+    with counted() as runtimes:
+        wave.run(field, np.full(field.shape, 0.4), 10)
+    return runtimes[0]
 
 
 def _cg():
     right = np.random.default_rng(0).standard_normal((12, 12, 200))
     points = np.ones((7, *right.shape)) * np.array([7.0, *[-1.0] * 6]).reshape(7, 1, 1, 1)
-    krylov.run("cg", points, right, 5)
+    with counted() as runtimes:
+        krylov.run("cg", points, right, 5)
+    return runtimes[0]
 
 
 def _life():
-    life.run(np.random.default_rng(12).integers(0, 2, (12, 12)), 30)
+    cells = np.random.default_rng(12).integers(0, 2, (12, 12))
+    runner = runtime("life", width=12, height=12)
+    script("life").run(runner, cells, 30)
+    return runner
 
 
 def _mandelbrot():
-    mandelbrot.run((4, 4), (4, 4), -2 - 1.25j, 2.5 / 16, 100)
+    with counted() as runtimes:
+        mandelbrot.run((4, 4), (4, 4), -2 - 1.25j, 2.5 / 16, 100)
+    return runtimes[0]
 
 
 def rows(programs):
     """Counts of each program, and the energy of a PE's cycle."""
     out = {}
     for program in programs:
-        with counted() as runtimes:
-            program()
-        counts, spent = runtimes[0].counts, runtimes[0].energy()
-        pes = runtimes[0].whole.width * runtimes[0].whole.height
-        per_cycle = spent.total / runtimes[0].cycles / pes
+        runner = program()
+        counts, spent = runner.counts, runner.energy()
+        per_cycle = spent.total / runner.cycles / (runner.whole.width * runner.whole.height)
         columns = {
             "flops": counts.flops,
             "words": counts.reads + counts.writes,

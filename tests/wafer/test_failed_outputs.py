@@ -13,7 +13,7 @@ from models.paths import named_leaves
 from models.registry import build
 from wafer.cli import main
 from wafer.commands.checkpoints.prune import prune
-from wafer.csl.host.tools.example import write_example
+from wafer.csl.host.tools.examples import write_example
 from wafer.data.make import make_data
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.dedup import deduplicate
@@ -67,7 +67,7 @@ def _prune(folder):
 
 
 def _csl(folder):
-    write_example(folder.parents[1] / "program")
+    write_example("hello", folder.parents[1] / "program")
     layout = folder.parents[1] / "program" / "layout.csl"
     return main(["csl", "compile", str(layout), "-o", str(folder)])
 

@@ -242,7 +242,7 @@ def test_images_of_a_data_set_are_no_postscript(monkeypatch):
 
 
 def test_only_csl_run_and_trace_run_a_host_script():
-    assert main(["csl", "example", "program"]) == 0
+    assert main(["csl", "example", "hello", "program"]) == 0
     script = pathlib.Path("program/run.py")
     script.write_text(CODE + script.read_text())
     assert main(["csl", "check", "program"]) == 0

@@ -50,9 +50,10 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     traced.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="of the script; the options above may follow"
     )
-    example = commands.add_parser("example", help="write a small program and its host script")
+    example = commands.add_parser("example", help="list the example programs, or write one")
     example.set_defaults(run=_example)
-    example.add_argument("folder", type=Path, help="where; its files may not be there yet")
+    example.add_argument("name", nargs="?", help="of the example; without it all are listed")
+    example.add_argument("folder", nargs="?", type=Path, help="where (default: NAME)")
     shims = commands.add_parser("shims", help="write the commands cslc and cs_python")
     shims.set_defaults(run=_shims)
     shims.add_argument("folder", type=Path, help="where; put it on the PATH of programs' scripts")
@@ -84,13 +85,12 @@ def _trace(args: argparse.Namespace) -> int:
 
 
 def _example(args: argparse.Namespace) -> int:
-    from wafer.csl.host.tools.example import write_example
+    from wafer.csl.host.tools.examples import summaries, write_example
 
-    try:
-        files = write_example(args.folder)
-    except FileExistsError as error:
-        raise CompileError(f"{error.filename} is there already; name another folder") from None
-    for file in files:
+    if args.name is None:
+        sys.stdout.writelines(f"{name:<12} {text}\n" for name, text in summaries().items())
+        return 0
+    for file in write_example(args.name, args.folder or Path(args.name)):
         sys.stdout.write(f"{file}\n")
     return 0
 

@@ -134,19 +134,22 @@ def test_check_takes_what_either_architecture_compiles(program, capsys):
 
 @pytest.mark.native
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_the_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
+def test_an_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
     from wafer.csl.host.tools.scripts import run_here
 
-    folder = tmp_path / "hello"
-    assert main(["csl", "example", str(folder)]) == 0
-    assert (folder / "pe.csl").read_text(encoding="utf-8").startswith("// Adds")
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
+    assert main(["csl", "example", "hello"]) == 0
+    monkeypatch.chdir(folder := tmp_path / "hello")
     assert main(["csl", "compile", "layout.csl", f"--arch={arch}", "-o", "out"]) == 0
     assert run_here("run.py", []) == 0
     assert capsys.readouterr().out.endswith("SUCCESS!\n")
     assert main(["csl", "format", "--check", str(folder)]) == 0
-    assert main(["csl", "example", str(folder)]) == 1
-    assert "layout.csl is there already" in capsys.readouterr().err
+    assert main(["csl", "example", "hello", str(folder)]) == 1
+    assert "README.md is there already; name another folder" in capsys.readouterr().err
+    assert main(["csl", "example", "helo"]) == 1
+    assert "no example 'helo'; did you mean 'hello'?" in capsys.readouterr().err
+    assert main(["csl", "example"]) == 0
+    assert "hello        Four PEs in a row; each adds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("hyphens", ["-", "--"])
