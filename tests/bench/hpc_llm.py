@@ -1,5 +1,5 @@
 """Cycles of ``wafer.hpc.mesh``, simulated and by closed form, and rates of a LLaMA by closed forms:
-docs/results/hpc.md.
+docs/results/examples.md.
 
 python tests/bench/hpc_llm.py [--quick] [--published] [--picture FILE]
 """

@@ -2,28 +2,20 @@
 
 from wafer.hpc import (
     decoder,
-    fft,
-    krylov,
-    mandelbrot,
     md,
     mesh,
     montecarlo,
     nbody,
     tlr,
-    wave,
 )
 from wafer.hpc.host import counted
 
 __all__ = [
     "counted",
     "decoder",
-    "fft",
-    "krylov",
-    "mandelbrot",
     "md",
     "mesh",
     "montecarlo",
     "nbody",
     "tlr",
-    "wave",
 ]
