@@ -39,7 +39,6 @@ PUBLIC = (
     "wafer.hpc",
     "wafer.hpc.decoder",
     "wafer.hpc.montecarlo",
-    "wafer.hpc.wave",
 )
 
 

@@ -1,4 +1,4 @@
-"""Counts and energy of programs of ``wafer.hpc``: docs/guides/energy.md.
+"""Counts and energy of example programs: docs/guides/energy.md.
 
 python tests/bench/energy.py [--quick]
 """
@@ -13,24 +13,22 @@ sys.path[:0] = [str(pathlib.Path(__file__).parents[k]) for k in (0, 1, 2)]
 import harness
 from helpers.examples import runtime, script
 
-from wafer.hpc import counted, krylov, mandelbrot, wave
-
 PES, HERTZ = 850_000, 0.85e9  # of a wafer
 
 
 def _wave():
     field = np.random.default_rng(0).standard_normal((9, 9, 300))
-    with counted() as runtimes:
-        wave.run(field, np.full(field.shape, 0.4), 10)
-    return runtimes[0]
+    runner = runtime("wave", height=9, width=9, cells=300)
+    script("wave").run(runner, field, np.full(field.shape, 0.4), 10)
+    return runner
 
 
 def _cg():
     right = np.random.default_rng(0).standard_normal((12, 12, 200))
     points = np.ones((7, *right.shape)) * np.array([7.0, *[-1.0] * 6]).reshape(7, 1, 1, 1)
-    with counted() as runtimes:
-        krylov.run("cg", points, right, 5)
-    return runtimes[0]
+    runner = runtime("krylov", height=12, width=12, cells=200, iterations=5, method=0)
+    script("krylov").run(runner, points, right, 5)
+    return runner
 
 
 def _life():
@@ -41,9 +39,9 @@ def _life():
 
 
 def _mandelbrot():
-    with counted() as runtimes:
-        mandelbrot.run((4, 4), (4, 4), -2 - 1.25j, 2.5 / 16, 100)
-    return runtimes[0]
+    runner = runtime("mandelbrot", width=4, height=4, rows=4, columns=4)
+    script("mandelbrot").run(runner, (4, 4), -2 - 1.25j, 2.5 / 16, 100)
+    return runner
 
 
 def rows(programs):

@@ -1,4 +1,4 @@
-"""A decoder's cycles per token on PEs, simulated and by closed form: docs/results/hpc.md.
+"""A decoder's cycles per token on PEs, simulated and by closed form: docs/results/examples.md.
 
 python tests/bench/hpc_decoder.py [--quick]
 python tests/bench/hpc_decoder.py --large  # and a model of GPT-2's size: minutes, gigabytes

@@ -1,4 +1,4 @@
-"""Cycles of ``wafer.hpc.md``, simulated and by closed form: docs/results/hpc.md.
+"""Cycles of ``wafer.hpc.md``, simulated and by closed form: docs/results/examples.md.
 
 python tests/bench/hpc_md.py [--quick] [--drift]
 """

@@ -1,4 +1,4 @@
-"""Cycles of ``wafer.hpc.montecarlo``: docs/results/hpc.md.
+"""Cycles of ``wafer.hpc.montecarlo``: docs/results/examples.md.
 
 python tests/bench/hpc_montecarlo.py [--quick]
 

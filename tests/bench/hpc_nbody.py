@@ -1,4 +1,4 @@
-"""Cycles of ``wafer.hpc.nbody``: docs/results/hpc.md.
+"""Cycles of ``wafer.hpc.nbody``: docs/results/examples.md.
 
 python tests/bench/hpc_nbody.py
 

@@ -1,4 +1,4 @@
-"""Cycles and bandwidth of ``wafer.hpc.tlr``: docs/results/hpc.md.
+"""Cycles and bandwidth of ``wafer.hpc.tlr``: docs/results/examples.md.
 
 python tests/bench/hpc_tlr.py [--quick] [--picture FILE]
 """

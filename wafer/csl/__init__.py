@@ -2,12 +2,14 @@
 
 ``syntax`` knows the text of one file, ``semantics`` what a program says and the code that comes of
 it, ``regions`` lays programs out from Python, ``library`` holds the system modules, ``host`` is
-the vendor's runtime; ``trace`` draws what a run did when. ``wafer.machine`` executes programs.
+the vendor's runtime, ``examples`` (the folder ``EXAMPLES``) are programs with host scripts;
+``trace`` draws what a run did when. ``wafer.machine`` executes programs.
 """
 
 from wafer.csl import trace
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.runtime import Runtime
+from wafer.csl.host.tools.examples import EXAMPLES
 from wafer.csl.semantics.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
@@ -18,6 +20,7 @@ from wafer.machine.image import Image
 from wafer.machine.tools.recording import Recording, Trace
 
 __all__ = [
+    "EXAMPLES",
     "CslError",
     "DeadlockError",
     "FaultError",

@@ -2,26 +2,18 @@
 
 from wafer.hpc import (
     decoder,
-    fft,
-    krylov,
-    mandelbrot,
     md,
     montecarlo,
     nbody,
     tlr,
-    wave,
 )
 from wafer.hpc.host import counted
 
 __all__ = [
     "counted",
     "decoder",
-    "fft",
-    "krylov",
-    "mandelbrot",
     "md",
     "montecarlo",
     "nbody",
     "tlr",
-    "wave",
 ]

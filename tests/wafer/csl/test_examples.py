@@ -46,6 +46,76 @@ def test_the_script_of_a_folder(name, commands, tmp_path):
     assert ended.stdout.splitlines()[-1] == "SUCCESS!"
 
 
+class TestFft:
+    def test_by_hand(self):
+        """A unit at 1 of four: 1, -i, -1, i. Ones: their number, and nothing else."""
+        of_four = runtime("fft", width=2, height=1, length0=2, length1=2, length2=1, turned=1)
+        got, _ = script("fft").run(of_four, np.array([0, 1, 0, 0]))
+        np.testing.assert_allclose(got, [1, -1j, -1, 1j], atol=1e-7)
+        plane = runtime("fft", width=2, height=1, length0=4, length1=2, length2=1, turned=0)
+        got, _ = script("fft").run(plane, np.ones((4, 2)))
+        np.testing.assert_array_equal(got, [[8, 0]] + [[0, 0]] * 3)
+
+    @pytest.mark.parametrize(
+        ("shape", "height", "width"),
+        [((2, 2), 1, 1), ((4, 4), 1, 7), ((32, 8), 1, 8), ((4, 4, 4), 1, 1), ((2, 16, 4), 4, 1)],
+    )
+    def test_shares_that_are_whole_single_or_empty(self, shape, height, width):
+        fft = script("fft")
+        axes = dict(zip(("length0", "length1", "length2"), fft.lengths(shape), strict=True))
+        values = np.random.default_rng(0).standard_normal(shape)
+        got, _ = fft.run(runtime("fft", width=width, height=height, turned=0, **axes), values)
+        expected = fft.reference(values)
+        assert np.abs(got - expected).max() < 1e-6 * np.abs(expected).max()
+
+    @pytest.mark.slow
+    def test_published_form(self):
+        values = np.random.default_rng(0).standard_normal((16, 16, 16))
+        cube = {"width": 16, "height": 16, "length0": 16, "length1": 16, "length2": 16}
+        _, cycles = script("fft").run(runtime("fft", turned=0, **cube), values)
+        assert script("fft", "published").cycles(16) == pytest.approx(cycles, rel=0.02)
+
+
+class TestKrylov:
+    @pytest.mark.parametrize("method", ["cg", "bicgstab"])
+    def test_solution_by_a_dense_matrix(self, method):
+        """The host script's reference shares the operator's definition with the program."""
+        krylov, shape = script("krylov"), (3, 2, 4)
+        coefficients, right = krylov.system(method, shape)
+        steps = [(0, 0, 0), (-1, 0, 0), (0, 1, 0), (1, 0, 0), (0, -1, 0), (0, 0, -1), (0, 0, 1)]
+        dense = np.zeros((*shape, *shape))
+        for at in np.ndindex(shape):
+            for k, step in enumerate(steps):
+                other = tuple(np.add(at, step))
+                if all(0 <= i < size for i, size in zip(other, shape, strict=True)):
+                    dense[at + other] = coefficients[k][at]
+        number = krylov.METHODS.index(method)
+        runner = runtime("krylov", height=3, width=2, cells=4, iterations=60, method=number)
+        x, _, _ = krylov.run(runner, coefficients, right, 60, 1e-10)
+        exact = np.linalg.solve(dense.reshape(24, 24), right.ravel().astype(float))
+        np.testing.assert_allclose(x.ravel(), exact, atol=1e-4)
+
+    @pytest.mark.parametrize("method", [0, 1])
+    def test_one_cell_by_hand(self, method):
+        """4 x = 8: the first direction is the last one."""
+        coefficients = np.zeros((7, 1, 1, 1))
+        coefficients[0] = 4
+        runner = runtime("krylov", height=1, width=1, cells=1, iterations=9, method=method)
+        x, squares, _ = script("krylov").run(runner, coefficients, np.full((1, 1, 1), 8.0), 9)
+        assert x.item() == 2
+        assert squares.tolist() == [64, 0]
+
+    @pytest.mark.slow
+    def test_published_form(self):
+        krylov, shape = script("krylov"), (9, 9, 20)
+        cycles = []
+        for iterations in (1, 2):
+            runner = runtime("krylov", height=9, width=9, cells=20, iterations=2, method=1)
+            cycles.append(krylov.run(runner, *krylov.system("bicgstab", shape), iterations)[2])
+        computed = script("krylov", "published").iteration(*shape)
+        assert computed == pytest.approx(cycles[1] - cycles[0], rel=0.01)
+
+
 class TestLife:
     def test_a_glider_moves_one_cell_in_four_generations(self):
         cells = np.zeros((7, 6), int)
@@ -140,3 +210,62 @@ def test_sums_of_single_lines(height, width):
     example, values = script("line_sum"), np.arange(5.0 * height * width).reshape(height, width, 5)
     runner = runtime("line_sum", width=width, height=height, group_x=2, group_y=3)
     np.testing.assert_array_equal(example.run(runner, values)[0], example.reference(values))
+
+
+def test_mandelbrot_by_hand():
+    """-2 stays, at the radius; from 1: 0, 1, 2, 5; from 4: 0, 4."""
+    runner = runtime("mandelbrot", width=1, height=1, rows=1, columns=3)
+    steps, _ = script("mandelbrot").run(runner, (1, 3), -2 + 0j, 3.0, 50)
+    assert steps.tolist() == [[50, 3, 1]]
+
+
+class TestWave:
+    @pytest.mark.parametrize("shape", [(9, 1, 9), (1, 9, 9)])
+    def test_one_step_from_a_single_cell(self, shape):
+        """What is 1 in the middle becomes the weights around it, times the speed squared."""
+        middle = tuple(size // 2 for size in shape)
+        field = np.zeros(shape, np.float32)
+        field[middle] = 1
+        after, _ = _wave(field, np.full(shape, 0.25, np.float32), 1)
+        side = [-1 / 560, 8 / 315, -1 / 5, 8 / 5]
+        ray = np.array([*side, 16 - 3 * 205 / 72, *side[::-1]]) / 16
+        expected = np.zeros_like(field)
+        expected[middle[0], middle[1]] = ray
+        expected[..., middle[2]] = ray.reshape(shape[:2])
+        np.testing.assert_allclose(after, expected, rtol=1e-6)
+
+    def test_energy_stays(self):
+        """Of the leapfrog: the change's half square, and a field's product with the one before."""
+        rng, shape = np.random.default_rng(10), (2, 2, 6)
+        field = rng.standard_normal(shape).astype(np.float32)
+        speed = rng.uniform(0.1, 0.45, shape).astype(np.float32)
+
+        def energy(steps):
+            before, after = (_wave(field, speed, n)[0].astype(float) for n in (steps, steps + 1))
+            moving = (((after - before) / speed) ** 2).sum()
+            return (moving - (after * _second_derivative(before)).sum()) / 2
+
+        assert energy(400) == pytest.approx(energy(1), rel=1e-5)
+
+    def test_a_step_takes_as_long_on_a_larger_grid(self):
+        """From 13 PEs along an axis on."""
+        rows = [np.ones((1, size, 8), np.float32) for size in (13, 17)]
+        fewer, more = (_wave(row, row * 0.1, 4)[1] for row in rows)
+        assert fewer == pytest.approx(more, rel=0.02)
+
+
+def _wave(field, speed, steps):
+    height, width, cells = field.shape
+    return script("wave").run(
+        runtime("wave", height=height, width=width, cells=cells), field, speed, steps
+    )
+
+
+def _second_derivative(field):
+    """The sum over 25 points, float64, by matrices along each axis."""
+    total = np.zeros(field.shape)
+    for axis, size in enumerate(field.shape):
+        away = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+        matrix = np.where(away <= 4, script("wave").WEIGHTS[np.minimum(away, 4)], 0)
+        total += np.moveaxis(np.tensordot(matrix, field, (1, axis)), 0, axis)
+    return total

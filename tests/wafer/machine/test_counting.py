@@ -6,7 +6,6 @@ from helpers.csl_program import compiled
 from helpers.examples import runtime, script
 
 import wafer.csl
-import wafer.hpc
 from wafer.csl import Machine, Rectangle
 from wafer.energy import SEVEN_NM, Counts, Picojoules, report
 from wafer.machine.engine import available
@@ -123,12 +122,11 @@ def test_runtime(tmp_path):
     assert "multiplies32" in runtime.energy_text()
 
 
-def test_programs_of_the_package():
+def test_example_programs():
     """Of the wave, one PE of one cell: 25 points less those beyond the border, by the program."""
+    wave = runtime("wave", width=1, height=1, cells=5)
     field = np.ones((1, 1, 5), np.float32)
-    with wafer.hpc.counted() as runtimes:
-        wafer.hpc.wave.run(field, field * 0.3, 2)
-    (wave,) = runtimes
+    script("wave").run(wave, field, field * 0.3, 2)
     life = runtime("life", width=3, height=3)
     script("life").run(life, np.eye(3, dtype=int), 1)
     assert wave.counts.multiplies32 == 2 * 5 * 10  # the middle, eight of the column, the speed
