@@ -28,6 +28,7 @@ PUBLIC = (
     "sparsity.pictures",
     "vsl",
     "wafer",
+    "wafer.compiler.decode.mesh",
     "wafer.csl",
     "wafer.csl.trace",
     "wafer.engines",
@@ -37,7 +38,6 @@ PUBLIC = (
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
     "wafer.hpc",
-    "wafer.hpc.decoder",
     "wafer.hpc.montecarlo",
 )
 

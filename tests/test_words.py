@@ -39,7 +39,7 @@ UNDOCUMENTED = {
     "wafer.data": (24, 24),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
-    "wafer.hpc": (8, 8),
+    "wafer.hpc": (6, 8),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),
     "wafer.sweep": (5, 0),

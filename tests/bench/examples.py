@@ -5,14 +5,19 @@ python tests/bench/examples.py [NAME …] [--quick] [--published]
 
 import pathlib
 import sys
+from functools import partial
 
+import jax
 import numpy as np
+import yaml
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[k]) for k in (0, 1, 2)]
 
 import harness
 from helpers.examples import runtime, script
 
+import models
+from wafer.compiler.decode.mesh import mesh_parts
 from wafer.csl.host.region import MemcpyDataType
 
 KINDS = (MemcpyDataType.MEMCPY_32BIT, MemcpyDataType.MEMCPY_16BIT)
@@ -84,6 +89,37 @@ def line_sum(quick):
     after, cycles = program.run(runner, values)
     np.testing.assert_array_equal(after, program.reference(values))
     yield "sums of 3 words and maxima of 2, 5 x 6 PEs", cycles
+
+
+def decoder(quick):
+    """Cycles of the last token of one text."""
+    path = pathlib.Path(models.__file__).parent / "configs" / "gpt_pystdlib.yaml"
+    tiny = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4}
+    tiny |= {"filter_size": 32, "max_position_embeddings": 24}
+    shared = {"attention_module": "multiquery_attention"}
+    shared["extra_attention_params"] = {"num_kv_groups": 2}
+    cases = (
+        ("GPT-2, tiny", {"name": "gpt2"} | tiny, ((1, 1), (2, 3), (5, 4), (3, 8), (12, 12)), 8),
+        ("LLaMA, tiny", {"name": "llama"} | tiny | shared, ((1, 5), (4, 4), (7, 9)), 8),
+        ("gpt_pystdlib", yaml.safe_load(path.read_text(encoding="utf-8"))["model"],
+         ((8, 16), (16, 16), (32, 16), (32, 32)), 60),
+    )  # fmt: skip
+    program, prompt = script("decoder"), [1, 2, 3, 4]
+    for name, section, grids, count in cases[: 2 if quick else None]:
+        model = models.build(section)
+        draw = partial(np.random.default_rng(0).normal, 0, 0.1)
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        weights = jax.tree.map(lambda leaf, draw=draw: draw(leaf.shape).astype("f"), shapes)
+        for grid in grids:
+            p = mesh_parts(model.config, grid, len(prompt) + count)._asdict()
+            packed = program.pack(p, model.config, weights)
+            tokens, scores, cycles = program.run(runtime("decoder", **p), p, prompt, count, packed)
+            text = [*prompt, *tokens[:-1].tolist()]
+            expected = program.reference(p, model.config, weights, text)[len(prompt) - 1 :]
+            limit = 2e-4 * np.abs(expected).max()
+            found = scores[:, : expected.shape[1]]
+            np.testing.assert_allclose(found, expected, rtol=2e-4, atol=limit)
+            yield f"{name}, {grid[0]} x {grid[1]} PEs, token {len(cycles) - 1}", int(cycles[-1])
 
 
 def gemv_published(quick):
@@ -175,6 +211,7 @@ def wave_published(quick):
 # Program -> its rows: names and values, in cycles unless the name says otherwise; ``quick`` asks
 # for the small ones.
 CASES = {
+    "decoder": decoder,
     "fft": fft,
     "gemm": gemm,
     "gemv": gemv,

@@ -67,7 +67,7 @@ class PlacedKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """A decoder on one mesh, all PEs of which do every product: ``wafer.hpc.decoder``."""
+    """A decoder on one mesh, all PEs of which do every product: the example ``decoder``."""
 
     height: int  #: of it, in PEs
     width: int

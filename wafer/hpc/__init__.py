@@ -1,7 +1,6 @@
 """Programs of high-performance computing in CSL, each with a host function and its cycles."""
 
 from wafer.hpc import (
-    decoder,
     md,
     montecarlo,
     nbody,
@@ -11,7 +10,6 @@ from wafer.hpc.host import counted
 
 __all__ = [
     "counted",
-    "decoder",
     "md",
     "montecarlo",
     "nbody",

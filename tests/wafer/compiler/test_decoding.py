@@ -12,12 +12,12 @@ from wafer.commands.inputs import experiment_of
 from wafer.commands.planning.compile import compile
 from wafer.compiler.compile import CompileOptions, compile_graph
 from wafer.compiler.costs import Setting, choices_of
-from wafer.compiler.decode.costs import gemv_cycles, line_cycles
+from wafer.compiler.decode import mesh
+from wafer.compiler.decode.costs import gemv_cycles
 from wafer.compiler.decode.kernels import Inference, decoding_graph, with_decoding
 from wafer.compiler.graph import Graph, Kernel, Product
 from wafer.compiler.report import from_json, report_text, to_json
 from wafer.errors import ConfigError
-from wafer.hpc.decoder import costs, sizes_of
 from wafer.spec import WSE2
 
 GPT = ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
@@ -68,14 +68,14 @@ def test_kernels_of_one_token_by_hand():
 def test_a_gemv_by_hand():
     """8 inputs on two columns, 24 outputs on three rows: 4 rows of 8 numbers, sums of 8 words."""
     cycles = gemv_cycles(np.array(4), np.array(8), (np.array(3), np.array(2)), 1)
-    product = 4 * (8 + costs.COSTS["row"])
-    summed = costs.COSTS["line"] + costs.COSTS["hop"] + 8 * 2
+    product = 4 * (8 + mesh.ROW_CYCLES)
+    summed = mesh.LINE_CYCLES + mesh.HOP_CYCLES + 8 * 2
     assert cycles == 4 + 3 + product + summed
-    assert line_cycles(1, 8) == 0
-    both = costs.COSTS["line"] + costs.COSTS["other side"]
-    assert line_cycles(9, 8) == both + costs.COSTS["hop"] * 4 + 8 * 3
+    assert mesh.line_cycles(1, 8) == 0
+    both = mesh.LINE_CYCLES + mesh.SIDE_CYCLES
+    assert mesh.line_cycles(9, 8) == both + mesh.HOP_CYCLES * 4 + 8 * 3
     packed = gemv_cycles(np.array(4), np.array(8), (np.array(3), np.array(2)), 4)
-    assert packed == 2 + 3 + 4 * (2 + costs.COSTS["row"]) + summed - 8
+    assert packed == 2 + 3 + 4 * (2 + mesh.ROW_CYCLES) + summed - 8
 
 
 def test_keys_and_values_of_all_sequences_are_in_a_pe_s_memory():
@@ -120,10 +120,9 @@ def test_a_run_file_s_report(tmp_path):
     assert compiled.decoding.cache == 2 * 2 * 128 * 64 * 4  # layers, keys and values, in 32 bits
     assert {k.kind for k in compiled.kernels} == {"embedding", "norm", "matmul", "attention"}
     assert all(k.backward == k.update == 0 for k in compiled.kernels)
-    mesh = compiled.decoding.mesh
-    grid = mesh.height, mesh.width
-    model = experiment_of(GPT).model.config
-    assert mesh.cycles == costs.cycles(sizes_of(model, grid, 64), 63)
+    best = compiled.decoding.mesh
+    parts = mesh.mesh_parts(experiment_of(GPT).model.config, (best.height, best.width), 64)
+    assert best.cycles == mesh.token_cycles(parts, 63)
     text = report_text(compiled)
     assert "Decoding (a sample is a token)" in text
     assert f"{compiled.tokens:,.0f}" in text

@@ -1,8 +1,8 @@
 """What a kernel costs for one token while a decoder writes: GEMVs, and attention to a cache.
 
-The figures are those of the decoder on PEs (:mod:`wafer.hpc.decoder`), whose closed form is within
-5 % of its simulated cycles: a row of a product takes its elements and a few cycles more, a sum
-over PEs the words that the middle one adds and sends, and the way there. Keys and values stay where
+The figures are those of a decoder on one mesh (:mod:`wafer.compiler.decode.mesh`): a row of a
+product takes its elements and a few cycles more, a sum over PEs the words that the middle one adds
+and sends, and the way there. Keys and values stay where
 they are, dealt out to the PEs token by token.
 
 Letters as in :mod:`wafer.compiler.costs`: K inputs on w columns of PEs, N outputs on h rows; of
@@ -11,27 +11,20 @@ attention heads on h rows, tokens on w columns.
 
 import numpy as np
 
+from wafer.compiler.decode.mesh import (
+    CACHED_ROW_CYCLES,
+    HEAD_CYCLES,
+    ROW_CYCLES,
+    SHARE_CYCLES,
+    line_cycles,
+)
 from wafer.compiler.graph import Kernel
-from wafer.hpc.decoder.costs import COSTS
 from wafer.spec import WaferSpec
 
-__all__ = ["attention_cycles", "gemv_cycles", "line_cycles", "norm_cycles"]
+__all__ = ["attention_cycles", "gemv_cycles", "norm_cycles"]
 
 Array = np.ndarray
 _ROOT = 110  # cycles of a square root and a division, scalar code
-
-
-def line_cycles(pes: Array | int, words: Array | int) -> Array:
-    """Return the cycles of a sum over a line of PEs, all of which get it; 0 of one PE.
-
-    Args:
-        pes: [choices] of the line.
-        words: [choices] to add.
-    """
-    pes, words = np.asarray(pes), np.asarray(words)
-    sides = COSTS["line"] + COSTS["other side"] * (pes > 2)
-    busy = sides + COSTS["hop"] * (pes // 2) + words * np.minimum(pes, 3)
-    return np.where(pes > 1, busy, 0)
 
 
 def gemv_cycles(k: Array, n: Array, grid: tuple[Array, Array], simd: int) -> Array:
@@ -45,7 +38,7 @@ def gemv_cycles(k: Array, n: Array, grid: tuple[Array, Array], simd: int) -> Arr
     """
     h, w = grid
     pack = 2 if simd > 1 else 1
-    products = k * (_ceil(n, simd) + COSTS["row"])
+    products = k * (_ceil(n, simd) + ROW_CYCLES)
     return _ceil(k, pack) + h + products + line_cycles(w, _ceil(n, pack))
 
 
@@ -64,9 +57,9 @@ def attention_cycles(
     product = kernel.products[0]
     queries, size = product.T, product.K
     simd = spec.simd_16bit if kernel.bits == 16 else 1
-    scores = size * (_ceil(held, simd) + COSTS["cached row"])
-    mixed = held * (_ceil(size, simd) + COSTS["cached row"])
-    each = scores + mixed + held * COSTS["share"] + COSTS["head"]
+    scores = size * (_ceil(held, simd) + CACHED_ROW_CYCLES)
+    mixed = held * (_ceil(size, simd) + CACHED_ROW_CYCLES)
+    each = scores + mixed + held * SHARE_CYCLES + HEAD_CYCLES
     greatest = line_cycles(columns, own * queries)
     return own * queries * each + greatest + line_cycles(columns, own * queries * (size + 1))
 

@@ -9,11 +9,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from wafer.compiler.decode.mesh import mesh_parts, token_cycles
 from wafer.compiler.graph import Graph, Kernel, Product
 from wafer.compiler.plan import Compiled, Decoding, Mesh
-from wafer.errors import WaferError
-from wafer.hpc.decoder.costs import cycles as mesh_cycles
-from wafer.hpc.decoder.sizes import sizes_of
 from wafer.spec import Region, WaferSpec
 
 __all__ = ["Inference", "decoding_graph", "fastest_mesh", "with_decoding"]
@@ -175,21 +173,17 @@ def _hops(a: Region, b: Region) -> int:
 
 
 def fastest_mesh(cfg: object, inference: Inference, spec: WaferSpec) -> Mesh | None:
-    """The mesh on which ``wafer.hpc.decoder`` writes fastest; None if it has no way for the model.
+    """The mesh on which the example ``decoder`` writes fastest; None if it does not do the model.
 
     Args:
         cfg: of the model.
         inference: tokens of a sequence; the program writes one at once.
         spec: the machine.
     """
-    best: Mesh | None = None
+    meshes = []
     for height in (side for side in _SIDES if side <= spec.height):
         for width in (side for side in _SIDES if side <= spec.width):
-            try:
-                sizes = sizes_of(cfg, (height, width), inference.context)  # type: ignore[arg-type]
-            except WaferError:
-                continue
-            spent = mesh_cycles(sizes, inference.context - 1)
-            if best is None or spent < best.cycles:
-                best = Mesh(height, width, spent, sizes.bytes)
-    return best
+            if parts := mesh_parts(cfg, (height, width), inference.context):
+                cycles = token_cycles(parts, inference.context - 1)
+                meshes.append(Mesh(height, width, cycles, parts.bytes))
+    return min(meshes, key=lambda mesh: mesh.cycles, default=None)
