@@ -5,7 +5,6 @@ from wafer.hpc import (
     md,
     mesh,
     montecarlo,
-    nbody,
     tlr,
 )
 from wafer.hpc.host import counted
@@ -16,6 +15,5 @@ __all__ = [
     "md",
     "mesh",
     "montecarlo",
-    "nbody",
     "tlr",
 ]

@@ -136,6 +136,44 @@ def test_mandelbrot_by_hand():
     assert steps.tolist() == [[50, 3, 1]]
 
 
+class TestNbody:
+    def test_two_bodies_by_hand(self):
+        """Three apart along x, at rest: 2 / 9 and 4 / 9 towards each other, but for softening."""
+        places, rest = np.array([[1.0, 0, 0], [4, 0, 0]]), np.zeros((2, 3))
+        before, after = _nbody((places, rest, np.array([4.0, 2])), 1, 0.5)
+        expected = [[2 / 9, 0, 0], [-4 / 9, 0, 0]]
+        np.testing.assert_allclose(before[2], expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(after[0][:, 0], [1 + 1 / 36, 4 - 1 / 18], rtol=1e-6)
+
+    @pytest.mark.parametrize("distance", [1e-3, 0.7, 3.0, 1e4])
+    def test_one_over_the_root_at_many_scales(self, distance):
+        """The guess and three steps of Newton's method are right to rounding."""
+        places = np.linspace(1, 4, 16)[:, None] * distance * np.array([[1.0, 0, 0]])
+        places[0] = 0
+        masses = np.where(np.arange(16) == 0, distance**2, 0)
+        runner = runtime("nbody", width=1, height=1, bodies=16)
+        bodies = places, np.zeros((16, 3)), masses
+        ((_, _, accelerations),), _ = script("nbody").run(runner, *bodies, 0, 0.0, softening=1e-6)
+        squares = places[1:, 0].astype(np.float32).astype(float) ** 2 + 1e-12
+        expected = -(distance**2) * places[1:, 0] / squares**1.5
+        np.testing.assert_allclose(accelerations[1:, 0], expected, rtol=1e-6)
+
+    def test_an_orbit_closes(self):
+        """A light body on a circle around a heavy one is at a quarter, and back after 2 pi."""
+        places, velocities = np.zeros((2, 2, 3))
+        places[1, 0] = velocities[1, 1] = 1
+        for steps, at in ((100, [0, 1, 0]), (400, [1, 0, 0])):
+            bodies = places, velocities, np.array([1, 1e-6])
+            _, (after, _, _) = _nbody(bodies, steps, 2 * np.pi / 400)
+            np.testing.assert_allclose(after[1], at, atol=2e-3)
+
+
+def _nbody(bodies, steps, dt):
+    """States at the start and at the end, on two PEs."""
+    runner = runtime("nbody", width=2, height=1, bodies=1)
+    return script("nbody").run(runner, *bodies, steps, dt, softening=1e-4)[0]
+
+
 class TestWave:
     @pytest.mark.parametrize("shape", [(9, 1, 9), (1, 9, 9)])
     def test_one_step_from_a_single_cell(self, shape):
