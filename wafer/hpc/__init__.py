@@ -5,7 +5,6 @@ from wafer.hpc import (
     md,
     mesh,
     montecarlo,
-    tlr,
 )
 from wafer.hpc.host import counted
 
@@ -15,5 +14,4 @@ __all__ = [
     "md",
     "mesh",
     "montecarlo",
-    "tlr",
 ]

@@ -174,6 +174,55 @@ def _nbody(bodies, steps, dt):
     return script("nbody").run(runner, *bodies, steps, dt, softening=1e-4)[0]
 
 
+class TestTlr:
+    def test_one_term_by_hand(self):
+        """(1 + 2i) (3 - i)* (2 + i) = (1 + 2i)(3 + i)(2 + i) = -5 + 15i."""
+        one = np.ones((1, 1), np.complex64)
+        factors = np.array([[1]]), (1 + 2j) * one, (3 - 1j) * one
+        runner = runtime("tlr", width=1, height=1, tile=1, terms=1, rows=1)
+        y, _ = script("tlr").run(runner, *factors, np.array([2 + 1j]), 1)
+        assert y.tolist() == [-5 + 15j]
+
+    def test_ranks_by_hand(self):
+        """Two tiles of rank 1 and two of 0; the smaller one goes where the tolerance allows it."""
+        matrix, compress = np.zeros((4, 4)), script("tlr").compress
+        matrix[0, 0], matrix[2:, 2:] = 10, 0.05
+        assert compress(matrix, 2, 1e-6)[0].tolist() == [[1, 0], [0, 1]]
+        assert compress(matrix, 2, 0.1)[0].tolist() == [[1, 0], [0, 0]]
+        assert compress(np.zeros((3, 3)), 2, 0)[0].tolist() == [[0, 0], [0, 0]]
+
+    def test_chunks_and_bandwidth_by_hand(self):
+        """Of columns with 7, 0 and 2 terms, at most 3 in a chunk: 2, 2 and 3, and 2.
+
+        One tile of 2 x 2 and rank 2: four products in each phase of 4 + 2 + 2 words, or of 12.
+        """
+        chunks = script("tlr").chunks
+        plan = [chunk[:3] for chunk in chunks(np.array([[3, 0, 1], [4, 0, 1]]), 3)]
+        assert plan == [(0, 0, 2), (0, 2, 4), (0, 4, 7), (2, 7, 9)]
+        bandwidth = script("tlr", "published").bandwidth(chunks(np.array([[2]]), 2), 2, 64)
+        assert bandwidth == (4 * 2 * 8 * 4 / 64, 4 * 2 * 12 * 4 / 64)
+
+    @pytest.mark.parametrize(
+        ("tile", "ranks", "pes", "terms"),
+        [
+            (8, [[8, 1, 0], [2, 5, 0], [0, 7, 3]], (1, 9), 4),
+            (9, [[3, 0], [9, 4]], (3, 3), 5),
+            (5, [[2, 2, 2], [5, 1, 3]], (7, 1), 20),
+            (2, [[0, 0]], (1, 1), 1),
+        ],
+    )
+    def test_chunks_of_many_tiles(self, tile, ranks, pes, terms):
+        tlr, rng, ranks = script("tlr"), np.random.default_rng(0), np.array(ranks)
+        parts = rng.standard_normal((2, 2 * ranks.sum() + ranks.shape[1], tile)).astype(np.float32)
+        *factors, x = np.split(parts[0] + 1j * parts[1], [ranks.sum(), 2 * ranks.sum()])
+        rows = tlr.most_rows(tlr.chunks(ranks, terms))
+        sizes = {"tile": tile, "terms": terms, "rows": rows}
+        runner = runtime("tlr", height=pes[0], width=pes[1], **sizes)
+        y, _ = tlr.run(runner, ranks, *factors, x.ravel(), terms)
+        expected = tlr.reference(ranks, *factors, x.ravel())
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
 class TestWave:
     @pytest.mark.parametrize("shape", [(9, 1, 9), (1, 9, 9)])
     def test_one_step_from_a_single_cell(self, shape):
