@@ -23,7 +23,7 @@ FILES = sorted(
 SHARED = set(
     """
     Block DeadlockError Descriptor Document Fabric FaultError Function FunctionType Layout
-    Machine Model Op Optimizer Pair Problem Program Row Source Stream Tables Tile Value
+    Machine Model Op Optimizer Pair Problem Program Row Source Stream Tile Value
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array

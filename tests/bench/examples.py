@@ -82,6 +82,51 @@ def fft(quick):
         yield f"fft, {' x '.join(map(str, shape))} on {height} x {width} PEs", cycles
 
 
+# Cells of a crystal of tantalum, open at all sides, and rows and columns of PEs for each.
+CRYSTALS = [((4, 4, 1), (2, 1)), ((4, 4, 2), (2, 2)), ((4, 4, 3), (3, 2)), ((5, 4, 6), (4, 3))]
+
+
+def md(quick):
+    """Three steps, and the error of the total energy of 16 atoms after 2 ps."""
+    for crystal in CRYSTALS[: 2 if quick else None]:
+        case, cycles, of_step, picojoules = _md(*crystal, 3)
+        yield case, cycles
+        yield f"{case}, cycles of a step", of_step
+        yield f"{case}, nJ per atom and step", picojoules / 1e3
+    program = script("md")
+    positions = program.lattice((2, 2, 2))  # all within reach, wherever they go
+    pes = program.assign(positions, (2, 2))
+    velocities = np.random.default_rng(1).normal(0, 1, positions.shape)
+    ends = []
+    for steps, step in ((0, 0.002), *(() if quick else ((500, 0.004), (1000, 0.002)))):
+        runner = runtime("md", height=4, width=4, reach=3, segments=128)
+        _, moved, _, energies, _ = program.run(runner, positions, velocities, pes, steps, step)
+        ends.append((step, program.total(moved, energies) / len(positions)))
+    for step, energy in ends[1:]:
+        yield f"md, drift in 2 ps in steps of {1e3 * step:.0f} fs, eV per atom", energy - ends[0][1]
+
+
+def _md(cells, block, steps):
+    """The case, cycles in all and of a step, pJ of an atom's step."""
+    program, ends = script("md"), []
+    positions = program.lattice(cells)
+    pes = program.assign(positions, block)
+    velocities = np.random.default_rng(0).normal(0, 1, positions.shape)
+    sizes = {"height": len(pes), "width": len(pes.T)}
+    sizes["reach"] = program.reach_of(positions, pes, program.CUTOFF + 0.2)
+    for count in (0, steps):
+        runner = runtime("md", **sizes, segments=128)
+        *state, cycles = program.run(runner, positions, velocities, pes, count)
+        for got, want in zip(state, program.reference(positions, velocities, count), strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-4)
+        ends.append(np.array([cycles, runner.energy().total]))
+    apart = np.linalg.norm(positions - positions[:, None], axis=2)
+    near = (apart < program.CUTOFF).sum(axis=1).max() - 1
+    of_step = (ends[1] - ends[0]) / steps / (1, len(positions))
+    case = "md, {height} x {width} PEs, reach {reach}".format(**sizes)
+    return f"{case}, {near} neighbours", ends[1][0], *of_step
+
+
 def nbody(quick):
     """Bodies of a PE, and steps, on rows and columns of PEs."""
     cases = [(1, 1, 1, 2), (1, 1, 32, 2), (5, 7, 1, 2), (5, 7, 8, 2)]
@@ -143,6 +188,13 @@ def krylov_published(quick):
     yield f"{case} 20 × 20 PEs)", {"ours": round(cycles, 1), "published": 15.6}
 
 
+def md_published(quick):
+    """Rates at 0.85 GHz."""
+    _, _, of_step, _ = _md(*CRYSTALS[3], 3)
+    case = "molecular dynamics, 80 candidates, 14 neighbours, steps/s: simulated, 16 × 15 PEs"
+    yield case, {"ours": round(0.85e9 / of_step), "published": 274_016}
+
+
 def nbody_published(quick):
     """1,024 bodies, one per PE."""
     before, after = (_nbody(32, 32, 1, steps) for steps in (0, 1))
@@ -174,6 +226,7 @@ CASES = {
     "krylov": krylov,
     "life": life,
     "mandelbrot": mandelbrot,
+    "md": md,
     "nbody": nbody,
     "tlr": tlr,
     "wave": wave,
@@ -182,6 +235,7 @@ CASES = {
 PUBLISHED = {
     "fft": fft_published,
     "krylov": krylov_published,
+    "md": md_published,
     "nbody": nbody_published,
     "tlr": tlr_published,
     "wave": wave_published,

@@ -2,7 +2,6 @@
 
 from wafer.hpc import (
     decoder,
-    md,
     mesh,
     montecarlo,
 )
@@ -11,7 +10,6 @@ from wafer.hpc.host import counted
 __all__ = [
     "counted",
     "decoder",
-    "md",
     "mesh",
     "montecarlo",
 ]

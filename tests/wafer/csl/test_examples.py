@@ -136,6 +136,84 @@ def test_mandelbrot_by_hand():
     assert steps.tolist() == [[50, 3, 1]]
 
 
+class TestMd:
+    # Cells of the crystal, and PEs for each: a row, a column, an odd grid, some without an atom.
+    @pytest.mark.parametrize(
+        ("cells", "block"),
+        [
+            ((4, 1, 1), (1, 2)),
+            ((1, 3, 1), (2, 1)),
+            ((2, 1, 1), (1, 3)),
+            pytest.param((3, 3, 1), (1, 3), marks=pytest.mark.slow),
+            pytest.param((4, 4, 6), (4, 3), marks=pytest.mark.slow),
+        ],
+    )
+    def test_grids(self, cells, block):
+        positions, *place = _crystal(cells, block, 0.05)
+        _, _, forces, energies, _ = _md(positions, *place, 0)
+        _, _, want, bound = script("md").reference(positions, 0, 0)
+        np.testing.assert_allclose(forces, want, rtol=1e-5, atol=3e-5)
+        np.testing.assert_allclose(energies, bound, atol=1e-5)
+
+    def test_two_atoms_by_hand(self):
+        """3 Angstrom apart: each has the density (3 - d)^2 of the other."""
+        _, _, forces, energies, _ = _md(
+            np.array([[0.0, 0, 0], [3, 0, 0]]), np.array([[0, 1]]), 1, 0
+        )
+        away, binding = 4.076980 - 3, 2.591061
+        inner = 1.2157373 + 3 * 0.0271471 - 9 * 0.1217350
+        np.testing.assert_allclose(energies, -binding * away + 1.2**2 * inner / 2, rtol=1e-6)
+        slope = -2 * 1.2 * inner + 1.2**2 * (0.0271471 - 6 * 0.1217350)
+        slope += 2 * binding / (2 * away) * 2 * away
+        np.testing.assert_allclose(forces, [[slope, 0, 0], [-slope, 0, 0]], rtol=1e-5)
+
+    def test_the_metal_is_tantalum(self):
+        """Bound by 8.10 eV an atom, at the least for the cell of 3.3058 Angstrom."""
+        md, energies = script("md"), []
+        for side in (3.3058, 3.28, 3.33):
+            positions = md.lattice((5, 5, 5), side)
+            middle = ((positions - positions.mean(axis=0)) ** 2).sum(axis=1).argmin()
+            energies.append(md.reference(positions, 0, 0)[3][middle])
+        assert energies[0] == pytest.approx(-8.10, abs=1e-4)
+        assert energies[0] == min(energies)
+
+    def test_energy_stays_to_the_square_of_the_step(self):
+        """After 0.1 ps; a half of the step leaves a quarter of the error."""
+        md, errors = script("md"), []
+        crystal = _crystal((2, 2, 1), (2, 1), 0.15)
+        _, still, _, start, _ = _md(*crystal, 0)
+        for step, steps in ((0.01, 10), (0.005, 20)):
+            _, moved, _, end, _ = _md(*crystal, steps, step)
+            errors.append(md.total(moved, end) - md.total(still, start))
+        assert errors[0] / errors[1] == pytest.approx(4, rel=0.25)
+        assert abs(errors[1]) < 1e-3 * abs(md.total(still, start))
+
+    def test_assigned_and_spread(self):
+        """In a square: corners first, which have less y, by z; then centres."""
+        md = script("md")
+        positions = md.lattice((2, 1, 2))
+        pes = md.assign(positions, (2, 2))
+        np.testing.assert_array_equal(pes, [[0, 1, 2, 3], [4, 5, 6, 7]])
+        assert md.reach_of(positions, pes, 3.0) == 3
+        assert md.reach_of(positions, pes, 1.0) == 0
+        assert md.reach_of(np.array([[0.0, 0, 0], [9, 0, 0]]), np.array([[0, -1, 1]]), 9.5) == 2
+
+
+def _crystal(cells, block, shaken):
+    """Positions, PEs of atoms, reach."""
+    md = script("md")
+    positions = md.lattice(cells)
+    pes = md.assign(positions, block)
+    moved = positions + np.random.default_rng(sum(cells)).normal(0, shaken, positions.shape)
+    return moved, pes, md.reach_of(positions, pes, 4.6)
+
+
+def _md(positions, pes, reach, steps, step=0.002):
+    sizes = {"height": len(pes), "width": len(pes.T), "reach": reach, "segments": 128}
+    velocities = np.random.default_rng(0).normal(0, 2, positions.shape)
+    return script("md").run(runtime("md", **sizes), positions, velocities, pes, steps, step)
+
+
 class TestNbody:
     def test_two_bodies_by_hand(self):
         """Three apart along x, at rest: 2 / 9 and 4 / 9 towards each other, but for softening."""
