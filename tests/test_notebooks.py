@@ -38,7 +38,6 @@ PUBLIC = (
     "wafer.fabric.trace",
     "wafer.hpc",
     "wafer.hpc.decoder",
-    "wafer.hpc.montecarlo",
 )
 
 

@@ -39,7 +39,7 @@ UNDOCUMENTED = {
     "wafer.data": (24, 24),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
-    "wafer.hpc": (11, 12),
+    "wafer.hpc": (7, 5),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),
     "wafer.sweep": (5, 0),

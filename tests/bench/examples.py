@@ -127,6 +127,23 @@ def _md(cells, block, steps):
     return f"{case}, {near} neighbours", ends[1][0], *of_step
 
 
+def montecarlo(quick):
+    """Particles and nuclides of a PE, and points of a nuclide in all bands."""
+    program = script("montecarlo")
+    cases = [(1, 1, 100, 1, 161), (8, 1, 20, 1, 800)]
+    cases += [] if quick else [(1, 9, 10, 1, 160), (6, 5, 20, 5, 900)]
+    runs = [(shape, stochastic, None) for shape in cases for stochastic in (0, 1)]
+    for shape, stochastic, rounds in [*runs, *([] if quick else [(cases[-1], 0, 0)])]:
+        problem = program.problem(*shape)
+        params = program.sizes(*problem[:2], problem[3], rounds) | {"stochastic": stochastic}
+        runner = runtime("montecarlo", **params)
+        _, sections, _, _, cycles = program.run(runner, params, *problem)
+        if not stochastic:
+            np.testing.assert_allclose(sections, program.reference(*problem), rtol=1e-5)
+        case = "montecarlo, {} x {} PEs, {} particles, {} nuclides, {} points".format(*shape)
+        yield case + ", stochastic" * stochastic + ", not balanced" * (rounds == 0), cycles
+
+
 def nbody(quick):
     """Bodies of a PE, and steps, on rows and columns of PEs."""
     cases = [(1, 1, 1, 2), (1, 1, 32, 2), (5, 7, 1, 2), (5, 7, 8, 2)]
@@ -227,6 +244,7 @@ CASES = {
     "life": life,
     "mandelbrot": mandelbrot,
     "md": md,
+    "montecarlo": montecarlo,
     "nbody": nbody,
     "tlr": tlr,
     "wave": wave,

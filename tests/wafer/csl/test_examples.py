@@ -214,6 +214,66 @@ def _md(positions, pes, reach, steps, step=0.002):
     return script("md").run(runtime("md", **sizes), positions, velocities, pes, steps, step)
 
 
+class TestMontecarlo:
+    def test_three_lookups_by_hand(self):
+        """Two nuclides, two cross sections; one energy at a point, one at the end of the grids."""
+        grids = np.array([[0, 2, 4, 8], [0, 1, 4, 8]], np.float32)
+        sections = np.array([[[1, 10], [3, 20], [5, 30], [9, 0]], [[0, 1], [1, 1], [1, 4], [3, 8]]])
+        energies = np.array([[[2.0], [8.0]], [[1.0], [5.0]]], np.float32)
+        found, answers, *_ = _montecarlo(grids, sections, np.array([2, 10]), energies)
+        assert found.tolist() == [1, 2, 5, 8]
+        expected = [
+            [2 * 2 + 10 * 1, 2 * 15 + 10 * 1],
+            [2 * 3 + 10 * 1, 2 * 20 + 10 * 2],
+            [2 * 6 + 10 * 1.5, 2 * 22.5 + 10 * 5],
+            [2 * 9 + 10 * 3, 2 * 0 + 10 * 8],
+        ]
+        np.testing.assert_allclose(answers, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("shape", [(1, 1, 30, 2, 60), (7, 1, 12, 2, 60), (3, 2, 8, 2, 60)])
+    def test_grids(self, shape):
+        montecarlo = script("montecarlo")
+        problem = montecarlo.problem(*shape)
+        found, sections, balanced, _, _ = _montecarlo(*problem)
+        np.testing.assert_array_equal(found, np.sort(problem[3], axis=None))
+        np.testing.assert_allclose(sections, montecarlo.reference(*problem), rtol=1e-5)
+        # Rows are bands of energy, which share the points of all grids evenly.
+        bands = np.quantile(problem[0], np.arange(1, shape[0]) / shape[0], method="higher")
+        expected, _ = np.histogram(problem[3], [0, *bands, 2])
+        np.testing.assert_array_equal(balanced.sum(axis=1), expected)
+
+    def test_work_lasts_as_long_as_the_fullest_pe(self):
+        """So balancing pays where every other column has all of a row's particles."""
+        *material, _ = script("montecarlo").problem(2, 4, 6, 1, 60)
+        energies = np.where(np.arange(4)[:, None] % 2, 0.9, 0.1) * np.ones((2, 4, 6))
+        spent = [_montecarlo(*material, energies.astype("f4"), rounds)[4] for rounds in (0, 8)]
+        assert spent[1] < 0.7 * spent[0]
+
+    def test_balancing_by_hand(self):
+        """Half of 8 go to the east; none is lost."""
+        energies = np.array([[[0.5] * 8 + [9.0], [9.0] * 9, [0.5] + [9.0] * 8]])
+        energies = np.concatenate([energies, np.full((1, 3, 9), 9.0)])  # in the other band
+        history = script("montecarlo").loads(np.array([[0.0, 1, 2, 9]]), energies, 1)
+        assert history[:, 0].tolist() == [[8, 0, 1], [4, 4, 1]]
+
+    def test_stochastic_interpolation_is_right_on_average(self):
+        """One of two values each time; the upper one as often as the energy is near it."""
+        grids = np.array([[0.0, 0.25, 0.75, 1]], np.float32)
+        sections, energies = np.array([[[5.0], [1], [2], [5]]]), np.full((1, 1, 400), 0.4, "f4")
+        problem = grids, sections, np.array([10.0]), energies
+        _, answers, _, _, cycles = _montecarlo(*problem, stochastic=1)
+        assert set(answers.ravel().tolist()) == {10, 20}
+        assert answers.mean() == pytest.approx(13, abs=0.75)  # three deviations of the mean
+        assert cycles < 0.8 * _montecarlo(*problem)[4]
+
+
+def _montecarlo(grids, sections, densities, energies, rounds=None, stochastic=0):
+    montecarlo = script("montecarlo")
+    params = montecarlo.sizes(grids, sections, energies, rounds) | {"stochastic": stochastic}
+    runner = runtime("montecarlo", **params)
+    return montecarlo.run(runner, params, grids, sections, densities, energies)
+
+
 class TestNbody:
     def test_two_bodies_by_hand(self):
         """Three apart along x, at rest: 2 / 9 and 4 / 9 towards each other, but for softening."""
