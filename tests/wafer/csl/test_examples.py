@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.examples import runtime, script
 
+from wafer.cli import main
 from wafer.csl.host.tools.examples import EXAMPLES, summaries, write_example
 from wafer.csl.host.tools.scripts import write_commands
 
@@ -21,7 +22,8 @@ SCRIPTS = [
 ]
 
 
-def test_every_folder_has_its_files():
+def test_every_folder_has_its_files_in_the_one_style():
+    assert main(["csl", "format", "--check", str(EXAMPLES)]) == 0
     folders = {p.name for p in EXAMPLES.iterdir() if p.is_dir() and p.name[0] != "_"}
     assert folders == set(summaries())
     for folder in folders:
