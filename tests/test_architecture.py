@@ -46,7 +46,6 @@ FLOORS = {
     "wafer.machine.arch": 30.5,  # figures alone
     "wafer.fabric": 41,
     "wafer.csl": 42,
-    "wafer.hpc": 43,
     "wafer.data": 50,
     "wafer.registration": 60,
     "wafer.config": 60,

@@ -88,11 +88,7 @@ def run_python(path, *, slow):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] if "hpc" in path.name else [], id=name(path))
-        for path in with_blocks("python")
-        if path != README
-    ],
+    [pytest.param(path, id=name(path)) for path in with_blocks("python") if path != README],
 )
 def test_python_runs(path, folder):
     run_python(path, slow=False)

@@ -37,8 +37,6 @@ PUBLIC = (
     "wafer.fabric.library",
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
-    "wafer.hpc",
-    "wafer.hpc.montecarlo",
 )
 
 

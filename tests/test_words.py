@@ -23,7 +23,7 @@ FILES = sorted(
 SHARED = set(
     """
     Block DeadlockError Descriptor Document Fabric FaultError Function FunctionType Layout
-    Machine Op Optimizer Pair Problem Program Row Source Stream Tables Tile Value
+    Machine Op Optimizer Pair Problem Program Row Source Stream Tile Value
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array
@@ -39,7 +39,6 @@ UNDOCUMENTED = {
     "wafer.data": (24, 24),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
-    "wafer.hpc": (6, 8),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),
     "wafer.sweep": (5, 0),

@@ -186,6 +186,117 @@ def fft(quick):
         yield f"fft, {' x '.join(map(str, shape))} on {height} x {width} PEs", cycles
 
 
+# Cells of a crystal of tantalum, open at all sides, and rows and columns of PEs for each.
+CRYSTALS = [((4, 4, 1), (2, 1)), ((4, 4, 2), (2, 2)), ((4, 4, 3), (3, 2)), ((5, 4, 6), (4, 3))]
+
+
+def md(quick):
+    """Three steps, and the error of the total energy of 16 atoms after 2 ps."""
+    for crystal in CRYSTALS[: 2 if quick else None]:
+        case, cycles, of_step, picojoules = _md(*crystal, 3)
+        yield case, cycles
+        yield f"{case}, cycles of a step", of_step
+        yield f"{case}, nJ per atom and step", picojoules / 1e3
+    program = script("md")
+    positions = program.lattice((2, 2, 2))  # all within reach, wherever they go
+    pes = program.assign(positions, (2, 2))
+    velocities = np.random.default_rng(1).normal(0, 1, positions.shape)
+    ends = []
+    for steps, step in ((0, 0.002), *(() if quick else ((500, 0.004), (1000, 0.002)))):
+        runner = runtime("md", height=4, width=4, reach=3, segments=128)
+        _, moved, _, energies, _ = program.run(runner, positions, velocities, pes, steps, step)
+        ends.append((step, program.total(moved, energies) / len(positions)))
+    for step, energy in ends[1:]:
+        yield f"md, drift in 2 ps in steps of {1e3 * step:.0f} fs, eV per atom", energy - ends[0][1]
+
+
+def _md(cells, block, steps):
+    """The case, cycles in all and of a step, pJ of an atom's step."""
+    program, ends = script("md"), []
+    positions = program.lattice(cells)
+    pes = program.assign(positions, block)
+    velocities = np.random.default_rng(0).normal(0, 1, positions.shape)
+    sizes = {"height": len(pes), "width": len(pes.T)}
+    sizes["reach"] = program.reach_of(positions, pes, program.CUTOFF + 0.2)
+    for count in (0, steps):
+        runner = runtime("md", **sizes, segments=128)
+        *state, cycles = program.run(runner, positions, velocities, pes, count)
+        for got, want in zip(state, program.reference(positions, velocities, count), strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-4)
+        ends.append(np.array([cycles, runner.energy().total]))
+    apart = np.linalg.norm(positions - positions[:, None], axis=2)
+    near = (apart < program.CUTOFF).sum(axis=1).max() - 1
+    of_step = (ends[1] - ends[0]) / steps / (1, len(positions))
+    case = "md, {height} x {width} PEs, reach {reach}".format(**sizes)
+    return f"{case}, {near} neighbours", ends[1][0], *of_step
+
+
+def montecarlo(quick):
+    """Particles and nuclides of a PE, and points of a nuclide in all bands."""
+    program = script("montecarlo")
+    cases = [(1, 1, 100, 1, 161), (8, 1, 20, 1, 800)]
+    cases += [] if quick else [(1, 9, 10, 1, 160), (6, 5, 20, 5, 900)]
+    runs = [(shape, stochastic, None) for shape in cases for stochastic in (0, 1)]
+    for shape, stochastic, rounds in [*runs, *([] if quick else [(cases[-1], 0, 0)])]:
+        problem = program.problem(*shape)
+        params = program.sizes(*problem[:2], problem[3], rounds) | {"stochastic": stochastic}
+        runner = runtime("montecarlo", **params)
+        _, sections, _, _, cycles = program.run(runner, params, *problem)
+        if not stochastic:
+            np.testing.assert_allclose(sections, program.reference(*problem), rtol=1e-5)
+        case = "montecarlo, {} x {} PEs, {} particles, {} nuclides, {} points".format(*shape)
+        yield case + ", stochastic" * stochastic + ", not balanced" * (rounds == 0), cycles
+
+
+def nbody(quick):
+    """Bodies of a PE, and steps, on rows and columns of PEs."""
+    cases = [(1, 1, 1, 2), (1, 1, 32, 2), (5, 7, 1, 2), (5, 7, 8, 2)]
+    for height, width, each, steps in cases + ([] if quick else [(32, 32, 1, 1)]):
+        cycles = _nbody(height, width, each, steps)
+        yield f"nbody, {height} x {width} PEs, {each} bodies each, {steps} steps", cycles
+
+
+def _nbody(height, width, each, steps):
+    program, bodies = script("nbody"), script("nbody").cluster(height * width * each)
+    runner = runtime("nbody", width=width, height=height, bodies=each)
+    states, cycles = program.run(runner, *bodies, steps, dt=1e-3, softening=0.05)
+    expected = program.reference(*bodies, steps, dt=1e-3, softening=0.05)
+    for got, want in zip(states[-1], expected, strict=True):
+        assert abs(got - want).max() <= 1e-5 * abs(want).max()
+    return cycles
+
+
+def tlr(quick):
+    """One full PE with random tiles of a rank; waves from one line to another that touches it."""
+    program, rng = script("tlr"), np.random.default_rng(0)
+    for tile, tiles, rank in ((25, 1, 64), (25, 16, 4), (50, 1, 32), (50, 8, 4), (70, 1, 23)):
+        shape = (2, tiles * rank, tile)
+        factors = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype("c8")
+        case = f"tlr, 1 PE, tile {tile}, {tiles} x rank {rank}"
+        yield from _tlr(case, (np.full((tiles, 1), rank), *factors), rng.standard_normal(tile), 1)
+    matrix, x = program.waves(560), rng.standard_normal(560)
+    for tile, terms in ((25, 64), (50, 32), (70, 23))[: 1 if quick else None]:
+        factors = program.compress(matrix, tile, 1e-3)
+        pes = len(program.chunks(factors[0], terms))
+        case = f"tlr, 560 x 560 waves, tile {tile}, {pes} PEs"
+        yield from _tlr(case, factors, x, 20, terms)
+
+
+def _tlr(case, factors, x, side, terms=None):
+    """Cycles, and bytes per cycle and PE: of matrices and vectors once, of all reads and writes."""
+    program, (ranks, left, _) = script("tlr"), factors
+    terms, tile = terms or len(left), left.shape[1]
+    plan = program.chunks(ranks, terms)
+    sizes = {"tile": tile, "terms": terms, "rows": program.most_rows(plan)}
+    y, cycles = program.run(runtime("tlr", width=side, height=side, **sizes), *factors, x, terms)
+    expected = program.reference(*factors, x)
+    assert abs(y - expected).max() < 2e-6 * abs(expected).max()
+    once, moved = script("tlr", "published").bandwidth(plan, tile, cycles)
+    yield case, cycles
+    yield f"{case}, bytes per cycle and PE", once
+    yield f"{case}, bytes per cycle and PE with all reads and writes", moved
+
+
 def fft_published(quick):
     """The abstract's 959 us at 0.85 GHz."""
     case = "FFT of 512 × 512 × 512, 512 × 512 PEs: computed (simulated: one exchange of it), cycles"
@@ -196,6 +307,27 @@ def krylov_published(quick):
     case = "BiCGStab 602 × 595, another arithmetic, cycles per cell: computed (simulated up to"
     cycles = script("krylov", "published").iteration(602, 595, 768) / 768
     yield f"{case} 20 × 20 PEs)", {"ours": round(cycles, 1), "published": 15.6}
+
+
+def md_published(quick):
+    """Rates at 0.85 GHz."""
+    _, _, of_step, _ = _md(*CRYSTALS[3], 3)
+    case = "molecular dynamics, 80 candidates, 14 neighbours, steps/s: simulated, 16 × 15 PEs"
+    yield case, {"ours": round(0.85e9 / of_step), "published": 274_016}
+
+
+def nbody_published(quick):
+    """1,024 bodies, one per PE."""
+    before, after = (_nbody(32, 32, 1, steps) for steps in (0, 1))
+    case = "1,024 bodies, another program on WSE-3, cycles of a step: simulated"
+    yield case, {"ours": after - before, "published": 324_903}
+
+
+def tlr_published(quick):
+    """The abstract's 92.58 PB/s on 35,784,000 PEs at 0.85 GHz."""
+    ours = dict(tlr(True))["tlr, 1 PE, tile 50, 1 x rank 32, bytes per cycle and PE"]
+    case = "low-rank products, bytes per cycle and PE: simulated, one full PE"
+    yield case, {"ours": round(ours, 2), "published": 3.04}
 
 
 def wave_published(quick):
@@ -220,6 +352,10 @@ CASES = {
     "life": life,
     "line_sum": line_sum,
     "mandelbrot": mandelbrot,
+    "md": md,
+    "montecarlo": montecarlo,
+    "nbody": nbody,
+    "tlr": tlr,
     "wave": wave,
 }
 # Program -> pairs: a name, and {"ours": …, "published": …}.
@@ -227,6 +363,9 @@ PUBLISHED = {
     "fft": fft_published,
     "gemv": gemv_published,
     "krylov": krylov_published,
+    "md": md_published,
+    "nbody": nbody_published,
+    "tlr": tlr_published,
     "wave": wave_published,
 }
 

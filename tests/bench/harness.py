@@ -30,7 +30,6 @@ __all__ = [
     "Timing",
     "agree",
     "arguments",
-    "cycles",
     "environment",
     "interleave",
     "ratio",
@@ -212,17 +211,3 @@ def report(
     if "--save" in sys.argv:
         save(table or pathlib.Path(sys.argv[0]).stem, rows, units, where or processor())
     print(json.dumps({name: round(float(value), 4) for name, value in rows.items()}))
-
-
-def cycles(rows: Mapping[str, Mapping[str, float]], table: str | None = None) -> None:
-    """Print cases with their exact counts, column by column, then ``report`` them.
-
-    Args:
-        rows: case -> column -> number, with ``simulated`` and ``closed form`` among them.
-        table: the file's name; the script's where it is not given.
-    """
-    for case, columns in rows.items():
-        off = columns["closed form"] / columns["simulated"] - 1
-        print(f"{case:<64}" + "".join(f" {v:>12,.6g}" for v in columns.values()) + f" {off:+.1%}")
-    flat = {f"{case} / {name}": v for case, columns in rows.items() for name, v in columns.items()}
-    report(flat, table, lambda name: "", ANY)

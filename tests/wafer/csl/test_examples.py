@@ -221,6 +221,231 @@ def test_mandelbrot_by_hand():
     assert steps.tolist() == [[50, 3, 1]]
 
 
+class TestMd:
+    # Cells of the crystal, and PEs for each: a row, a column, an odd grid, some without an atom.
+    @pytest.mark.parametrize(
+        ("cells", "block"),
+        [
+            ((4, 1, 1), (1, 2)),
+            ((1, 3, 1), (2, 1)),
+            ((2, 1, 1), (1, 3)),
+            pytest.param((3, 3, 1), (1, 3), marks=pytest.mark.slow),
+            pytest.param((4, 4, 6), (4, 3), marks=pytest.mark.slow),
+        ],
+    )
+    def test_grids(self, cells, block):
+        positions, *place = _crystal(cells, block, 0.05)
+        _, _, forces, energies, _ = _md(positions, *place, 0)
+        _, _, want, bound = script("md").reference(positions, 0, 0)
+        np.testing.assert_allclose(forces, want, rtol=1e-5, atol=3e-5)
+        np.testing.assert_allclose(energies, bound, atol=1e-5)
+
+    def test_two_atoms_by_hand(self):
+        """3 Angstrom apart: each has the density (3 - d)^2 of the other."""
+        _, _, forces, energies, _ = _md(
+            np.array([[0.0, 0, 0], [3, 0, 0]]), np.array([[0, 1]]), 1, 0
+        )
+        away, binding = 4.076980 - 3, 2.591061
+        inner = 1.2157373 + 3 * 0.0271471 - 9 * 0.1217350
+        np.testing.assert_allclose(energies, -binding * away + 1.2**2 * inner / 2, rtol=1e-6)
+        slope = -2 * 1.2 * inner + 1.2**2 * (0.0271471 - 6 * 0.1217350)
+        slope += 2 * binding / (2 * away) * 2 * away
+        np.testing.assert_allclose(forces, [[slope, 0, 0], [-slope, 0, 0]], rtol=1e-5)
+
+    def test_the_metal_is_tantalum(self):
+        """Bound by 8.10 eV an atom, at the least for the cell of 3.3058 Angstrom."""
+        md, energies = script("md"), []
+        for side in (3.3058, 3.28, 3.33):
+            positions = md.lattice((5, 5, 5), side)
+            middle = ((positions - positions.mean(axis=0)) ** 2).sum(axis=1).argmin()
+            energies.append(md.reference(positions, 0, 0)[3][middle])
+        assert energies[0] == pytest.approx(-8.10, abs=1e-4)
+        assert energies[0] == min(energies)
+
+    def test_energy_stays_to_the_square_of_the_step(self):
+        """After 0.1 ps; a half of the step leaves a quarter of the error."""
+        md, errors = script("md"), []
+        crystal = _crystal((2, 2, 1), (2, 1), 0.15)
+        _, still, _, start, _ = _md(*crystal, 0)
+        for step, steps in ((0.01, 10), (0.005, 20)):
+            _, moved, _, end, _ = _md(*crystal, steps, step)
+            errors.append(md.total(moved, end) - md.total(still, start))
+        assert errors[0] / errors[1] == pytest.approx(4, rel=0.25)
+        assert abs(errors[1]) < 1e-3 * abs(md.total(still, start))
+
+    def test_assigned_and_spread(self):
+        """In a square: corners first, which have less y, by z; then centres."""
+        md = script("md")
+        positions = md.lattice((2, 1, 2))
+        pes = md.assign(positions, (2, 2))
+        np.testing.assert_array_equal(pes, [[0, 1, 2, 3], [4, 5, 6, 7]])
+        assert md.reach_of(positions, pes, 3.0) == 3
+        assert md.reach_of(positions, pes, 1.0) == 0
+        assert md.reach_of(np.array([[0.0, 0, 0], [9, 0, 0]]), np.array([[0, -1, 1]]), 9.5) == 2
+
+
+def _crystal(cells, block, shaken):
+    """Positions, PEs of atoms, reach."""
+    md = script("md")
+    positions = md.lattice(cells)
+    pes = md.assign(positions, block)
+    moved = positions + np.random.default_rng(sum(cells)).normal(0, shaken, positions.shape)
+    return moved, pes, md.reach_of(positions, pes, 4.6)
+
+
+def _md(positions, pes, reach, steps, step=0.002):
+    sizes = {"height": len(pes), "width": len(pes.T), "reach": reach, "segments": 128}
+    velocities = np.random.default_rng(0).normal(0, 2, positions.shape)
+    return script("md").run(runtime("md", **sizes), positions, velocities, pes, steps, step)
+
+
+class TestMontecarlo:
+    def test_three_lookups_by_hand(self):
+        """Two nuclides, two cross sections; one energy at a point, one at the end of the grids."""
+        grids = np.array([[0, 2, 4, 8], [0, 1, 4, 8]], np.float32)
+        sections = np.array([[[1, 10], [3, 20], [5, 30], [9, 0]], [[0, 1], [1, 1], [1, 4], [3, 8]]])
+        energies = np.array([[[2.0], [8.0]], [[1.0], [5.0]]], np.float32)
+        found, answers, *_ = _montecarlo(grids, sections, np.array([2, 10]), energies)
+        assert found.tolist() == [1, 2, 5, 8]
+        expected = [
+            [2 * 2 + 10 * 1, 2 * 15 + 10 * 1],
+            [2 * 3 + 10 * 1, 2 * 20 + 10 * 2],
+            [2 * 6 + 10 * 1.5, 2 * 22.5 + 10 * 5],
+            [2 * 9 + 10 * 3, 2 * 0 + 10 * 8],
+        ]
+        np.testing.assert_allclose(answers, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("shape", [(1, 1, 30, 2, 60), (7, 1, 12, 2, 60), (3, 2, 8, 2, 60)])
+    def test_grids(self, shape):
+        montecarlo = script("montecarlo")
+        problem = montecarlo.problem(*shape)
+        found, sections, balanced, _, _ = _montecarlo(*problem)
+        np.testing.assert_array_equal(found, np.sort(problem[3], axis=None))
+        np.testing.assert_allclose(sections, montecarlo.reference(*problem), rtol=1e-5)
+        # Rows are bands of energy, which share the points of all grids evenly.
+        bands = np.quantile(problem[0], np.arange(1, shape[0]) / shape[0], method="higher")
+        expected, _ = np.histogram(problem[3], [0, *bands, 2])
+        np.testing.assert_array_equal(balanced.sum(axis=1), expected)
+
+    def test_work_lasts_as_long_as_the_fullest_pe(self):
+        """So balancing pays where every other column has all of a row's particles."""
+        *material, _ = script("montecarlo").problem(2, 4, 6, 1, 60)
+        energies = np.where(np.arange(4)[:, None] % 2, 0.9, 0.1) * np.ones((2, 4, 6))
+        spent = [_montecarlo(*material, energies.astype("f4"), rounds)[4] for rounds in (0, 8)]
+        assert spent[1] < 0.7 * spent[0]
+
+    def test_balancing_by_hand(self):
+        """Half of 8 go to the east; none is lost."""
+        energies = np.array([[[0.5] * 8 + [9.0], [9.0] * 9, [0.5] + [9.0] * 8]])
+        energies = np.concatenate([energies, np.full((1, 3, 9), 9.0)])  # in the other band
+        history = script("montecarlo").loads(np.array([[0.0, 1, 2, 9]]), energies, 1)
+        assert history[:, 0].tolist() == [[8, 0, 1], [4, 4, 1]]
+
+    def test_stochastic_interpolation_is_right_on_average(self):
+        """One of two values each time; the upper one as often as the energy is near it."""
+        grids = np.array([[0.0, 0.25, 0.75, 1]], np.float32)
+        sections, energies = np.array([[[5.0], [1], [2], [5]]]), np.full((1, 1, 400), 0.4, "f4")
+        problem = grids, sections, np.array([10.0]), energies
+        _, answers, _, _, cycles = _montecarlo(*problem, stochastic=1)
+        assert set(answers.ravel().tolist()) == {10, 20}
+        assert answers.mean() == pytest.approx(13, abs=0.75)  # three deviations of the mean
+        assert cycles < 0.8 * _montecarlo(*problem)[4]
+
+
+def _montecarlo(grids, sections, densities, energies, rounds=None, stochastic=0):
+    montecarlo = script("montecarlo")
+    params = montecarlo.sizes(grids, sections, energies, rounds) | {"stochastic": stochastic}
+    runner = runtime("montecarlo", **params)
+    return montecarlo.run(runner, params, grids, sections, densities, energies)
+
+
+class TestNbody:
+    def test_two_bodies_by_hand(self):
+        """Three apart along x, at rest: 2 / 9 and 4 / 9 towards each other, but for softening."""
+        places, rest = np.array([[1.0, 0, 0], [4, 0, 0]]), np.zeros((2, 3))
+        before, after = _nbody((places, rest, np.array([4.0, 2])), 1, 0.5)
+        expected = [[2 / 9, 0, 0], [-4 / 9, 0, 0]]
+        np.testing.assert_allclose(before[2], expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(after[0][:, 0], [1 + 1 / 36, 4 - 1 / 18], rtol=1e-6)
+
+    @pytest.mark.parametrize("distance", [1e-3, 0.7, 3.0, 1e4])
+    def test_one_over_the_root_at_many_scales(self, distance):
+        """The guess and three steps of Newton's method are right to rounding."""
+        places = np.linspace(1, 4, 16)[:, None] * distance * np.array([[1.0, 0, 0]])
+        places[0] = 0
+        masses = np.where(np.arange(16) == 0, distance**2, 0)
+        runner = runtime("nbody", width=1, height=1, bodies=16)
+        bodies = places, np.zeros((16, 3)), masses
+        ((_, _, accelerations),), _ = script("nbody").run(runner, *bodies, 0, 0.0, softening=1e-6)
+        squares = places[1:, 0].astype(np.float32).astype(float) ** 2 + 1e-12
+        expected = -(distance**2) * places[1:, 0] / squares**1.5
+        np.testing.assert_allclose(accelerations[1:, 0], expected, rtol=1e-6)
+
+    def test_an_orbit_closes(self):
+        """A light body on a circle around a heavy one is at a quarter, and back after 2 pi."""
+        places, velocities = np.zeros((2, 2, 3))
+        places[1, 0] = velocities[1, 1] = 1
+        for steps, at in ((100, [0, 1, 0]), (400, [1, 0, 0])):
+            bodies = places, velocities, np.array([1, 1e-6])
+            _, (after, _, _) = _nbody(bodies, steps, 2 * np.pi / 400)
+            np.testing.assert_allclose(after[1], at, atol=2e-3)
+
+
+def _nbody(bodies, steps, dt):
+    """States at the start and at the end, on two PEs."""
+    runner = runtime("nbody", width=2, height=1, bodies=1)
+    return script("nbody").run(runner, *bodies, steps, dt, softening=1e-4)[0]
+
+
+class TestTlr:
+    def test_one_term_by_hand(self):
+        """(1 + 2i) (3 - i)* (2 + i) = (1 + 2i)(3 + i)(2 + i) = -5 + 15i."""
+        one = np.ones((1, 1), np.complex64)
+        factors = np.array([[1]]), (1 + 2j) * one, (3 - 1j) * one
+        runner = runtime("tlr", width=1, height=1, tile=1, terms=1, rows=1)
+        y, _ = script("tlr").run(runner, *factors, np.array([2 + 1j]), 1)
+        assert y.tolist() == [-5 + 15j]
+
+    def test_ranks_by_hand(self):
+        """Two tiles of rank 1 and two of 0; the smaller one goes where the tolerance allows it."""
+        matrix, compress = np.zeros((4, 4)), script("tlr").compress
+        matrix[0, 0], matrix[2:, 2:] = 10, 0.05
+        assert compress(matrix, 2, 1e-6)[0].tolist() == [[1, 0], [0, 1]]
+        assert compress(matrix, 2, 0.1)[0].tolist() == [[1, 0], [0, 0]]
+        assert compress(np.zeros((3, 3)), 2, 0)[0].tolist() == [[0, 0], [0, 0]]
+
+    def test_chunks_and_bandwidth_by_hand(self):
+        """Of columns with 7, 0 and 2 terms, at most 3 in a chunk: 2, 2 and 3, and 2.
+
+        One tile of 2 x 2 and rank 2: four products in each phase of 4 + 2 + 2 words, or of 12.
+        """
+        chunks = script("tlr").chunks
+        plan = [chunk[:3] for chunk in chunks(np.array([[3, 0, 1], [4, 0, 1]]), 3)]
+        assert plan == [(0, 0, 2), (0, 2, 4), (0, 4, 7), (2, 7, 9)]
+        bandwidth = script("tlr", "published").bandwidth(chunks(np.array([[2]]), 2), 2, 64)
+        assert bandwidth == (4 * 2 * 8 * 4 / 64, 4 * 2 * 12 * 4 / 64)
+
+    @pytest.mark.parametrize(
+        ("tile", "ranks", "pes", "terms"),
+        [
+            (8, [[8, 1, 0], [2, 5, 0], [0, 7, 3]], (1, 9), 4),
+            (9, [[3, 0], [9, 4]], (3, 3), 5),
+            (5, [[2, 2, 2], [5, 1, 3]], (7, 1), 20),
+            (2, [[0, 0]], (1, 1), 1),
+        ],
+    )
+    def test_chunks_of_many_tiles(self, tile, ranks, pes, terms):
+        tlr, rng, ranks = script("tlr"), np.random.default_rng(0), np.array(ranks)
+        parts = rng.standard_normal((2, 2 * ranks.sum() + ranks.shape[1], tile)).astype(np.float32)
+        *factors, x = np.split(parts[0] + 1j * parts[1], [ranks.sum(), 2 * ranks.sum()])
+        rows = tlr.most_rows(tlr.chunks(ranks, terms))
+        sizes = {"tile": tile, "terms": terms, "rows": rows}
+        runner = runtime("tlr", height=pes[0], width=pes[1], **sizes)
+        y, _ = tlr.run(runner, ranks, *factors, x.ravel(), terms)
+        expected = tlr.reference(ranks, *factors, x.ravel())
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
 class TestWave:
     @pytest.mark.parametrize("shape", [(9, 1, 9), (1, 9, 9)])
     def test_one_step_from_a_single_cell(self, shape):

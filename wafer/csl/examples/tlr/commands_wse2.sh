@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+
+set -e
+
+cslc --arch=wse2 ./layout.csl --fabric-dims=10,5 --fabric-offsets=4,1 --params=width:3,height:3,tile:16,terms:16,rows:4 -o out --memcpy --channels=1
+cs_python run.py --name out
