@@ -1,4 +1,4 @@
-"""Reads a YAML file strictly: no duplicate keys, 1e-5 is a number, every key knows its line.
+"""The one reader of YAML files: no duplicate keys, 1e-5 is a number, every key knows its line.
 
 PyYAML alone keeps the last of two equal keys silently and reads ``1e-5`` as text (YAML 1.1).
 Files may come from anyone: nothing in them is executed, and aliases cannot blow up the memory.
@@ -13,14 +13,13 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from models.errors import did_you_mean
-from wafer.errors import ConfigError, Problem
+from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["Lines", "read_yaml"]
+__all__ = ["Lines", "parse_yaml", "read_yaml"]
 
 Lines = dict[tuple[str | int, ...], int]
 
-_MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand
+_MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand; also once aliases are expanded
 _MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
 
 
@@ -51,7 +50,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(path: str | Path) -> tuple[Any, Lines]:
-    """Parse one YAML document.
+    """Parse the one document of a file.
 
     Args:
         path: the file.
@@ -60,52 +59,60 @@ def read_yaml(path: str | Path) -> tuple[Any, Lines]:
         The document as plain Python values, and the line of every key and list entry by path.
 
     Raises:
-        ConfigError: no such file, not UTF-8, a syntax error or unknown tag (with its line), a
-            duplicate key (with both lines), an alias inside itself.
+        SectionError: no such file, not UTF-8, or what ``parse_yaml`` refuses; without the path.
     """
-    path = Path(path)
-    loader = _Loader(_text(path))
+    return parse_yaml(_text(Path(path)))
+
+
+def parse_yaml(text: str) -> tuple[Any, Lines]:
+    """Parse one document, as ``read_yaml``.
+
+    Raises:
+        SectionError: a syntax error or unknown tag (with its line), a duplicate key (with both
+            lines), an alias inside itself, aliases that expand to more than a file may hold.
+    """
     try:
-        node = loader.get_single_node()
-        if node is None:
-            raise ConfigError([Problem((), "the file is empty")], str(path))
-        walk = _Walk()
-        walk.visit(node, ())
-        if walk.problems:
-            raise ConfigError(walk.problems, str(path))
-        return loader.construct_document(node), walk.lines
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                raise SectionError([Problem((), "the file is empty")])
+            walk = _Walk()
+            walk.visit(node, ())
+            if walk.problems:
+                raise SectionError(walk.problems)
+            return loader.construct_document(node), walk.lines
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         context = f" ({err.context})" if err.context else ""
-        raise ConfigError(
-            [Problem((), f"{line}not valid YAML: {err.problem}{context}")], str(path)
-        ) from None
+        message = f"{line}not valid YAML: {err.problem}{context}"
+        raise SectionError([Problem((), message)]) from None
     except (yaml.YAMLError, RecursionError) as err:
-        raise ConfigError([Problem((), f"not valid YAML: {err}")], str(path)) from None
-    finally:
-        loader.dispose()
+        raise SectionError([Problem((), f"not valid YAML: {err}")]) from None
 
 
 def _text(path: Path) -> str:
     if not path.is_file():
         if path.is_symlink() and not path.exists():
             said = f"a link to {os.readlink(path)}, which does not exist"
-            raise ConfigError([Problem((), said)], str(path))
+            raise SectionError([Problem((), said)])
         if path.exists() and not path.is_dir():
             said = "a pipe or device, which can be read once; write its text to a file"
-            raise ConfigError([Problem((), said)], str(path))
+            raise SectionError([Problem((), said)])
         kind = "is a folder, not a file" if path.is_dir() else "no such file"
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise ConfigError([Problem((), kind + did_you_mean(path.name, near))], str(path))
+        raise SectionError([Problem((), kind + did_you_mean(path.name, near))])
     size = path.stat().st_size
     if size > _MAX_BYTES:
-        said = f"{size:,} bytes; a run file has {_MAX_BYTES:,} at most"
-        raise ConfigError([Problem((), said)], str(path))
+        said = f"{size:,} bytes; a YAML file has {_MAX_BYTES:,} at most"
+        raise SectionError([Problem((), said)])
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError([Problem((), f"cannot be read: {err}")], str(path)) from None
+        raise SectionError([Problem((), f"cannot be read: {err}")]) from None
 
 
 class _Walk:
@@ -115,17 +122,18 @@ class _Walk:
         self.lines: Lines = {}
         self.problems: list[Problem] = []
         self._open: set[int] = set()
-        self._count = 0
+        self._count = self._length = 0
 
     def visit(self, node: yaml.Node, path: tuple[str | int, ...]) -> None:
         self._count += 1
-        if id(node) in self._open or self._count > _MAX_NODES:
-            raise ComposerError(
-                None,
-                None,
-                f"more than {_MAX_NODES:,} values, or an alias that contains itself",
-                node.start_mark,
+        self._length += len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        too_large = self._count > _MAX_NODES or self._length > _MAX_BYTES
+        if id(node) in self._open or too_large:
+            message = (
+                f"more than {_MAX_NODES:,} values or {_MAX_BYTES:,} letters once aliases are "
+                "expanded, or an alias that contains itself"
             )
+            raise ComposerError(None, None, message, node.start_mark)
         self._open.add(id(node))
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):

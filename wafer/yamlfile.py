@@ -1,0 +1,19 @@
+"""YAML files of a run, read by ``models.user.yamlfile``; what is wrong is a ``ConfigError``."""
+
+from pathlib import Path
+from typing import Any
+
+from models.user import yamlfile
+from wafer.errors import errors_of_file
+
+__all__ = ["read_yaml"]
+
+
+def read_yaml(path: str | Path) -> tuple[Any, yamlfile.Lines]:
+    """Parse one YAML document, as there.
+
+    Raises:
+        ConfigError: in place of its ``SectionError``.
+    """
+    with errors_of_file(path):
+        return yamlfile.read_yaml(path)
