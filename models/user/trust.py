@@ -257,8 +257,11 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 @contextlib.contextmanager
 def searching(folders: Iterable[str]) -> Iterator[None]:
-    """Find modules in these folders, too, after all others; no longer once the block fails."""
-    new = [folder for folder in folders if folder not in sys.path]
+    """Find modules in these folders, too, after all others; no longer once the block fails.
+
+    Their paths are made absolute: Python keeps what '.' was when it first looked there.
+    """
+    new = [folder for folder in map(os.path.abspath, folders) if folder not in sys.path]
     sys.path += new
     try:
         yield
