@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -188,23 +189,31 @@ def _without_stacks() -> Iterator[None]:
     """Keep Orbax and tensorstore from printing stacks of their threads: the error comes to us.
 
     Orbax closes its event loop at the first array that cannot be written. tensorstore's threads
-    report each later one to the closed loop, also when this has ended: after an error, the hook
-    that drops these reports is kept.
+    report each later one to the closed loop, and asyncio logs those that failed in the loop's last
+    turn once they are collected. Both also happen when this has ended: after an error, what drops
+    these reports is kept.
     """
     orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
-    shown = sys.unraisablehook
+    loops, shown = logging.getLogger("asyncio"), sys.unraisablehook
 
     def hook(report: "sys.UnraisableHookArgs") -> None:
         if "Event loop is closed" not in str(report.exc_value):
             shown(report)
 
     orbax.addFilter(no_stack)
+    loops.addFilter(_is_of_others)
     sys.unraisablehook = hook
     try:
         yield
         sys.unraisablehook = shown
+        loops.removeFilter(_is_of_others)
     finally:
         orbax.removeFilter(no_stack)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a report of asyncio is about neither Orbax's tasks nor tensorstore's futures."""
+    return not re.search("orbax|tensorstore", f"{record.getMessage()} {record.exc_info}")
 
 
 def write_params(

@@ -40,6 +40,7 @@ from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
 from models.user.code import running_modules
 from models.user.flags import own_flags
+from models.user.trust import name_code
 
 __all__ = [
     "config_from_hf",
@@ -110,6 +111,7 @@ def register(
     """
     if name in MODELS or config.model_type in _CONFIGS:
         raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
+    name_code("model", name)
     MODELS[name] = ModelPreset(family, presets, config.model_type, running_modules())
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 

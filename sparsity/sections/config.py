@@ -31,7 +31,7 @@ from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import DENSE_WORDS, ParamFilter, has_nan
+from sparsity.filters import ParamFilter, has_nan
 from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
@@ -98,8 +98,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
-        vendor_default: without a filter, select as a run file does; else also leave dense what has
-            one of ``filters.DENSE_WORDS`` as a word of its name.
+        vendor_default: without a filter, select as a run file does; else also leave dense what
+            ``models.paths.dense_word`` finds a word in.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -118,7 +118,7 @@ def configure(
         accepts=accepts,
         dtype=dtype,
         partial=partial,
-        dense_words=() if vendor_default else DENSE_WORDS,
+        dense_words=not vendor_default,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import yaml
 from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
@@ -29,6 +28,7 @@ from models.lazy import LazyArray
 from models.names import lookup
 from models.paths import named_leaves
 from models.registry import build
+from models.user.yamlfile import read_yaml
 from models.vendor.mdl import MdlFile
 from models.vendor.older import IGNORED_IN_16, names_of_16
 from models.vendor.order import in_order_of_registration
@@ -271,9 +271,9 @@ def read_section(path: str | os.PathLike[str], name: str | None = None) -> dict[
         ValueError: there is none.
     """
     try:
-        file = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
+        file, _ = read_yaml(path)
+    except SectionError as error:
+        raise ValueError(f"{path}: {error}") from None
     trainer = file.get("trainer") if isinstance(file, dict) else None
     if isinstance(trainer, dict):
         file = trainer.get("init", {})

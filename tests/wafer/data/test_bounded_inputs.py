@@ -117,6 +117,22 @@ def test_a_tokenizer_that_multiplies_is_refused(tmp_path, kind, what):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
+@pytest.mark.parametrize(("text", "wrong", "own"), [("<s>", 9, 3), ("b", 2, 1)])
+def test_a_tokenizer_whose_added_tokens_get_other_ids_is_refused(tmp_path, text, wrong, own):
+    built, path = Tokenizer(kinds.WordLevel({"a": 0, "b": 1, "c": 5}, "a")), tmp_path / "t.json"
+    built.add_special_tokens(["<s>", "b"])
+    built.save(str(path))
+    ids = load_tokenizer(path).get_vocab()
+    assert ids == {"a": 0, "b": 1, "c": 5, "<s>": 3}
+    content = json.loads(path.read_text())
+    for token in content["added_tokens"]:
+        token["id"] = wrong if token["content"] == text else token["id"]
+    path.write_text(json.dumps(content))
+    assert Tokenizer.from_file(str(path)).get_vocab() == ids  # the library reads over them
+    with pytest.raises(DataError, match=rf"t\.json: .*'{text}' has id {wrong}, .* gets id {own};"):
+        load_tokenizer(path)
+
+
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 

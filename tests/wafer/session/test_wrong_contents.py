@@ -295,6 +295,7 @@ READERS = {
     "hf": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o {out} {edited}",
     "new": "config new --checkpoint_path {edited} --data {rows} -o {out}",
     "fold": "finalize --fold_lora -i {edited} -o {out}",
+    "finalize": "finalize -i {edited} -o {out}",
 }
 
 
@@ -324,3 +325,11 @@ def test_the_arrays_that_differ_are_listed(tmp_path):
         CheckpointError, match=r"token\S*: shape \(16, 8\), the model needs shape \(18, 8\)"
     ):
         load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("model", [{"name": "registered-elsewhere"}, {"name": "mine:build"}, {}])
+def test_finalize_compares_no_arrays_with_a_model_that_is_not_known(tmp_path, model):
+    weight = np.array([[1, np.nan]], np.float32)
+    write_params(tmp_path / "a", model, ["w"], [("w", weight)])
+    assert main(["finalize", "-i", str(tmp_path / "a"), "-o", str(tmp_path / "b")]) == 0
+    np.testing.assert_array_equal(load_checkpoint(tmp_path / "b")[0]["params"]["w"], [[1, 0]])

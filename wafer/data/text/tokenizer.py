@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
+from models.convert.tokenizer import added_ids
 from models.guarded import call_in_subprocess
 from wafer.data.text.textfiles import read_text
 from wafer.errors import DataError
@@ -100,7 +102,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: no such file.
-        DataError: it holds no tokenizer, or ids beyond any vocabulary.
+        DataError: it holds no tokenizer, or ids beyond any vocabulary or of other tokens.
     """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"no tokenizer at {path}; expected a Hugging Face tokenizer.json")
@@ -121,11 +123,14 @@ def largest_id(path: str) -> int:
 
     Raises:
         DataError: the library cannot read it, or it multiplies texts.
+        ValueError: an added token has another id than the library gives it.
     """
     with tokenizing("it cannot be read"):
         tokenizer = _opened(path)
         _require_bounded(tokenizer)
-        return max(tokenizer.get_vocab().values(), default=-1)
+        ids = tokenizer.get_vocab()
+    added_ids(json.loads(read_text(pathlib.Path(path))), ids)
+    return max(ids.values(), default=-1)
 
 
 def _require_bounded(tokenizer: Tokenizer) -> None:
