@@ -196,16 +196,19 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     _require_model(name, settings.get("name"), args.weights)
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
-        write_params(target, settings, names, arrays)
+        write_params(target, settings, names, arrays, () if args.src_fmt == "hf" else None)
         _write_params(settings, target)
     elif args.tgt_fmt == "hf":
         options = {"max_shard_bytes": limit, "headless": headless, "text_from": args.weights}
-        to_hf(model, dict(arrays), target, **options)
+        leaves = dict(arrays)  # whose NaN their reader has checked
+        to_hf(model, leaves, target, **options, pruned=leaves)
     else:
+        leaves = dict(arrays)
         with contextlib.ExitStack() as files:
             training = _training(args, model, files)
             written = target / _mdl_name(args)
-            to_cs(model, dict(arrays), written, args.tgt_fmt, step=step, training=training)
+            options = {"step": step, "training": training, "pruned": leaves}
+            to_cs(model, leaves, written, args.tgt_fmt, **options)
         write_manifest(written)
         _write_section(settings, target)
     if args.tgt_fmt != "hf":

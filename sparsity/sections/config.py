@@ -23,7 +23,7 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from models.errors import did_you_mean, dotted
+from models.errors import dotted, matches_nothing
 from models.paths import named_leaves
 from models.sections import Section
 from models.user.code import call
@@ -172,13 +172,9 @@ def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
         default = rule.kind == "default"
         for one in [rule] if default else [ParamFilter(rule.kind, (p,)) for p in rule.patterns]:
             if not any(one.matches(both[name], rank) for name, rank in ranks.items()):
-                near = did_you_mean(str(one), {n: None for names in both.values() for n in names})
-                matrices = [name for name, rank in ranks.items() if rank > 1]
-                raise SparsityError(
-                    f"{one} matches no parameter{near}; the model has such as "
-                    f"{', '.join(matrices[:3])}",
-                    where,
-                )
+                known = {n: None for names in both.values() for n in names}
+                matrices = (name for name, rank in ranks.items() if rank > 1)
+                raise SparsityError(matches_nothing(one, known, matrices), where)
         if not default and i not in taken:
             raise SparsityError(
                 f"{rule} has no effect: an earlier group takes what it matches, or the model needs "
