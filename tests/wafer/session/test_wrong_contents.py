@@ -375,6 +375,6 @@ def test_the_arrays_that_differ_are_listed(tmp_path):
 @pytest.mark.parametrize("model", [{"name": "registered-elsewhere"}, {"name": "mine:build"}, {}])
 def test_finalize_compares_no_arrays_with_a_model_that_is_not_known(tmp_path, model):
     weight = np.array([[1, np.nan]], np.float32)
-    write_params(tmp_path / "a", model, ["w"], [("w", weight)])
+    write_params(tmp_path / "a", model, ["w"], [("w", weight)], pruned=["w"])
     assert main(["finalize", "-i", str(tmp_path / "a"), "-o", str(tmp_path / "b")]) == 0
     np.testing.assert_array_equal(load_checkpoint(tmp_path / "b")[0]["params"]["w"], [[1, 0]])
