@@ -239,7 +239,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
                 for key, value in part.items()
                 if key not in keys and not isinstance(value, int | float | None)
             )
-            names = (part.get(key) for key in keys)
+            names = (str(part.get(key)) for key in keys)
             found |= {
                 NamedCode(kind, name, arguments) for name in names if is_user_defined(name, kind)
             }

@@ -49,7 +49,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: str | Path) -> tuple[Any, Lines]:
+def read_yaml(path: str | os.PathLike[str]) -> tuple[Any, Lines]:
     """Parse the one document of a file.
 
     Args:
