@@ -5,6 +5,7 @@ A sequence is [2, n]: ids and loss weights. With VSL it is a list of them, which
 
 import itertools
 import logging
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -434,11 +435,26 @@ def _value(turns: Turns, index: int) -> Any:
     return next(value for key, value in turns[index]["content"][0].items() if key != "include_tags")
 
 
+def _ids(turns: Turns, index: int) -> list[int]:
+    value = _value(turns, index)
+    try:
+        ids = [operator.index(token) for token in value]
+    except TypeError:
+        ids = [-1]
+    if any(not 0 <= token < 1 << 31 for token in ids):
+        raise DataError(
+            f"mode nlg: the {turns[index]['type']} is {str(value)[:40]!r}; expected token ids, as "
+            'in {"context": [464, 2068], "completion": [7586, 21831]}. For texts: mode: '
+            "finetuning, read_hook: prompt_completion_text_read_hook"
+        )
+    return ids
+
+
 def _id_lists(batch: _Batch, turns: Turns) -> np.ndarray | None:
     """[3, n] rows of a context and a completion that are token ids already."""
     if not turns:
         return None
-    context, completion = (list(map(int, _value(turns, i))) for i in (0, 1))
+    context, completion = (_ids(turns, i) for i in (0, 1))
     ids = np.array([*context, *completion])
     if not completion or len(ids) < 2:
         return None
