@@ -5,6 +5,7 @@ They are ``ValueError``s, so that these packages need nothing of ``wafer`` to ra
 
 import difflib
 import errno
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ __all__ = [
     "disk_full",
     "dotted",
     "first_lines",
+    "matches_nothing",
     "nearest",
     "plain",
 ]
@@ -131,6 +133,18 @@ def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest known name in any case, or ''."""
     near = nearest(name, known)
     return f"; did you mean {near!r}?" if near else ""
+
+
+def matches_nothing(pattern: object, known: Iterable[str], examples: Iterable[str]) -> str:
+    """Say that a pattern matches no name of a model.
+
+    Args:
+        pattern: of the user.
+        known: what it could have been, for the nearest.
+        examples: names of which three are listed.
+    """
+    near, such = did_you_mean(pattern, known), ", ".join(itertools.islice(examples, 3))
+    return f"{pattern} matches no parameter{near}; the model has such as {such}"
 
 
 def did_you_mean_model(name: Any, known: Iterable[str]) -> str:

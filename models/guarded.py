@@ -1,6 +1,6 @@
 """Call a function on somebody else's file in a process of its own, for a limited time.
 
-For libraries in C that may crash or never return over a damaged file.
+For libraries in C that may crash or never return over a damaged file, and for programs in files.
 """
 
 import atexit
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from models.user.trust import child_environment
@@ -22,10 +21,6 @@ __all__ = ["call_in_subprocess", "dismiss", "serve"]
 _LIMIT = 10  # processor seconds of one call, which do not depend on the machine's other work
 _HANG = 300  # seconds of one that waits
 _MEMORY = 8 << 30  # bytes of address space
-_ENDINGS: Mapping[int, str] = {
-    signal.SIGPROF: f"does not come to an end in {_LIMIT} seconds",
-    signal.SIGALRM: f"waits for {_HANG} seconds",
-}
 
 
 class _Guard:
@@ -43,16 +38,18 @@ class _Guard:
             assert child.stdout is not None
             answer = ""
             with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(json.dumps([function, arguments]) + "\n")
+                child.stdin.write(json.dumps([function, arguments, _LIMIT]) + "\n")
                 child.stdin.flush()
                 answer = child.stdout.readline()
             if not answer:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(5)
                 self.close()
-                ended = -child.returncode
-                how = _ENDINGS.get(ended, f"crashes (signal {ended})")
-                raise ValueError(f"the library that reads it {how}; the file is damaged")
+                how = {
+                    -signal.SIGPROF: f"does not come to an end in {_LIMIT} seconds",
+                    -signal.SIGALRM: f"waits for {_HANG} seconds",
+                }.get(child.returncode, f"crashes (signal {-child.returncode})")
+                raise ValueError(f"the process that works on it {how}; it is damaged or malicious")
         value, problem = json.loads(answer)
         if problem:
             raise ValueError(problem)
@@ -104,15 +101,16 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY if hard < 0 else min(_MEMORY, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        function, arguments = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, _LIMIT)
+        function, arguments, limit = json.loads(line)
+        call = pkgutil.resolve_name(function)
+        signal.setitimer(signal.ITIMER_PROF, limit)
         signal.alarm(_HANG)
         try:
-            answer = pkgutil.resolve_name(function)(*arguments), ""
+            answer = call(*arguments), ""
         except ValueError as error:
             answer = None, str(error) or "no value that can be used"
         except MemoryError:
-            answer = None, "asks for more memory than such a file can need"
+            answer = None, "asks for more memory than it can need"
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         sys.stdout.write(json.dumps(answer) + "\n")

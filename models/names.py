@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from models.errors import Problem, SectionError, did_you_mean_model
 from models.user.code import import_code
+from models.user.trust import is_user_defined, require_trusted
 
 __all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
 
@@ -214,14 +215,17 @@ def lookup(name: str) -> ModelPreset:
     """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
     Raises:
-        SectionError: unknown name, with the nearest known one; a module that cannot be imported.
+        SectionError: unknown name, with the nearest known one; a module that cannot be imported;
+            a checkpoint's name for code that the user does not trust.
     """
     module, _, own = name.rpartition(":")
-    if module:
-        try:
+    try:
+        if module:
             import_code(name, "model")
-        except ValueError as error:
-            raise SectionError([Problem(("model", "name"), str(error))]) from error
+        elif is_user_defined(name, "model"):
+            require_trusted(name, "model")
+    except ValueError as error:
+        raise SectionError([Problem(("model", "name"), str(error))]) from error
     preset = preset_of(name)
     if preset is not None:
         return preset

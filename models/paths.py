@@ -4,6 +4,8 @@ A node that only wraps a value (``nnx.Variable``, the boxes of ``nn.with_partiti
 nothing to a name, so a leaf has one name in ``nnx.State``, its pure dict, boxed and unboxed trees.
 """
 
+import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +14,28 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-__all__ = ["Params", "former_names", "map_named", "named_leaves", "pick", "unflatten"]
+__all__ = [
+    "DENSE_PARTS",
+    "DENSE_WORDS",
+    "Params",
+    "dense_word",
+    "former_names",
+    "map_named",
+    "named_leaves",
+    "pick",
+    "unflatten",
+]
 
 Params = Mapping[str, Any]
+
+#: parts of a name, in any case, that keep a weight dense unless a filter takes it
+DENSE_PARTS = ("embedding", "norm")
+#: whole words with the same effect; with '/' those of the last part of the path, since layers are
+#: called so, too
+DENSE_WORDS = (
+    *("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln"),
+    *("bn", "gamma", "beta", "offset", "layerscale", "/mean", "/var", "/variance", "/std"),
+)
 
 # A tree holds none of them before their modules, slow to import, are loaded.
 _WRAPPERS = (("flax.nnx.variablelib", "Variable"), ("flax.core.meta", "AxisMetadata"))
@@ -176,3 +197,32 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
 def pick(params: Params, keys: Iterable[str]) -> dict[str, Any]:
     """Take the named top-level branches of a parameter tree (what one stage needs)."""
     return {key: params[key] for key in keys}
+
+
+def dense_word(name: str) -> str:
+    """Return what in a name keeps a weight dense, or ''.
+
+    Args:
+        name: of a parameter.
+
+    Returns:
+        The first of ``DENSE_PARTS`` in it, else of ``DENSE_WORDS``, alone or plural.
+
+    >>> dense_word("blocks_0/attn/pos_embed"), dense_word("Embedding_0/weight")
+    ('embed', 'embedding')
+    >>> dense_word("position/Embed_0"), dense_word("cls_tokens")
+    ('embed', 'token')
+    >>> dense_word("stats/moving_mean"), dense_word("mean/kernel")
+    ('mean', '')
+    """
+    lowered = name.lower()
+    parts = {*_words_of(name), *(f"/{word}" for word in _words_of(name.rpartition("/")[2]))}
+    words = (w.lstrip("/") for w in DENSE_WORDS if parts & {w, f"{w}s", f"{w}es"})
+    return next((part for part in DENSE_PARTS if part in lowered), None) or next(words, "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _words_of(name: str) -> tuple[str, ...]:
+    """Split at what is no letter and where a capital follows: 'cls_token', 'posEmbed'."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return tuple(re.findall(r"[a-z]+", apart))

@@ -13,7 +13,8 @@ from models.factored.lora import lora_of
 from models.names import MODELS, ModelPreset, lookup, preset_of
 from models.schema import ModelConfig
 from models.sections import parse
-from models.user.code import import_code, is_user_defined
+from models.user.code import import_code
+from models.user.trust import is_user_defined
 
 __all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
 

@@ -15,24 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from models.paths import DENSE_PARTS
 from sparsity.schema import SparsityError
 
 __all__ = [
     "DEFAULT_EXCLUDED",
-    "DENSE_WORDS",
     "ParamFilter",
     "can_be_marked",
-    "dense_word",
     "has_nan",
 ]
 
-DEFAULT_EXCLUDED = ("embedding", "norm", "lm_head", "pe_helper")
-#: whole words of a name that the default filter leaves dense, too, except in run files; with '/'
-#: those of the last part of the path, since layers are called so, too
-DENSE_WORDS = (
-    *("bias", "scale", "embed", "wte", "wpe", "pos", "token", "ln"),
-    *("bn", "gamma", "beta", "offset", "layerscale", "/mean", "/var", "/variance", "/std"),
-)
+DEFAULT_EXCLUDED = (*DENSE_PARTS, "lm_head", "pe_helper")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,29 +63,6 @@ def _without_wrapper(pattern: str) -> str:
     ('*/kernel', '*/value')
     """
     return re.sub(r"(?<=\w)/value(\$?)$", r"\1", pattern)
-
-
-def dense_word(names: Iterable[str], words: Iterable[str]) -> str:
-    """Return the first of the words that is a whole word of a name, alone or plural, or ''.
-
-    >>> dense_word(["blocks_0/attn/pos_embed"], DENSE_WORDS)
-    'embed'
-    >>> dense_word(["position/Embed_0", "cls_tokens"], DENSE_WORDS)
-    'embed'
-    >>> dense_word(["stats/moving_mean"], DENSE_WORDS), dense_word(["mean/kernel"], DENSE_WORDS)
-    ('mean', '')
-    """
-    parts = {word for name in names for word in _words_of(name)}
-    parts |= {f"/{word}" for name in names for word in _words_of(name.rpartition("/")[2])}
-    found = (word.lstrip("/") for word in words if parts & {word, f"{word}s", f"{word}es"})
-    return next(found, "")
-
-
-@functools.lru_cache(maxsize=4096)
-def _words_of(name: str) -> tuple[str, ...]:
-    """Split at what is no letter and where a capital follows: 'cls_token', 'posEmbed'."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return tuple(re.findall(r"[a-z]+", apart))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import h5py
@@ -21,6 +21,7 @@ import numpy as np
 from models.base import Model
 from models.checkpoint.checksums import ArrayRecord
 from models.checkpoint.layout import (
+    CONFIG,
     PARAMS,
     PRUNED,
     SPARSITY,
@@ -28,15 +29,18 @@ from models.checkpoint.layout import (
     amend_record,
     is_checkpoint,
     read_record,
+    record_entry,
 )
-from models.checkpoint.reader import StoredTree, find_items
+from models.checkpoint.reader import StoredTree, build_stored, find_items
 from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
 from models.convert.vendor.weights import open_cs, read_weight
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
 from models.files import atomic_write, remove_partials, require_contained, require_path
+from models.names import preset_of
 from models.paths import named_leaves
 from models.registry import settings_of
+from models.user.trust import is_user_defined, untrusted
 from models.vendor.mdl import MdlFile
 from sparsity.stored.inference import forward_of
 
@@ -120,7 +124,8 @@ def finalize(
     Raises:
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
-        CheckpointError: names the tensor or file that cannot be read; nothing is written.
+        CheckpointError: names the tensor or file that cannot be read, or the arrays that are not
+            those of the record's model; nothing is written.
         ValueError: a ``.mdl`` is asked for from something else, or does not hold ``model``.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
@@ -169,11 +174,13 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
         own = name.startswith(prefix)
         return computes(name.removeprefix(prefix), leaf) if own else leaf
 
+    known = lambda item: (sums, record) if item.name == STATE else (None, None)
+    trees = {item: StoredTree(item, *known(item)) for item in items}
+    if step / STATE in items:
+        _require_arrays(record, source, trees[step / STATE])
     reports: dict[str, list[TensorReport]] = {}
-    for item in items:
+    for item, tree in trees.items():
         place = target if item == source else target / item.name
-        ours = item.name == STATE
-        tree = StoredTree(item, sums if ours else None, record if ours else None)
         reports[item.name] = _convert(tree, place, used)
         if not any(report.pruned for report in reports[item.name]):
             _refuse_live_state(source, set(tree))
@@ -184,6 +191,27 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
         amend_record(target, (SPARSITY, PRUNED), None if sums is None else written)
     return [report for item in reports.values() for report in item]
+
+
+def _require_arrays(record: Mapping[str, Any], source: pathlib.Path, tree: StoredTree) -> None:
+    """Compare the arrays with the record's model, unless that is code that is not trusted.
+
+    Raises:
+        CheckpointError: they are not the model's; lists them.
+    """
+    section = record_entry(record, source, CONFIG, "model") or {}
+    parts = [section, *(part for part in section.values() if isinstance(part, Mapping))]
+    names = [str(part["name"]) for part in parts if "name" in part]
+    if not section or not all(preset_of(name) or is_user_defined(name, "model") for name in names):
+        return  # none, or one that another program registers
+    prefix = f"{PARAMS}/"
+    own = {name.removeprefix(prefix): tree.leaf(name) for name in tree if name.startswith(prefix)}
+    with untrusted(source) as refused:
+        try:
+            build_stored(record, source, own)
+        except ValueError:
+            if not refused:
+                raise
 
 
 def _refuse_live_state(source: pathlib.Path, names: Set[str]) -> None:

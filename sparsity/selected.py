@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from models.errors import did_you_mean
 from models.factored.lora import is_adapter
+from models.paths import dense_word
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.magnitude import ACDC
-from sparsity.filters import ParamFilter, dense_word, has_nan
+from sparsity.filters import ParamFilter, has_nan
 from sparsity.schedules import EVERY_STEP, Cycling, Every, UpdateSteps
 from sparsity.schema import listed
 from sparsity.selection import kept_number
@@ -104,10 +105,7 @@ def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> Selection
 
 
 def dense_row(
-    names: Sequence[str],
-    leaf: Any,
-    rules: Sequence[ParamFilter],
-    stay: tuple[ParamFilter, Sequence[str]],
+    names: Sequence[str], leaf: Any, rules: Sequence[ParamFilter], requires_dense: ParamFilter
 ) -> SelectionRow:
     """Return the row of a parameter that no group takes.
 
@@ -115,9 +113,9 @@ def dense_row(
         names: of the parameter, its '/'-path first.
         leaf: the parameter or its shape.
         rules: of the groups.
-        stay: what stays dense whatever the rules say, and words that the default leaves out.
+        requires_dense: what stays dense whatever the rules say.
     """
-    ndim, (requires_dense, dense_words) = len(leaf.shape), stay
+    ndim = len(leaf.shape)
     words = (word for rule in rules if rule.kind == "default" for word in rule.patterns)
     part = next((word for word in words if any(word in name.lower() for name in names)), "")
     if requires_dense.matches(names, ndim):
@@ -129,7 +127,7 @@ def dense_row(
     elif not has_nan(leaf.dtype):
         why = f"{leaf.dtype} has no NaN"
     else:
-        why = f"{part or dense_word(names, dense_words)!r} in its name"
+        why = f"{part or next(filter(None, map(dense_word, names)))!r} in its name"
     return SelectionRow(names[0], tuple(leaf.shape), "", 0.0, 0.0, "dense", why)
 
 

@@ -25,11 +25,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from models.alias import all_names
-from models.paths import map_named, named_leaves
+from models.paths import dense_word, map_named, named_leaves
 from sparsity import kernels, storage, topology as topologies
 from sparsity.adapters.optimizers import check
 from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.filters import ParamFilter, can_be_marked, dense_word
+from sparsity.filters import ParamFilter, can_be_marked
 from sparsity.selected import (
     Selected,
     SelectionTable,
@@ -77,7 +77,7 @@ class Sparsifier:
         quiet: say nothing of what is selected: the trees are parts of a model.
         partial: trees may be parts of the model: frozen leaves left out, one encoder, a stage.
             Otherwise a mask that finds no weight of its name is an error.
-        dense_words: whole words of a name that the default filter leaves dense, too.
+        dense_words: the default filter leaves dense, too, what ``models.paths.dense_word`` finds.
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]
@@ -90,7 +90,7 @@ class Sparsifier:
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
     partial: bool = False
-    dense_words: tuple[str, ...] = ()
+    dense_words: bool = False
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -110,7 +110,7 @@ class Sparsifier:
         names = all_names(name, self.aliases)
         if ParamFilter("glob", self.requires_dense).matches(names, ndim):
             return None
-        left_out = dense_word(names, self.dense_words)
+        left_out = self.dense_words and any(map(dense_word, names))
         takes = [i for i, (rule, _) in enumerate(self.groups) if rule.matches(names, ndim)]
         now = [i for i in takes if not left_out or self.groups[i][0].kind != "default"]
         return next(iter(now or takes if stored else now), None)
@@ -174,7 +174,7 @@ class Sparsifier:
                 continue
             names = all_names(name, self.aliases)
             stay = ParamFilter("glob", self.requires_dense)
-            rows.append(dense_row(names, leaf, rules, (stay, self.dense_words)))
+            rows.append(dense_row(names, leaf, rules, stay))
         return SelectionTable(rows)
 
     def init(self, params: PyTree, key: Array) -> SparseState:

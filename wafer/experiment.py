@@ -355,7 +355,7 @@ def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
         if cfg.runconfig.num_csx > 1:
             message = f"{cfg.runconfig.num_csx}: the negatives of a batch must be on one system"
             yield Problem(("runconfig", "num_csx"), message)
-        if isinstance(section.micro_batch_size, int):
+        if isinstance(section.micro_batch_size, int | MicroBatchRange):
             message = "a batch in parts has fewer negatives; drop it and choose batch_size"
             yield Problem((name, "micro_batch_size"), message)
 

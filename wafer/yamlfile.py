@@ -1,155 +1,19 @@
-"""Reads a YAML file strictly: no duplicate keys, 1e-5 is a number, every key knows its line.
+"""YAML files of a run, read by ``models.user.yamlfile``; what is wrong is a ``ConfigError``."""
 
-PyYAML alone keeps the last of two equal keys silently and reads ``1e-5`` as text (YAML 1.1).
-Files may come from anyone: nothing in them is executed, and aliases cannot blow up the memory.
-"""
-
-import os
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import yaml
-from yaml.composer import ComposerError
-from yaml.constructor import ConstructorError
+from models.user import yamlfile
+from wafer.errors import errors_of_file
 
-from models.errors import did_you_mean
-from wafer.errors import ConfigError, Problem
-
-__all__ = ["Lines", "read_yaml"]
-
-Lines = dict[tuple[str | int, ...], int]
-
-_MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand
-_MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
+__all__ = ["read_yaml"]
 
 
-if TYPE_CHECKING:
-    from yaml import SafeLoader as _Base
-else:
-    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is much faster
-
-
-class _Loader(_Base):
-    """Safe loader with YAML 1.2 floats; what a tag cannot be made of is an error with its line."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Build the value of a node."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
-            tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
-            problem = f"{node.value!r:.80} is no {tag}"
-            raise ConstructorError(None, None, problem, node.start_mark) from error
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
-
-
-def read_yaml(path: str | Path) -> tuple[Any, Lines]:
-    """Parse one YAML document.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The document as plain Python values, and the line of every key and list entry by path.
+def read_yaml(path: str | Path) -> tuple[Any, yamlfile.Lines]:
+    """Parse one YAML document, as there.
 
     Raises:
-        ConfigError: no such file, not UTF-8, a syntax error or unknown tag (with its line), a
-            duplicate key (with both lines), an alias inside itself.
+        ConfigError: in place of its ``SectionError``.
     """
-    path = Path(path)
-    loader = _Loader(_text(path))
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            raise ConfigError([Problem((), "the file is empty")], str(path))
-        walk = _Walk()
-        walk.visit(node, ())
-        if walk.problems:
-            raise ConfigError(walk.problems, str(path))
-        return loader.construct_document(node), walk.lines
-    except yaml.MarkedYAMLError as err:
-        mark = err.problem_mark or err.context_mark
-        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        context = f" ({err.context})" if err.context else ""
-        raise ConfigError(
-            [Problem((), f"{line}not valid YAML: {err.problem}{context}")], str(path)
-        ) from None
-    except (yaml.YAMLError, RecursionError) as err:
-        raise ConfigError([Problem((), f"not valid YAML: {err}")], str(path)) from None
-    finally:
-        loader.dispose()
-
-
-def _text(path: Path) -> str:
-    if not path.is_file():
-        if path.is_symlink() and not path.exists():
-            said = f"a link to {os.readlink(path)}, which does not exist"
-            raise ConfigError([Problem((), said)], str(path))
-        if path.exists() and not path.is_dir():
-            said = "a pipe or device, which can be read once; write its text to a file"
-            raise ConfigError([Problem((), said)], str(path))
-        kind = "is a folder, not a file" if path.is_dir() else "no such file"
-        near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise ConfigError([Problem((), kind + did_you_mean(path.name, near))], str(path))
-    size = path.stat().st_size
-    if size > _MAX_BYTES:
-        said = f"{size:,} bytes; a run file has {_MAX_BYTES:,} at most"
-        raise ConfigError([Problem((), said)], str(path))
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError([Problem((), f"cannot be read: {err}")], str(path)) from None
-
-
-class _Walk:
-    """Collects lines and duplicate keys over the node graph, aliases expanded."""
-
-    def __init__(self) -> None:
-        self.lines: Lines = {}
-        self.problems: list[Problem] = []
-        self._open: set[int] = set()
-        self._count = 0
-
-    def visit(self, node: yaml.Node, path: tuple[str | int, ...]) -> None:
-        self._count += 1
-        if id(node) in self._open or self._count > _MAX_NODES:
-            raise ComposerError(
-                None,
-                None,
-                f"more than {_MAX_NODES:,} values, or an alias that contains itself",
-                node.start_mark,
-            )
-        self._open.add(id(node))
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            self._mapping(node, path)
-        elif isinstance(node, yaml.SequenceNode):
-            for i, item in enumerate(node.value):
-                self.visit(item, (*path, i))
-        self._open.discard(id(node))
-
-    def _mapping(self, node: yaml.MappingNode, path: tuple[str | int, ...]) -> None:
-        seen: dict[tuple[str, str], int] = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue  # the constructor refuses unhashable keys itself
-            line = key.start_mark.line + 1
-            merge = key.tag == "tag:yaml.org,2002:merge"
-            identity = (key.tag, key.value)
-            if identity in seen and not merge:
-                where = f"lines {seen[identity]} and {line}"
-                self.problems.append(
-                    Problem((*path, key.value), f"duplicate key ({where}); keep one")
-                )
-            seen[identity] = line
-            inside = path if merge else (*path, key.value)
-            if not merge:
-                self.lines[inside] = line
-            self.visit(value, inside)
+    with errors_of_file(path):
+        return yamlfile.read_yaml(path)

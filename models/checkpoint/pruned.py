@@ -4,7 +4,6 @@ A weight is pruned where it is NaN (any NaN; payload bits do not survive a cast 
 Everything else is bit-exact, in its own dtype.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,14 +13,10 @@ from jaxtyping import Array, PyTree
 
 from models.checkpoint.layout import PRUNED, SPARSITY, ContentError, is_of_run
 from models.checkpoint.moments import in_weights_and_moments
-from models.paths import named_leaves
+from models.paths import dense_word, named_leaves
 from models.user.flags import with_nan
 
 __all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
-
-
-_DENSE = ("bias", "scale")  # last parts of names of parameters that are never pruned
-_DENSE_WORDS = re.compile(r"embed|norm|(^|[/._])ln")  # anywhere in a name
 
 
 def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
@@ -39,13 +34,6 @@ def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
     return frozenset() if is_of_run(record) else None
 
 
-def _may_be_pruned(name: str) -> bool:
-    """Whether NaN may mark pruned weights: not in biases, scales, norms and embeddings."""
-    lowered = name.lower()
-    last = re.split(r"[/.]", lowered)[-1]
-    return last not in _DENSE and not _DENSE_WORDS.search(lowered)
-
-
 def check_weight(
     where: object, name: str, value: np.ndarray, pruned: Collection[str] | None
 ) -> np.ndarray:
@@ -55,8 +43,7 @@ def check_weight(
         where: of the weight, for errors.
         name: of the parameter.
         value: [...] as stored, of any dtype.
-        pruned: the parameters that may hold NaN; None is all but embeddings, biases, scales
-            and what norms have.
+        pruned: the parameters that may hold NaN; None is all without a ``dense_word``.
 
     Raises:
         ContentError: an infinity, or a NaN that marks no pruned weight.
@@ -64,15 +51,17 @@ def check_weight(
     if not jnp.issubdtype(value.dtype, jnp.floating) or np.isfinite(value).all():
         return value
     wrong = np.isinf(value)
-    may = _may_be_pruned(name) if pruned is None else name in pruned
+    may = not dense_word(name) if pruned is None else name in pruned
     if may and not wrong.any():
         return value
     wrong = wrong if wrong.any() else np.isnan(value)
     first = np.unravel_index(int(wrong.argmax()), value.shape)
     found = f"{int(wrong.sum())} of {value.size:,}: {value[first]} at {[int(i) for i in first]}"
+    by_hand = pruned is None and not np.isinf(value).any()
+    hint = "; where `wafer prune` pruned it on purpose, prune its source again" if by_hand else ""
     raise ContentError(
         f"{where}: weights {name} are no numbers where nothing is pruned ({found}); take an "
-        "earlier checkpoint"
+        f"earlier checkpoint{hint}"
     )
 
 

@@ -7,6 +7,8 @@ else of a checkpoint needs to be in memory.
 
 import concurrent.futures
 import functools
+import itertools
+import logging
 import math
 import os
 import pathlib
@@ -53,6 +55,8 @@ __all__ = [
 PIECE = 4 * 2**20  # bytes of a stored piece; some are compressed and read or written at a time
 AT_ONCE = 2
 _INDEX = "_METADATA"
+_LOG = logging.getLogger(__name__)
+_UNLISTED = "%s: NaN in kernels (first: %s) count as pruned weights: the record lists none"
 
 
 def load_checkpoint(
@@ -170,6 +174,7 @@ class StoredTree:
         self.sums = sums
         self._weights = f"{PARAMS}/" if record and CONFIG in record else None
         self._pruned = prunable(record or {})
+        self._unlisted = itertools.count()  # parameters of NaN that the record does not list
         # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
         self._index = self._read_index()
@@ -279,7 +284,10 @@ class StoredTree:
                 f"written with {self.sums[name]}"
             )
         if self._weights and name.startswith(self._weights):
-            check_weight(self.path.parent, name.removeprefix(self._weights), value, self._pruned)
+            own = name.removeprefix(self._weights)
+            check_weight(self.path.parent, own, value, self._pruned)
+            if self._pruned is None and np.isnan(value).any() and not next(self._unlisted):
+                _LOG.warning(_UNLISTED, self.path.parent, own)
         return value
 
     def _read(self, name: str) -> np.ndarray:

@@ -8,12 +8,12 @@ position).
 """
 
 import contextlib
-import functools
 import glob
 import itertools
 import logging
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -188,23 +188,31 @@ def _without_stacks() -> Iterator[None]:
     """Keep Orbax and tensorstore from printing stacks of their threads: the error comes to us.
 
     Orbax closes its event loop at the first array that cannot be written. tensorstore's threads
-    report each later one to the closed loop, also when this has ended: after an error, the hook
-    that drops these reports is kept.
+    report each later one to the closed loop, and asyncio logs those that failed in the loop's last
+    turn once they are collected. Both also happen when this has ended: after an error, what drops
+    these reports is kept.
     """
     orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
-    shown = sys.unraisablehook
+    loops, shown = logging.getLogger("asyncio"), sys.unraisablehook
 
     def hook(report: "sys.UnraisableHookArgs") -> None:
         if "Event loop is closed" not in str(report.exc_value):
             shown(report)
 
     orbax.addFilter(no_stack)
+    loops.addFilter(_is_of_others)
     sys.unraisablehook = hook
     try:
         yield
         sys.unraisablehook = shown
+        loops.removeFilter(_is_of_others)
     finally:
         orbax.removeFilter(no_stack)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a report of asyncio is about neither Orbax's tasks nor tensorstore's futures."""
+    return not re.search("orbax|tensorstore", f"{record.getMessage()} {record.exc_info}")
 
 
 def write_params(
@@ -212,7 +220,7 @@ def write_params(
     settings: Mapping[str, Any],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
-    pruned: Collection[str] | None = None,
+    pruned: Collection[str] | None = (),
 ) -> pathlib.Path:
     """Write a model alone, which is all that a run that starts from converted weights needs.
 
@@ -221,29 +229,29 @@ def write_params(
         settings: the ``model`` section.
         names: every parameter path.
         arrays: (parameter path, value) in any order, consumed one at a time.
-        pruned: the parameters whose NaN are marks; None is not known (``check_weight``).
+        pruned: the parameters whose NaN are marks; None is not known: those that hold NaN where
+            marks can be (``check_weight``). The record lists them.
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
         CheckpointError: a weight is infinite, or NaN where nothing is pruned.
     """
-    marks = {} if pruned is None else {PRUNED: sorted(pruned)}
     folder = pathlib.Path(folder).resolve()
+    marked = sorted(pruned or ())  # grows while arrays are written; the record is written last
+
+    def below_params(item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
+        name, value = item
+        if pruned is None and np.isnan(value).any():
+            marked.append(name)
+        return f"{PARAMS}/{name}", check_weight(folder, name, value, pruned)
+
     write_arrays(
         folder,
         [f"{PARAMS}/{name}" for name in names],
-        # A generator expression would hold an array.
-        map(functools.partial(_below_params, folder, pruned), arrays),
-        {STEP: 0, CONFIG: {"model": dict(settings)}, **marks},
+        map(below_params, arrays),  # a generator expression would hold an array
+        {STEP: 0, CONFIG: {"model": dict(settings)}, PRUNED: marked},
     )
     return folder
-
-
-def _below_params(
-    folder: pathlib.Path, pruned: Collection[str] | None, item: tuple[str, np.ndarray]
-) -> tuple[str, np.ndarray]:
-    name, value = item
-    return f"{PARAMS}/{name}", check_weight(folder, name, value, pruned)
 
 
 def write_arrays(

@@ -1,7 +1,7 @@
 """From a Hugging Face folder to a model and its parameters, and back."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from models.paths import named_leaves, unflatten
 from models.registry import build, settings_of
 from models.user.code import running_modules
 from models.user.flags import own_flags
+from models.user.trust import name_code
 
 __all__ = [
     "config_from_hf",
@@ -110,6 +111,7 @@ def register(
     """
     if name in MODELS or config.model_type in _CONFIGS:
         raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
+    name_code("model", name)
     MODELS[name] = ModelPreset(family, presets, config.model_type, running_modules())
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
@@ -327,33 +329,40 @@ def to_hf(
     max_shard_bytes: int = 10 * 2**30,
     headless: bool = False,
     text_from: str | Path | None = None,
+    pruned: Collection[str] = (),
 ) -> list[Path]:
     """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files.
 
     Args:
         model: of ``params``.
-        params: dense parameters, a tree or path -> array; NaN marks of pruned weights become 0.
-            Arrays that read themselves (``reader.open_params``) are read one at a time.
+        params: dense parameters, a tree or path -> array. Arrays that read themselves
+            (``reader.open_params``) are read one at a time.
         folder: created when missing; must not hold weights.
         dtype: of the tensors; None keeps the parameters'.
         max_shard_bytes: larger models are split, with an index.
         headless: leave the language-model head out (the base class of the family).
         text_from: weights, or a folder, whose tokenizer and special ids are written, too.
+        pruned: names of the parameters whose NaN mark pruned weights, such as the keys of their
+            masks; these become 0.
 
     Returns:
         The weight files.
+
+    Raises:
+        ContentError: an infinity, or a NaN that marks no pruned weight; names the parameter.
     """
     leaves: Mapping[str, Any] = dict(named_leaves(params))
     if isinstance(model.config, DprConfig):
         options = {"dtype": dtype, "max_shard_bytes": max_shard_bytes, "text_from": text_from}
-        return _write_towers(model.config, leaves, Path(folder), options)
+        return _write_towers(model.config, leaves, Path(folder), options, pruned)
     cfg, leaves = standard_form(model.config, leaves, hf_type(model.config))
     model = build(cfg)
     if headless:
         model = build(without_head(cfg))
         leaves = {k: leaf for k, leaf in leaves.items() if not k.startswith("lm_head/")}
     config = config_to_hf(model.config)  # refuses what Hugging Face does not compute
-    tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
+    table = convert_table(model.config)
+    tensors = export_tensors(model, table, leaves, dtype=dtype, pruned=pruned)
     config |= dict.fromkeys(("dtype", "torch_dtype"), tensors[0].dtype.name)
     text = None if text_from is None else text_folder(text_from)
     if text is not None:
@@ -370,10 +379,12 @@ def _write_towers(
     leaves: Mapping[str, Any],
     folder: Path,
     options: dict[str, Any],
+    pruned: Collection[str],
 ) -> list[Path]:
     written = []
     for (side, name), tower in zip(_TOWERS.items(), cfg.towers, strict=True):
         prefix = f"{side}_"
         own = {k.removeprefix(prefix): x for k, x in leaves.items() if k.startswith(prefix)}
-        written += to_hf(build(tower), own, folder / name, **options)
+        marked = {k.removeprefix(prefix) for k in pruned if k.startswith(prefix)}
+        written += to_hf(build(tower), own, folder / name, **options, pruned=marked)
     return written

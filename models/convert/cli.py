@@ -19,6 +19,7 @@ from models.checkpoint.layout import (
     CHECKPOINTS,
     STEP,
     complete_checkpoints,
+    model_section,
     record_entry,
     step_folders,
 )
@@ -96,7 +97,9 @@ def add_arguments(
 
 
 def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument("--model", required=True, help="a name of `convert list`, or NAME-headless")
+    parser.add_argument(
+        "--model", help="a name of `convert list`, or NAME-headless (default: the source's)"
+    )
     for which in ("--src-fmt", "--tgt-fmt"):
         parser.add_argument(
             which, required=True, choices=_FORMATS, metavar="FMT", help="hf, wafer or cs-X.Y"
@@ -109,7 +112,7 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
 def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
     """Import no code but that of the model which the command names."""
     with (
-        trusting([NamedCode("model", args.model.removesuffix(_HEADLESS))]),
+        trusting([NamedCode("model", args.model.removesuffix(_HEADLESS))] if args.model else []),
         looking(FAMILIES_ALONE),
     ):
         return run(args)
@@ -126,8 +129,33 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
     )
 
 
+def _params_file(args: argparse.Namespace) -> str:
+    if args.config is None:
+        raise ValueError("--config: a .mdl does not tell its model; name the run's params YAML")
+    return str(args.config)
+
+
+def _source_name(args: argparse.Namespace) -> str:
+    """Return the name of the model that the source says."""
+    weights = getattr(args, "weights", None)
+    where = Path(weights or args.config)
+    if args.src_fmt == "hf":
+        beside = where if where.is_dir() or not weights else where.parent
+        section = section_from_hf(args.config or beside)
+    elif args.src_fmt == "wafer" and weights:
+        section = model_section(open_params(where)[0], where)
+    else:
+        where = _params_file(args)
+        section = read_section(where)
+    name = section.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: names no model; give --model, a name of `wafer convert list`")
+    return name
+
+
 def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     """Check the model's name and the formats; ``rewrites``: a params file, of any model."""
+    args.model = args.model or _source_name(args)
     name = args.model.removesuffix(_HEADLESS)
     if not (rewrites and is_function(name)):
         if ":" in name:  # a family of the user's
@@ -181,13 +209,13 @@ def _target(args: argparse.Namespace, source: str) -> Path:
 
 
 def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf) -> int:
-    name, target = _name(args), _target(args, args.weights)
-    headless = args.model.endswith(_HEADLESS)
-    limit = _bytes(args.hf_shard_size)
+    target, limit = _target(args, args.weights), _bytes(args.hf_shard_size)
     if args.src_fmt == "wafer":  # a model_dir is its newest checkpoint
         steps = complete_checkpoints(step_folders(Path(args.weights) / CHECKPOINTS))
         args.weights = str(steps[-1]) if steps else args.weights
         require_outside(target, args.weights)
+    name = _name(args)
+    headless = args.model.endswith(_HEADLESS)
     text_folder(args.weights)  # refuses links before anything is written
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
@@ -196,16 +224,19 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     _require_model(name, settings.get("name"), args.weights)
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
-        write_params(target, settings, names, arrays)
+        write_params(target, settings, names, arrays, () if args.src_fmt == "hf" else None)
         _write_params(settings, target)
     elif args.tgt_fmt == "hf":
         options = {"max_shard_bytes": limit, "headless": headless, "text_from": args.weights}
-        to_hf(model, dict(arrays), target, **options)
+        leaves = dict(arrays)  # whose NaN their reader has checked
+        to_hf(model, leaves, target, **options, pruned=leaves)
     else:
+        leaves = dict(arrays)
         with contextlib.ExitStack() as files:
             training = _training(args, model, files)
             written = target / _mdl_name(args)
-            to_cs(model, dict(arrays), written, args.tgt_fmt, step=step, training=training)
+            options = {"step": step, "training": training, "pruned": leaves}
+            to_cs(model, leaves, written, args.tgt_fmt, **options)
         write_manifest(written)
         _write_section(settings, target)
     if args.tgt_fmt != "hf":
@@ -239,9 +270,7 @@ def _open(
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0
-    if args.config is None:
-        raise ValueError("--config: a .mdl does not tell its model; name the run's params YAML")
-    model = read_model(args.config, name)
+    model = read_model(_params_file(args), name)
     with MdlFile(Path(args.weights)) as file:
         step = int(file.scalar("global_step") or 0)
     return model, open_cs(args.weights, model, drop_unmatched=drop), step

@@ -91,10 +91,11 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     for key, value in required.items():
         if (found := merged.get(key)) not in (None, value, _NOTHING):
             wrong.append(f"{key}: {found!r}, only {value!r} is computed")
-    known = {*defaults, *map_.keys, *required, *HARMLESS.get(kind, given)}
+    read = {*defaults, *map_.keys, *required}
+    known = read | {*HARMLESS.get(kind, given)}
     for key in given:
         if key not in known and given[key] is not None:
-            hint = did_you_mean(key, known)
+            hint = did_you_mean(key, read) or f"; it has {', '.join(sorted(map_.keys))}"
             wrong.append(f"{key}: {given[key]!r}, a key that {kind} does not have here{hint}")
     like = {**_LIKE, **{k: value for k, value in defaults.items() if value is not None}}
     wrong += [line for key in like if (line := _unfit(key, merged.get(key), like[key]))]

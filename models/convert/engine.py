@@ -6,15 +6,17 @@ whose parameters a configuration does not have (a bias, a second norm) fall away
 
 import collections
 import dataclasses
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from models.base import Model
+from models.checkpoint.pruned import check_weight
 from models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from models.counts import abstract_params
 from models.lazy import LazyArray
@@ -266,11 +268,14 @@ def _convert(
 
 
 def export_tensors(
-    model: Model, table: Table, leaves: Mapping[str, Any], *, dtype: DTypeLike | None = None
+    model: Model,
+    table: Table,
+    leaves: Mapping[str, Any],
+    *,
+    dtype: DTypeLike | None = None,
+    pruned: Collection[str] | None = (),
 ) -> list[LazyArray]:
-    """List the foreign tensors; each is converted when read.
-
-    NaN, the mark of a pruned weight, becomes 0.
+    """List the foreign tensors; each is converted, and its numbers are checked, when read.
 
     Args:
         model: gives the expected names and shapes.
@@ -278,9 +283,12 @@ def export_tensors(
         leaves: our parameters by path, dense: arrays, or objects with ``shape``, ``dtype`` and
             ``__array__`` that read themselves.
         dtype: of the result; None keeps each leaf's own.
+        pruned: the parameters whose NaN mark pruned weights and become 0; None: every NaN becomes
+            0 and nothing is checked, for moments.
 
     Raises:
         ValueError: parameters that are missing, too many, of another shape, or not dense.
+        ContentError: when a tensor is read, an infinity, or a NaN that marks no pruned weight.
     """
     shapes = {name: leaf.shape for name, leaf in named_leaves(abstract_params(model))}
     problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in leaves]
@@ -296,28 +304,45 @@ def export_tensors(
             f"{len(problems)} parameters do not fit model {model.config.name!r}:\n  "
             + "\n  ".join(problems)
         )
-    out = [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
+    dense = functools.partial(_dense, f"model {model.config.name!r}", leaves, pruned)
+    out = [
+        _lazy(row, [leaves[name] for name in row.ours], dtype, dense)
+        for row in expand(table, shapes)
+    ]
     named = {tensor.name: tensor for tensor in out}
     return out + [
         dataclasses.replace(named[first], name=copy) for copy, first in table.copies.items()
     ]
 
 
-def _lazy(row: Row, leaves: Sequence[Any], dtype: DTypeLike | None) -> LazyArray:
+def _lazy(
+    row: Row,
+    leaves: Sequence[Any],
+    dtype: DTypeLike | None,
+    dense: Callable[[str, np.dtype], np.ndarray],
+) -> LazyArray:
     out = np.dtype(dtype or np.result_type(*(leaf.dtype for leaf in leaves)))
 
     def read() -> np.ndarray:
-        return row.codec.to_foreign([_dense(leaf, out) for leaf in leaves])
+        return row.codec.to_foreign([dense(name, out) for name in row.ours])
 
     shape = row.codec.foreign_shape([x.shape for x in leaves])
     return LazyArray(shape, out, read, row.foreign)
 
 
-def _dense(leaf: Any, dtype: np.dtype) -> np.ndarray:
-    array = np.asarray(leaf)
-    pruned = np.isnan(array)
-    if pruned.any():
-        array = np.where(pruned, np.zeros((), array.dtype), array)
+def _dense(
+    where: str,
+    leaves: Mapping[str, Any],
+    pruned: Collection[str] | None,
+    name: str,
+    dtype: np.dtype,
+) -> np.ndarray:
+    array = np.asarray(leaves[name])
+    if pruned is not None:
+        check_weight(where, name, array, pruned)
+    marks = np.isnan(array)
+    if marks.any():
+        array = np.where(marks, np.zeros((), array.dtype), array)
     return array.astype(dtype, copy=False)
 
 

@@ -79,6 +79,8 @@ def computed(cfg: Any) -> dict[str, Any]:
     ):
         out[name] = getattr(cfg, name, None)
     out["final_norm"] = getattr(cfg, "norms_ends", None)
+    if cfg.attention_sliding_window_length is None:  # then no layer has a window
+        out |= dict.fromkeys(key for key in out if key.startswith("sliding_window"))
     scores = getattr(cfg, "with_lm_head", getattr(cfg, "has_mlm", True))
     if not scores:  # what a head would have does not matter
         for name in ("use_bias_in_output", "share_embedding_weights", "logits_scale"):

@@ -14,6 +14,7 @@ from models.files import atomic_write, contained_file, read_json, write_text
 __all__ = [
     "IDS",
     "TextMarks",
+    "added_ids",
     "carry_tokenizer",
     "copy_files",
     "find_tokenizer",
@@ -175,7 +176,7 @@ def _special_ids(folder: Path, size: int | None) -> dict[str, Any]:
     ids = _ids_in(folder, (_CONFIG, IDS), size)
     if not (folder / _NAME).is_file():
         return ids
-    known = _vocabulary(_read_if_there(folder / _NAME))
+    known = _vocabulary(folder / _NAME)
     named, text = _tokens_of(folder), ids.get(_TEXT, {})
     own = {"bos_token_id": _END_OF_TEXT, "eos_token_id": _END_OF_TEXT}
     for names in ({key: named.get(token) for key, token in _KEYS.items()}, own):
@@ -262,12 +263,45 @@ def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(contained_file(path)) if path.is_file() else {}
 
 
-def _vocabulary(tokenizer: Mapping[str, Any]) -> dict[Any, int]:
+def _vocabulary(path: Path) -> dict[Any, int]:
     """Map the added tokens of a tokenizer.json to their ids; its own vocabulary, too."""
-    own = (tokenizer.get("model") or {}).get("vocab")
+    content = _read_if_there(path)
+    model = content.get("model")
+    own = model.get("vocab") if isinstance(model, dict) else None
     words = dict(own) if isinstance(own, dict) else {}
-    added = tokenizer.get("added_tokens") or []
-    return words | {token["content"]: int(token["id"]) for token in added}
+    try:
+        return words | added_ids(content, words)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def added_ids(tokenizer: Mapping[str, Any], known: Mapping[str, int]) -> dict[str, int]:
+    """Return text -> id of the added tokens of a ``tokenizer.json``.
+
+    The tokenizers library numbers them itself, and reads over the ids that the file has.
+
+    Args:
+        tokenizer: content of the file.
+        known: text -> id that it gets, of texts for which that is known.
+
+    Raises:
+        ValueError: a token without a text and an id, or whose text gets another id than it has.
+    """
+    ids: dict[str, int] = {}
+    listed = tokenizer.get("added_tokens") or []
+    for token in listed if isinstance(listed, list) else [listed]:
+        text, index = map(token.get, ("content", "id")) if isinstance(token, dict) else (None, None)
+        if not isinstance(text, str) or type(index) is not int:
+            expected = "content, the text of a token, and id, a whole number"
+            raise ValueError(f"added_tokens: {token!r:.80}; expected {expected}")
+        real = ids.get(text, known.get(text, index))
+        if index != real:
+            raise ValueError(
+                f"added_tokens: {text!r} has id {index}, but its text gets id {real}; expected the "
+                "id that it gets. Take the tokenizer.json that was written with the weights"
+            )
+        ids[text] = index
+    return ids
 
 
 def read_marks(weights: str | os.PathLike[str], size: int | None = None) -> TextMarks:
@@ -328,7 +362,7 @@ def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) 
 
 def _new_tokenizer_config(folder: Path, longest: int | None) -> dict[str, Any]:
     ids = special_ids(folder)
-    names = {index: name for name, index in _vocabulary(read_json(folder / _NAME)).items()}
+    names = {index: name for name, index in _vocabulary(folder / _NAME).items()}
     content: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

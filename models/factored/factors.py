@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 import vsl
 from models.base import Batch, DropKey, Model, StageFn
+from models.factored.lora import require_found
 from models.layers.basic import project
 from models.layers.block_config import FactorConfig
 from models.paths import Params, named_leaves, unflatten
@@ -70,13 +71,13 @@ def rank(cfg: FactorConfig, shape: tuple[int, ...]) -> int:
 
 
 def _targets(cfg: FactorConfig, params: Params) -> dict[str, Any]:
-    kernels = {
+    matrices = {
         name: leaf
         for name, leaf in named_leaves(params)
-        if name.endswith(f"/{_KERNEL}")
-        and len(leaf.shape) == 2
-        and any(part in name for part in cfg.target_modules)
+        if name.endswith(f"/{_KERNEL}") and len(leaf.shape) == 2
     }
+    require_found("factors.target_modules", cfg, matrices)
+    kernels = {n: x for n, x in matrices.items() if any(part in n for part in cfg.target_modules)}
     if not kernels:
         raise ValueError(
             f"factors.target_modules: {list(cfg.target_modules)} match no kernel; they are parts "

@@ -5,8 +5,10 @@ The adapters are a tree of their own beside the frozen parameters: the model com
 kernels, ``Adapted`` objects that never form the sum. ``fold`` bakes them in for good.
 """
 
+import itertools
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +18,8 @@ from jaxtyping import Array, Float
 import vsl
 from models.alias import all_names
 from models.base import Model
-from models.layers.block_config import LoraConfig
+from models.errors import matches_nothing
+from models.layers.block_config import FactorConfig, LoraConfig
 from models.paths import Params, map_named, named_leaves, unflatten
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "is_adapter",
     "lora_of",
     "merge",
+    "require_found",
     "trainable",
     "trains_with_lora",
 ]
@@ -82,8 +86,12 @@ _CLASSES = {
 }
 
 
+def _are_classes(targets: Sequence[str]) -> bool:
+    return all(part in _CLASSES for part in targets)
+
+
 def _is_target(name: str, targets: Sequence[str]) -> bool:
-    if all(part in _CLASSES for part in targets):
+    if _are_classes(targets):
         return all(_CLASSES[part] in name for part in targets)
     return any(part in name for part in targets)
 
@@ -91,17 +99,48 @@ def _is_target(name: str, targets: Sequence[str]) -> bool:
 def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
     if cfg.r < 1:
         raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
-    kernels = {
-        name: leaf
-        for name, leaf in named_leaves(params)
-        if name.endswith("/kernel") and _is_target(name, cfg.target_modules)
-    }
-    if not kernels:
+    targets = cfg.target_modules
+    kernels = {name: leaf for name, leaf in named_leaves(params) if name.endswith("/kernel")}
+    if not _are_classes(targets):
+        require_found("lora_params.target_modules", cfg, kernels)
+    chosen = {name: leaf for name, leaf in kernels.items() if _is_target(name, targets)}
+    if not chosen:
         raise ValueError(
-            f"lora_params.target_modules: {list(cfg.target_modules)} match no kernel; they are "
-            "parts of parameter names such as 'attn/query' or 'ffn/up'"
+            f"lora_params.target_modules: {list(targets)} match no kernel; they are parts of "
+            "parameter names such as 'attn/query' or 'ffn/up'"
         )
-    return kernels
+    return chosen
+
+
+def require_found(where: str, cfg: LoraConfig | FactorConfig, kernels: Iterable[str]) -> None:
+    """Refuse a part of a name that no kernel has; those of the default may find nothing.
+
+    Args:
+        where: the key, for the error.
+        cfg: whose ``target_modules`` are looked for.
+        kernels: names of the kernels that could be targets.
+
+    Raises:
+        ValueError: names the part, and the nearest that there is.
+    """
+    parts = cfg.target_modules
+    if parts != type(cfg).model_fields["target_modules"].default:
+        _require_matches(where, parts, list(kernels), operator.contains)
+
+
+def _require_matches(
+    where: str,
+    patterns: Iterable[str],
+    names: Sequence[str],
+    has: Callable[[str, str], object],
+) -> None:
+    """Refuse a pattern that no name has."""
+    for pattern in patterns:
+        if not any(has(name, pattern) for name in names):
+            words = [re.split(r"[/.]", name)[:-1] for name in names]
+            pairs = ("/".join(pair) for own in words for pair in itertools.pairwise(own))
+            known = itertools.chain(pairs, *words)
+            raise ValueError(f"{where}: {matches_nothing(repr(pattern), known, names)}")
 
 
 def init_lora(cfg: LoraConfig, params: Params, key: Array) -> Lora:
@@ -172,8 +211,14 @@ def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
     With ``lora_params`` only adapters and task heads do. Frozen are ``position/slopes`` unless
     ``alibi_trainable_slopes``, and whatever a regex of ``freeze`` (and of the configuration's
     ``freeze``) finds in our name or the vendor's.
+
+    Raises:
+        ValueError: a regex that finds nothing.
     """
     patterns = [*freeze, *getattr(model.config, "freeze", ())]
+    if patterns:
+        forms = [n for name, _ in named_leaves(params) for n in all_names(name, model.alias)]
+        _require_matches("model.freeze", patterns, forms, lambda form, one: re.search(one, form))
     adapted = lora_of(model.config) is not None
     fixed_slopes = not getattr(model.config, "alibi_trainable_slopes", False)
 

@@ -12,14 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
-from models.user.trust import OURS, owner, require_trusted, require_users_module, searching
+from models.user.trust import (
+    OURS,
+    name_code,
+    owner,
+    require_trusted,
+    require_users_module,
+    searching,
+)
 
 __all__ = [
     "call",
     "check_arguments",
     "find",
     "import_code",
-    "is_user_defined",
     "place",
     "register",
     "running_modules",
@@ -54,11 +60,7 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function, found {function!r:.200}")
     _REGISTERED[kind, name] = function, running_modules()
-
-
-def is_user_defined(name: Any, kind: str = "") -> bool:
-    """Whether a name of a run file means code of the user, of one kind or any."""
-    return isinstance(name, str) and (":" in name or (kind, name) in _REGISTERED)
+    name_code(kind, name)
 
 
 def find(
@@ -78,6 +80,7 @@ def find(
             or a file's that the user does not trust.
     """
     if (kind, name) in _REGISTERED:
+        require_trusted(name, kind)
         return _REGISTERED[kind, name][0]
     imported, own = import_code(name, kind, folders), name.partition(":")[2]
     registered, modules = _REGISTERED.get((kind, own), (None, frozenset()))

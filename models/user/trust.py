@@ -3,7 +3,8 @@
 A run imports what its run file names. A checkpoint may come from anywhere, and a command that only
 looks at a run file runs nothing of it: what these name is refused unless the user trusts it, by
 ``--trust_code`` or, for a checkpoint, by a run file of the same command whose section of the same
-kind names it with the same arguments; numbers may differ.
+kind names it with the same arguments; numbers may differ. A name without a colon, under which the
+program has registered code, imports nothing, but a checkpoint that has it needs the same trust.
 
 Only a user's own module is imported: one on the path (PYTHONPATH, the working directory,
 ``runconfig.python_paths``), or of an installed package with an entry point of the kind's group.
@@ -33,7 +34,9 @@ __all__ = [
     "code_in",
     "imports_allowed",
     "is_looking",
+    "is_user_defined",
     "looking",
+    "name_code",
     "owner",
     "owner_of",
     "refusal",
@@ -93,10 +96,24 @@ class _Reading(NamedTuple):
     codes: frozenset[NamedCode] = frozenset()  #: what the checkpoint's sections name
 
 
+_REGISTERED = set[tuple[str, str]]()  # (kind, name) that programs give to code
 # None: any
 _TRUSTED: ContextVar[frozenset[NamedCode] | None] = ContextVar("trusted", default=frozenset())
 # None: the run file of a run
 _READING: ContextVar[_Reading | None] = ContextVar("reading", default=None)
+
+
+def name_code(kind: str, name: str) -> None:
+    """Note that a name without a colon means code of the user, of a kind of ``ENTRY_POINTS``."""
+    _REGISTERED.add((kind, name))
+
+
+def is_user_defined(name: Any, kind: str = "") -> bool:
+    """Whether a name of a run file means code of the user, of one kind or any."""
+    if not isinstance(name, str):
+        return False
+    own = name.lower() if kind == "sparsity" else name  # algorithms are found in any case
+    return ":" in name or (kind, own) in _REGISTERED
 
 
 @contextlib.contextmanager
@@ -183,7 +200,7 @@ def require_trusted(name: str, kind: str) -> None:
     """Refuse code of a file that the user did not ask to run.
 
     Args:
-        name: of the code.
+        name: of the code. A file that is only looked at may have those of the program that looks.
         kind: of ``ENTRY_POINTS``.
 
     Raises:
@@ -191,6 +208,8 @@ def require_trusted(name: str, kind: str) -> None:
     """
     reading, trusted = _READING.get(), _TRUSTED.get()
     if reading is None or trusted is None:
+        return
+    if not reading.where and ":" not in name and is_user_defined(name, kind):
         return
     known = [code.arguments for code in trusted if code[:2] == (kind, name)]
     used = [code.arguments or frozenset() for code in reading.codes if code[:2] == (kind, name)]
@@ -220,11 +239,9 @@ def code_in(sections: object) -> frozenset[NamedCode]:
                 for key, value in part.items()
                 if key not in keys and not isinstance(value, int | float | None)
             )
-            names = (part.get(key) for key in keys)
+            names = (str(part.get(key)) for key in keys)
             found |= {
-                NamedCode(kind, name, arguments)
-                for name in names
-                if isinstance(name, str) and ":" in name
+                NamedCode(kind, name, arguments) for name in names if is_user_defined(name, kind)
             }
     return frozenset(found)
 
@@ -240,8 +257,11 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 @contextlib.contextmanager
 def searching(folders: Iterable[str]) -> Iterator[None]:
-    """Find modules in these folders, too, after all others; no longer once the block fails."""
-    new = [folder for folder in folders if folder not in sys.path]
+    """Find modules in these folders, too, after all others; no longer once the block fails.
+
+    Their paths are made absolute: Python keeps what '.' was when it first looked there.
+    """
+    new = [folder for folder in map(os.path.abspath, folders) if folder not in sys.path]
     sys.path += new
     try:
         yield

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from models.user.code import find
+from models.user.trust import is_user_defined, name_code, require_trusted
 from sparsity.algorithms.masks import InitMethod, init_mask
 from sparsity.schedules import (
     EVERY_STEP,
@@ -262,6 +263,8 @@ def register(name: str) -> Callable[[_A], _A]:
         known = ALGORITHMS.get(name.lower(), cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"the algorithm {name!r} is {known.__module__}.{known.__qualname__}")
+        if cls.__module__.partition(".")[0] != "sparsity":
+            name_code("sparsity", name.lower())
         ALGORITHMS[name.lower()] = cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         return cls
 
@@ -274,9 +277,10 @@ def lookup(name: Any, where: Place) -> Any:
     Raises:
         SparsityError: an unknown name, with the nearest known one.
     """
-    if isinstance(name, str) and ":" in name:
+    if is_user_defined(name, "sparsity"):
         try:
-            name = find(name, ALGORITHMS, "sparsity")
+            require_trusted(name, "sparsity")
+            name = find(name, ALGORITHMS, "sparsity") if ":" in name else name
         except ValueError as error:
             raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):

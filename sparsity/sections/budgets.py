@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from models.errors import did_you_mean
-from models.user.code import call, find, is_user_defined
-from models.user.trust import require_trusted
+from models.user.code import call, find
+from models.user.trust import is_user_defined, require_trusted
 from sparsity.algorithms.base import Algorithm
 from sparsity.filters import ParamFilter
 from sparsity.schedules import ConstantValue, ValueSchedule, is_constant

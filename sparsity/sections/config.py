@@ -23,7 +23,7 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from models.errors import did_you_mean, dotted
+from models.errors import dotted, matches_nothing
 from models.paths import named_leaves
 from models.sections import Section
 from models.user.code import call
@@ -31,7 +31,7 @@ from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import DENSE_WORDS, ParamFilter, has_nan
+from sparsity.filters import ParamFilter, has_nan
 from sparsity.schedules import constant_level
 from sparsity.schema import Place, SparsityError, unknown, validate
 from sparsity.sections import budgets, legacy as dialects
@@ -98,8 +98,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
-        vendor_default: without a filter, select as a run file does; else also leave dense what has
-            one of ``filters.DENSE_WORDS`` as a word of its name.
+        vendor_default: without a filter, select as a run file does; else also leave dense what
+            ``models.paths.dense_word`` finds a word in.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -118,7 +118,7 @@ def configure(
         accepts=accepts,
         dtype=dtype,
         partial=partial,
-        dense_words=() if vendor_default else DENSE_WORDS,
+        dense_words=not vendor_default,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
@@ -172,13 +172,9 @@ def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
         default = rule.kind == "default"
         for one in [rule] if default else [ParamFilter(rule.kind, (p,)) for p in rule.patterns]:
             if not any(one.matches(both[name], rank) for name, rank in ranks.items()):
-                near = did_you_mean(str(one), {n: None for names in both.values() for n in names})
-                matrices = [name for name, rank in ranks.items() if rank > 1]
-                raise SparsityError(
-                    f"{one} matches no parameter{near}; the model has such as "
-                    f"{', '.join(matrices[:3])}",
-                    where,
-                )
+                known = {n: None for names in both.values() for n in names}
+                matrices = (name for name, rank in ranks.items() if rank > 1)
+                raise SparsityError(matches_nothing(one, known, matrices), where)
         if not default and i not in taken:
             raise SparsityError(
                 f"{rule} has no effect: an earlier group takes what it matches, or the model needs "

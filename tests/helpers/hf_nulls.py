@@ -3,14 +3,16 @@
     python tests/helpers/hf_nulls.py
 
 Adds the installed transformers to tests/golden/hf_nulls.json. A model of each class is computed
-with the key null, absent and false: the record says with which its outputs agree, or "error". It
-needs torch and transformers alone.
+with the key null, absent and false: the record says with which its outputs agree, or "error". Of
+``CASES`` it has the logits, or null for an error. It needs torch and transformers alone.
 """
 
 import json
 import pathlib
 import sys
 import zlib
+
+import numpy as np
 
 FILE = pathlib.Path(__file__).parents[1] / "golden" / "hf_nulls.json"
 GPT = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16}
@@ -52,8 +54,24 @@ SIZES = {
         | {"num_attention_heads": 2, "image_size": 8, "patch_size": 4},
     ),
 }
+IDS = [3, 5, 7, 11, 13, 2, 9, 8]
+CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+# Keys beside those of SIZES, whose windows are of 3 tokens.
+CASES = {
+    "gemma2": [
+        *({}, CAPS, *(CAPS | {key: None} for key in CAPS)),
+        *({"sliding_window": 8}, {"sliding_window": None}, {"layer_types": ["full_attention"] * 2}),
+    ],
+    "mistral": [{}, {"sliding_window": 8}, {"sliding_window": None}],
+}
 # Where one of the ways to the same result reads a key that the others leave out.
 ATTENTION = {"falcon": "sdpa"}
+
+
+def weight(name, shape):
+    """The weight that a model is computed with."""
+    seed = np.random.default_rng(zlib.crc32(name.encode()))
+    return 0.5 * seed.standard_normal(shape, np.float32)
 
 
 def compute(kind, given):
@@ -66,10 +84,9 @@ def compute(kind, given):
         config._attn_implementation = ATTENTION.get(kind, "eager")
         model = getattr(transformers, SIZES[kind][0])(config).eval()
         with torch.no_grad():
-            for name, weight in model.named_parameters():
-                seed = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-                weight.copy_(0.5 * torch.randn(weight.shape, generator=seed))
-            ids = torch.tensor([[3, 5, 7, 11, 13, 2, 9, 8]])
+            for name, own in model.named_parameters():
+                own.copy_(torch.from_numpy(weight(name, own.shape)))
+            ids = torch.tensor([IDS])
             inputs = {"input_ids": ids}
             if kind == "clip_vision_model":
                 inputs = {"pixel_values": torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8)}
@@ -97,6 +114,12 @@ def meaning(kind, key):
     return "false" if agree(null, compute(kind, given | {key: False})) else "other"
 
 
+def logits(kind, keys):
+    """The first logits of the last token."""
+    found = compute(kind, SIZES[kind][1] | keys)
+    return None if found is None else [round(x, 5) for x in found[0][0, -1, :8].tolist()]
+
+
 def record(keys):
     """{model_type: {key: meaning}} of this transformers."""
     import transformers
@@ -110,5 +133,7 @@ if __name__ == "__main__":
 
     releases = json.loads(FILE.read_text())
     releases[transformers.__version__] = record(releases["keys"])
+    own = {kind: [logits(kind, keys) for keys in cases] for kind, cases in CASES.items()}
+    releases.setdefault("logits", {})[transformers.__version__] = own
     FILE.write_text(json.dumps(releases, indent=1, sort_keys=True) + "\n")
     sys.stdout.write(f"{FILE}\n")

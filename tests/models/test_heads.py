@@ -205,8 +205,30 @@ def test_adapters_start_as_nothing_train_alone_and_fold_back():
     folded = score(fold(cfg, params, trained), batch)[0]
     np.testing.assert_allclose(folded, loss(params, trained), rtol=1e-5)
     assert float(folded) < float(base)
-    with pytest.raises(ValueError, match="match no kernel"):
-        init_lora(LoraConfig(r=2, target_modules=("nothing",)), params, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [
+        (("attn/qury",), r"'attn/qury' matches no parameter; did you mean 'attn/query'\?"),
+        (("attn/query", "fnn/up"), r"'fnn/up' .* did you mean 'ffn/up'\?"),  # each must match
+        (("attn/query", "Linear"), r"'Linear' matches no parameter; the model has such as lay"),
+        (("MultiheadAttention", "FeedForwardNetwork"), "match no kernel"),
+    ],
+)
+def test_targets_of_adapters_that_match_nothing_are_named(targets, says):
+    params = models.build(ENCODER | {"name": "gpt2"}).init(jax.random.key(0))
+    with pytest.raises(ValueError, match=rf"lora_params\.target_modules: .*{says}"):
+        init_lora(LoraConfig(r=2, target_modules=targets), params, jax.random.key(0))
+
+
+def test_targets_of_adapters_may_be_all_kernels_or_the_default():
+    params = models.build(ENCODER | {"name": "gpt2"}).init(jax.random.key(0))
+    kernels = {name for name, _ in named_leaves(params) if name.endswith("/kernel")}
+    draw = lambda cfg, tree: set(init_lora(cfg, tree, jax.random.key(0)).down)
+    assert draw(LoraConfig(r=2, target_modules=()), params) == kernels
+    only = {"attn": {"query": params["layers_0"]["attn"]["query"]}}
+    assert draw(LoraConfig(r=2), only) == {"attn/query/kernel"}  # the user has named no value
 
 
 LLAVA = {
@@ -239,5 +261,8 @@ def test_images_fill_the_image_slots_and_freeze():
     mask = dict(named_leaves(trainable(model, params)))
     assert not any(trains for name, trains in mask.items() if name.startswith("image_"))
     assert all(trains for name, trains in mask.items() if not name.startswith("image_"))
+    both = ["^image_model", "^txt_model"]  # each must match
+    with pytest.raises(ValueError, match=r"freeze: '\^txt_model' .* did you mean 'text_model'\?"):
+        trainable(models.build(LLAVA | {"freeze": both}), params)
     with pytest.raises(ValueError, match="none of the tower's 3 hidden states"):
         models.build(LLAVA | {"image_feature_select_layer_idx": -4})

@@ -12,8 +12,10 @@ import pytest
 from flax import linen as nn, nnx
 
 import sparsity
+from models.checkpoint.layout import ContentError
+from models.checkpoint.pruned import check_weight
+from models.paths import dense_word
 from sparsity import SparsityError
-from sparsity.filters import DENSE_WORDS, dense_word
 
 KEY = jax.random.key(0)
 ones = lambda *shape: jnp.ones(shape)
@@ -101,10 +103,19 @@ def test_biases_scales_and_embeddings_stay_dense_in_any_rank(params, sparse):
         ("layers/mean", "mean"),
         ("fc_mean/kernel", ""),  # a layer that computes a mean
         ("log_var/w", ""),
+        ("lm_head/kernel", ""),  # a filter may take it
+        ("LayerNorm_0/weight", "norm"),
+        ("token_embedding/w", "embedding"),
     ],
 )
 def test_words_are_whole(name, word):
-    assert dense_word([name], DENSE_WORDS) == word
+    assert dense_word(name) == word
+    nan = np.array([np.nan], np.float32)
+    if not word:  # a checkpoint that does not say what is pruned has NaN as marks there alone
+        assert check_weight("f", name, nan, None) is nan
+        return
+    with pytest.raises(ContentError, match=rf"weights {name} .* prune its source again"):
+        check_weight("f", name, nan, None)
 
 
 def test_a_filter_takes_what_the_default_leaves():

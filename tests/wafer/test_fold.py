@@ -14,6 +14,7 @@ from wafer.commands.checkpoints.finalize import fold_lora
 
 MODEL = TINY | {"lora_params": {"r": 2, "alpha": 4, "target_modules": ["ffn/up"]}}
 KERNEL = "layers_0/ffn/up/kernel"
+PRUNED = [KERNEL, "layers_0/attn/query/kernel"]
 
 
 def test_adapters_do_not_fill_pruned_weights(tmp_path):
@@ -23,7 +24,7 @@ def test_adapters_do_not_fill_pruned_weights(tmp_path):
     leaves["layers_0/ffn/up/lora_up"] += 1
     other = leaves["layers_0/attn/query/kernel"]
     leaves[KERNEL][:4] = other[0] = np.nan
-    write_params(tmp_path / "sparse", MODEL, list(leaves), leaves.items())
+    write_params(tmp_path / "sparse", MODEL, list(leaves), leaves.items(), PRUNED)
     with pytest.raises(CheckpointError, match=r"would fill 64 pruned weights of 1 kernels"):
         fold_lora(tmp_path / "sparse", tmp_path / "folded")
     assert not (tmp_path / "folded").exists()
@@ -40,6 +41,6 @@ def test_pruned_weights_beside_the_adapters_are_no_reason_to_refuse(tmp_path):
     leaves = dict(named_leaves(models.build(MODEL).init(jax.random.key(0))))
     leaves = {name: np.array(leaf) for name, leaf in leaves.items()}
     leaves["layers_0/attn/query/kernel"][0] = np.nan
-    write_params(tmp_path / "sparse", MODEL, list(leaves), leaves.items())
+    write_params(tmp_path / "sparse", MODEL, list(leaves), leaves.items(), PRUNED)
     fold_lora(tmp_path / "sparse", tmp_path / "folded")
     assert not wafer.load(tmp_path / "folded")[1]["layers_0"]["attn"]["query"]["kernel"][0].any()

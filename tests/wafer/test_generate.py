@@ -1,6 +1,7 @@
 """``wafer generate``: stops, streaming and prompts in batches, with a model of random weights."""
 
 import io
+import json
 import re
 
 import jax
@@ -55,6 +56,16 @@ def test_a_text_ends_before_the_first_stop(loaded):
     assert texts(loaded, ["ab"], stop=["ABC"]) == [[whole]]
     with pytest.raises(ValueError, match="stop: expected text"):
         texts(loaded, ["ab"], stop=[""])
+
+
+def test_a_prompt_beyond_the_positions_has_its_file_and_row(loaded, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "open_model", lambda *_: loaded)
+    rows = [{"prompt": "a" * count} for count in (2, 2, 3, 70, 4)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["generate", "--checkpoint_path", "x", "--input", str(tmp_path / "in.jsonl")]
+    assert main([*words, "--batch_size", "3", "--max_new_tokens", "1", "--num_samples", "2"]) == 1
+    says = "in.jsonl, row 4: the prompt has 70 tokens and the model 64 positions"
+    assert says in capsys.readouterr().err
 
 
 def test_a_text_that_fills_the_positions_says_so(loaded):

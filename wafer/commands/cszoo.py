@@ -70,7 +70,7 @@ VERBS: dict[str, Verb] = {
     "config stats": Verb(
         "memory, traffic and time of a file", ("plan",), first=_PARAMS, dropped=_ORDER
     ),
-    "config convert_legacy": Verb(  # with --model NAME, which the vendor takes from the file
+    "config convert_legacy": Verb(  # --model NAME where the file does not say it
         "a file with runconfig to one with trainer",
         ("convert", "convert-config", "--src-fmt", "cs-2.2", "--tgt-fmt", "cs-2.9"),
     ),

@@ -92,8 +92,9 @@ def _main(args: argparse.Namespace) -> int:
     options = {name: getattr(args, name) for name in _OPTIONS}
     options["emit"] = _write if args.stream else None
     size = 1 if args.interactive else args.batch_size
-    for prompts in _batches(_prompts(args), size):
-        samples = sample(loaded, prompts, **options)
+    for batch in _batches(_prompts(args), size):
+        places, prompts = zip(*batch, strict=True)
+        samples = sample(loaded, prompts, places=places, **options)
         for prompt, texts in zip(prompts, samples.texts, strict=True):
             if args.stream:
                 sys.stdout.write("\n")
@@ -133,20 +134,20 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _batches(prompts: Iterator[str], size: int) -> Iterator[list[str]]:
+def _batches(prompts: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
     while batch := list(itertools.islice(prompts, size)):
         yield batch
 
 
-def _prompts(args: argparse.Namespace) -> Iterator[str]:
-    """The prompts of a call, one after another."""
+def _prompts(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Where each prompt of a call stands, and its text."""
     from wafer.data.text.textfiles import read_rows
     from wafer.errors import DataError
 
     if args.interactive:
-        yield from _asked()
+        yield from (("prompt", text) for text in _asked())
     elif args.input is None:
-        yield args.prompt
+        yield "prompt", args.prompt
     else:
         rows = read_rows(pathlib.Path(args.input))
         first = next(rows, None)
@@ -156,7 +157,7 @@ def _prompts(args: argparse.Namespace) -> Iterator[str]:
             prompt = row.values.get("prompt")
             if not isinstance(prompt, str):
                 raise DataError(f"{row.where}: expected a key `prompt` with text")
-            yield prompt
+            yield row.where, prompt
 
 
 def _asked() -> Iterator[str]:
@@ -331,13 +332,14 @@ def sample(
     max_new_tokens: int,
     seed: int,
     num_samples: int,
+    places: Sequence[str] = (),
     stop: Sequence[str] = (),
     emit: Callable[[str], None] | None = None,
     draft_tokens: int = 4,
     add_bos: bool | None = None,
     **sampling: Any,
 ) -> Samples:
-    """Continue prompts together; see ``generate``.
+    """Continue prompts together, which stand at ``places`` for errors; see ``generate``.
 
     Raises:
         DataError: a prompt is too long for the model.
@@ -359,8 +361,9 @@ def sample(
     lengths = np.asarray([len(row) for row in ids])
     room = model.config.max_position_embeddings - int(lengths.max())
     if room < 1:
+        where = dict(enumerate(places)).get(int(lengths.argmax()) // num_samples, "prompt")
         raise DataError(
-            f"the prompt has {lengths.max()} tokens and the model {room + lengths.max()} "
+            f"{where}: the prompt has {lengths.max()} tokens and the model {room + lengths.max()} "
             "positions; shorten the prompt"
         )
     filled = np.asarray([row + [0] * (lengths.max() - len(row)) for row in ids], np.int32)

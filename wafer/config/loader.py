@@ -12,8 +12,15 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
-from models.user.code import is_user_defined
-from models.user.trust import imports_allowed, is_looking, looking, require_trusted, searching
+from models.user.trust import (
+    imports_allowed,
+    is_looking,
+    is_user_defined,
+    looking,
+    require_trusted,
+    searching,
+)
+from models.user.yamlfile import Lines
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
@@ -23,7 +30,7 @@ from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import Optimizer, parse_optimizer
-from wafer.yamlfile import Lines, read_yaml
+from wafer.yamlfile import read_yaml
 
 __all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config", "unseen_lines"]
 

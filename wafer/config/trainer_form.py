@@ -325,24 +325,9 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
     for section, keys in flags.items():
         for key, value in keys.items():
             origin = up.origins.pop((section, key))
-            up.put(section, key, _micro_batch(up, section, value, origin), origin)
-
-
-def _micro_batch(up: _Upgrade, section: str, rows: Any, origin: Path) -> Any:
-    """Return a flag's ``micro_batch_size``; the flag is of a larger batch where it does not divide.
-
-    A micro-batch is an advice on speed there, apart from the data whose batch a user makes smaller.
-    """
-    own, systems = up.sections.get(section, {}), up.sections.get("runconfig", {}).get("num_csx", 1)
-    sizes = (rows, own.get("batch_size"), systems)
-    if "micro_batch_size" in own or not all(type(size) is int and size > 0 for size in sizes):
-        return rows
-    share, rest = divmod(own["batch_size"], systems)
-    if rest or not share % rows:
-        return rows
-    where = ".".join(map(str, origin))
-    _LOG.info("%s: %d does not divide %d sequences; the next size below does", where, rows, share)
-    return {"explore": {"max": rows}}
+            # An advice on speed, of a file whose batch or systems a flag or an arm may change.
+            bounds = type(value) is int and value > 0 and key not in up.sections.get(section, {})
+            up.put(section, key, {"explore": {"max": value}} if bounds else value, origin)
 
 
 def _loader(part: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from models.user.yamlfile import parse_yaml
 from wafer.jobs.store import PRIORITIES, Job
 
 __all__ = ["as_record", "duration", "render", "table"]
@@ -72,7 +73,7 @@ def as_record(job: Job) -> dict[str, Any]:
         "model_dir": job.model_dir,
         "labels": dict(job.labels),
         "command": list(job.command),
-        "params": yaml.safe_load(job.params) if job.params else None,
+        "params": parse_yaml(job.params)[0] if job.params else None,
     }
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, PyTree
 import sparsity
 from models.checkpoint.tree import to_tree
 from wafer.loop.elsewhere import explain
+from wafer.loop.machine import current_backend
 from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameters
 
@@ -58,17 +59,21 @@ class SparsityAlgorithm:
 
     # --- attaching ------------------------------------------------------------------------
 
-    def apply(self, owner: CompiledModel | Optimizer) -> None:
-        """Attach to a compiled model, then to its optimizer: ``owner.apply(algorithm)``.
+    def apply(self, owner: Any) -> None:
+        """Attach to a compiled model, or its network, then to its optimizer.
+
+        The same as ``owner.apply(algorithm)``.
 
         Raises:
             RuntimeError: it is sparse already.
             TypeError: another object, such as a network that is not compiled.
         """
+        compiled = [part for part in current_backend().parts if isinstance(part, CompiledModel)]
+        owner = next((model for model in compiled if model.inner is owner), owner)
         if not isinstance(owner, CompiledModel | Optimizer):
             raise TypeError(
                 f"apply: {type(owner).__name__} is neither a compiled model nor an optimizer; "
-                "expected what compile(net, backend) gave. The network itself has no masks"
+                "expected what compile(net, backend) gave, or its net: call compile first"
             )
         owner.apply(self)
 

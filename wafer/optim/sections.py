@@ -18,7 +18,8 @@ from pydantic import (
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, Spelling, parse
-from models.user.code import call, check_arguments, find, is_user_defined
+from models.user.code import call, check_arguments, find
+from models.user.trust import is_user_defined
 from wafer.errors import ConfigError, Problem
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules

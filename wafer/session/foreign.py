@@ -165,13 +165,13 @@ def _unlike(ours: Any, theirs: Any) -> list[str]:
 
 
 def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> pathlib.Path:
-    """Write weights as ``model_dir``/hf/``step``; what is pruned is 0.
+    """Write weights as ``model_dir``/hf/``step``.
 
     The folder is that of ``wafer convert``: with the tokenizer and the special ids of the run.
 
     Args:
         model: of ``params``.
-        params: as checkpoints hold them, NaN where pruned.
+        params: dense, 0 where pruned.
         model_dir: the run's.
         step: of the weights.
 

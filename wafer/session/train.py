@@ -9,6 +9,7 @@ import jax
 
 from models.checkpoint.writer import Checkpoints
 from sparsity.costs import missed_level
+from sparsity.stored import sentinel
 from sparsity.stored.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
@@ -93,7 +94,8 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     finally:
         session.close()
     if settings.export and not session.stop and jax.process_index() == 0:
-        params = computed_params(run.experiment.sparsifier, run.engine.export(state)[0])
+        params = sentinel.decode(run.engine.export(state)[0], {}).params  # refuses other NaN
+        params = computed_params(run.experiment.sparsifier, params)
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, complete, session.rates, session.stop)
 

@@ -21,6 +21,7 @@ from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
 from wafer.session.metrics import read_metrics
 from wafer.sweep.files import SweepArm, run_sections
+from wafer.yamlfile import read_yaml
 
 __all__ = ["Result", "Trial", "trials_of"]
 
@@ -201,7 +202,7 @@ def _other_file(trial: Trial) -> Iterator[Problem]:
     path = trial.folder / _RUN
     if not path.exists() or (trial.result() is None and trial._newest() is None):
         return
-    before = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+    before = _flat(read_yaml(path)[0])
     now = _flat(trial.sections())
     here = [("runconfig", "model_dir")]  # the same folder by another name
     here += [("runconfig", "checkpoint_path")] if trial.before is not None else []

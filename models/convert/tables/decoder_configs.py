@@ -162,8 +162,8 @@ def _read_mpt(foreign: Settings) -> Settings:
     """Read MPT. Its filters are 4 times wider, whatever ``expansion_ratio`` says."""
     attn = foreign["attn_config"] or {}
     given = {key: value for key, value in attn.items() if value is not None}
-    read = {"clip_qkv", "softmax_scale", "attn_pdrop"}
-    known = {*_MPT_ATTENTION, *_MPT_HARMLESS, *HARMLESS["mpt"], *OF_ALL, *read}
+    read = {"clip_qkv", "softmax_scale", "attn_pdrop", *_MPT_ATTENTION}
+    known = {*_MPT_HARMLESS, *HARMLESS["mpt"], *OF_ALL, *read}
     wrong = [
         f"attn_config.{key}: {value!r} is not computed, only {_MPT_ATTENTION[key]!r} is"
         for key, value in given.items()
@@ -171,7 +171,7 @@ def _read_mpt(foreign: Settings) -> Settings:
     ]
     wrong += [
         f"attn_config.{key}: {given[key]!r}, a key that mpt does not have here"
-        f"{did_you_mean(key, known)}"
+        f"{did_you_mean(key, read) or '; it has ' + ', '.join(sorted(read))}"
         for key in given
         if key not in known
     ]

@@ -94,6 +94,7 @@ def write_llama(cfg: DecoderConfig) -> Settings:
 _WINDOWS = {
     "sliding_window_first": ("sliding_attention", "full_attention"),
     "full_attention_first": ("full_attention", "sliding_attention"),
+    None: ("full_attention", "full_attention"),
 }
 
 
@@ -102,14 +103,19 @@ def read_gemma2(foreign: Settings) -> Settings:
     heads, size = foreign["num_attention_heads"], foreign["head_dim"]
     kinds = foreign["layer_types"]
     count = len(kinds) if isinstance(kinds, list) else 0
-    pattern = next((p for p in _WINDOWS if kinds in (None, _layer_types(p, count))), None)
-    if pattern is None:
-        raise ValueError(f"layer_types: {kinds}; only a window on every other layer is computed")
+    patterns = [p for p in _WINDOWS if kinds in (None, _layer_types(p, count))]
+    if not patterns:
+        raise ValueError(
+            f"layer_types: {kinds}; only a window on every other layer, or on none, is computed"
+        )
+    windows: Settings = {"sliding_window_every_other_decoder_layer_pattern": patterns[0]}
+    if patterns[0] is None:
+        windows = {"attention_sliding_window_length": None}
     return {
+        **windows,
         **full_rope(foreign, size),
         **grouped_heads(heads, foreign["num_key_value_heads"]),
         "attention_inner_dim": size * heads,
-        "sliding_window_every_other_decoder_layer_pattern": pattern,
         "softmax_scale": foreign["query_pre_attn_scalar"] ** -0.5,
         "embeddings_scale": foreign["hidden_size"] ** 0.5,
         "nonlinearity": {"gelu": "geglu", "gelu_new": "geglu_new"}[
@@ -118,20 +124,25 @@ def read_gemma2(foreign: Settings) -> Settings:
     }
 
 
-def _layer_types(pattern: str, count: int) -> list[str]:
+def _layer_types(pattern: str | None, count: int) -> list[str]:
     return [_WINDOWS[pattern][i % 2] for i in range(count)]
 
 
 def write_gemma2(cfg: DecoderConfig) -> Settings:
     """Write Gemma 2."""
     scalar = cfg.attention_scale**-2
+    pattern, window = (
+        cfg.sliding_window_every_other_decoder_layer_pattern,
+        cfg.attention_sliding_window_length,
+    )
+    if window is None:  # transformers needs a number, also of windows that no layer has
+        pattern, window = None, cfg.max_position_embeddings
     return {
         **write_rope(cfg),
         "hidden_activation": {"geglu": "gelu"}.get(str(cfg.nonlinearity), "gelu_pytorch_tanh"),
         "head_dim": cfg.head_dim,
         "num_key_value_heads": cfg.num_kv_heads,
         "query_pre_attn_scalar": round(scalar) if abs(scalar - round(scalar)) < 1e-4 else scalar,
-        "layer_types": _layer_types(
-            cfg.sliding_window_every_other_decoder_layer_pattern, cfg.num_hidden_layers
-        ),
+        "layer_types": _layer_types(pattern, cfg.num_hidden_layers),
+        "sliding_window": window,
     }

@@ -84,7 +84,7 @@ def training_sections(
             moments.setdefault(KEYS[kind][field], {})[owner] = leaf
         elif field == "learning_rate":
             rate = float(np.asarray(leaf).ravel()[0])
-    tensors = {key: exported(model, own, format_) for key, own in moments.items()}
+    tensors = {key: exported(model, own, format_, None) for key, own in moments.items()}
     groups = _two_groups(model, format_)
     scalars = _scalars(kind, section, steps)
     numbered = [name for group in groups for name in group]

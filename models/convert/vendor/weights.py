@@ -7,13 +7,12 @@ otherwise before. Between releases no tensor changes its values, axes or dtype.
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import yaml
 from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
@@ -29,6 +28,7 @@ from models.lazy import LazyArray
 from models.names import lookup
 from models.paths import named_leaves
 from models.registry import build
+from models.user.yamlfile import read_yaml
 from models.vendor.mdl import MdlFile
 from models.vendor.older import IGNORED_IN_16, names_of_16
 from models.vendor.order import in_order_of_registration
@@ -271,9 +271,9 @@ def read_section(path: str | os.PathLike[str], name: str | None = None) -> dict[
         ValueError: there is none.
     """
     try:
-        file = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
+        file, _ = read_yaml(path)
+    except SectionError as error:
+        raise ValueError(f"{path}: {error}") from None
     trainer = file.get("trainer") if isinstance(file, dict) else None
     if isinstance(trainer, dict):
         file = trainer.get("init", {})
@@ -359,8 +359,9 @@ def to_cs(
     *,
     step: int = 0,
     training: Mapping[str, Tree] = MappingProxyType({}),
+    pruned: Collection[str] = (),
 ) -> None:
-    """Write a ``.mdl`` of weights; NaN marks of pruned weights become 0.
+    """Write a ``.mdl`` of weights.
 
     Args:
         model: of ``params``.
@@ -369,8 +370,10 @@ def to_cs(
         format_: 'cs-X.Y', 2.5 or later.
         step: the global step.
         training: further sections, such as ``optimizer``; see ``training``.
+        pruned: names of the parameters whose NaN mark pruned weights; these become 0.
 
     Raises:
+        ContentError: an infinity, or a NaN that marks no pruned weight; names the parameter.
         ValueError: a family or a release that is not written.
     """
     release = writable(format_)
@@ -382,7 +385,7 @@ def to_cs(
             "which is not written"
         )
     leaves: dict[str, Any] = dict(named_leaves(params))
-    tensors = exported(model, leaves, format_)
+    tensors = exported(model, leaves, format_, pruned)
     if positions == "alibi" and "position/slopes" not in leaves:
         slopes = np.asarray(vsl.alibi_slopes(model.config.num_heads), np.float32)[:, None]
         tensors[_SLOPES] = LazyArray(slopes.shape, slopes.dtype, lambda: slopes)
@@ -404,15 +407,19 @@ def numbered_rows(model: Model, format_: str) -> dict[str, Row]:
     return {name: rows[name] for name in in_order_of_registration(rows)}
 
 
-def exported(model: Model, leaves: Mapping[str, Any], format_: str) -> dict[str, LazyArray]:
+def exported(
+    model: Model, leaves: Mapping[str, Any], format_: str, pruned: Collection[str] | None
+) -> dict[str, LazyArray]:
     """Map a release's names to tensors that hold the leaves, in its order; they are read late.
 
     Args:
         model: of ``leaves``.
-        leaves: weights, or moments of their shapes, by parameter path; NaN becomes 0.
+        leaves: weights, or moments of their shapes, by parameter path.
         format_: 'cs-X.Y'.
+        pruned: as ``export_tensors`` takes it.
     """
     cfg, ordered = in_pairs(model.config, leaves)
     table = _table(model, fused=FORMATS[format_] < _SINGLE_EXPERTS)
-    tensors = {lazy.name: lazy for lazy in export_tensors(build(cfg), table, ordered)}
+    listed = export_tensors(build(cfg), table, ordered, pruned=pruned)
+    tensors = {lazy.name: lazy for lazy in listed}
     return {name: tensors[row.foreign] for name, row in numbered_rows(model, format_).items()}

@@ -1,6 +1,9 @@
 """The checkpoint format: what the docs say of it is so, and a newer one is refused."""
 
+import asyncio
+import gc
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -151,6 +154,36 @@ def test_a_full_disk_is_said_without_the_stacks_of_threads(tmp_path):
     assert "2 could not be written: File too large\n" in ended.stdout
     assert "Earlier checkpoints are intact: [1]." in ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_arrays_that_fail_in_the_loops_last_turn_are_not_reported(tmp_path, monkeypatch, turns):
+    """As in Orbax: a gather ends at its first error, whatever fails a few turns later."""
+
+    async def fail(later):
+        for _ in range(later):
+            await asyncio.sleep(0)
+        raise ValueError("File too large [source locations='tensorstore/x.cc']")
+
+    async def gather():
+        await asyncio.gather(fail(0), fail(turns))
+
+    def save(*_, **__):
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(gather())
+        finally:
+            loop.close()
+
+    logged = []
+    handler = logging.Handler()
+    handler.emit = logged.append
+    monkeypatch.setattr(logging.getLogger("asyncio"), "handlers", [handler])
+    monkeypatch.setattr("orbax.checkpoint.Checkpointer.save", save)
+    with pytest.raises(CheckpointError, match="7 could not be written: File too large"):
+        Checkpoints(tmp_path).save(7, STATE, META)
+    gc.collect()
+    assert not logged
 
 
 def test_a_damaged_one_gives_its_name_away_when_asked(tmp_path):

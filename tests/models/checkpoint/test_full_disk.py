@@ -39,7 +39,7 @@ def full(path):
 def test_finalize_and_convert_name_the_checkpoint_and_leave_nothing(tmp_path, capfd):
     source, dense, new = tmp_path / "a", tmp_path / "dense", tmp_path / "new"
     pruned = {name: np.where(w < 0, np.nan, w) for name, w in WEIGHTS.items()}
-    write_params(source, {}, pruned, pruned.items())
+    write_params(source, {}, pruned, pruned.items(), pruned)
     for size in (100, 4096, ARRAYS):  # the index, the description, the arrays
         with limit(size), full(dense):
             finalize(source, dense)

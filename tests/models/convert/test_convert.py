@@ -225,7 +225,7 @@ def test_pruned_weights_are_zero_outside(tmp_path):
     kernel = np.array(params["layers_0"]["ffn"]["up"]["kernel"])
     kernel[0, :3] = np.nan
     params["layers_0"]["ffn"]["up"]["kernel"] = kernel
-    models.to_hf(model, params, tmp_path)
+    models.to_hf(model, params, tmp_path, pruned={"layers_0/ffn/up/kernel"})
     written = open_tensors(tmp_path)["h.0.mlp.c_fc.weight"]
     np.testing.assert_array_equal(written[0, :3], 0)
     np.testing.assert_array_equal(written[1:], kernel[1:])

@@ -254,7 +254,7 @@ def test_half_precision_stays_half_precision_and_mixed_files_stay_aligned(tmp_pa
         np.testing.assert_array_equal(np.asarray(leaf), got)
 
 
-def test_the_model_of_the_command_is_that_of_the_source(tmp_path):
+def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys):
     """For every format of the source; names of one model_type are one family."""
     section = TINY | {"name": "gpt2"}
     model = models.build(section)
@@ -275,6 +275,23 @@ def test_the_model_of_the_command_is_that_of_the_source(tmp_path):
     fails("convert", "llama", "cs-2.5", "hf", "--config", params, mdl)
     for source, target in (("wafer", "hf"), ("cs-2.2", "wafer"), ("cs-2.2", "cs-2.9")):
         fails("convert-config", "llama", source, target, params)
+    for out, source, target, *words in (
+        ("0", "wafer", "hf", tmp_path / "ours"),
+        ("1", "hf", "wafer", tmp_path / "0"),
+        ("2", "hf", "wafer", tmp_path / "0" / "model.safetensors"),
+        ("3", "cs-2.5", "wafer", "--config", params, mdl),
+    ):
+        fmt = ("--src-fmt", source, "--tgt-fmt", target, "--output-dir", tmp_path / out)
+        _command("convert", *fmt, *words)
+        assert f": gpt2, {source} to {target}, " in capsys.readouterr().out
+    for source in ("wafer", "cs-2.2"):
+        fmt = ("--src-fmt", source, "--tgt-fmt", "hf", "--output-dir", tmp_path / source)
+        _command("convert-config", *fmt, params)
+        assert read_config(tmp_path / source)["model_type"] == "gpt2"
+    params.write_text(yaml.safe_dump({"model": TINY}))
+    for source in ("wafer", "cs-2.2"):
+        with pytest.raises(ValueError, match=r"params\.yaml: names no model; give --model, a name"):
+            _command("convert-config", "--src-fmt", source, "--tgt-fmt", "hf", params)
     fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf", "--output-dir", tmp_path / "twin")
     _command("convert", "--model", "gpt3", *fmt, tmp_path / "ours")
     assert read_config(tmp_path / "twin")["model_type"] == "gpt2"

@@ -54,3 +54,15 @@ def test_other_spellings_mean_the_same(release, kind):
 def test_a_key_that_no_class_has_is_an_error(kind):
     with pytest.raises(ValueError, match=r"made_up: 1, a key that .* does not have here"):
         config_from_hf({"model_type": kind, "made_up": 1})
+    with pytest.raises(ValueError, match="do_sampler: 1, a key that") as caught:
+        config_from_hf({"model_type": kind, "do_sampler": 1})
+    assert "'do_sample'" not in str(caught.value)  # which no model reads
+    assert "; it has " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [("n_heads", "did you mean 'n_head'?"), ("width", "it has .*n_embd, n_head")]
+)
+def test_a_key_beside_those_of_its_model(key, hint):
+    with pytest.raises(ValueError, match=rf"{key}: 1, a key that gpt2 does not have here; {hint}"):
+        config_from_hf({"model_type": "gpt2", key: 1})

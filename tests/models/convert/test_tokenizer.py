@@ -179,3 +179,23 @@ def test_a_token_of_another_type_is_refused_by_file_and_key(tmp_path, value):
     path.write_text('{"add_bos_token": "no"}')
     with pytest.raises(CheckpointError, match=r"add_bos_token: 'no'; expected true, false or"):
         read_marks(path.parent)
+
+
+def test_added_tokens_have_the_ids_that_their_texts_get(tmp_path):
+    """A token of the vocabulary keeps its id there; the library reads over that of the file."""
+    built = tokenizers.Tokenizer(kinds.WordLevel({"a": 0, "b": 1, "c": 5}, "a"))
+    built.add_special_tokens(["<s>", "b"])
+    path = tmp_path / "tokenizer.json"
+    built.save(str(path))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "b"}')
+    assert special_ids(tmp_path) == {"bos_token_id": 3, "eos_token_id": 1}
+    content = json.loads(path.read_text())
+    for text, wrong in (("b", {"id": 2}), ("b", {"id": "1"}), ("b", {"content": 1})):
+        tokens = [t | wrong if t["content"] == text else t for t in content["added_tokens"]]
+        path.write_text(json.dumps(content | {"added_tokens": tokens}))
+        for read in (special_ids, read_marks):
+            with pytest.raises(CheckpointError, match=r"tokenizer\.json: added_tokens: .*expected"):
+                read(tmp_path)
+    path.write_text(json.dumps(content | {"added_tokens": 3}))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: added_tokens: 3; expected"):
+        special_ids(tmp_path)

@@ -1,6 +1,7 @@
 """The vendor's ``.mdl`` of every release: all families there and back, bit by bit."""
 
 import argparse
+import itertools
 
 import h5py
 import jax
@@ -148,12 +149,34 @@ def test_what_is_not_written_and_what_does_not_fit_is_said(tmp_path):
         command("convert", "--model", "llama", *fmt, tmp_path / "a.mdl")
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: !!bool maybe", "- 1", "model: 3"])
-def test_a_params_yaml_that_cannot_be_read_is_one_error(tmp_path, text):
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n"
+    for old, new in itertools.pairwise("abcdefghij")
+)  # ten thousand million values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "line ., column .: not valid YAML"),
+        ("a: !!bool maybe", "line 1, column 4: not valid YAML: 'maybe' is no bool"),
+        ("- 1", "expected a params YAML"),
+        ("model: 3", "expected a params YAML"),
+        ("model: {}\nmodel: {}", r"model: duplicate key \(lines 1 and 2\); keep one"),
+        (BOMB, "line 1, column .*: not valid YAML: more than 100,000 values"),
+    ],
+)
+def test_a_params_yaml_that_cannot_be_read_is_one_error(tmp_path, text, message):
     path = tmp_path / "params.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"params\.yaml: (not valid YAML|expected a params YAML)"):
+    with pytest.raises(ValueError, match=rf"params\.yaml: {message}.*\Z"):
         read_section(path)
+
+
+def test_numbers_of_a_params_yaml_are_those_of_a_run_file(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("model: {name: gpt2, layer_norm_epsilon: 1e-5}")
+    assert read_section(path) == {"name": "gpt2", "layer_norm_epsilon": 0.00001}
 
 
 ENCODER = {

@@ -260,7 +260,7 @@ def test_errors_of_other_packages_join_ours(monkeypatch, error, said):
         ("a: !!bool maybe", "line 1, column 4: not valid YAML: 'maybe' is no bool"),
         ("a: !!timestamp nope", "line 1, column 4: not valid YAML: 'nope' is no timestamp"),
         ("a: !!int x", "line 1, column 4: not valid YAML: 'x' is no int"),
-        ("a: " + "x" * 1_000_001, "1,000,004 bytes; a run file has 1,000,000 at most"),
+        ("a: " + "x" * 1_000_001, "1,000,004 bytes; a YAML file has 1,000,000 at most"),
         ("a: {" + ",".join(f"k{i:x}" for i in range(120_000)) + "}", "more than 100,000 values"),
         ("- 1", "expected sections (model, runconfig, ...), got [1]"),
     ],
@@ -279,6 +279,9 @@ def test_aliases_cannot_fill_the_memory(tmp_path):
     )
     with pytest.raises(ConfigError, match="more than 100,000 values"):
         load(write(tmp_path, bomb))
+    long = f"a: &a {'x' * 900_000}\nb: *a\n"  # 1.8 MB once it is written again
+    with pytest.raises(ConfigError, match=r"line 1, column 4: .* 1,000,000 letters once aliases"):
+        load(write(tmp_path, long))
 
 
 def test_missing_file_suggests_a_neighbour(tmp_path):

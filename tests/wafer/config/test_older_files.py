@@ -115,3 +115,13 @@ def test_python_paths_lead_to_modules_of_users(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="PYTHONPATH"):
         parse_config(SECTIONS | {"optimizer": optimizer})
     parse_config(SECTIONS | {"optimizer": optimizer}, {"python_paths": [str(tmp_path)]})
+
+
+def test_the_working_directory_of_python_paths_is_the_one_of_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("first_folder", "second_folder"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"in_{name}.py").write_text("import optax\nmake = optax.scale_by_sign\n")
+        monkeypatch.chdir(tmp_path / name)
+        optimizer = {"optimizer_type": f"in_{name}:make", "learning_rate": 0.1}
+        parse_config(SECTIONS | {"optimizer": optimizer}, {"python_paths": ["."]})

@@ -199,6 +199,9 @@ def meaning(sections):
     """What our reader makes of a file, without what a trainer says on the command line."""
     out = parse_config(sections).to_dict()
     out["runconfig"] = {k: v for k, v in out["runconfig"].items() if k != "mode"}
+    data = out["train_input"]
+    if isinstance(data["micro_batch_size"], int):  # a trainer's flag bounds it
+        data["micro_batch_size"] = {"explore": {"max": data["micro_batch_size"]}}
     for key in ("learning_rate", "weight_decay"):  # LinearLR is Linear
         for entry in out["optimizer"][key]:
             entry["scheduler"] = entry["scheduler"].removesuffix("LR").removesuffix("WD")

@@ -4,6 +4,7 @@ import logging
 import re
 
 import pytest
+import yaml
 
 from models import registry
 from models.errors import SectionError
@@ -16,6 +17,7 @@ from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import batch_shape
+from wafer.sweep.files import read_sweep
 
 TRAINER = """
 trainer:
@@ -75,7 +77,7 @@ optimizer:
 sparsity: {sparsity: 0.5}
 train_input:
   {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8, batch_size: 4,
-   micro_batch_size: 2}
+   micro_batch_size: {explore: {max: 2}}}
 eval_input:
   {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8, batch_size: 4}
 """
@@ -109,6 +111,19 @@ def test_a_flag_of_a_larger_batch_is_a_bound(rows, batch, systems, computed, tmp
     (tmp_path / "new.yaml").write_text(text)
     section = load(tmp_path / "new.yaml").train_input
     assert batch_shape(section, systems).rows == computed
+    (tmp_path / "new.yaml").write_text(re.sub("num_csx: [0-9]+", "num_csx: 1", text))
+    section = load(tmp_path / "new.yaml", {"num_csx": systems}).train_input  # by the flag
+    assert batch_shape(section, systems).rows == computed
+
+
+@pytest.mark.parametrize(("batch", "computed"), [(2, 2), (12, 4), (6, 3)])
+def test_an_arm_of_a_sweep_may_change_the_batch_of_a_flag(batch, computed, tmp_path):
+    text = TRAINER.replace("micro_batch_size: 2", "micro_batch_size: 4")
+    (tmp_path / "base.yaml").write_text(re.sub("num_csx: [0-9]+", "num_csx: 1", text))
+    arms = {"base": "base.yaml", "arms": {"a": {"train_input.batch_size": batch}}, "seeds": [1]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(arms))
+    (arm,) = read_sweep(tmp_path / "sweep.yaml").arms
+    assert arm.experiment.batch("train").rows == computed
 
 
 def test_a_mode_takes_the_data_and_the_checkpoint_of_its_own_method(tmp_path):
@@ -396,7 +411,7 @@ def test_data_of_one_method_have_no_keys_of_another():
         "validate": {"val_dataloader": {"batch_size": 8}},
     }
     data = upgrade(trainer, "eval").sections["eval_input"]
-    assert data == {"batch_size": 8, "micro_batch_size": 2}
+    assert data == {"batch_size": 8, "micro_batch_size": {"explore": {"max": 2}}}
     trainer["validate"]["val_dataloader"]["micro_batch_size"] = 4
     with pytest.raises(ConfigError, match=r"validate\.val_dataloader\.micro_batch_size is 4"):
         upgrade(trainer, "eval")

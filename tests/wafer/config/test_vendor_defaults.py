@@ -208,10 +208,10 @@ def test_releases_are_ordered_by_numbers():
     assert not covers("1.6-2.10", None)
 
 
-@pytest.mark.parametrize("release", ["1.7", None])
+@pytest.mark.parametrize("release", ["1.7", "1.8"])
 def test_t5s_norm_first_was_negated_before_1_8(release):
     section = {"name": "t5", **SECTIONS["t5"], "use_pre_encoder_decoder_layer_norm": False}
-    raw = {"model": section} if release is None else {"release": release, "model": section}
+    raw = {"release": release, "model": section}
     assert registry.parse_config(translate(raw).sections["model"]).norm_first == (release == "1.7")
 
 

@@ -172,11 +172,38 @@ def test_the_release_decides_what_a_negated_key_means(release, value, norm_first
     assert "release" not in out.sections
 
 
-def test_without_a_release_the_negated_key_is_refused_and_a_number_is_no_release():
-    model = {"name": "transformer", "d_model": 8, "use_pre_encoder_decoder_layer_norm": True}
-    assert "release" in translate({"model": model}).problems[0].message
+# Keys whose meaning changed between releases, with all their values beside other keys.
+CHANGED = [
+    *(({"name": n, "d_model": 8}, "use_pre_encoder_decoder_layer_norm", v)
+      for n in ("transformer", "t5", "ul2") for v in (True, False)),
+    *(({"name": n, **k}, "loss_weight", v)
+      for n in ("gpt2", "llama") for v in (0.5, 1, 1.0, "1")
+      for k in ({}, {"loss_scaling": "num_tokens"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "key", "value"), CHANGED)
+def test_a_key_whose_meaning_changed_asks_for_its_release(model, key, value):
+    """With it, the sections are read again as they are, which a run does without a release."""
+    (problem,) = translate({"model": model | {key: value}}).problems
+    assert problem.path == ("model", key)
+    assert "release" in problem.message
+    for release in ("1.6", "1.8", "1.9", "2.10"):
+        out = translate({"release": release, "model": model | {key: value}})
+        again = translate(out.sections)
+        assert not out.problems + again.problems
+        assert again.sections == out.sections
+
+
+def test_a_number_is_no_release():
     (problem,) = translate({"release": 2.1}).problems
     assert problem.path == ("release",)
+
+
+@pytest.mark.parametrize(("first", "refused"), [(True, False), (False, True)])
+def test_both_names_of_the_order_of_norms_agree(first, refused):
+    model = {"name": "t5", "norm_first": first, "use_pre_encoder_decoder_layer_norm": True}
+    assert bool(translate({"release": "2.0", "model": model}).problems) is refused
 
 
 @pytest.mark.parametrize(
@@ -187,6 +214,7 @@ def test_without_a_release_the_negated_key_is_refused_and_a_number_is_no_release
         ("1.8", {"loss_weight": 0.5}, "batch_size"),
         ("1.8", {}, None),
         ("1.9", {"loss_weight": 0.5}, None),
+        ("1.8", {"loss_weight": 1.0}, None),
         ("2.10", {"loss_weight": 1.0, "loss_scaling": "num_tokens"}, "num_tokens"),
     ],
 )
@@ -196,13 +224,6 @@ def test_the_release_decides_what_a_weight_without_scaling_means(release, model,
     assert not out.problems
     assert out.sections["model"].get("loss_scaling") == scaling
     assert (out.ignored == ["model.loss_weight"]) == (release == "1.9")
-
-
-@pytest.mark.parametrize("weight", [0.5, 1, 1.0, "1"])
-def test_a_weight_of_the_loss_asks_for_its_release(weight):
-    (problem,) = translate({"model": {"name": "gpt2", "loss_weight": weight}}).problems
-    assert problem.path == ("model", "loss_weight")
-    assert "release: '1.7'" in problem.message
 
 
 @pytest.mark.parametrize("name", ["BertCSVDataProcessor", "BertCSVDynamicMaskDataProcessor"])

@@ -67,7 +67,7 @@ def test_both_towers_of_dpr_compute_in_the_models_precision():
     [
         LLAVA,
         {"name": "t5", "src_vocab_size": 9, "extra_ids": 3, "d_model": 8, "d_kv": 4, "d_ff": 8},
-        {"name": "transformer", "d_model": 8, "use_pre_encoder_decoder_layer_norm": False},
+        {"name": "transformer", "d_model": 8, "norm_first": False},
         {"name": "dpo", "policy_model": TEXT | {"name": "llama"}, "dpo": {"reference_free": False}},
         {"name": "bert/token_classifier", "label_vocab_file": "x", "mixed_precision": True},
     ],

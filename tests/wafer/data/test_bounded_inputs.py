@@ -1,17 +1,20 @@
 """Inputs that are no files, and small ones that would take all memory or never end."""
 
+import concurrent.futures
 import gzip
 import json
 import os
 import pathlib
+import struct
 
 import h5py
 import numpy as np
 import pytest
 from helpers.records import texts_of
 from helpers.vendor_data import hook_file, run
-from tokenizers import Tokenizer, models as kinds, normalizers, processors
+from tokenizers import Regex, Tokenizer, models as kinds, normalizers, processors
 
+from models import guarded
 from wafer.cli import main
 from wafer.data.preprocess.records import batches
 from wafer.data.readers.llava import load_image
@@ -20,7 +23,7 @@ from wafer.data.rowfiles.verify import verify_folder
 from wafer.data.text import tables
 from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
-from wafer.data.vendor import bounded, special
+from wafer.data.vendor import special
 from wafer.errors import DataError
 
 
@@ -97,24 +100,121 @@ def test_a_table_that_inflates_is_one_line(tmp_path, monkeypatch):
         texts_of([tmp_path / "x.parquet"])
 
 
-def multiplying(kind):
+@pytest.mark.parametrize("form", ["stream", "file"])
+@pytest.mark.parametrize("codec", ["zstd", "lz4", None])
+@pytest.mark.parametrize("kind", ["text", "dictionary"])
+def test_an_arrow_file_that_inflates_is_one_line(tmp_path, monkeypatch, form, codec, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+
+    monkeypatch.setattr(tables, "_UNPACKED", 1 << 20)
+    texts = pyarrow.array(["a" * 10_000_000])
+    if kind == "dictionary":
+        texts = texts.dictionary_encode()
+    table = pyarrow.table({"n": [1], "text": texts})
+    options = pyarrow.ipc.IpcWriteOptions(compression=codec)
+    begin = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
+    with begin(str(tmp_path / "x.arrow"), table.schema, options=options) as file:
+        file.write_table(table)
+    if codec is None:  # as large as it says
+        assert texts_of([tmp_path / "x.arrow"]) == ["a" * 10_000_000]
+        return
+    with pytest.raises(DataError, match=r"x\.arrow: a record batch of .* bytes inflates to 10,00"):
+        texts_of([tmp_path / "x.arrow"])
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+@pytest.mark.parametrize("codec", ["zstd", "lz4", None])
+def test_an_arrow_file_is_read_whole(tmp_path, form, codec):
+    pyarrow = pytest.importorskip("pyarrow")
+
+    table = pyarrow.table({"text": [f"text {n}" * n for n in range(50)]})
+    options = pyarrow.ipc.IpcWriteOptions(compression=codec)
+    begin = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
+    with begin(str(tmp_path / "x.arrow"), table.schema, options=options) as file:
+        file.write_table(table, max_chunksize=20)
+    assert texts_of([tmp_path / "x.arrow"]) == [f"text {n}" * n for n in range(50)]
+
+
+def charsmap(*texts):
+    """SentencePiece's: the size of a trie, which has one node, and what it maps to."""
+    return struct.pack("<II", 4, 0) + "".join(f"{text}\0" for text in texts).encode()
+
+
+MULTIPLYING = {  # of "a", which each text has, and of a letter that few have
+    "twice": (
+        normalizers.Sequence([normalizers.Replace("a", "aa")] * 14),
+        "16,482 characters out of 99 ",
+    ),
+    "ends": (  # of the text and of a line: 2 * 10,800 and the 99
+        normalizers.Sequence([normalizers.Replace(Regex("$"), "b" * 9)] * 1200),
+        "21,699 characters out of 99 ",
+    ),
+    "rare": (normalizers.Replace("\u0416", "b" * 10**6), "1,000,000 characters out of 1 "),
+    "rare twice": (
+        normalizers.Sequence(
+            [normalizers.Replace("\u0416", "\u0434" * 90), normalizers.Replace("\u0434", "b" * 90)]
+        ),
+        "8,100 characters out of 1 ",
+    ),
+    "regex": (normalizers.Replace(Regex("[\u0400-\u04ff]"), "b" * 101), "101 characters out of 1 "),
+    "prefix": (normalizers.Prepend("b" * 101), "101 characters out of 1 "),
+    "charsmap": (normalizers.Precompiled(charsmap("\u0416", "b" * 101)), "101 .* out of 1 "),
+}
+
+
+@pytest.mark.parametrize("kind", MULTIPLYING)
+def test_a_normalizer_that_multiplies_is_refused(tmp_path, kind):
     tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    if kind == "normalizer":
-        twice = [normalizers.Replace(letter, letter * 2) for letter in "aaaaaaaaaaaaaa"]
-        tokenizer.normalizer = normalizers.Sequence(twice)
-    else:
-        single = "a " * 20_000 + "$A"
-        tokenizer.post_processor = processors.TemplateProcessing(single, None, [("a", 0)])
-    return tokenizer
-
-
-@pytest.mark.parametrize(
-    ("kind", "what"), [("normalizer", r"16,4\d\d characters"), ("post", r"20,001 tokens")]
-)
-def test_a_tokenizer_that_multiplies_is_refused(tmp_path, kind, what):
-    multiplying(kind).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match=rf"tokenizer\.json: .*it makes {what} out of 99 char"):
+    tokenizer.normalizer, made = MULTIPLYING[kind]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*it makes {made}"):
         load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_normalizers_of_published_tokenizers_are_read(tmp_path):
+    """Llama's, BERT's, XLNet's, T5's: ligatures of 18 letters, marks of more letters than one."""
+    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Prepend("\u2581"),
+            normalizers.Replace(" ", "\u2581"),
+            normalizers.Replace("``", '"'),
+            normalizers.Replace(Regex(" {2,}"), "\u2581"),
+            normalizers.Replace("\n", "<newline>"),
+            normalizers.Replace("\t", "<tabulator>"),
+            normalizers.BertNormalizer(),
+            normalizers.NFKD(),
+        ]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path / "tokenizer.json").encode("a").ids == [1]
+
+
+def test_a_tokenizer_that_multiplies_is_refused(tmp_path):
+    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    single = "a " * 20_000 + "$A"
+    tokenizer.post_processor = processors.TemplateProcessing(single, None, [("a", 0)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        DataError, match=r"tokenizer\.json: .*it makes 20,001 tokens out of 99 char"
+    ):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(("text", "wrong", "own"), [("<s>", 9, 3), ("b", 2, 1)])
+def test_a_tokenizer_whose_added_tokens_get_other_ids_is_refused(tmp_path, text, wrong, own):
+    built, path = Tokenizer(kinds.WordLevel({"a": 0, "b": 1, "c": 5}, "a")), tmp_path / "t.json"
+    built.add_special_tokens(["<s>", "b"])
+    built.save(str(path))
+    ids = load_tokenizer(path).get_vocab()
+    assert ids == {"a": 0, "b": 1, "c": 5, "<s>": 3}
+    content = json.loads(path.read_text())
+    for token in content["added_tokens"]:
+        token["id"] = wrong if token["content"] == text else token["id"]
+    path.write_text(json.dumps(content))
+    assert Tokenizer.from_file(str(path)).get_vocab() == ids  # the library reads over them
+    with pytest.raises(DataError, match=rf"t\.json: .*'{text}' has id {wrong}, .* gets id {own};"):
+        load_tokenizer(path)
 
 
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -124,6 +224,7 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
     ("template", "problem"),
     [
         (LOOPS, "does not come to an end in 0.2 seconds"),
+        ("{{ 9**(9**9) }}", "does not come to an end in 0.2 seconds"),  # one call of C
         ("{{ 'a' * 9999999999 }}", "asks for more than 1,073,741,824 bytes"),
         ("{{ 'a' | center(9999999999) }}", "asks for more than 1,073,741,824 bytes"),
         (
@@ -133,9 +234,14 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
         ),
     ],
 )
-def test_a_chat_template_without_end_names_the_record(tmp_path, monkeypatch, template, problem):
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_chat_template_without_end_names_the_record(
+    tmp_path, monkeypatch, template, problem, thread
+):
     pytest.importorskip("jinja2")
-    monkeypatch.setattr(bounded, "_SECONDS", 0.2)
+    if "0.2" in problem:
+        special.render_chat("", [], {})  # jinja2 is imported
+        monkeypatch.setattr(guarded, "_LIMIT", 0.2)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     kwargs = {
         "multi_turn_key": "m",
@@ -150,8 +256,12 @@ def test_a_chat_template_without_end_names_the_record(tmp_path, monkeypatch, tem
         processing={"read_hook_kwargs": kwargs},
         dataset={"chat_template": template},
     )
-    with pytest.raises(DataError, match=rf"a\.jsonl: record 1: .*chat_template: .*{problem}"):
-        run(path)
+    with (
+        concurrent.futures.ThreadPoolExecutor(1) as other,
+        pytest.raises(DataError, match=rf"a\.jsonl: record 1: .*chat_template: .*{problem}"),
+    ):
+        (other.submit(run, path).result() if thread else run(path))
+    monkeypatch.undo()
     assert special.render_chat("{{ 'a' * 9 }}", [], {}) == "a" * 9  # no limit is left behind
 
 

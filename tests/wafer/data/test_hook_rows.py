@@ -1,6 +1,7 @@
 """Rows of the vendor's preprocessing files, against those that its own code has written."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -247,10 +248,10 @@ def test_dpo_rows(tmp_path):
     assert (used[0], used[-1]) == (0, 0)
 
 
-def test_nlg_rows_of_token_ids(tmp_path):
-    path = hook_file(
-        tmp_path,
-        [{"context": [1, 2, 3], "completion": [4, 5, 6]}],
+def nlg_file(folder, context, completion):
+    return hook_file(
+        folder,
+        [{"context": context, "completion": completion}],
         "nlg_read_hook",
         mode="nlg",
         processing={
@@ -258,7 +259,29 @@ def test_nlg_rows_of_token_ids(tmp_path):
             "read_hook_kwargs": {"context_key": "context", "completion_key": "completion"},
         },
     )
-    assert made(path, tmp_path) == [
+
+
+@pytest.mark.parametrize(
+    ("context", "completion", "what"),
+    [
+        ("a text", [4], "context is 'a text'"),
+        ([1], "12", "completion is '12'"),
+        ([1], None, "completion is 'None'"),
+        ([1.5], [4], "context is '[1.5]'"),
+        ([-1], [4], "context is '[-1]'"),
+        ([1], [1 << 32], "completion is '[4294967296]'"),
+    ],
+)
+def test_nlg_rows_of_something_else_are_refused_with_an_example(
+    tmp_path, context, completion, what
+):
+    says = f"a.jsonl: record 1: .*mode nlg: the {re.escape(what)}; expected token ids, as in .*464"
+    with pytest.raises(DataError, match=says):
+        run(nlg_file(tmp_path, context, completion))
+
+
+def test_nlg_rows_of_token_ids(tmp_path):
+    assert made(nlg_file(tmp_path, [1, 2, 3], [4, 5, 6]), tmp_path) == [
         [[1, 2, 3, 4, 5, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0], [2, 3, 4, 5, 6, 0, 0, 0]]
     ]
 

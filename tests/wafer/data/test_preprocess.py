@@ -27,6 +27,7 @@ from wafer.data.vendor.load import load_settings
 from wafer.errors import ConfigError, DataError, SectionError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
+FIM = {"mode": "FIM", "fim_prefix_tok": "a", "fim_middle_tok": "b", "fim_suffix_tok": "c"}
 
 
 @pytest.fixture
@@ -380,6 +381,10 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
         ({"huggingface_tokenizer": "org/name"}, "names on the Hugging Face hub are not fetched"),
         ({"eos_id": 99}, "eos_id: 99 is outside the vocabulary of 10"),
         ({"mode": "FIM"}, "fim_prefix_tok: the tokenizer has no token '<fim_prefix>'"),
+        (FIM | {"fim_suffix_tok": "x"}, "fim_suffix_tok: the tokenizer has no token 'x'"),
+        (FIM | {"fim_suffix_tok": "a"}, "fim_suffix_tok: 'a' is fim_prefix_tok, too"),
+        (FIM | {"fim_middle_tok": WORDS[0]}, "fim_middle_tok: .* is the end mark, too"),
+        (FIM | {"fim_middle_tok": "h", "pad_id": 9}, "fim_middle_tok: 'h' is padding, too"),
         ({"mode": "T5", "max_seq_length": 512, "tgt_max_sequence_length": 9}, "too short"),
         ({"input_dir": "nowhere.jsonl"}, "no such input: nowhere"),
         ({"min_sequence_len": 50, "max_seq_length": 64}, "no row was made"),

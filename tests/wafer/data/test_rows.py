@@ -257,11 +257,18 @@ def test_bert_csv_with_masks_drawn_beforehand(tmp_path):
     assert batch.extras["masked_labels"].tolist() == [9, 0, 9, 0]
     assert batch.extras["masked_positions"].tolist() == [1, 0, 5, 0]
     assert batch.extras["next_sentence_label"].tolist() == [1, 1]
-    with pytest.raises(DataError, match=r"a\.csv, row 2: id 9 is outside the vocabulary of 8"):
+    with pytest.raises(DataError, match=r"a\.csv, row 2: labels\[0\] is 9; .* vocabulary of 8"):
         opened(cfg, tmp_path, vocab_size=8)
-    path.write_text(f"{header}\n{row.replace('[1, 0]', '[1]', 1)}\n")
-    with pytest.raises(DataError, match=r"a\.csv, row 2: .*expected equal lengths"):
-        opened(cfg, tmp_path)
+    for old, new, says in (
+        ("[1, 0]", "[1]", "expected equal lengths"),
+        ("[2, 4, 6, 3]", "[]", "expected equal lengths"),
+        ("[1, 0]", "[4, 0]", r"masked_lm_positions\[0\] is 4; expected 0 to 3"),
+        ("[1, 0]", "[-1, 0]", r"masked_lm_positions\[0\] is -1; expected 0 to 3"),
+        ("[2, 4, 6, 3]", "[2, -4, 6, 3]", r"input_ids\[1\] is -4; expected ids of at least 0"),
+    ):
+        path.write_text(f"{header}\n{row}\n{row.replace(old, new, 1)}\n")
+        with pytest.raises(DataError, match=rf"a\.csv, row 3: .*{says}"):
+            opened(cfg, tmp_path)
 
 
 def test_ids_outside_the_vocabulary_are_named_while_training(tmp_path):

@@ -25,7 +25,6 @@ TAKEN = {
     **dict.fromkeys(("semantic_loss_weight", "semantic_drop_mask"), ({},)),
     **dict.fromkeys(("semantic_attention_mask", "tokenizer_params", "data_splits"), ({},)),
     **dict.fromkeys(("sep_token", "end_of_turn_token", "chat_template"), ("",)),  # none
-    **dict.fromkeys(("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok"), ("",)),  # no token
     "excluded_tokens": ([],),
     "token_limit": (False,),
     "truncate_to_msl": (False, {}),

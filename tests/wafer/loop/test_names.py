@@ -4,7 +4,9 @@ import functools
 import importlib
 from typing import Any
 
+import jax
 import pytest
+from flax import nnx
 
 import models
 import wafer.loop as cstorch
@@ -79,6 +81,28 @@ def test_an_import_line_gives_the_same_advice():
         found("profile")
 
 
+@pytest.mark.parametrize("order", ["net.apply", "algorithm.apply"])
+def test_a_network_takes_an_algorithm_once_it_is_compiled(order):
+    class Net(cstorch.nn.Module):
+        def __init__(self):
+            self.inner = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+
+    net, algorithm = Net(), cstorch.sparse.configure(0.5)
+    attach = {
+        "net.apply": lambda: net.apply(algorithm),
+        "algorithm.apply": lambda: algorithm.apply(net),
+    }[order]
+    backend = cstorch.backend(seed=3)
+    with pytest.raises((RuntimeError, TypeError), match=r"Net is .*compile.* first"):
+        attach()
+    model = cstorch.compile(net, backend)
+    attach()
+    assert model.sparsity is algorithm
+    algorithm.mask_weights()
+    (kernel,) = (leaf for leaf in jax.tree.leaves(model.params) if leaf.shape == (8, 4))
+    assert int((kernel == 0).sum()) == 16
+
+
 def test_either_word_order_attaches_an_algorithm():
     network: Any = models.build({"name": "fc_mnist", "hidden_size": 8, "depth": 1})
     model = cstorch.compile(network, cstorch.backend(seed=3))
@@ -87,7 +111,7 @@ def test_either_word_order_attaches_an_algorithm():
     with pytest.raises(RuntimeError, match="to the model first"):
         algorithm.apply(optimizer)
     with pytest.raises(TypeError, match="apply: Model is neither a compiled model nor an optim"):
-        algorithm.apply(network)
+        algorithm.apply(models.build({"name": "fc_mnist", "hidden_size": 8, "depth": 1}))
     algorithm.apply(model)
     algorithm.apply(optimizer)
     assert model.sparsity is algorithm

@@ -168,6 +168,19 @@ def test_a_sparse_run_ends_with_a_folder_that_hugging_face_reads(tmp_path):
     assert pruned.mean() == 0.5
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_of_a_diverged_run_are_not_exported(tmp_path, sparse):
+    """No checkpoint is written, whose writer would refuse them before."""
+    small = sections(tmp_path)
+    run = small["runconfig"] | {"export": "hf", "checkpoint_steps": 0}
+    wild = {"optimizer_type": "SGD", "learning_rate": 1e30, "weight_decay": 1e15}
+    rule = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*ffn*kernel"}
+    section = {"sparsity": [rule]} if sparse else {}
+    with pytest.raises(CheckpointError, match=r"weights \S+ are no numbers .*inf at \["):
+        wafer.train(small | {"runconfig": run, "optimizer": wild} | section)
+    assert not [*(tmp_path / "run").rglob("*.safetensors")]
+
+
 def test_a_model_without_that_form_is_refused_before_work(tmp_path):
     small = sections(tmp_path)
     model = {"name": "fc_mnist", "input_size": 4, "hidden_size": 4, "depth": 1, "num_classes": 2}

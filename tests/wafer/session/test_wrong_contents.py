@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 
 from models.checkpoint.layout import ContentError, is_of_run, read_record
 from models.checkpoint.pruned import check_weight, prunable
-from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.reader import load_checkpoint, load_params
 from models.checkpoint.writer import write_arrays, write_checkpoint, write_params
 from models.convert.api import from_hf, to_hf
 from models.convert.vendor.weights import open_cs, to_cs
@@ -146,8 +146,12 @@ def test_one_nan_among_dense_weights_alone_is_refused(trained, tmp_path, capsys,
         load_decoding(alone, "dense")
 
 
-def test_weights_alone_say_which_of_them_are_pruned(trained, tmp_path):
+def test_weights_alone_say_which_of_them_are_pruned(trained, tmp_path, caplog):
     first = alone_with(trained, tmp_path / "1", KERNEL, (0, 1))  # nothing says it: a mark
+    with caplog.at_level("WARNING"):
+        load_params(first)
+    (line,) = (record.message for record in caplog.records)
+    assert line.startswith(f"{first}: NaN in kernels (first: {KERNEL}) count as pruned weights")
     assert (
         np.isnan(load_checkpoint(first)[0]["params"]["layers_0"]["ffn"]["up"]["kernel"]).sum() == 1
     )
@@ -239,6 +243,47 @@ def test_in_a_mdl_only_weights_that_can_be_sparse_have_marks(trained, tmp_path):
             finalize(path, tmp_path / f"{i}-dense.mdl")
 
 
+@pytest.mark.parametrize("form", ["hf", "cs"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_written_from_python_holds_numbers(tmp_path, form, number):
+    model = build(TINY)
+    leaves = {n: np.array(leaf) for n, leaf in named_leaves(model.init(jax.random.key(0)))}
+    bad = {**leaves, KERNEL: leaves[KERNEL].copy()}
+    bad[KERNEL][0, 1] = number
+    out = tmp_path / ("hf" if form == "hf" else "a.mdl")
+
+    def write(values, **options):
+        if form == "hf":
+            return to_hf(model, values, out, **options)
+        return to_cs(model, values, out, "cs-2.5", **options)
+
+    for pruned in ((), {KERNEL.replace("up", "down")}):
+        with pytest.raises(ContentError, match=rf"weights {KERNEL} .*{number} at \[0, 1\]"):
+            write(bad, pruned=pruned)
+        assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+    if np.isinf(number):
+        with pytest.raises(ContentError, match=rf"weights {KERNEL} "):
+            write(bad, pruned=[KERNEL])
+        return
+    write(bad, pruned=[KERNEL])
+    back = dict(open_cs(out, model)) if form == "cs" else dict(named_leaves(from_hf(out)[1]))
+    expected = leaves[KERNEL].copy()
+    expected[0, 1] = 0
+    np.testing.assert_array_equal(back[KERNEL], expected)
+
+
+def test_weights_alone_list_what_is_pruned(tmp_path):
+    whole = {KERNEL: np.ones((2, 2), np.float32), NORM: np.ones(2, np.float32)}
+    sparse = whole | {KERNEL: np.array([[1, np.nan]], np.float32)}
+    for i, (arrays, pruned, listed) in enumerate(
+        ((whole, (), []), (sparse, [KERNEL], [KERNEL]), (whole, None, []), (sparse, None, [KERNEL]))
+    ):
+        write_params(tmp_path / str(i), {"name": "x"}, list(arrays), arrays.items(), pruned)
+        assert read_record(tmp_path / str(i))[0]["pruned"] == listed
+    with pytest.raises(ContentError, match=rf"weights {KERNEL} "):
+        write_params(tmp_path / "c", {"name": "x"}, list(sparse), sparse.items())
+
+
 def test_no_checkpoint_of_weights_with_an_infinity_is_written(tmp_path):
     with pytest.raises(CheckpointError, match="weights a are no numbers"):
         write_params(tmp_path / "c", {"name": "x"}, ["a"], [("a", np.array([np.inf]))])
@@ -295,6 +340,7 @@ READERS = {
     "hf": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o {out} {edited}",
     "new": "config new --checkpoint_path {edited} --data {rows} -o {out}",
     "fold": "finalize --fold_lora -i {edited} -o {out}",
+    "finalize": "finalize -i {edited} -o {out}",
 }
 
 
@@ -324,3 +370,11 @@ def test_the_arrays_that_differ_are_listed(tmp_path):
         CheckpointError, match=r"token\S*: shape \(16, 8\), the model needs shape \(18, 8\)"
     ):
         load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("model", [{"name": "registered-elsewhere"}, {"name": "mine:build"}, {}])
+def test_finalize_compares_no_arrays_with_a_model_that_is_not_known(tmp_path, model):
+    weight = np.array([[1, np.nan]], np.float32)
+    write_params(tmp_path / "a", model, ["w"], [("w", weight)], pruned=["w"])
+    assert main(["finalize", "-i", str(tmp_path / "a"), "-o", str(tmp_path / "b")]) == 0
+    np.testing.assert_array_equal(load_checkpoint(tmp_path / "b")[0]["params"]["w"], [[1, 0]])

@@ -76,7 +76,8 @@ def finalize(
     Raises:
         FileExistsError: ``output`` exists.
         FileNotFoundError: ``input`` does not exist.
-        CheckpointError: a tensor or file cannot be read; nothing is written.
+        CheckpointError: a tensor or file cannot be read, or the arrays are not those of the
+            record's model; nothing is written.
         ValueError: a ``.mdl`` is asked for from something else, or does not hold that model.
 
     Examples:

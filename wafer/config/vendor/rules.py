@@ -179,14 +179,16 @@ def _loss_scaling(out: Any) -> None:
     weighted = model.get("loss_weight", 1.0) not in (1, "1", "1.0")
     if out.release and (out.release < (1, 8) or (weighted and out.release == (1, 8))):
         model["loss_scaling"] = "batch_size"
-    elif "loss_weight" in model and "loss_scaling" not in model and not out.release:
+    elif weighted and out.release:
+        _drop(out, model, "model.loss_weight")
+    elif out.release:
+        model.pop("loss_weight", None)
+    elif "loss_weight" in model:
         message = (
-            "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; "
-            "add loss_scaling, or the release, such as `release: '1.7'`"
+            "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; drop it, write "
+            "loss_scaling: batch_size, or add the release, such as `release: '1.7'`"
         )
         out.problems.append(Problem(("model", "loss_weight"), message))
-    elif weighted:
-        _drop(out, model, "model.loss_weight")
 
 
 def _model(out: Any) -> tuple[dict[str, Any], str]:

@@ -29,27 +29,30 @@ def translate_seq2seq(
         refused = [("use_transformer_initialization", why)]
     if model.get("position_embedding_type") == "learned_absolute":
         model["position_embedding_type"] = "learned"
-    if release is not None and release < (1, 8) and isinstance(model.get(_PRE_NORM), bool):
-        model[_PRE_NORM] = not model[_PRE_NORM]  # what the key meant then
-    if model.get("name") == "transformer" and "d_model" in model:
-        refused += _transformer(model, release)
+    refused += _norm_first(model, release)
+    if model.get("name") == "transformer" and "d_model" in model:  # Marian's are the presets
+        given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
+        model |= given
     if model.get("name") in (*_T5, "transformer"):
         _initial_values(model)
     return refused
 
 
-def _transformer(model: dict[str, Any], release: tuple[int, int] | None) -> list[tuple[str, str]]:
-    """Set scales and norms of the vendor's Transformer; Marian's are the presets."""
-    given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
-    model |= given
+def _norm_first(model: dict[str, Any], release: tuple[int, int] | None) -> list[tuple[str, str]]:
+    """Write ``norm_first`` for the key that release 1.8 negated; refuse it without a release."""
     pre = model.pop(_PRE_NORM, None)
-    if pre is True and release is None:
-        why = "true is post-LN in releases before 1.8 and pre-LN since; write norm_first, or"
-        why += " the file's `release` above its sections"
-        return [(_PRE_NORM, f"not computed here: {why}")]
-    if isinstance(pre, bool):
-        model["norm_first"] = pre
-    return []
+    if pre is None:
+        return []
+    if release is None:
+        why = "true is post-LN in releases before 1.8 and pre-LN since, false the other way round; "
+        why += "write norm_first, or the file's `release` above its sections"
+    elif not isinstance(pre, bool):
+        why = f"{pre!r}: expected true or false"
+    elif model.setdefault("norm_first", now := pre is (release >= (1, 8))) != now:
+        why = f"{pre}: norm_first is {model['norm_first']!r}; keep one"
+    else:
+        return []
+    return [(_PRE_NORM, why)]
 
 
 def _initial_values(model: dict[str, Any]) -> None:

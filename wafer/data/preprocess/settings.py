@@ -96,9 +96,9 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
 
     fim_rate: Probability = 0.9  #: share of documents with a moved middle
     spm_rate: Probability = 0.5  #: share of those with the suffix first
-    fim_prefix_tok: str = "<fim_prefix>"  #: mark before the prefix
-    fim_middle_tok: str = "<fim_middle>"  #: mark before the middle
-    fim_suffix_tok: str = "<fim_suffix>"  #: mark before the suffix
+    fim_prefix_tok: Text = "<fim_prefix>"  #: mark before the prefix
+    fim_middle_tok: Text = "<fim_middle>"  #: mark before the middle
+    fim_suffix_tok: Text = "<fim_suffix>"  #: mark before the suffix
 
     @property
     @abc.abstractmethod

@@ -159,14 +159,28 @@ def needed(tokenizer: Tokenizer, name: str, key: str) -> int:
     return index
 
 
-def fim_ids(settings: RunSettings, tokenizer: Tokenizer) -> tuple[int, int, int]:
+def fim_ids(
+    settings: RunSettings, tokenizer: Tokenizer, ids: RowVocabulary
+) -> tuple[int, int, int]:
     """Return the ids of the prefix, middle and suffix marks.
 
+    Args:
+        settings: that name the marks.
+        tokenizer: that has them.
+        ids: the end mark and padding, which are none of them.
+
     Raises:
-        DataError: the vocabulary lacks one.
+        DataError: the vocabulary lacks one, or one has two meanings.
     """
-    keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
-    pre, mid, suf = (needed(tokenizer, getattr(settings, key), key) for key in keys)
+    taken, marks = {ids.pad_id: "padding", ids.eos_id: "the end mark"}, []
+    for key in ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok"):
+        name = getattr(settings, key)
+        index = needed(tokenizer, name, key)
+        if index in taken:
+            raise DataError(f"{key}: {name!r} is {taken[index]}, too; name a token of its own")
+        taken[index] = key
+        marks.append(index)
+    pre, mid, suf = marks
     return pre, mid, suf
 
 
@@ -206,7 +220,7 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
         names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
         return out._replace(**{k: needed(tokenizer, v, "MLM") for k, v in names.items()})
     if settings.mode == "FIM":
-        return out._replace(fim=fim_ids(settings, tokenizer))
+        return out._replace(fim=fim_ids(settings, tokenizer, out))
     if settings.mode.startswith("Summarization"):
         encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
         out = out._replace(

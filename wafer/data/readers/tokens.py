@@ -11,6 +11,7 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import corrupt_spans, longest_source
 from wafer.data.batching.rowsets import RowSource, fixed, target_row
 from wafer.data.readers.rows import require_length
+from wafer.data.rowfiles.rules import RowGroup, checked_row
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
@@ -23,13 +24,17 @@ def _static(cfg: Any, context: Context, row: Row) -> Rows:
     names = ["input_ids", "attention_mask", "masked_lm_positions", "masked_lm_weights", "labels"]
     names += [] if cfg.disable_nsp else ["token_type_ids", "next_sentence_label"]
     features = {name: np.array(row.integers(name), np.int32) for name in names}
-    for group in (("input_ids", "attention_mask"), ("masked_lm_positions", "labels")):
-        lengths = {name: len(features[name]) for name in group}
-        if len(set(lengths.values())) > 1:
-            raise DataError(f"{row.where}: {lengths}; expected equal lengths")
-    top = max(features["input_ids"].max(), features["labels"].max())
-    if context.vocab_size is not None and top >= context.vocab_size:
-        raise DataError(f"{row.where}: id {top} is outside the vocabulary of {context.vocab_size}")
+    pairs = ("input_ids", "attention_mask"), ("masked_lm_positions", "labels")
+    for pair in pairs:
+        lengths = {name: len(features[name]) for name in pair}
+        if len(set(lengths.values())) > 1 or 0 in lengths.values():
+            raise DataError(f"{row.where}: {lengths}; expected equal lengths, at least 1")
+    groups = tuple(RowGroup(pair[0], pair, len(features[pair[0]])) for pair in pairs)
+    try:
+        stored = [np.stack([features[name] for name in pair]) for pair in pairs]
+        checked_row(groups, stored, context.vocab_size)
+    except DataError as error:
+        raise DataError(f"{row.where}: {error}") from None
     out = {name: features[name] for name in ("input_ids", "attention_mask")}
     out |= {
         "gather_positions": features["masked_lm_positions"],

@@ -1,15 +1,19 @@
 """Byte-level byte-pair tokenizers, trained on the spot, and the bytes each token stands for."""
 
+import base64
 import contextlib
 import itertools
+import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
+from models.convert.tokenizer import added_ids
 from models.guarded import call_in_subprocess
 from wafer.data.text.textfiles import read_text
 from wafer.errors import DataError
@@ -100,7 +104,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: no such file.
-        DataError: it holds no tokenizer, or ids beyond any vocabulary.
+        DataError: it holds no tokenizer, or ids beyond any vocabulary or of other tokens.
     """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"no tokenizer at {path}; expected a Hugging Face tokenizer.json")
@@ -121,25 +125,47 @@ def largest_id(path: str) -> int:
 
     Raises:
         DataError: the library cannot read it, or it multiplies texts.
+        ValueError: an added token has another id than the library gives it.
     """
     with tokenizing("it cannot be read"):
         tokenizer = _opened(path)
         _require_bounded(tokenizer)
-        return max(tokenizer.get_vocab().values(), default=-1)
+        ids = tokenizer.get_vocab()
+    added_ids(json.loads(read_text(pathlib.Path(path))), ids)
+    return max(ids.values(), default=-1)
 
 
 def _require_bounded(tokenizer: Tokenizer) -> None:
     """Refuse a tokenizer that makes far more of a text than it has characters."""
-    made = (
-        {"characters": len(tokenizer.normalizer.normalize_str(_TRIED))}
-        if tokenizer.normalizer
-        else {}
-    )
+    if tokenizer.normalizer:
+        contents = list(_contents(json.loads(tokenizer.normalizer.__getstate__())))
+        for pattern, content in contents:
+            _require_few("characters", len(content), len(pattern.get("String", "")))
+        said = {text for pattern, content in contents for text in (*pattern.values(), content)}
+        for text in (_TRIED, *said):  # replacements may replace what others put there
+            made = len(tokenizer.normalizer.normalize_str(text))
+            _require_few("characters", made, len(text))
+    tokens = 0
     with contextlib.suppress(DataError), tokenizing(""):  # one without a token for them all
-        made["tokens"] = len(tokenizer.encode(_TRIED).ids)
-    for what, count in made.items():
-        if count > _MULTIPLE * len(_TRIED):
-            raise DataError(f"it makes {count:,} {what} out of {len(_TRIED)} characters")
+        tokens = len(tokenizer.encode(_TRIED).ids)
+    _require_few("tokens", tokens, len(_TRIED))
+
+
+def _require_few(what: str, made: int, characters: int) -> None:
+    if made > _MULTIPLE * max(characters, 1):
+        raise DataError(f"it makes {made:,} {what} out of {max(characters, 1)} characters")
+
+
+def _contents(normalizer: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
+    """What a normalizer puts into a text, each with the pattern that it replaces, {} for none."""
+    for part in normalizer.get("normalizers", ()):
+        yield from _contents(part)
+    for key in ("content", "prepend"):
+        if key in normalizer:
+            yield normalizer.get("pattern", {}), normalizer[key]
+    charsmap = base64.b64decode(normalizer.get("precompiled_charsmap") or "")
+    trie = 4 + int.from_bytes(charsmap[:4], "little")  # SentencePiece's: size, trie, texts
+    yield from (({}, text.decode(errors="replace")) for text in charsmap[trie:].split(b"\0"))
 
 
 def _opened(path: str | pathlib.Path) -> Tokenizer:

@@ -8,12 +8,15 @@ import functools
 import json
 import logging
 import pathlib
+import resource
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import psutil
+
+from models.guarded import call_in_subprocess
 from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
-from wafer.data.vendor.bounded import bounded
 from wafer.errors import DataError
 
 __all__ = [
@@ -24,10 +27,13 @@ __all__ = [
     "SpecialTokens",
     "read_special_tokens",
     "render_chat",
+    "rendered",
     "tell_of_template",
 ]
 
 _LOG = logging.getLogger(__name__)
+
+_MEMORY = 1 << 30  # bytes of address space that a template may take
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
@@ -110,7 +116,7 @@ def tell_of_template(tokenizer: str | pathlib.Path) -> None:
 
 
 def _refuse(message: str) -> None:
-    raise DataError(f"chat_template: {message}")
+    raise DataError(message)
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
@@ -143,12 +149,36 @@ def render_chat(
         DataError: the template is wrong, refuses the conversation, or takes too much time or
             memory; or jinja2 is not installed.
     """
+    function = "wafer.data.vendor.special:rendered"  # in any thread, loops of C included
     try:
-        with bounded("chat_template: this conversation's text"):
-            return _compiled(template).render(  # to compile is to compute constants
-                messages=list(messages), add_generation_prompt=False, **tokens
-            )
+        return call_in_subprocess(function, template, messages, tokens)
+    except ValueError as error:
+        raise DataError(f"chat_template: {error}") from None
+
+
+def rendered(template: str, messages: list[Mapping[str, str]], tokens: Mapping[str, str]) -> str:
+    """``render_chat`` in the process where a template without end does no harm.
+
+    Args:
+        template: Jinja.
+        messages: objects with ``role`` and ``content``.
+        tokens: ``bos_token`` and so on.
+
+    Raises:
+        DataError: the template is wrong, refuses the conversation, or takes too much memory.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = psutil.Process().memory_info().vms + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (min(most, soft) if soft >= 0 else most, hard))
+    try:
+        return _compiled(template).render(  # to compile is to compute constants
+            messages=messages, add_generation_prompt=False, **tokens
+        )
     except DataError:
         raise
+    except MemoryError:
+        raise DataError(f"it asks for more than {_MEMORY:,} bytes of memory") from None
     except Exception as error:  # a template is a program: it raises anything
-        raise DataError(f"chat_template: {type(error).__name__}: {error}") from None
+        raise DataError(f"{type(error).__name__}: {error}") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

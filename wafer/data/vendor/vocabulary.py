@@ -152,7 +152,7 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> RowVocabulary:
     ids = RowVocabulary(size, eos_id, pad_id, special=special, image_id=image_id)
     objective = settings.training_objective
     if objective == "fim":
-        return ids._replace(fim=fim_ids(settings, tokenizer))
+        return ids._replace(fim=fim_ids(settings, tokenizer, ids))
     if objective == "mlm":
         name = special.mask or next((m for m in _MASKS if tokenizer.token_to_id(m)), _MASKS[0])
         return ids._replace(mask_id=needed(tokenizer, name, "training_objective mlm"))

@@ -49,6 +49,11 @@ class LoopModule(nnx.Module):
         """
         self._compiled().load_state_dict(tree)
 
+    def apply(self, algorithm: Any) -> "LoopModule":
+        """Attach a sparsity algorithm, as in releases 2.2+; the optimizer needs it as well."""
+        self._compiled().apply(algorithm)
+        return self
+
     def train(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, mode: bool = True, **attributes: Any
     ) -> "LoopModule":

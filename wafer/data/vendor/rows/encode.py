@@ -25,6 +25,7 @@ from wafer.data.preprocess.encode import (
 from wafer.data.preprocess.records import TextRecord
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
+from wafer.data.vendor.rows.id_lists import first_value, id_rows
 from wafer.data.vendor.rows.images import (
     ImageSequence,
     expand_images,
@@ -430,25 +431,8 @@ def _supervised(batch: _Batch, document: Document, encoding: Encoding) -> np.nda
     return nothing if kept is None else rows[:, kept]
 
 
-def _value(turns: Turns, index: int) -> Any:
-    return next(value for key, value in turns[index]["content"][0].items() if key != "include_tags")
-
-
 def _id_lists(batch: _Batch, turns: Turns) -> np.ndarray | None:
-    """[3, n] rows of a context and a completion that are token ids already."""
-    if not turns:
-        return None
-    context, completion = (list(map(int, _value(turns, i))) for i in (0, 1))
-    ids = np.array([*context, *completion])
-    if not completion or len(ids) < 2:
-        return None
-    if len(ids) - 1 > batch.settings.max_seq_length:
-        raise DataError(
-            f"{len(ids) - 1} tokens of context and completion, but max_seq_length is "
-            f"{batch.settings.max_seq_length}"
-        )
-    mask = np.arange(len(ids) - 1) >= max(len(context) - 1, 1)
-    return np.stack([ids[:-1], mask, ids[1:]]).astype(np.int32)
+    return id_rows(turns, batch.settings.max_seq_length)
 
 
 def _as_they_are(batch: _Batch, made: Sequence[Any]) -> list[Any]:
@@ -476,7 +460,7 @@ def _old_image(batch: _Batch, turns: Turns) -> tuple[OldImageRow | None] | None:
     document = batch.pictured(Document("", [], tuple(images))) if turns else None
     if document is None:
         return None
-    texts = [batch.clean(_value([turn], 0)) for turn in turns]
+    texts = [batch.clean(first_value(turn)) for turn in turns]
     pairs = list(zip(texts[::2], texts[1::2], strict=True))
     path = images[0].path if images else ""
     return (old_image_row(pairs, path, batch.tokenizer, batch.settings, batch.ids),)
