@@ -15,7 +15,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
-import models
+from wafer import models
 from wafer.hpc import decoder
 from wafer.hpc.decoder import costs
 

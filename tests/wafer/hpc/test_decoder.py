@@ -8,7 +8,7 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-import models
+from wafer import models
 from wafer.errors import WaferError
 from wafer.hpc import decoder
 from wafer.hpc.decoder import costs

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.families.decoder_config import DecoderConfig
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.hpc.decoder.costs import cycles, parts
 from wafer.hpc.decoder.sizes import Sizes, sizes_of
 from wafer.hpc.decoder.weights import pack
+from wafer.models.families.decoder_config import DecoderConfig
 
 __all__ = ["Decoded", "Decoder", "cycles", "generate", "parts", "sizes_of"]
 

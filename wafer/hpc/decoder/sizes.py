@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from models.families.decoder_config import DecoderConfig
 from wafer.errors import WaferError
+from wafer.models.families.decoder_config import DecoderConfig
 from wafer.spec import WSE2
 
 __all__ = ["ACTIVATIONS", "Sizes", "sizes_of"]

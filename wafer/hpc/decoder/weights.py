@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from models.families.decoder_config import DecoderConfig
-from models.layers.positions import rotary_frequencies
 from wafer.hpc.decoder.sizes import Sizes
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.layers.positions import rotary_frequencies
 
 __all__ = ["pack"]
 

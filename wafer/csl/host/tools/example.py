@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from models.files import made_folder
+from wafer.models.files import made_folder
 
 __all__ = ["write_example"]
 
