@@ -7,16 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from models.base import Aux, Batch, Model, Stage
-    from models.convert import from_hf, to_hf
-    from models.counts import flops_per_token, parameter_count
-    from models.families.fc_mnist import image_batch
-    from models.generation.beam import beam_search
-    from models.generation.decode import generate, generate_stream
-    from models.generation.speculation import speculate
-    from models.losses import metric_values
-    from models.paths import named_leaves
-    from models.registry import build, list_models
+    from wafer.models.base import Aux, Batch, Model, Stage
+    from wafer.models.convert import from_hf, to_hf
+    from wafer.models.counts import flops_per_token, parameter_count
+    from wafer.models.families.fc_mnist import image_batch
+    from wafer.models.generation.beam import beam_search
+    from wafer.models.generation.decode import generate, generate_stream
+    from wafer.models.generation.speculation import speculate
+    from wafer.models.losses import metric_values
+    from wafer.models.paths import named_leaves
+    from wafer.models.registry import build, list_models
 
 __all__ = [
     "Aux",

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from models.paths import Params, pick
-from models.user.flags import own_flags
-from vsl import Layout
+from wafer.models.paths import Params, pick
+from wafer.models.user.flags import own_flags
+from wafer.vsl import Layout
 
 __all__ = ["Aux", "Batch", "DropKey", "Model", "Stage", "StageFn"]
 
@@ -116,7 +116,7 @@ class Model:
 
         Args:
             params: the parameter tree; a kernel leaf may be any object that
-                ``models.layers.basic.project`` accepts.
+                ``wafer.models.layers.basic.project`` accepts.
             batch: the input.
             key: dropout key, consumed; None switches dropout off.
         """

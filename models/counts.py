@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from models.base import Model
-from models.paths import named_leaves
+from wafer.models.base import Model
+from wafer.models.paths import named_leaves
 
 __all__ = ["abstract_params", "flops_per_token", "forward_flops", "parameter_count"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from models.errors import LinkError, did_you_mean, disk_full
+from wafer.models.errors import LinkError, did_you_mean, disk_full
 
 __all__ = [
     "atomic_write",

@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from models.user.trust import child_environment
+from wafer.models.user.trust import child_environment
 
 __all__ = ["call_in_subprocess", "dismiss", "serve"]
 
@@ -65,7 +65,7 @@ class _Guard:
 
 def _start() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", "from models.guarded import serve; serve()"],
+        [sys.executable, "-P", "-c", "from wafer.models.guarded import serve; serve()"],
         env=child_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-import vsl
-from models.base import Aux, Batch
+from wafer import vsl
+from wafer.models.base import Aux, Batch
 
 __all__ = [
     "balance_loss",

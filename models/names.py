@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from models.errors import Problem, SectionError, did_you_mean_model
-from models.user.code import import_code
-from models.user.trust import is_user_defined, require_trusted
+from wafer.models.errors import Problem, SectionError, did_you_mean_model
+from wafer.models.user.code import import_code
+from wafer.models.user.trust import is_user_defined, require_trusted
 
 __all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
 

@@ -5,16 +5,16 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.base import Model
-from models.errors import Problem, SectionError
-from models.factored.adapters import with_adapters
-from models.factored.factors import factors_of, with_factors
-from models.factored.lora import lora_of
-from models.names import MODELS, ModelPreset, lookup, preset_of
-from models.schema import ModelConfig
-from models.sections import parse
-from models.user.code import import_code
-from models.user.trust import is_user_defined
+from wafer.models.base import Model
+from wafer.models.errors import Problem, SectionError
+from wafer.models.factored.adapters import with_adapters
+from wafer.models.factored.factors import factors_of, with_factors
+from wafer.models.factored.lora import lora_of
+from wafer.models.names import MODELS, ModelPreset, lookup, preset_of
+from wafer.models.schema import ModelConfig
+from wafer.models.sections import parse
+from wafer.models.user.code import import_code
+from wafer.models.user.trust import is_user_defined
 
 __all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
 
@@ -50,7 +50,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
         message = f"required key is missing; one of {sorted(MODELS)}"
         raise SectionError([Problem(("model", "name"), message)])
     if is_function(name):
-        return pkgutil.resolve_name("models.user.model:parse_own")(settings)
+        return pkgutil.resolve_name("wafer.models.user.model:parse_own")(settings)
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
     try:
@@ -86,7 +86,7 @@ def build(settings: Any) -> Model:
         raise ValueError(message)
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     if is_function(cfg.name):
-        return pkgutil.resolve_name("models.user.model:build_own")(cfg)
+        return pkgutil.resolve_name("wafer.models.user.model:build_own")(cfg)
     _, build_family = _of_family(lookup(cfg.name).family)
     model = build_family(cfg)
     lora, factors = lora_of(cfg), factors_of(cfg)
@@ -105,7 +105,9 @@ def settings_of(cfg: Any, read: Callable[[dict[str, Any]], Any] = parse_config) 
         read: how the section is read. A key that it would give another value is written, too.
     """
     if is_function(cfg.name):
-        return {"name": cfg.name} | pkgutil.resolve_name("models.user.model:arguments_of")(cfg)
+        return {"name": cfg.name} | pkgutil.resolve_name("wafer.models.user.model:arguments_of")(
+            cfg
+        )
     presets = lookup(cfg.name).presets
     values = cfg.model_dump(mode="json")
     defaults = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax.numpy as jnp
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from models.sections import Section, Spelling
+from wafer.models.sections import Section, Spelling
 
 __all__ = ["ComputeDtype", "Dropout", "Fraction", "Initializer", "ModelConfig"]
 
@@ -59,7 +59,7 @@ HUGGING_FACE: Mapping[str, str] = {
 class Initializer(Section):
     """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``."""
 
-    name: str  #: the distribution; see ``models.layers.initializers``
+    name: str  #: the distribution; see ``wafer.models.layers.initializers``
     mean: float = 0.0  #: of normal and truncated_normal
     std: NonNegativeFloat = 0.02  #: of normal and truncated_normal
     #: lower bound of uniform and truncated_normal (absolute); default -2 std when truncated

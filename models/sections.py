@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from models.errors import Problem, SectionError, did_you_mean
+from wafer.models.errors import Problem, SectionError, did_you_mean
 
 __all__ = [
     "LARGEST_FLOAT",

@@ -7,28 +7,28 @@ A section becomes a sparsifier:
     )
 """
 
-from sparsity.adapters.export import export_checks
-from sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
-from sparsity.adapters.optimizers import with_dense_shapes
-from sparsity.adapters.wrap import SparseOptState, wrap
-from sparsity.algorithms.base import (
+from wafer.sparsity.adapters.export import export_checks
+from wafer.sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
+from wafer.sparsity.adapters.optimizers import with_dense_shapes
+from wafer.sparsity.adapters.wrap import SparseOptState, wrap
+from wafer.sparsity.algorithms.base import (
     ALGORITHMS,
     Algorithm,
     InitContext,
     UpdateContext,
     register,
 )
-from sparsity.algorithms.dynamic import MEST, SET, Dynamic, RigL
-from sparsity.algorithms.forward import SRSTE, TopKAST
-from sparsity.algorithms.magnitude import ACDC, GMP, Static
-from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
-from sparsity.schema import SparsityError
-from sparsity.sections.config import Groups, configure, parse
-from sparsity.selected import Selected
-from sparsity.sparsifier import Sparsifier
-from sparsity.state import SparseState, WeightCopy, from_meta, to_meta
-from sparsity.stored.resume import resume
-from sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
+from wafer.sparsity.algorithms.dynamic import MEST, SET, Dynamic, RigL
+from wafer.sparsity.algorithms.forward import SRSTE, TopKAST
+from wafer.sparsity.algorithms.magnitude import ACDC, GMP, Static
+from wafer.sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
+from wafer.sparsity.schema import SparsityError
+from wafer.sparsity.sections.config import Groups, configure, parse
+from wafer.sparsity.selected import Selected
+from wafer.sparsity.sparsifier import Sparsifier
+from wafer.sparsity.state import SparseState, WeightCopy, from_meta, to_meta
+from wafer.sparsity.stored.resume import resume
+from wafer.sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
 
 __all__ = [
     "ACDC",

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsity.algorithms.base import Algorithm
-from sparsity.schedules import ValueSchedule
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.schedules import ValueSchedule
 
 __all__ = ["Shares", "levels_over", "missed_level", "shares_over"]
 

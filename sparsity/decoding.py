@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from models.base import Model
-from models.factored.factors import factors_of
-from models.factored.lora import lora_of
-from models.families.decoder_config import DecoderConfig
-from models.paths import Params, unflatten
-from sparsity.kernels import DecodeTable, DecodeWeight, native
+from wafer.models.base import Model
+from wafer.models.factored.factors import factors_of
+from wafer.models.factored.lora import lora_of
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.paths import Params, unflatten
+from wafer.sparsity.kernels import DecodeTable, DecodeWeight, native
 
 __all__ = ["Converted", "convert", "problem"]
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from models.paths import DENSE_PARTS
-from sparsity.schema import SparsityError
+from wafer.models.paths import DENSE_PARTS
+from wafer.sparsity.schema import SparsityError
 
 __all__ = [
     "DEFAULT_EXCLUDED",

@@ -1,6 +1,6 @@
 """Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
 
-``python -m sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
+``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
 vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory does
 not grow with the model. The output appears under its name only when it is complete.
 """
@@ -18,9 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from models.base import Model
-from models.checkpoint.checksums import ArrayRecord
-from models.checkpoint.layout import (
+from wafer.models.base import Model
+from wafer.models.checkpoint.checksums import ArrayRecord
+from wafer.models.checkpoint.layout import (
     CONFIG,
     PARAMS,
     PRUNED,
@@ -31,18 +31,18 @@ from models.checkpoint.layout import (
     read_record,
     record_entry,
 )
-from models.checkpoint.reader import StoredTree, build_stored, find_items
-from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
-from models.convert.vendor.weights import open_cs, read_weight
-from models.counts import abstract_params
-from models.errors import CheckpointError, plain
-from models.files import atomic_write, remove_partials, require_contained, require_path
-from models.names import preset_of
-from models.paths import named_leaves
-from models.registry import settings_of
-from models.user.trust import is_user_defined, untrusted
-from models.vendor.mdl import MdlFile
-from sparsity.stored.inference import forward_of
+from wafer.models.checkpoint.reader import StoredTree, build_stored, find_items
+from wafer.models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
+from wafer.models.convert.vendor.weights import open_cs, read_weight
+from wafer.models.counts import abstract_params
+from wafer.models.errors import CheckpointError, plain
+from wafer.models.files import atomic_write, remove_partials, require_contained, require_path
+from wafer.models.names import preset_of
+from wafer.models.paths import named_leaves
+from wafer.models.registry import settings_of
+from wafer.models.user.trust import is_user_defined, untrusted
+from wafer.models.vendor.mdl import MdlFile
+from wafer.sparsity.stored.inference import forward_of
 
 __all__ = ["Report", "TensorReport", "check_paths", "clear_nan", "finalize", "main"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from models.checkpoint.reader import open_params
+from wafer.models.checkpoint.reader import open_params
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

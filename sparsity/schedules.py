@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import pydantic
 from jaxtyping import Array, ArrayLike
 
-from models.sections import LARGEST_FLOAT, Section
-from sparsity.schema import Place, SparsityError, as_number, check_level, validate
+from wafer.models.sections import LARGEST_FLOAT, Section
+from wafer.sparsity.schema import Place, SparsityError, as_number, check_level, validate
 
 __all__ = [
     "EVERY_STEP",

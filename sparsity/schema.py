@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from models.errors import Problem, SectionError, did_you_mean
-from models.sections import SectionT, parse
+from wafer.models.errors import Problem, SectionError, did_you_mean
+from wafer.models.sections import SectionT, parse
 
 __all__ = ["Place", "SparsityError", "as_number", "check_level", "listed", "unknown", "validate"]
 

@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from models.errors import did_you_mean
-from models.factored.lora import is_adapter
-from models.paths import dense_word
-from sparsity.algorithms.base import Algorithm
-from sparsity.algorithms.magnitude import ACDC
-from sparsity.filters import ParamFilter, has_nan
-from sparsity.schedules import EVERY_STEP, Cycling, Every, UpdateSteps
-from sparsity.schema import listed
-from sparsity.selection import kept_number
-from sparsity.storage import Choice
-from sparsity.views import CompetitionRows, WeightLayout, axes_of
+from wafer.models.errors import did_you_mean
+from wafer.models.factored.lora import is_adapter
+from wafer.models.paths import dense_word
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.algorithms.magnitude import ACDC
+from wafer.sparsity.filters import ParamFilter, has_nan
+from wafer.sparsity.schedules import EVERY_STEP, Cycling, Every, UpdateSteps
+from wafer.sparsity.schema import listed
+from wafer.sparsity.selection import kept_number
+from wafer.sparsity.storage import Choice
+from wafer.sparsity.views import CompetitionRows, WeightLayout, axes_of
 
 __all__ = [
     "Selected",

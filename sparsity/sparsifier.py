@@ -24,13 +24,13 @@ import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
-from models.alias import all_names
-from models.paths import dense_word, map_named, named_leaves
-from sparsity import kernels, storage, topology as topologies
-from sparsity.adapters.optimizers import check
-from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.filters import ParamFilter, can_be_marked
-from sparsity.selected import (
+from wafer.models.alias import all_names
+from wafer.models.paths import dense_word, map_named, named_leaves
+from wafer.sparsity import kernels, storage, topology as topologies
+from wafer.sparsity.adapters.optimizers import check
+from wafer.sparsity.algorithms.base import Algorithm, InitContext
+from wafer.sparsity.filters import ParamFilter, can_be_marked
+from wafer.sparsity.selected import (
     Selected,
     SelectionTable,
     dense_row,
@@ -38,7 +38,7 @@ from sparsity.selected import (
     log_without_effect,
     sparse_row,
 )
-from sparsity.state import (
+from wafer.sparsity.state import (
     SparseState,
     advanced,
     key_arrays,
@@ -47,7 +47,7 @@ from sparsity.state import (
     tell_unchanged,
     typed_key,
 )
-from sparsity.views import CompetitionRows, WeightLayout, view_of
+from wafer.sparsity.views import CompetitionRows, WeightLayout, view_of
 
 __all__ = ["Sparsifier"]
 
@@ -270,7 +270,7 @@ class Sparsifier:
 
     def resume(self, *args: Any, **options: Any) -> tuple[SparseState, Any, Any]:
         """Call ``sparsity.resume``; this alias is removed in 0.2."""
-        import sparsity
+        from wafer import sparsity
 
         return sparsity.resume(self, *args, **options)
 

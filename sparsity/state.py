@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.errors import CheckpointError, SectionError
-from models.paths import former_names, named_leaves
-from models.sections import LARGEST_INT, parse
-from sparsity.schema import listed
+from wafer.models.errors import CheckpointError, SectionError
+from wafer.models.paths import former_names, named_leaves
+from wafer.models.sections import LARGEST_INT, parse
+from wafer.sparsity.schema import listed
 
 __all__ = [
     "Meta",

@@ -17,17 +17,17 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
-from models.checkpoint.moments import in_weights_and_moments
-from sparsity import kernels
-from sparsity.algorithms.base import Algorithm
-from sparsity.algorithms.masks import checkerboard
-from sparsity.kernels import native
-from sparsity.kernels.choice import obstacle
-from sparsity.schedules import is_constant
-from sparsity.schema import SparsityError, listed
-from sparsity.selection import kept_number
-from sparsity.state import SparseState
-from sparsity.views import CompetitionRows, axes_of
+from wafer.models.checkpoint.moments import in_weights_and_moments
+from wafer.sparsity import kernels
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.algorithms.masks import checkerboard
+from wafer.sparsity.kernels import native
+from wafer.sparsity.kernels.choice import obstacle
+from wafer.sparsity.schedules import is_constant
+from wafer.sparsity.schema import SparsityError, listed
+from wafer.sparsity.selection import kept_number
+from wafer.sparsity.state import SparseState
+from wafer.sparsity.views import CompetitionRows, axes_of
 
 __all__ = [
     "Choice",

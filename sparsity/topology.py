@@ -9,16 +9,16 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from models.checkpoint.moments import moments_of
-from models.paths import map_named, named_leaves
-from sparsity import kernels, storage
-from sparsity.algorithms.base import Algorithm, ContextWithoutGradient, UpdateContext
-from sparsity.algorithms.dynamic import Dynamic
-from sparsity.filters import ParamFilter
-from sparsity.schedules import ValueSchedule
-from sparsity.schema import listed
-from sparsity.state import SparseState, typed_key
-from sparsity.views import CompetitionRows
+from wafer.models.checkpoint.moments import moments_of
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import kernels, storage
+from wafer.sparsity.algorithms.base import Algorithm, ContextWithoutGradient, UpdateContext
+from wafer.sparsity.algorithms.dynamic import Dynamic
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.schedules import ValueSchedule
+from wafer.sparsity.schema import listed
+from wafer.sparsity.state import SparseState, typed_key
+from wafer.sparsity.views import CompetitionRows
 
 __all__ = [
     "Group",

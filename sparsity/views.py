@@ -22,8 +22,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from sparsity.filters import ParamFilter
-from sparsity.schema import SparsityError
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.schema import SparsityError
 
 __all__ = [
     "LETTERS",

@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _native() -> bool:
-    from sparsity.kernels import native
+    from wafer.sparsity.kernels import native
 
     return native.available()
 
@@ -115,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     except Exception as error:  # RuntimeError, SparsityError, CompileError
-        from vsl.native.library import how_to_build
+        from wafer.vsl.native.library import how_to_build
 
         if how_to_build() in str(error) and not _native():
             pytest.skip("the native kernels were not built")

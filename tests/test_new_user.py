@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
-from models.checkpoint.reader import load_checkpoint
-from models.convert.tokenizer import carry_tokenizer, find_tokenizer
-from models.paths import named_leaves
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer
+from wafer.models.paths import named_leaves
 
 FUNCTION = '''
 def f{0}(x):

@@ -25,7 +25,7 @@ def test_committed_without_outputs(path):
 PUBLIC = (
     "models",
     "sparsity",
-    "sparsity.pictures",
+    "wafer.sparsity.pictures",
     "vsl",
     "wafer",
     "wafer.compiler.decode.mesh",

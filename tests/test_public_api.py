@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import wafer
-from models.paths import named_leaves
 from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError, ConfigError
+from wafer.models.paths import named_leaves
 
 FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
 REGISTER = ("register_model", "register_optimizer", "register_task")

@@ -14,7 +14,7 @@ import annotated_types
 import pydantic
 import pytest
 
-from models.sections import LARGEST_FLOAT, LARGEST_INT, Section
+from wafer.models.sections import LARGEST_FLOAT, LARGEST_INT, Section
 
 SIGNED = {  # fields without a lower bound, and why
     ("LlavaConfig", "image_feature_select_layer_idx"): "counts from the end",

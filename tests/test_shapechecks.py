@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 
-import vsl
+from wafer import vsl
 from wafer.compiler.slicing import Piece
 
 

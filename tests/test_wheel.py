@@ -11,14 +11,14 @@ from helpers.paths import ROOT
 
 USE = """
 import importlib.metadata, pathlib, sys
-from sparsity.kernels import native as kernels
-from vsl.native.library import Library
+from wafer.sparsity.kernels import native as kernels
+from wafer.vsl.native.library import Library
 import vsl, wafer.csl
 from wafer.csl.host.tools.examples import write_example
 site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
-for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native":
+for package in "wafer.vsl.native", "wafer.sparsity.kernels", "wafer.fabric.native":
     library = Library(what="a library", package=package, instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)

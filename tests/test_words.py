@@ -11,7 +11,7 @@ import re
 import pytest
 from helpers.paths import ROOT
 
-from models.errors import nearest
+from wafer.models.errors import nearest
 
 FILES = sorted(
     p

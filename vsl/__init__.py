@@ -7,25 +7,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vsl.attend import attention
-    from vsl.batch import Packed, pack, pad
-    from vsl.bias import RelativeBias, alibi_slopes
-    from vsl.entropy import Scored, cross_entropy
-    from vsl.layout import (
+    from wafer.vsl.attend import attention
+    from wafer.vsl.batch import Packed, pack, pad
+    from wafer.vsl.bias import RelativeBias, alibi_slopes
+    from wafer.vsl.entropy import Scored, cross_entropy
+    from wafer.vsl.layout import (
         AnyArray,
         Layout,
         layout_from_lengths,
         layout_from_spans,
         padded_layout,
     )
-    from vsl.lengths import check_capacity, lengths_from_mask
-    from vsl.noise import dropout
-    from vsl.norm import normalize
-    from vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
-    from vsl.product import Weight, stream_kernels, stream_product, stream_table
-    from vsl.ragged import Ragged, restore_padding, strip_padding
-    from vsl.report import PaddingReport, padding_report
-    from vsl.segments import expand, ragged_slots, segment_max, segment_sum
+    from wafer.vsl.lengths import check_capacity, lengths_from_mask
+    from wafer.vsl.noise import dropout
+    from wafer.vsl.norm import normalize
+    from wafer.vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
+    from wafer.vsl.product import Weight, stream_kernels, stream_product, stream_table
+    from wafer.vsl.ragged import Ragged, restore_padding, strip_padding
+    from wafer.vsl.report import PaddingReport, padding_report
+    from wafer.vsl.segments import expand, ragged_slots, segment_max, segment_sum
 
 __all__ = [
     "AnyArray",

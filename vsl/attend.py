@@ -11,15 +11,15 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float, Key
 
-from vsl.bias import BiasFn, RelativeBias
-from vsl.implementations.blocks import TileBias, blocks
-from vsl.implementations.dense import dense, padded
-from vsl.implementations.fused import LIBRARY, fused, supported
-from vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
-from vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
-from vsl.implementations.triton import triton
-from vsl.layout import AnyArray, Layout, nan_unless
-from vsl.noise import hash_bits, seed_of
+from wafer.vsl.bias import BiasFn, RelativeBias
+from wafer.vsl.implementations.blocks import TileBias, blocks
+from wafer.vsl.implementations.dense import dense, padded
+from wafer.vsl.implementations.fused import LIBRARY, fused, supported
+from wafer.vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
+from wafer.vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
+from wafer.vsl.implementations.triton import triton
+from wafer.vsl.layout import AnyArray, Layout, nan_unless
+from wafer.vsl.noise import hash_bits, seed_of
 
 __all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
 

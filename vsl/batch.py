@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from vsl.lengths import check_capacity
-from vsl.packing import Ladder
+from wafer.vsl.lengths import check_capacity
+from wafer.vsl.packing import Ladder
 
 __all__ = ["Example", "Packed", "pack", "pad"]
 

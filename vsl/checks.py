@@ -1,4 +1,4 @@
-"""The checks of ``vsl.lengths`` for values that exist only on the device.
+"""The checks of ``wafer.vsl.lengths`` for values that exist only on the device.
 
 They use :mod:`jax.experimental.checkify`: call them inside a function and run
 ``checkify.checkify(function)`` under jit; the error comes back with the result. A plain jit

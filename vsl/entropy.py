@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vsl.attend import may_be_native
-from vsl.implementations.linear import compose, with_tangent
-from vsl.native.kernels import LIBRARY
+from wafer.vsl.attend import may_be_native
+from wafer.vsl.implementations.linear import compose, with_tangent
+from wafer.vsl.native.kernels import LIBRARY
 
 __all__ = ["Scored", "cross_entropy"]
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num, Shaped
 
-from vsl.lengths import check_capacity
+from wafer.vsl.lengths import check_capacity
 
 __all__ = [
     "AnyArray",
@@ -173,7 +173,7 @@ def layout_from_lengths(
     Args:
         lengths: [B] int32, tokens of each sequence, zeros allowed.
         capacity: static T. What lies beyond is cut under jit, where nothing can raise
-            (``vsl.checks.check_fit`` reports it from inside).
+            (``wafer.vsl.checks.check_fit`` reports it from inside).
         validate: look at the lengths.
 
     Returns:

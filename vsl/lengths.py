@@ -2,7 +2,7 @@
 
 That machine ends a row at the first 0 of its mask and compiles whatever it is given; a hole in a
 mask then hangs the run. Here it is an error that names the row before anything is compiled.
-``vsl.checks`` has the same checks for use inside jit.
+``wafer.vsl.checks`` has the same checks for use inside jit.
 """
 
 from collections.abc import Sequence

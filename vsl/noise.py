@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key, UInt32
 
-from vsl.layout import Layout
+from wafer.vsl.layout import Layout
 
 __all__ = ["dropout", "hash_bits", "keep_threshold", "seed_of"]
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vsl.attend import may_be_native
-from vsl.implementations.linear import compose, with_tangent
-from vsl.layout import AnyArray
-from vsl.native.kernels import LIBRARY
+from wafer.vsl.attend import may_be_native
+from wafer.vsl.implementations.linear import compose, with_tangent
+from wafer.vsl.layout import AnyArray
+from wafer.vsl.native.kernels import LIBRARY
 
 __all__ = ["normalize", "normalize_branch"]
 

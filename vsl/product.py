@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vsl.attend import may_be_native
-from vsl.layout import AnyArray, Layout
-from vsl.native.kernels import LIBRARY
-from vsl.native.library import vary_together
+from wafer.vsl.attend import may_be_native
+from wafer.vsl.layout import AnyArray, Layout
+from wafer.vsl.native.kernels import LIBRARY
+from wafer.vsl.native.library import vary_together
 
 __all__ = ["StreamWeight", "Weight", "stream_kernels", "stream_product", "stream_table"]
 

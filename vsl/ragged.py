@@ -15,10 +15,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from vsl.checks import check_fit, check_prefix_mask
-from vsl.implementations.linear import multilinear
-from vsl.layout import AnyArray, Layout, layout_from_lengths
-from vsl.lengths import lengths_from_mask
+from wafer.vsl.checks import check_fit, check_prefix_mask
+from wafer.vsl.implementations.linear import multilinear
+from wafer.vsl.layout import AnyArray, Layout, layout_from_lengths
+from wafer.vsl.lengths import lengths_from_mask
 
 __all__ = ["Ragged", "restore_padding", "strip_padding"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vsl.packing import Ladder, budget_batches
+from wafer.vsl.packing import Ladder, budget_batches
 
 __all__ = ["PaddingReport", "padding_report"]
 

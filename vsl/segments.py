@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Shaped
 
-from vsl.layout import Layout
+from wafer.vsl.layout import Layout
 
 __all__ = ["expand", "ragged_slots", "segment_max", "segment_sum"]
 

@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from models.files import atomic_write
-from models.user.trust import child_environment
+from wafer.models.files import atomic_write
+from wafer.models.user.trust import child_environment
 
 __all__ = ["cache_folder", "cached_arrays", "keep_programs", "make_ahead"]
 

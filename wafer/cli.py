@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from models.errors import DISK_FULL, did_you_mean, plain
-from models.user.flags import own_flags
-from models.user.trust import trusting
 from wafer.errors import WaferError
+from wafer.models.errors import DISK_FULL, did_you_mean, plain
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import trusting
 from wafer.version import __version__
 
 __all__ = ["main"]

@@ -7,7 +7,7 @@ else is a defect of ours. Packages left of ``wafer`` raise plain ``ValueError``.
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from models.errors import CheckpointError, Problem, SectionError, dotted
+from wafer.models.errors import CheckpointError, Problem, SectionError, dotted
 
 __all__ = [
     "CapacityError",

@@ -16,25 +16,24 @@ from typing import Any, Literal, NamedTuple, Self
 import jax
 import optax
 
-import models
-import sparsity
-from models.counts import forward_flops
-from models.factored.lora import trainable
-from models.paths import named_leaves
-from models.user.flags import own_flags
-from models.user.trust import refusal
-from sparsity import Sparsifier
-from sparsity.adapters.optimizers import differences
+from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
+from wafer.models.counts import forward_flops
+from wafer.models.factored.lora import trainable
+from wafer.models.paths import named_leaves
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import refusal
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
 from wafer.optim.rules import WithParamRules
 from wafer.optim.sections import UserOptimizer
+from wafer.sparsity import Sparsifier
+from wafer.sparsity.adapters.optimizers import differences
 
 __all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
 
@@ -379,7 +378,7 @@ def _no_export(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:
     """Hugging Face has no form for some models: say so before the work."""
     if cfg.runconfig.export is None:
         return
-    from models.convert.api import configs_to_hf
+    from wafer.models.convert.api import configs_to_hf
 
     try:
         configs_to_hf(model.config)

@@ -10,10 +10,10 @@ A module that registers when it is imported serves the command line: ``name: "my
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.names import MODELS
-from models.user.code import register
 from wafer.data.tasks import TASKS, DataTask, TaskFeature
 from wafer.errors import ConfigError, Problem
+from wafer.models.names import MODELS
+from wafer.models.user.code import register
 from wafer.optim.sections import OPTIMIZERS
 
 __all__ = ["register_model", "register_optimizer", "register_task"]
@@ -30,7 +30,7 @@ def register_model(name: str, build: Callable[..., Any]) -> None:
 
     Args:
         name: no name of ours, no colon.
-        build: takes the section's other keys, returns a model of ``models.user.model``.
+        build: takes the section's other keys, returns a model of ``wafer.models.user.model``.
 
     Raises:
         ConfigError: a name that is taken, or no function.

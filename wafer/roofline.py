@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from models.base import Model
-from models.counts import flops_per_token
-from models.paths import named_leaves
 from wafer.machine.arch import ARCHITECTURES
+from wafer.models.base import Model
+from wafer.models.counts import flops_per_token
+from wafer.models.paths import named_leaves
 from wafer.spec import WSE2
 
 __all__ = ["MACHINES", "Machine", "Prediction", "StageCost", "costs", "measure_host", "predict"]

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from models.user import yamlfile
 from wafer.errors import errors_of_file
+from wafer.models.user import yamlfile
 
 __all__ = ["read_yaml"]
 

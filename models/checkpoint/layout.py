@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import CheckpointError
-from models.files import contained_file, read_json, require_contained, write_text
+from wafer.models.errors import CheckpointError
+from wafer.models.files import contained_file, read_json, require_contained, write_text
 
 __all__ = [
     "CHECKPOINTS",

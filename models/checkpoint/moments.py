@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.paths import map_named, named_leaves
+from wafer.models.paths import map_named, named_leaves
 
 __all__ = ["field_of", "in_weights_and_moments", "map_moments", "moments_of", "owner_of"]
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.checkpoint.layout import PRUNED, SPARSITY, ContentError, is_of_run
-from models.checkpoint.moments import in_weights_and_moments
-from models.paths import dense_word, named_leaves
-from models.user.flags import with_nan
+from wafer.models.checkpoint.layout import PRUNED, SPARSITY, ContentError, is_of_run
+from wafer.models.checkpoint.moments import in_weights_and_moments
+from wafer.models.paths import dense_word, named_leaves
+from wafer.models.user.flags import with_nan
 
 __all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
 

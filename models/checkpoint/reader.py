@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from models.base import Model
-from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import (
+from wafer.models.base import Model
+from wafer.models.checkpoint.checksums import checksum
+from wafer.models.checkpoint.layout import (
     CONFIG,
     META,
     PARAMS,
@@ -31,15 +31,15 @@ from models.checkpoint.layout import (
     model_section,
     read_record,
 )
-from models.checkpoint.pruned import check_weight, clear, masks_of, prunable
-from models.checkpoint.tree import fill_template
-from models.counts import abstract_params
-from models.errors import CheckpointError, LinkError, first_lines
-from models.files import read_json, require_contained
-from models.lazy import LazyArray
-from models.paths import former_names, named_leaves, unflatten
-from models.registry import build
-from models.user.trust import untrusted
+from wafer.models.checkpoint.pruned import check_weight, clear, masks_of, prunable
+from wafer.models.checkpoint.tree import fill_template
+from wafer.models.counts import abstract_params
+from wafer.models.errors import CheckpointError, LinkError, first_lines
+from wafer.models.files import read_json, require_contained
+from wafer.models.lazy import LazyArray
+from wafer.models.paths import former_names, named_leaves, unflatten
+from wafer.models.registry import build
+from wafer.models.user.trust import untrusted
 
 __all__ = [
     "AT_ONCE",

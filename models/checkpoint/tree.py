@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.errors import CheckpointError, did_you_mean, first_lines
-from models.paths import former_names, map_named, named_leaves, unflatten
+from wafer.models.errors import CheckpointError, did_you_mean, first_lines
+from wafer.models.paths import former_names, map_named, named_leaves, unflatten
 
 __all__ = ["fill_template", "to_tree"]
 

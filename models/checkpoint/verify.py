@@ -5,9 +5,15 @@ import dataclasses
 import os
 import pathlib
 
-from models.checkpoint.layout import CHECKPOINTS, STATE, is_checkpoint, read_record, step_folders
-from models.checkpoint.reader import StoredTree
-from models.errors import CheckpointError, first_lines
+from wafer.models.checkpoint.layout import (
+    CHECKPOINTS,
+    STATE,
+    is_checkpoint,
+    read_record,
+    step_folders,
+)
+from wafer.models.checkpoint.reader import StoredTree
+from wafer.models.errors import CheckpointError, first_lines
 
 __all__ = ["Verified", "checkpoints_in", "verify"]
 

@@ -24,8 +24,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from models.checkpoint.checksums import ArrayRecord, checksums
-from models.checkpoint.layout import (
+from wafer.models.checkpoint.checksums import ArrayRecord, checksums
+from wafer.models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
     PARAMS,
@@ -38,12 +38,12 @@ from models.checkpoint.layout import (
     versioned,
     write_record,
 )
-from models.checkpoint.pruned import check_weight
-from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
-from models.checkpoint.tree import to_tree
-from models.errors import CheckpointError, LinkError, disk_full, first_lines
-from models.files import atomic_write, remove_partials, remove_written
-from models.paths import named_leaves, unflatten
+from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
+from wafer.models.checkpoint.tree import to_tree
+from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
+from wafer.models.files import atomic_write, remove_partials, remove_written
+from wafer.models.paths import named_leaves, unflatten
 
 __all__ = [
     "Checkpoints",

@@ -10,37 +10,37 @@ import numpy as np
 from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
-from models.base import Model
-from models.checkpoint.pruned import check_weight
-from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
-from models.convert.engine import Table, export_tensors, has_own_head, import_tensors
-from models.convert.files import open_tensors, read_config
-from models.convert.same import require_same
-from models.convert.shards import write_shards
-from models.convert.standard import standard_form
-from models.convert.tables.decoder_configs import DECODER_CONFIGS
-from models.convert.tables.decoder_tables import DECODER_TABLES
-from models.convert.tables.other_configs import OTHER_CONFIGS
-from models.convert.tables.other_tables import OTHER_TABLES
-from models.convert.tokenizer import (
+from wafer.models.base import Model
+from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
+from wafer.models.convert.engine import Table, export_tensors, has_own_head, import_tensors
+from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.convert.same import require_same
+from wafer.models.convert.shards import write_shards
+from wafer.models.convert.standard import standard_form
+from wafer.models.convert.tables.decoder_configs import DECODER_CONFIGS
+from wafer.models.convert.tables.decoder_tables import DECODER_TABLES
+from wafer.models.convert.tables.other_configs import OTHER_CONFIGS
+from wafer.models.convert.tables.other_tables import OTHER_TABLES
+from wafer.models.convert.tokenizer import (
     copy_files,
     special_ids,
     text_folder,
     with_ids,
     write_tokenizer_config,
 )
-from models.errors import did_you_mean_model
-from models.families.decoder_config import DecoderConfig
-from models.families.dpr import DprConfig
-from models.families.encoder_config import EncoderConfig
-from models.files import contained_file, require_path
-from models.layers.initializers import make_initializer
-from models.names import MODELS, ModelPreset, lookup
-from models.paths import named_leaves, unflatten
-from models.registry import build, settings_of
-from models.user.code import running_modules
-from models.user.flags import own_flags
-from models.user.trust import name_code
+from wafer.models.errors import did_you_mean_model
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.dpr import DprConfig
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.files import contained_file, require_path
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.names import MODELS, ModelPreset, lookup
+from wafer.models.paths import named_leaves, unflatten
+from wafer.models.registry import build, settings_of
+from wafer.models.user.code import running_modules
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import name_code
 
 __all__ = [
     "config_from_hf",
@@ -104,7 +104,7 @@ def register(
         config: how config.json spells the configuration.
         table: configuration -> which tensor holds which parameters.
         presets: keys of ``model`` that the name sets unless the user does.
-        family: whose code computes it; see ``models.names.ModelPreset``.
+        family: whose code computes it; see ``wafer.models.names.ModelPreset``.
 
     Raises:
         ValueError: the name or the model_type belongs to another family.

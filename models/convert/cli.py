@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from models.base import Model
-from models.checkpoint.layout import (
+from wafer.models.base import Model
+from wafer.models.checkpoint.layout import (
     CHECKPOINTS,
     STEP,
     complete_checkpoints,
@@ -23,14 +23,14 @@ from models.checkpoint.layout import (
     record_entry,
     step_folders,
 )
-from models.checkpoint.reader import build_stored, load_checkpoint, open_params
-from models.checkpoint.writer import write_params
-from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
-from models.convert.compare import diff_weights
-from models.convert.manifest import write_manifest
-from models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folder
-from models.convert.vendor.training import carried_sections, training_sections
-from models.convert.vendor.weights import (
+from wafer.models.checkpoint.reader import build_stored, load_checkpoint, open_params
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
+from wafer.models.convert.compare import diff_weights
+from wafer.models.convert.manifest import write_manifest
+from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer, text_folder
+from wafer.models.convert.vendor.training import carried_sections, training_sections
+from wafer.models.convert.vendor.weights import (
     FAMILIES,
     FORMATS,
     open_cs,
@@ -39,15 +39,15 @@ from models.convert.vendor.weights import (
     to_cs,
     writable,
 )
-from models.counts import abstract_params
-from models.errors import did_you_mean_model
-from models.files import require_outside, write_text
-from models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
-from models.paths import named_leaves
-from models.registry import build, is_function, settings_of
-from models.user.trust import NamedCode, add_option, looking, trusting
-from models.vendor.mdl import MdlFile
-from models.vendor.writer import Tree
+from wafer.models.counts import abstract_params
+from wafer.models.errors import did_you_mean_model
+from wafer.models.files import require_outside, write_text
+from wafer.models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build, is_function, settings_of
+from wafer.models.user.trust import NamedCode, add_option, looking, trusting
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.writer import Tree
 
 __all__ = ["add_arguments"]
 

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.checkpoint.layout import is_checkpoint
-from models.checkpoint.reader import open_params
-from models.convert.files import open_tensors
-from models.files import require_path
+from wafer.models.checkpoint.layout import is_checkpoint
+from wafer.models.checkpoint.reader import open_params
+from wafer.models.convert.files import open_tensors
+from wafer.models.files import require_path
 
 __all__ = ["diff_weights"]
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
-from models.errors import did_you_mean
+from wafer.models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
+from wafer.models.errors import did_you_mean
 
 __all__ = [
     "OF_ALL",

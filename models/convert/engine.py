@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from models.base import Model
-from models.checkpoint.pruned import check_weight
-from models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
-from models.counts import abstract_params
-from models.lazy import LazyArray
-from models.paths import named_leaves
+from wafer.models.base import Model
+from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
+from wafer.models.counts import abstract_params
+from wafer.models.lazy import LazyArray
+from wafer.models.paths import named_leaves
 
 __all__ = [
     "Row",

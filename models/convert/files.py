@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from models.convert.unpickle import TorchArchive
-from models.files import contained_file, not_a_file, read_json
+from wafer.models.convert.unpickle import TorchArchive
+from wafer.models.files import contained_file, not_a_file, read_json
 
 __all__ = ["TensorFiles", "open_tensors", "read_config"]
 

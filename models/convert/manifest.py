@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.checksums import ArrayRecord
-from models.checkpoint.layout import is_checkpoint
-from models.checkpoint.reader import open_params
-from models.checkpoint.verify import Verified
-from models.convert.files import open_tensors
-from models.errors import CheckpointError, first_lines
-from models.files import contained_file, read_json, require_path, write_text
-from models.vendor.mdl import MdlFile
+from wafer.models.checkpoint.checksums import ArrayRecord
+from wafer.models.checkpoint.layout import is_checkpoint
+from wafer.models.checkpoint.reader import open_params
+from wafer.models.checkpoint.verify import Verified
+from wafer.models.convert.files import open_tensors
+from wafer.models.errors import CheckpointError, first_lines
+from wafer.models.files import contained_file, read_json, require_path, write_text
+from wafer.models.vendor.mdl import MdlFile
 
 __all__ = ["keep_manifest", "manifest_of", "verify_manifest", "write_manifest"]
 

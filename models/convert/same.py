@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.schema import ModelConfig
+from wafer.models.schema import ModelConfig
 
 __all__ = ["computed", "differences", "require_same"]
 

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from models.checkpoint.checksums import ArrayRecord
-from models.convert.manifest import keep_manifest
-from models.files import atomic_write, made_folder, write_text
-from models.lazy import LazyArray
+from wafer.models.checkpoint.checksums import ArrayRecord
+from wafer.models.convert.manifest import keep_manifest
+from wafer.models.files import atomic_write, made_folder, write_text
+from wafer.models.lazy import LazyArray
 
 __all__ = ["write_shards"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.convert.tables.class_defaults import CLASS_IDS
-from models.errors import CheckpointError
-from models.files import atomic_write, contained_file, read_json, write_text
+from wafer.models.convert.tables.class_defaults import CLASS_IDS
+from wafer.models.errors import CheckpointError
+from wafer.models.files import atomic_write, contained_file, read_json, write_text
 
 __all__ = [
     "IDS",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.convert.pickles import Tensor, read_pickle
+from wafer.models.convert.pickles import Tensor, read_pickle
 
 __all__ = ["TorchArchive"]
 

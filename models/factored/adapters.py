@@ -14,10 +14,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from models.base import Batch, DropKey, Model, StageFn
-from models.factored.lora import ADAPTER_LEAVES, Adapted, Lora, fold, init_lora, trains_with_lora
-from models.layers.block_config import LoraConfig
-from models.paths import Params, named_leaves, unflatten
+from wafer.models.base import Batch, DropKey, Model, StageFn
+from wafer.models.factored.lora import (
+    ADAPTER_LEAVES,
+    Adapted,
+    Lora,
+    fold,
+    init_lora,
+    trains_with_lora,
+)
+from wafer.models.layers.block_config import LoraConfig
+from wafer.models.paths import Params, named_leaves, unflatten
 
 __all__ = ["fold_adapters", "with_adapters"]
 

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-import vsl
-from models.base import Batch, DropKey, Model, StageFn
-from models.factored.lora import require_found
-from models.layers.basic import project
-from models.layers.block_config import FactorConfig
-from models.paths import Params, named_leaves, unflatten
+from wafer import vsl
+from wafer.models.base import Batch, DropKey, Model, StageFn
+from wafer.models.factored.lora import require_found
+from wafer.models.layers.basic import project
+from wafer.models.layers.block_config import FactorConfig
+from wafer.models.paths import Params, named_leaves, unflatten
 
 __all__ = ["FACTORS", "Factored", "factors_of", "fold_factors", "is_factor", "rank", "with_factors"]
 
@@ -34,7 +34,7 @@ _KERNEL = "kernel"
 
 
 class Factored(NamedTuple):
-    """A kernel in factors, as ``models.layers.basic.project`` takes it."""
+    """A kernel in factors, as ``wafer.models.layers.basic.project`` takes it."""
 
     first: vsl.AnyArray | vsl.Weight  #: [in, r]
     second: vsl.AnyArray | vsl.Weight  #: [r, out]

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-import vsl
-from models.alias import all_names
-from models.base import Model
-from models.errors import matches_nothing
-from models.layers.block_config import FactorConfig, LoraConfig
-from models.paths import Params, map_named, named_leaves, unflatten
+from wafer import vsl
+from wafer.models.alias import all_names
+from wafer.models.base import Model
+from wafer.models.errors import matches_nothing
+from wafer.models.layers.block_config import FactorConfig, LoraConfig
+from wafer.models.paths import Params, map_named, named_leaves, unflatten
 
 __all__ = [
     "ADAPTER_LEAVES",
@@ -49,7 +49,7 @@ class Lora(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    """A kernel with its adapter, as ``models.layers.basic.project`` takes it."""
+    """A kernel with its adapter, as ``wafer.models.layers.basic.project`` takes it."""
 
     kernel: vsl.AnyArray | vsl.Weight  #: [in, out] frozen
     down: Float[Array, "D r"]  #: down, up: the adapter

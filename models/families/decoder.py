@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-import vsl
-from models.alias import decoder_alias
-from models.base import Aux, Batch, DropKey, Model, StageFn
-from models.families.decoder_config import DecoderConfig
-from models.families.preference import preference_aux
-from models.layers.basic import Embedding, Norm, vocabulary_scores
-from models.layers.blocks import (
+from wafer import vsl
+from wafer.models.alias import decoder_alias
+from wafer.models.base import Aux, Batch, DropKey, Model, StageFn
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.preference import preference_aux
+from wafer.models.layers.basic import Embedding, Norm, vocabulary_scores
+from wafer.models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -33,9 +33,9 @@ from models.layers.blocks import (
     start_stream,
     stream_dropout,
 )
-from models.layers.initializers import make_initializer
-from models.losses import balance_loss, language_model_aux
-from models.paths import Params
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.losses import balance_loss, language_model_aux
+from wafer.models.paths import Params
 
 __all__ = [
     "Block",

@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
-from models.families.preference import DpoConfig
-from models.layers.block_config import BlockConfig, Part
-from models.schema import Dropout
+from wafer.models.families.preference import DpoConfig
+from wafer.models.layers.block_config import BlockConfig, Part
+from wafer.models.schema import Dropout
 
 __all__ = ["DecoderConfig"]
 

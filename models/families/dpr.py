@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 from pydantic import Field, field_validator, model_validator
 
-from models.alias import encoder_alias
-from models.base import Aux, Batch, DropKey, Model, Stage, StageFn
-from models.families.encoder import build_encoder
-from models.families.encoder_config import EncoderConfig
-from models.families.encoder_heads import contrastive_aux
-from models.paths import Params
-from models.schema import ModelConfig
+from wafer.models.alias import encoder_alias
+from wafer.models.base import Aux, Batch, DropKey, Model, Stage, StageFn
+from wafer.models.families.encoder import build_encoder
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.encoder_heads import contrastive_aux
+from wafer.models.paths import Params
+from wafer.models.schema import ModelConfig
 
 __all__ = ["TOWERS", "DprConfig", "Towers", "build_dpr"]
 

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-import vsl
-from models.alias import encoder_alias
-from models.base import Batch, DropKey, Model
-from models.families.encoder_config import EncoderConfig
-from models.families.encoder_heads import Heads, encoder_aux
-from models.layers.basic import Embedding, Mixed, Norm
-from models.layers.blocks import (
+from wafer import vsl
+from wafer.models.alias import encoder_alias
+from wafer.models.base import Batch, DropKey, Model
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.encoder_heads import Heads, encoder_aux
+from wafer.models.layers.basic import Embedding, Mixed, Norm
+from wafer.models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -33,8 +33,8 @@ from models.layers.blocks import (
     stack_stages,
     stream_dropout,
 )
-from models.layers.initializers import make_initializer
-from models.paths import Params
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.paths import Params
 
 __all__ = ["EncoderEmbed", "build_encoder"]
 

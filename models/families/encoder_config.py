@@ -12,9 +12,9 @@ from pydantic import (
     model_validator,
 )
 
-from models.layers.basic import activation
-from models.layers.block_config import BlockConfig, only_of_decoders
-from models.schema import Dropout
+from wafer.models.layers.basic import activation
+from wafer.models.layers.block_config import BlockConfig, only_of_decoders
+from wafer.models.schema import Dropout
 
 __all__ = ["EncoderConfig", "EncoderHead"]
 

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-import vsl
-from models.base import Aux, Batch
-from models.families.encoder_config import EncoderConfig
-from models.layers.basic import Dense, Norm, activation, leaf, vocabulary_scores, zeros_init
-from models.layers.initializers import make_initializer
-from models.losses import token_aux
-from vsl import Layout
+from wafer import vsl
+from wafer.models.base import Aux, Batch
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.layers.basic import Dense, Norm, activation, leaf, vocabulary_scores, zeros_init
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.losses import token_aux
+from wafer.vsl import Layout
 
 __all__ = ["Heads", "contrastive_aux", "encoder_aux", "segment_log_softmax"]
 

@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from pydantic import PositiveInt
 
-import vsl
-from models.base import Batch, DropKey, Model, Stage
-from models.layers.basic import Dense, activation
-from models.layers.blocks import draw
-from models.layers.initializers import make_initializer
-from models.losses import token_aux
-from models.paths import Params
-from models.schema import Dropout, Initializer, ModelConfig
-from models.sections import Layers
+from wafer import vsl
+from wafer.models.base import Batch, DropKey, Model, Stage
+from wafer.models.layers.basic import Dense, activation
+from wafer.models.layers.blocks import draw
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.losses import token_aux
+from wafer.models.paths import Params
+from wafer.models.schema import Dropout, Initializer, ModelConfig
+from wafer.models.sections import Layers
 
 __all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
 

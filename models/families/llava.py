@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 from pydantic import NonNegativeInt, field_validator, model_validator
 
-from models.alias import decoder_alias
-from models.base import Batch, DropKey, Model, Stage
-from models.families.decoder import Embed, build_decoder
-from models.families.decoder_config import DecoderConfig
-from models.families.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
-from models.layers.basic import Dense, activation
-from models.layers.blocks import Stream, draw, no_dropout, start_stream, stream_dropout
-from models.layers.initializers import make_initializer
-from models.names import lookup
-from models.paths import Params
-from models.schema import ModelConfig
+from wafer.models.alias import decoder_alias
+from wafer.models.base import Batch, DropKey, Model, Stage
+from wafer.models.families.decoder import Embed, build_decoder
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
+from wafer.models.layers.basic import Dense, activation
+from wafer.models.layers.blocks import Stream, draw, no_dropout, start_stream, stream_dropout
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.names import lookup
+from wafer.models.paths import Params
+from wafer.models.schema import ModelConfig
 
 __all__ = ["LlavaConfig", "build_llava"]
 

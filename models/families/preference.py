@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from models.base import Aux, Batch
-from models.losses import cross_entropy
-from models.sections import Section
+from wafer.models.base import Aux, Batch
+from wafer.models.losses import cross_entropy
+from wafer.models.sections import Section
 
 __all__ = ["DpoConfig", "pair_log_probabilities", "preference_aux"]
 

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from models.alias import seq2seq_alias
-from models.base import Batch, DropKey, Model, Stage, StageFn
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.layers.attention import stream_attend
-from models.layers.basic import Embedding, Norm, vocabulary_scores
-from models.layers.blocks import (
+from wafer.models.alias import seq2seq_alias
+from wafer.models.base import Batch, DropKey, Model, Stage, StageFn
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.layers.attention import stream_attend
+from wafer.models.layers.basic import Embedding, Norm, vocabulary_scores
+from wafer.models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -33,10 +33,10 @@ from models.layers.blocks import (
     stream_dropout,
     stream_weights,
 )
-from models.layers.initializers import make_initializer
-from models.layers.positions import sinusoids
-from models.losses import language_model_aux
-from models.paths import Params
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.layers.positions import sinusoids
+from wafer.models.losses import language_model_aux
+from wafer.models.paths import Params
 
 __all__ = ["Both", "Seq2SeqEmbed", "build_seq2seq", "embed_table", "final_norm", "lm_logits"]
 

@@ -4,10 +4,10 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from models.layers.block_config import BlockConfig, only_of_decoders
-from models.layers.initializers import scaled
-from models.schema import Dropout, Initializer
-from models.sections import LARGEST_INT, Layers, Spelling
+from wafer.models.layers.block_config import BlockConfig, only_of_decoders
+from wafer.models.layers.initializers import scaled
+from wafer.models.schema import Dropout, Initializer
+from wafer.models.sections import LARGEST_INT, Layers, Spelling
 
 __all__ = ["Seq2SeqConfig"]
 

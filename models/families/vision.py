@@ -13,18 +13,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-import vsl
-from models.alias import encoder_alias
-from models.base import Aux, Batch, DropKey, Model
-from models.layers.basic import Dense, Embedding, Norm, leaf
-from models.layers.block_config import BlockConfig, only_of_decoders
-from models.layers.blocks import Block, Stream, apply_layer, draw, init_layers, stack_stages
-from models.layers.initializers import make_initializer
-from models.losses import token_aux
-from models.paths import Params
-from models.schema import Dropout
-from models.sections import Layers
-from vsl import Layout
+from wafer import vsl
+from wafer.models.alias import encoder_alias
+from wafer.models.base import Aux, Batch, DropKey, Model
+from wafer.models.layers.basic import Dense, Embedding, Norm, leaf
+from wafer.models.layers.block_config import BlockConfig, only_of_decoders
+from wafer.models.layers.blocks import Block, Stream, apply_layer, draw, init_layers, stack_stages
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.losses import token_aux
+from wafer.models.paths import Params
+from wafer.models.schema import Dropout
+from wafer.models.sections import Layers
+from wafer.vsl import Layout
 
 __all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
 

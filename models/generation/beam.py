@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
-from models.base import Model
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.generation.decode import StepFn, empty_rows, end_ids, is_end, prompt_rows
-from models.layers.caches import KVCache
-from models.paths import Params
-from models.user.flags import own_flags
+from wafer.models.base import Model
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.generation.decode import StepFn, empty_rows, end_ids, is_end, prompt_rows
+from wafer.models.layers.caches import KVCache
+from wafer.models.paths import Params
+from wafer.models.user.flags import own_flags
 
 __all__ = ["Beams", "beam_search"]
 

@@ -15,19 +15,19 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from models.base import Model
-from models.factored.adapters import fold_adapters
-from models.factored.factors import factors_of, fold_factors
-from models.factored.lora import lora_of
-from models.families.decoder import Embed, apply_head, layer_kinds
-from models.families.decoder_config import DecoderConfig
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.generation.sampling import Sampling, check_sampling, next_token
-from models.generation.seq2seq import decode_target, encode_source
-from models.layers.blocks import Block, no_dropout, start_stream
-from models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
-from models.paths import Params
-from models.user.flags import own_flags
+from wafer.models.base import Model
+from wafer.models.factored.adapters import fold_adapters
+from wafer.models.factored.factors import factors_of, fold_factors
+from wafer.models.factored.lora import lora_of
+from wafer.models.families.decoder import Embed, apply_head, layer_kinds
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.generation.sampling import Sampling, check_sampling, next_token
+from wafer.models.generation.seq2seq import decode_target, encode_source
+from wafer.models.layers.blocks import Block, no_dropout, start_stream
+from wafer.models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
+from wafer.models.paths import Params
+from wafer.models.user.flags import own_flags
 
 __all__ = [
     "begin_rows",

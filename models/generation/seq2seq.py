@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-import vsl
-from models.families.seq2seq import Seq2SeqEmbed, embed_table, final_norm, lm_logits
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.layers.attention import stream_attend
-from models.layers.basic import project
-from models.layers.blocks import Block, Stream, no_dropout
-from models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
-from models.paths import Params
-from vsl import Layout
+from wafer import vsl
+from wafer.models.families.seq2seq import Seq2SeqEmbed, embed_table, final_norm, lm_logits
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.layers.attention import stream_attend
+from wafer.models.layers.basic import project
+from wafer.models.layers.blocks import Block, Stream, no_dropout
+from wafer.models.layers.caches import KVCache, cached_attend, chunk_layout, init_cache
+from wafer.models.paths import Params
+from wafer.vsl import Layout
 
 __all__ = ["SourceMemory", "decode_target", "encode_source"]
 

@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
-from models.base import Model
-from models.families.decoder_config import DecoderConfig
-from models.generation.decode import StepFn, begin_rows, end_ids, is_end, prompt_rows
-from models.generation.sampling import best_token
-from models.layers.caches import KVCache
-from models.paths import Params
-from models.user.flags import own_flags
+from wafer.models.base import Model
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.generation.decode import StepFn, begin_rows, end_ids, is_end, prompt_rows
+from wafer.models.generation.sampling import best_token
+from wafer.models.layers.caches import KVCache
+from wafer.models.paths import Params
+from wafer.models.user.flags import own_flags
 
 __all__ = ["Speculated", "speculate"]
 

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-import vsl
-from models.layers.basic import Dense, Norm, dense_together, leaf
-from models.layers.block_config import BlockConfig, FixedSparse
-from models.layers.initializers import make_initializer
-from models.layers.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
-from models.paths import Params
-from vsl import Layout
+from wafer import vsl
+from wafer.models.layers.basic import Dense, Norm, dense_together, leaf
+from wafer.models.layers.block_config import BlockConfig, FixedSparse
+from wafer.models.layers.initializers import make_initializer
+from wafer.models.layers.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
+from wafer.models.paths import Params
+from wafer.vsl import Layout
 
 __all__ = ["Attend", "Attention", "Memory", "fixed_sparse_bias", "stream_attend"]
 

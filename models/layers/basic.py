@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-import vsl
-from models.errors import did_you_mean
-from models.layers.initializers import InitFn
+from wafer import vsl
+from wafer.models.errors import did_you_mean
+from wafer.models.layers.initializers import InitFn
 
 __all__ = [
     "ACTIVATIONS",

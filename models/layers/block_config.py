@@ -15,11 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from models.layers.basic import GATED, activation
-from models.layers.initializers import make_initializer, scaled
-from models.layers.positions import RopeScaling
-from models.schema import Dropout, Fraction, Initializer, ModelConfig
-from models.sections import Layers, Section, Spelling
+from wafer.models.layers.basic import GATED, activation
+from wafer.models.layers.initializers import make_initializer, scaled
+from wafer.models.layers.positions import RopeScaling
+from wafer.models.schema import Dropout, Fraction, Initializer, ModelConfig
+from wafer.models.sections import Layers, Section, Spelling
 
 __all__ = [
     "BlockConfig",

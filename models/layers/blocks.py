@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-import vsl
-from models.base import Stage
-from models.layers.attention import Attend, Attention, Memory, stream_attend
-from models.layers.basic import Embedding, Norm
-from models.layers.block_config import BlockConfig
-from models.layers.feed_forward import Experts, FeedForward
-from models.layers.initializers import InitFn, make_initializer
-from models.layers.positions import sinusoids
-from models.once import jit_once
-from models.paths import Params
+from wafer import vsl
+from wafer.models.base import Stage
+from wafer.models.layers.attention import Attend, Attention, Memory, stream_attend
+from wafer.models.layers.basic import Embedding, Norm
+from wafer.models.layers.block_config import BlockConfig
+from wafer.models.layers.feed_forward import Experts, FeedForward
+from wafer.models.layers.initializers import InitFn, make_initializer
+from wafer.models.layers.positions import sinusoids
+from wafer.models.once import jit_once
+from wafer.models.paths import Params
 
 __all__ = [
     "Block",
@@ -117,7 +117,7 @@ class Block(nn.Module):
         Args:
             stream: the carry.
             positions: position of each slot in its sequence.
-            attend: self-attention, see ``models.layers.attention``.
+            attend: self-attention, see ``wafer.models.layers.attention``.
             drop: (x, rate) -> x with units dropped.
             shared: the tree's 'position' branch.
             memory: what a layer with ``cross`` attends to after itself.

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-import vsl
-from models.layers.block_config import BlockConfig
-from vsl import Layout
+from wafer import vsl
+from wafer.models.layers.block_config import BlockConfig
+from wafer.vsl import Layout
 
 __all__ = ["KVCache", "cached_attend", "chunk_layout", "init_cache"]
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from models.layers.basic import GATED, Dense, activation
-from models.layers.initializers import InitFn
+from wafer.models.layers.basic import GATED, Dense, activation
+from wafer.models.layers.initializers import InitFn
 
 __all__ = ["Experts", "FeedForward"]
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.nn import initializers as jinit
 from jaxtyping import Array
 
-from models.errors import did_you_mean
-from models.schema import Initializer
+from wafer.models.errors import did_you_mean
+from wafer.models.schema import Initializer
 
 __all__ = ["InitFn", "make_initializer", "scaled", "truncated_normal"]
 

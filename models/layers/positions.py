@@ -1,4 +1,4 @@
-"""Position encodings beyond those of ``vsl.bias``: rotary and sinusoids.
+"""Position encodings beyond those of ``wafer.vsl.bias``: rotary and sinusoids.
 
 Shapes: T token slots, N heads, H head size, R rotated features (even, R <= H).
 """
@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from pydantic import PositiveFloat, PositiveInt
 
-from models.once import computed_once
-from models.sections import Section
+from wafer.models.once import computed_once
+from wafer.models.sections import Section
 
 __all__ = [
     "RopeScaling",

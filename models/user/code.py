@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from models.errors import Problem, SectionError, did_you_mean
-from models.user.trust import (
+from wafer.models.errors import Problem, SectionError, did_you_mean
+from wafer.models.user.trust import (
     OURS,
     name_code,
     owner,
@@ -72,7 +72,7 @@ def find(
         name: of the run file. ``module:name`` is the one that the module registers, else its
             function; what other modules register is not meant.
         known: other names that may have been meant.
-        kind: of ``models.user.trust.ENTRY_POINTS``.
+        kind: of ``wafer.models.user.trust.ENTRY_POINTS``.
         folders: that are searched for the module, after those of ``sys.path``.
 
     Raises:
@@ -128,7 +128,7 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
 
     Args:
         name: of the file.
-        kind: of ``models.user.trust.ENTRY_POINTS``.
+        kind: of ``wafer.models.user.trust.ENTRY_POINTS``.
         folders: as for ``find``.
 
     Raises:

@@ -20,13 +20,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from pydantic import PositiveInt
 
-from models.base import Aux, Batch, Model, Stage
-from models.errors import Problem, SectionError
-from models.losses import token_aux
-from models.names import MODELS
-from models.paths import Params
-from models.schema import ModelConfig
-from models.user.code import call, check_arguments, find
+from wafer.models.base import Aux, Batch, Model, Stage
+from wafer.models.errors import Problem, SectionError
+from wafer.models.losses import token_aux
+from wafer.models.names import MODELS
+from wafer.models.paths import Params
+from wafer.models.schema import ModelConfig
+from wafer.models.user.code import call, check_arguments, find
 
 __all__ = [
     "OwnConfig",

@@ -13,7 +13,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from models.errors import Problem, SectionError, did_you_mean
+from wafer.models.errors import Problem, SectionError, did_you_mean
 
 __all__ = ["Lines", "parse_yaml", "read_yaml"]
 

@@ -14,10 +14,10 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from models.errors import CheckpointError
-from models.guarded import call_in_subprocess
-from models.vendor.leaves import Leaf, follow, read_leaves
-from models.vendor.order import listed_keys
+from wafer.models.errors import CheckpointError
+from wafer.models.guarded import call_in_subprocess
+from wafer.models.vendor.leaves import Leaf, follow, read_leaves
+from wafer.models.vendor.order import listed_keys
 
 __all__ = ["MdlFile", "attributes"]
 
@@ -47,7 +47,7 @@ class MdlFile:
         try:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
             flags, tensors = call_in_subprocess(
-                "models.vendor.mdl:attributes", os.path.abspath(path)
+                "wafer.models.vendor.mdl:attributes", os.path.abspath(path)
             )
             modern = float(flags.get("__version__", 0.1)) >= 0.5
             self.model_keys = listed_keys(flags.get("__spec__"))

@@ -6,7 +6,7 @@ Decoders kept theirs. Names are without the prefix 'model.', those of 1.7 as in 
 import re
 from collections.abc import Iterable, Iterator
 
-from models.alias import rewrite
+from wafer.models.alias import rewrite
 
 __all__ = ["IGNORED_IN_16", "is_of_16", "names_of_16"]
 

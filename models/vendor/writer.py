@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from models.files import atomic_write
-from models.lazy import LazyArray
-from models.vendor.hdf5 import create_hdf5
+from wafer.models.files import atomic_write
+from wafer.models.lazy import LazyArray
+from wafer.models.vendor.hdf5 import create_hdf5
 
 __all__ = ["Link", "Tree", "write_mdl"]
 

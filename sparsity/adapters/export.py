@@ -2,11 +2,11 @@
 
 import jax.export
 
-from sparsity.adapters.wrap import SparseOptState
-from sparsity.kernels import native
-from sparsity.kernels.pattern import Pattern
-from sparsity.state import SparseState
-from vsl.native.kernels import LIBRARY
+from wafer.sparsity.adapters.wrap import SparseOptState
+from wafer.sparsity.kernels import native
+from wafer.sparsity.kernels.pattern import Pattern
+from wafer.sparsity.state import SparseState
+from wafer.vsl.native.kernels import LIBRARY
 
 __all__ = ["export_checks"]
 

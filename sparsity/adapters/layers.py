@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sparsity.kernels import SparseWeight
-from sparsity.kernels.product import promoted_dot
+from wafer.sparsity.kernels import SparseWeight
+from wafer.sparsity.kernels.product import promoted_dot
 
 __all__ = ["dot_general", "linen_layers", "promote_dtype"]
 

@@ -17,10 +17,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from models.paths import map_named, named_leaves
-from sparsity import storage
-from sparsity.schema import SparsityError, listed
-from sparsity.state import SparseState
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import storage
+from wafer.sparsity.schema import SparsityError, listed
+from wafer.sparsity.state import SparseState
 
 __all__ = ["check", "differences", "with_dense_shapes"]
 

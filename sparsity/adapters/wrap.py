@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from sparsity.schema import SparsityError
-from sparsity.state import SparseState
+from wafer.sparsity.schema import SparsityError
+from wafer.sparsity.state import SparseState
 
 if TYPE_CHECKING:
-    from sparsity.sparsifier import Sparsifier
+    from wafer.sparsity.sparsifier import Sparsifier
 
 __all__ = ["SparseOptState", "wrap"]
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from models.user.code import find
-from models.user.trust import is_user_defined, name_code, require_trusted
-from sparsity.algorithms.masks import InitMethod, init_mask
-from sparsity.schedules import (
+from wafer.models.user.code import find
+from wafer.models.user.trust import is_user_defined, name_code, require_trusted
+from wafer.sparsity.algorithms.masks import InitMethod, init_mask
+from wafer.sparsity.schedules import (
     EVERY_STEP,
     NEVER,
     ConstantValue,
@@ -25,8 +25,8 @@ from sparsity.schedules import (
     schedule,
     update_schedule,
 )
-from sparsity.schema import Place, SparsityError, unknown
-from sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
+from wafer.sparsity.schema import Place, SparsityError, unknown
+from wafer.sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
 
 __all__ = [
     "ALGORITHMS",

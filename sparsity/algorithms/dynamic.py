@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sparsity.algorithms.base import Algorithm, UpdateContext, register
-from sparsity.kernels import topk_mask
-from sparsity.schedules import ConstantValue, ValueSchedule
-from sparsity.selection import candidates_first, drop_count, kept_count
+from wafer.sparsity.algorithms.base import Algorithm, UpdateContext, register
+from wafer.sparsity.kernels import topk_mask
+from wafer.sparsity.schedules import ConstantValue, ValueSchedule
+from wafer.sparsity.selection import candidates_first, drop_count, kept_count
 
 __all__ = ["MEST", "SET", "Dynamic", "RigL"]
 

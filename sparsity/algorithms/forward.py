@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
-from sparsity.algorithms.masks import magnitude_mask
-from sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
-from sparsity.schema import Place, SparsityError
-from sparsity.views import CompetitionRows
+from wafer.sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
+from wafer.sparsity.algorithms.masks import magnitude_mask
+from wafer.sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
+from wafer.sparsity.schema import Place, SparsityError
+from wafer.sparsity.views import CompetitionRows
 
 __all__ = ["SRSTE", "TopKAST"]
 

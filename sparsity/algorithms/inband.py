@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.schedules import NEVER, UpdateSchedule
-from sparsity.views import CompetitionRows
+from wafer.sparsity.algorithms.base import Algorithm, InitContext
+from wafer.sparsity.schedules import NEVER, UpdateSchedule
+from wafer.sparsity.views import CompetitionRows
 
 __all__ = ["InBandStatic", "inband_mask"]
 

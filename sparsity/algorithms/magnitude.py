@@ -6,9 +6,9 @@ from typing import Any, Self
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
-from sparsity.kernels import topk_mask
-from sparsity.schedules import (
+from wafer.sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
+from wafer.sparsity.kernels import topk_mask
+from wafer.sparsity.schedules import (
     NEVER,
     Cycling,
     Every,
@@ -17,8 +17,8 @@ from sparsity.schedules import (
     is_constant,
     update_schedule,
 )
-from sparsity.schema import Place, SparsityError
-from sparsity.selection import candidates_first, kept_count
+from wafer.sparsity.schema import Place, SparsityError
+from wafer.sparsity.selection import candidates_first, kept_count
 
 __all__ = ["ACDC", "GMP", "Static"]
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from models.once import jit_once
-from sparsity.kernels import topk_mask
-from sparsity.selection import kept_count
-from sparsity.views import CompetitionRows
+from wafer.models.once import jit_once
+from wafer.sparsity.kernels import topk_mask
+from wafer.sparsity.selection import kept_count
+from wafer.sparsity.views import CompetitionRows
 
 __all__ = [
     "INIT_METHODS",

@@ -1,8 +1,8 @@
 """Products with sparse weights that skip the zeros, on CPU; the same results on any device."""
 
-from sparsity.kernels.choice import choose
-from sparsity.kernels.decode import DecodeTable, DecodeWeight
-from sparsity.kernels.pattern import (
+from wafer.sparsity.kernels.choice import choose
+from wafer.sparsity.kernels.decode import DecodeTable, DecodeWeight
+from wafer.sparsity.kernels.pattern import (
     Pattern,
     gather,
     pattern_from_flat,
@@ -11,8 +11,8 @@ from sparsity.kernels.pattern import (
     to_dense_t,
     to_mask,
 )
-from sparsity.kernels.product import SparseWeight, sparse_dot
-from sparsity.kernels.topology import Regrown, move_values, rigl_update, topk_mask
+from wafer.sparsity.kernels.product import SparseWeight, sparse_dot
+from wafer.sparsity.kernels.topology import Regrown, move_values, rigl_update, topk_mask
 
 __all__ = [
     "DecodeTable",

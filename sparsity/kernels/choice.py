@@ -13,7 +13,7 @@ import logging
 
 import jax.numpy as jnp
 
-from sparsity.kernels import native
+from wafer.sparsity.kernels import native
 
 __all__ = ["choose", "obstacle"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from sparsity.kernels import native
-from vsl.layout import AnyArray
+from wafer.sparsity.kernels import native
+from wafer.vsl.layout import AnyArray
 
 __all__ = ["DecodeTable", "DecodeWeight"]
 

@@ -16,9 +16,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from sparsity.kernels import native
-from sparsity.kernels.pattern import Pattern, gather, to_dense
-from vsl.implementations.linear import compose, multilinear, with_tangent
+from wafer.sparsity.kernels import native
+from wafer.sparsity.kernels.pattern import Pattern, gather, to_dense
+from wafer.vsl.implementations.linear import compose, multilinear, with_tangent
 
 __all__ = ["IMPLEMENTATIONS", "multiply", "products", "with_probe"]
 

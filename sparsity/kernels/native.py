@@ -1,6 +1,6 @@
 """The native CPU library of sparse products and topology updates; see ``vsl.native.library``."""
 
-from vsl.native.library import Library
+from wafer.vsl.native.library import Library
 
 __all__ = ["HANDLERS", "available", "call", "loaded", "target", "usable"]
 
@@ -23,7 +23,7 @@ HANDLERS = (
 )
 _LIBRARY = Library(
     what="sparse kernels",
-    package="sparsity.kernels",
+    package="wafer.sparsity.kernels",
     handlers=HANDLERS,
     instead="masked dense products (implementation='masked' or 'auto')",
 )

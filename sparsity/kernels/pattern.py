@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Shaped
 
-from sparsity.kernels import native
-from vsl.implementations.linear import multilinear
-from vsl.layout import AnyArray
+from wafer.sparsity.kernels import native
+from wafer.vsl.implementations.linear import multilinear
+from wafer.vsl.layout import AnyArray
 
 __all__ = [
     "Pattern",

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from sparsity.kernels import maps, native
-from sparsity.kernels.pattern import Pattern, check_pattern, to_dense
-from vsl.layout import AnyArray
+from wafer.sparsity.kernels import maps, native
+from wafer.sparsity.kernels.pattern import Pattern, check_pattern, to_dense
+from wafer.vsl.layout import AnyArray
 
 __all__ = ["SparseWeight", "promoted_dot", "sparse_dot"]
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from sparsity import selection
-from sparsity.kernels import native
-from sparsity.kernels.pattern import (
+from wafer.sparsity import selection
+from wafer.sparsity.kernels import native
+from wafer.sparsity.kernels.pattern import (
     Pattern,
     add_walk,
     check_pattern,

@@ -1,5 +1,5 @@
 """Masks chosen from data, without training: one-shot pruning, and scores before training."""
 
-from sparsity.oneshot.prune import METHODS, Pruned, prune
+from wafer.sparsity.oneshot.prune import METHODS, Pruned, prune
 
 __all__ = ["METHODS", "Pruned", "prune"]

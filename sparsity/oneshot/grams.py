@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.base import Batch, Model, Stage
-from models.paths import map_named
+from wafer.models.base import Batch, Model, Stage
+from wafer.models.paths import map_named
 
 __all__ = ["Input", "Watched", "stage_grams", "stage_names", "stage_step"]
 

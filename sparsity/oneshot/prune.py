@@ -19,21 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from models.alias import all_names
-from models.base import Batch, Model
-from models.errors import did_you_mean
-from models.paths import map_named, named_leaves
-from sparsity.algorithms.masks import highest_mask
-from sparsity.filters import ParamFilter
-from sparsity.kernels import topk_mask
-from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
-from sparsity.oneshot.sparsegpt import sparsegpt
-from sparsity.oneshot.synflow import synflow_scores
-from sparsity.schema import SparsityError
-from sparsity.selected import Selected, counted
-from sparsity.selection import kept_number
-from sparsity.sparsifier import Sparsifier
-from sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn, axes_of
+from wafer.models.alias import all_names
+from wafer.models.base import Batch, Model
+from wafer.models.errors import did_you_mean
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity.algorithms.masks import highest_mask
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.kernels import topk_mask
+from wafer.sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
+from wafer.sparsity.oneshot.sparsegpt import sparsegpt
+from wafer.sparsity.oneshot.synflow import synflow_scores
+from wafer.sparsity.schema import SparsityError
+from wafer.sparsity.selected import Selected, counted
+from wafer.sparsity.selection import kept_number
+from wafer.sparsity.sparsifier import Sparsifier
+from wafer.sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn, axes_of
 
 __all__ = ["METHODS", "Pruned", "prune"]
 

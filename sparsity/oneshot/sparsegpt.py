@@ -8,8 +8,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float
 
-from sparsity.schema import SparsityError
-from sparsity.views import UNSTRUCTURED, FanIn, NofM, Structure
+from wafer.sparsity.schema import SparsityError
+from wafer.sparsity.views import UNSTRUCTURED, FanIn, NofM, Structure
 
 __all__ = ["BLOCK", "DAMPING", "sparsegpt"]
 

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-import vsl
-from models.base import Batch, Model
-from models.layers.attention import Attend, Attention
-from models.layers.basic import Embedding, Norm
-from sparsity.schema import SparsityError
+from wafer import vsl
+from wafer.models.base import Batch, Model
+from wafer.models.layers.attention import Attend, Attention
+from wafer.models.layers.basic import Embedding, Norm
+from wafer.sparsity.schema import SparsityError
 
 __all__ = ["synflow_scores"]
 

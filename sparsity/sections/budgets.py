@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from models.errors import did_you_mean
-from models.user.code import call, find
-from models.user.trust import is_user_defined, require_trusted
-from sparsity.algorithms.base import Algorithm
-from sparsity.filters import ParamFilter
-from sparsity.schedules import ConstantValue, ValueSchedule, is_constant
-from sparsity.schema import SparsityError
+from wafer.models.errors import did_you_mean
+from wafer.models.user.code import call, find
+from wafer.models.user.trust import is_user_defined, require_trusted
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.schedules import ConstantValue, ValueSchedule, is_constant
+from wafer.sparsity.schema import SparsityError
 
 __all__ = ["BUDGETS", "Share", "check_budget", "spread"]
 

@@ -23,20 +23,20 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from models.errors import dotted, matches_nothing
-from models.paths import named_leaves
-from models.sections import Section
-from models.user.code import call
-from sparsity import storage
-from sparsity.algorithms.base import Algorithm, attributes, lookup
-from sparsity.algorithms.magnitude import Static
-from sparsity.algorithms.masks import INIT_METHODS
-from sparsity.filters import ParamFilter, has_nan
-from sparsity.schedules import constant_level
-from sparsity.schema import Place, SparsityError, unknown, validate
-from sparsity.sections import budgets, legacy as dialects
-from sparsity.sparsifier import Sparsifier
-from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
+from wafer.models.errors import dotted, matches_nothing
+from wafer.models.paths import named_leaves
+from wafer.models.sections import Section
+from wafer.models.user.code import call
+from wafer.sparsity import storage
+from wafer.sparsity.algorithms.base import Algorithm, attributes, lookup
+from wafer.sparsity.algorithms.magnitude import Static
+from wafer.sparsity.algorithms.masks import INIT_METHODS
+from wafer.sparsity.filters import ParamFilter, has_nan
+from wafer.sparsity.schedules import constant_level
+from wafer.sparsity.schema import Place, SparsityError, unknown, validate
+from wafer.sparsity.sections import budgets, legacy as dialects
+from wafer.sparsity.sparsifier import Sparsifier
+from wafer.sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
 
 __all__ = ["Groups", "configure", "parse", "section_of"]
 
@@ -90,7 +90,7 @@ def configure(
             With them, filters that match nothing and impossible ``compute: csr`` are refused here.
         requires_dense: globs of parameters that stay dense whatever the filters say.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there, that is, computes
-            ``x @ weight`` or ``models.layers.basic.project``. Only those become csr under
+            ``x @ weight`` or ``wafer.models.layers.basic.project``. Only those become csr under
             ``compute: auto``; ``compute: csr`` is refused where it is false. None leaves ``auto``
             at masks.
         dtype: what the model computes in.
@@ -99,7 +99,7 @@ def configure(
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
         vendor_default: without a filter, select as a run file does; else also leave dense what
-            ``models.paths.dense_word`` finds a word in.
+            ``wafer.models.paths.dense_word`` finds a word in.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.

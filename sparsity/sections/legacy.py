@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import pydantic
 
-from models.errors import dotted
-from models.sections import Section
-from sparsity.algorithms.base import Algorithm
-from sparsity.algorithms.inband import InBandStatic
-from sparsity.filters import ParamFilter
-from sparsity.schedules import ConstantValue, constant_level
-from sparsity.schema import Place, SparsityError, check_level, validate
-from sparsity.views import RowGroups
+from wafer.models.errors import dotted
+from wafer.models.sections import Section
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.algorithms.inband import InBandStatic
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.schedules import ConstantValue, constant_level
+from wafer.sparsity.schema import Place, SparsityError, check_level, validate
+from wafer.sparsity.views import RowGroups
 
 __all__ = [
     "RELEASE_18_KEYS",

@@ -11,17 +11,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from models.checkpoint.layout import CONFIG, SPARSITY, record_entry
-from models.checkpoint.reader import build_stored
-from models.counts import abstract_params, forward_flops
-from models.lazy import LazyArray
-from models.paths import map_named
-from models.user.trust import untrusted
-from sparsity.algorithms.base import Algorithm
-from sparsity.schema import SparsityError
-from sparsity.sections.config import configure, parse
-from sparsity.sparsifier import Sparsifier
-from sparsity.state import read_meta
+from wafer.models.checkpoint.layout import CONFIG, SPARSITY, record_entry
+from wafer.models.checkpoint.reader import build_stored
+from wafer.models.counts import abstract_params, forward_flops
+from wafer.models.lazy import LazyArray
+from wafer.models.paths import map_named
+from wafer.models.user.trust import untrusted
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.schema import SparsityError
+from wafer.sparsity.sections.config import configure, parse
+from wafer.sparsity.sparsifier import Sparsifier
+from wafer.sparsity.state import read_meta
 
 __all__ = ["computed_params", "forward_of", "masks_forward"]
 

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.errors import did_you_mean
-from models.paths import former_names, named_leaves
-from models.sections import LARGEST_INT
-from sparsity.algorithms.base import Algorithm, InitContext
-from sparsity.algorithms.magnitude import Static
-from sparsity.schema import listed
-from sparsity.selected import Selected
-from sparsity.sparsifier import Sparsifier
-from sparsity.state import SparseState, advanced, from_meta, read_meta
-from sparsity.stored import sentinel
+from wafer.models.errors import did_you_mean
+from wafer.models.paths import former_names, named_leaves
+from wafer.models.sections import LARGEST_INT
+from wafer.sparsity.algorithms.base import Algorithm, InitContext
+from wafer.sparsity.algorithms.magnitude import Static
+from wafer.sparsity.schema import listed
+from wafer.sparsity.selected import Selected
+from wafer.sparsity.sparsifier import Sparsifier
+from wafer.sparsity.state import SparseState, advanced, from_meta, read_meta
+from wafer.sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
 

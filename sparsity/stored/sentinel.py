@@ -1,6 +1,6 @@
 """Sparse trees and their stored form, dense arrays with NaN at pruned positions.
 
-``models.checkpoint.pruned`` has the rule. These functions work on whole trees in memory;
+``wafer.models.checkpoint.pruned`` has the rule. These functions work on whole trees in memory;
 ``finalize`` does it tensor by tensor on disk.
 """
 
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.checkpoint.moments import in_weights_and_moments
-from models.checkpoint.pruned import clear, mark, masks_of
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from models.user.flags import with_nan
-from sparsity import kernels, storage
-from sparsity.schema import listed
-from sparsity.state import SparseState, require_shapes
+from wafer.models.checkpoint.moments import in_weights_and_moments
+from wafer.models.checkpoint.pruned import clear, mark, masks_of
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.models.user.flags import with_nan
+from wafer.sparsity import kernels, storage
+from wafer.sparsity.schema import listed
+from wafer.sparsity.state import SparseState, require_shapes
 
 __all__ = ["DecodedTrees", "SentinelError", "decode", "detect", "encode", "require_dense"]
 

@@ -25,9 +25,9 @@ sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
 import harness
 
-from models.checkpoint import checksums, reader
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_checkpoint
+from wafer.models.checkpoint import checksums, reader
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import write_checkpoint
 
 
 def weights(count, pruned):

@@ -14,9 +14,9 @@ import numpy as np
 from data import VOCABULARY, corpus
 from harness import arguments, environment, report
 
-import vsl
-from sparsity.kernels.pattern import pattern_from_flat
+from wafer import vsl
 from wafer.data.rowfiles import files
+from wafer.sparsity.kernels.pattern import pattern_from_flat
 
 
 def in_turn(programs, rounds, repeats):

@@ -18,8 +18,8 @@ import harness
 import numpy as np
 import yaml
 
-from models.checkpoint.reader import open_params
 from wafer.data.text.functions import load_corpus, yardsticks
+from wafer.models.checkpoint.reader import open_params
 
 CONFIG = pathlib.Path(__file__).parents[2] / "models" / "configs" / "gpt_pystdlib.yaml"
 

@@ -16,7 +16,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parents[k]) for k in (0, 1, 2)]
 import harness
 from helpers.examples import runtime, script
 
-import models
+from wafer import models
 from wafer.compiler.decode.mesh import mesh_parts
 from wafer.csl.host.region import MemcpyDataType
 

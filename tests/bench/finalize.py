@@ -29,12 +29,12 @@ sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
 import harness
 
-from models.checkpoint.reader import load_checkpoint
-from sparsity.finalize import finalize
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.sparsity.finalize import finalize
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
     "import sparsity.finalize",
-    "from sparsity.finalize import finalize; finalize('{}', '{}')",
+    "from wafer.sparsity.finalize import finalize; finalize('{}', '{}')",
 )
 
 

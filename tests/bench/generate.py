@@ -28,13 +28,12 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
 
-import models
-from models.generation.decode import decode_step
-from models.layers.caches import init_cache
-from models.paths import named_leaves, unflatten
-from sparsity import decoding
-from sparsity.kernels import DecodeTable, native
-from wafer import malloc
+from wafer import malloc, models
+from wafer.models.generation.decode import decode_step
+from wafer.models.layers.caches import init_cache
+from wafer.models.paths import named_leaves, unflatten
+from wafer.sparsity import decoding
+from wafer.sparsity.kernels import DecodeTable, native
 
 GPT2 = {
     "name": "gpt2",

@@ -23,13 +23,13 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
 
-from models import parameter_count
 from wafer.config import parse_config
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.streaming.engine import Streaming
 from wafer.engines.stagewise.streaming.memoryx import FileStore
 from wafer.experiment import Experiment
+from wafer.models import parameter_count
 
 PUBLISHED = {"layers": 28, "width": 4096, "heads": 16, "filter": 16384, "vocab": 50400}
 SMALL = {"layers": 3, "width": 64, "heads": 4, "filter": 256, "vocab": 512}

@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 import harness
 import sparse_step
 
-import vsl
+from wafer import vsl
 
 ON_GPU = jax.default_backend() == "gpu"
 DTYPE = jnp.bfloat16 if ON_GPU else jnp.float32

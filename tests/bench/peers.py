@@ -30,13 +30,12 @@ import generate
 import harness
 import sparse_step
 
-import models
-from models.convert import to_hf
-from models.generation.decode import decode_step
-from models.layers.caches import init_cache
-from models.paths import map_named, named_leaves
-from sparsity import decoding
-from wafer import malloc
+from wafer import malloc, models
+from wafer.models.convert import to_hf
+from wafer.models.generation.decode import decode_step
+from wafer.models.layers.caches import init_cache
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import decoding
 
 _FED = ("input_ids", "labels")
 LIMIT = 2e-4  # of a difference between logits of the two sides, over their largest value

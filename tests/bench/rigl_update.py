@@ -33,8 +33,7 @@ import jax.numpy as jnp
 import optax
 from sparse_step import executor, features
 
-import sparsity
-from wafer import malloc
+from wafer import malloc, sparsity
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 1}, "compute": "csr"}
 

@@ -29,10 +29,10 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
 
-from sparsity import kernels
-from sparsity.kernels import native
-from vsl.product import stream_product
 from wafer import malloc
+from wafer.sparsity import kernels
+from wafer.sparsity.kernels import native
+from wafer.vsl.product import stream_product
 
 LAYERS = [(512, 2048), (2048, 512), (768, 3072), (2048, 8192)]
 TOKENS = [512, 2048, 4096]

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import models
-import vsl
+from wafer import models, vsl
 from wafer.engines.programs import compiler_options, shapes_of
 
 LONGEST = 512

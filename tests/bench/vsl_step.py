@@ -24,9 +24,7 @@ import harness
 import numpy as np
 import vsl_models as lab
 
-import models
-import vsl
-from wafer import malloc
+from wafer import malloc, models, vsl
 
 AUTO = vsl.attention  # the native kernel where it is built, else blocks
 BLOCKS = functools.partial(vsl.attention, implementation="blocks")

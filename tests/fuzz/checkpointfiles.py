@@ -8,9 +8,9 @@ import zipfile
 import numpy as np
 
 from fuzz.mutations import damaged
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_checkpoint
-from models.paths import named_leaves
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.paths import named_leaves
 
 _STATE = {
     "params": {

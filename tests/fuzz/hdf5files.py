@@ -8,14 +8,14 @@ import h5py
 import numpy as np
 from helpers.paths import GOLDEN
 
-import models
 from fuzz.mutations import damaged
-from models.alias import is_decayed
-from models.convert.vendor.state import read_optimizer_state, structural_groups
-from models.convert.vendor.training import carried_sections
-from models.vendor.mdl import MdlFile
+from wafer import models
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
+from wafer.models.alias import is_decayed
+from wafer.models.convert.vendor.state import read_optimizer_state, structural_groups
+from wafer.models.convert.vendor.training import carried_sections
+from wafer.models.vendor.mdl import MdlFile
 
 
 def _file(fill):

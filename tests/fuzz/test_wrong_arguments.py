@@ -14,10 +14,10 @@ pytestmark = pytest.mark.native
 PRELUDE = """
 import itertools, sys
 import jax, jax.numpy as jnp, numpy as np
-import sparsity, vsl
-from sparsity import kernels
-from sparsity.kernels import native
-from vsl.native.kernels import LIBRARY
+from wafer import sparsity, vsl
+from wafer.sparsity import kernels
+from wafer.sparsity.kernels import native
+from wafer.vsl.native.kernels import LIBRARY
 
 tried = clean = 0
 

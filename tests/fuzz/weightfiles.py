@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from fuzz.mutations import EDGES, damaged
-from models.convert.files import open_tensors, read_config
+from wafer.models.convert.files import open_tensors, read_config
 
 
 class _Named:
@@ -111,7 +111,7 @@ _NAMES = [
     ("torch._utils", "_rebuild_tensor_v2"),
     ("collections", "OrderedDict"),
     ("torch", "FloatStorage"),
-    ("models.convert.pickles", "read_pickle"),
+    ("wafer.models.convert.pickles", "read_pickle"),
 ]
 
 

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 from safetensors.numpy import load_file
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 
 def finalized(sparse, dense):

@@ -19,17 +19,17 @@ import numpy as np
 from helpers.parity_report import PAGE
 from helpers.paths import GOLDEN
 
-from models.alias import is_decayed
-from models.convert.api import from_hf
-from models.convert.standard import in_pairs
-from models.convert.vendor.state import read_optimizer_state, structural_groups
-from models.convert.vendor.training import training_sections
-from models.convert.vendor.weights import FAMILIES, open_cs, renamed, to_cs
-from models.names import MODELS
-from models.paths import named_leaves, unflatten
-from models.registry import build
-from models.vendor.mdl import MdlFile
-from models.vendor.older import names_of_16
+from wafer.models.alias import is_decayed
+from wafer.models.convert.api import from_hf
+from wafer.models.convert.standard import in_pairs
+from wafer.models.convert.vendor.state import read_optimizer_state, structural_groups
+from wafer.models.convert.vendor.training import training_sections
+from wafer.models.convert.vendor.weights import FAMILIES, open_cs, renamed, to_cs
+from wafer.models.names import MODELS
+from wafer.models.paths import named_leaves, unflatten
+from wafer.models.registry import build
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.older import names_of_16
 
 MARKS = ("<!-- formats: tests/helpers/format_report.py --write -->", "<!-- /formats -->")
 OLDER = {"cs-1.6": (1, 6), "cs-1.7 to 2.0": (2, 0), "cs-2.1 to 2.4": (2, 4)}

@@ -14,7 +14,7 @@ sys.path += [str(folder) for folder in Path(__file__).parents[1:3]]
 
 from helpers.paths import GOLDEN
 
-from models.convert.tables.class_defaults import HARMLESS
+from wafer.models.convert.tables.class_defaults import HARMLESS
 
 FILE = GOLDEN / "hf_classes.json"
 

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from helpers.paths import GOLDEN, ROOT
 
-import vsl
-from models import Batch, build, generate
-from models.convert.api import convert_table, from_hf
-from models.convert.engine import export_tensors
-from models.families.encoder_config import EncoderConfig
-from models.families.llava import LlavaConfig
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.families.vision import VisionConfig
-from models.paths import named_leaves
+from wafer import vsl
+from wafer.models import Batch, build, generate
+from wafer.models.convert.api import convert_table, from_hf
+from wafer.models.convert.engine import export_tensors
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.llava import LlavaConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.families.vision import VisionConfig
+from wafer.models.paths import named_leaves
 
 KEPT = GOLDEN / "hf"
 SHARED = ROOT.parent / "shared" / "goldens" / "hf"  # beside the checkout

@@ -24,9 +24,9 @@ import numpy as np
 from helpers import hf_parity
 from helpers.paths import ROOT
 
-import models
-from models.convert.files import open_tensors, read_config
-from models.names import MODELS
+from wafer import models
+from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.names import MODELS
 
 PAGE = ROOT / "docs" / "results" / "models.md"
 MARKS = ("<!-- parity: tests/helpers/parity_report.py --write -->", "<!-- /parity -->")

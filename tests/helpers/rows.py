@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 from helpers.records import TEXTS, write
 
-from models.sections import parse
 from wafer.data.preprocess.settings import Settings
+from wafer.models.sections import parse
 
 
 def settings(tmp_path, vocabulary, **keys):

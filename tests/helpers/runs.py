@@ -5,10 +5,10 @@ import pathlib
 
 import numpy as np
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 VOCAB = 32
 

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-import models
-import sparsity
-import vsl
-from models.paths import named_leaves
+from wafer import models, sparsity, vsl
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.pipeline.engine import Pipelined
 from wafer.engines.stagewise.pipeline.regions import meshes
 from wafer.engines.stagewise.streaming.engine import Streaming
+from wafer.models.paths import named_leaves
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 

@@ -7,8 +7,8 @@ import types
 import pytest
 from helpers.paths import ROOT
 
-from models.checkpoint import layout
-from models.checkpoint.layout import FormatVersionError
+from wafer.models.checkpoint import layout
+from wafer.models.checkpoint.layout import FormatVersionError
 
 PAGE = ROOT / "docs" / "howto" / "checkpoint-format.md"
 RECORD = {"step": 7, "data": {"next_index": 28}}

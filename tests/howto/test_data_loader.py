@@ -11,11 +11,11 @@ import pytest
 from helpers.paths import ROOT
 
 import wafer
-from models.user import model as own
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.errors import ConfigError, DataError
+from wafer.models.user import model as own
 
 LENGTH = 4
 

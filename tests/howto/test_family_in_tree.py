@@ -7,12 +7,12 @@ import pytest
 from helpers.hf_sections import SECTIONS
 from helpers.paths import GOLDEN, ROOT
 
-from models.convert.tables.class_defaults import CLASS_DEFAULTS, HARMLESS
-from models.convert.tables.decoder_configs import DECODER_CONFIGS
-from models.convert.tables.decoder_tables import DECODER_TABLES
-from models.convert.tables.other_configs import OTHER_CONFIGS
-from models.convert.tables.other_tables import OTHER_TABLES
-from models.names import MODELS
+from wafer.models.convert.tables.class_defaults import CLASS_DEFAULTS, HARMLESS
+from wafer.models.convert.tables.decoder_configs import DECODER_CONFIGS
+from wafer.models.convert.tables.decoder_tables import DECODER_TABLES
+from wafer.models.convert.tables.other_configs import OTHER_CONFIGS
+from wafer.models.convert.tables.other_tables import OTHER_TABLES
+from wafer.models.names import MODELS
 
 PAGE = ROOT / "docs" / "howto" / "family-in-tree.md"
 TYPES = sorted({entry.hf for entry in MODELS.values() if entry.hf})

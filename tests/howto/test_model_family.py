@@ -13,9 +13,8 @@ import safetensors.numpy
 import yaml
 from helpers.paths import ROOT
 
-import models
-import vsl
-from models.names import MODELS, lookup
+from wafer import models, vsl
+from wafer.models.names import MODELS, lookup
 
 PAGE = ROOT / "docs" / "howto" / "model-family.md"
 CONFIG = {

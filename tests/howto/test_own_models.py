@@ -12,11 +12,11 @@ import optax
 import pytest
 from helpers.paths import ROOT
 
-import models
 import wafer
-from models.user import model as own
+from wafer import models
 from wafer.cli import main
 from wafer.errors import ConfigError
+from wafer.models.user import model as own
 
 HEAD = {
     "plain": "head/weight",

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-import models
 import wafer
-from models.checkpoint.reader import load_checkpoint
+from wafer import models
 from wafer.errors import ConfigError
+from wafer.models.checkpoint.reader import load_checkpoint
 
 PAGE = ROOT / "docs" / "howto" / "sparsity-algorithm.md"
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-from models.alias import _names, all_names, decoder_alias, encoder_alias, seq2seq_alias
-from models.paths import map_named, named_leaves
+from wafer import sparsity
+from wafer.models.alias import _names, all_names, decoder_alias, encoder_alias, seq2seq_alias
+from wafer.models.paths import map_named, named_leaves
 from wafer.optim.groups import ParamGroups
 
 LAYER = "model.transformer_decoder.layers.1"

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-from models.generation.decode import empty_rows
+from wafer import models
+from wafer.models.generation.decode import empty_rows
 
 CONFIG = {
     "name": "t5",

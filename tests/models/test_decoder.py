@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from helpers.hf_parity import CHEAP, shaken
 
-import models
-import vsl
-from models.generation.decode import decode_step
-from models.layers.attention import fixed_sparse_bias
-from models.layers.basic import project
-from models.layers.block_config import FixedSparse
-from models.layers.caches import init_cache
-from models.paths import map_named, named_leaves
+from wafer import models, vsl
+from wafer.models.generation.decode import decode_step
+from wafer.models.layers.attention import fixed_sparse_bias
+from wafer.models.layers.basic import project
+from wafer.models.layers.block_config import FixedSparse
+from wafer.models.layers.caches import init_cache
+from wafer.models.paths import map_named, named_leaves
 
 TINY = {
     "name": "gpt2",

@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.errors import SectionError
-from models.families.encoder import EncoderEmbed
-from models.layers.blocks import no_dropout
-from models.paths import named_leaves
+from wafer import models, vsl
+from wafer.models.errors import SectionError
+from wafer.models.families.encoder import EncoderEmbed
+from wafer.models.layers.blocks import no_dropout
+from wafer.models.paths import named_leaves
 
 TINY = {
     "name": "ebert",

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from helpers.runs import TINY, TINY_ROWS
 
-import models
-import vsl
 import wafer
 import wafer.cli
-from models.factored.factors import Factored, fold_factors
-from models.paths import named_leaves
+from wafer import models, vsl
 from wafer.config.ift import transform
+from wafer.models.factored.factors import Factored, fold_factors
+from wafer.models.paths import named_leaves
 
 RNG = np.random.default_rng(0)
 X, U, V, W = (RNG.standard_normal(s).astype(np.float32) for s in ((5, 4), (4, 3), (3, 6), (4, 6)))

@@ -9,14 +9,13 @@ import optax
 import pytest
 from helpers.hf_parity import CHEAP, shaken
 
-import models
-import vsl
-from models.errors import SectionError
-from models.generation.decode import decode_step
-from models.generation.seq2seq import decode_target, encode_source
-from models.layers.caches import init_cache
-from models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
-from models.names import MODELS
+from wafer import models, vsl
+from wafer.models.errors import SectionError
+from wafer.models.generation.decode import decode_step
+from wafer.models.generation.seq2seq import decode_target, encode_source
+from wafer.models.layers.caches import init_cache
+from wafer.models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
+from wafer.models.names import MODELS
 
 TINY = {
     "vocab_size": 31,

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from helpers.flags import strict_flags
 
-import models
-import vsl
-from models.paths import named_leaves
-from models.user.flags import own_flags
-from sparsity.selection import topk_mask
+from wafer import models, vsl
+from wafer.models.paths import named_leaves
+from wafer.models.user.flags import own_flags
+from wafer.sparsity.selection import topk_mask
 
 SIZES = {
     "vocab_size": 32,

@@ -2,8 +2,8 @@
 
 import pytest
 
-import models.guarded as module
-from models.guarded import call_in_subprocess
+from wafer.models import guarded as module
+from wafer.models.guarded import call_in_subprocess
 
 
 def test_results_errors_and_crashes_come_back():

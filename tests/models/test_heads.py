@@ -9,13 +9,12 @@ import optax
 import pytest
 from helpers.hf_parity import CHEAP
 
-import models
-import vsl
-from models.factored.lora import fold, init_lora, merge, trainable
-from models.families.encoder_heads import contrastive_aux
-from models.families.fc_mnist import image_batch
-from models.layers.block_config import LoraConfig
-from models.paths import named_leaves
+from wafer import models, vsl
+from wafer.models.factored.lora import fold, init_lora, merge, trainable
+from wafer.models.families.encoder_heads import contrastive_aux
+from wafer.models.families.fc_mnist import image_batch
+from wafer.models.layers.block_config import LoraConfig
+from wafer.models.paths import named_leaves
 
 ENCODER = {
     "vocab_size": 31,

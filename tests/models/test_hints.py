@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.errors import did_you_mean, did_you_mean_model
-from models.names import MODELS
+from wafer.models.errors import did_you_mean, did_you_mean_model
+from wafer.models.names import MODELS
 
 SLIPS = {
     "gptt2": "gpt2",

@@ -7,20 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.families.encoder_heads import segment_log_softmax
-from models.layers.basic import ACTIVATIONS, GATED, Norm, activation
-from models.layers.feed_forward import Experts, FeedForward
-from models.layers.initializers import make_initializer, scaled
-from models.layers.positions import (
+from wafer import models, vsl
+from wafer.models.families.encoder_heads import segment_log_softmax
+from wafer.models.layers.basic import ACTIVATIONS, GATED, Norm, activation
+from wafer.models.layers.feed_forward import Experts, FeedForward
+from wafer.models.layers.initializers import make_initializer, scaled
+from wafer.models.layers.positions import (
     RopeScaling,
     rotary_frequencies,
     rotate,
     sinusoids,
 )
-from models.losses import cross_entropy, token_aux
-from models.schema import Initializer
+from wafer.models.losses import cross_entropy, token_aux
+from wafer.models.schema import Initializer
 
 
 def test_norms_by_hand():

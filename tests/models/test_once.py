@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import once
-from models.once import computed_once, jit_once, known_options
+from wafer.models import once
+from wafer.models.once import computed_once, jit_once, known_options
 
 LEVEL = "xla_backend_optimization_level"
 KEY = jax.random.key(3)

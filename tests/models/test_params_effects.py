@@ -15,21 +15,20 @@ import numpy as np
 import pytest
 from helpers.effects import legal_values
 
-import models
-import vsl
-from models.base import Batch
-from models.families.decoder_config import DecoderConfig
-from models.families.dpr import DprConfig
-from models.families.encoder_config import EncoderConfig
-from models.families.fc_mnist import FcMnistConfig, image_batch
-from models.families.llava import LlavaConfig
-from models.families.preference import DpoConfig
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.families.vision import VisionConfig
-from models.layers.block_config import FactorConfig, FixedSparse, LoraConfig, MoeConfig
-from models.layers.positions import RopeScaling
-from models.schema import Initializer
+from wafer import models, vsl
 from wafer.config.vendor.keys import KEYS, translate
+from wafer.models.base import Batch
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.dpr import DprConfig
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.fc_mnist import FcMnistConfig, image_batch
+from wafer.models.families.llava import LlavaConfig
+from wafer.models.families.preference import DpoConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.families.vision import VisionConfig
+from wafer.models.layers.block_config import FactorConfig, FixedSparse, LoraConfig, MoeConfig
+from wafer.models.layers.positions import RopeScaling
+from wafer.models.schema import Initializer
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 8, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 7, "max_position_embeddings": 4, **SIZES}

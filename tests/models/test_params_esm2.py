@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.convert import config_from_hf
-from models.families.encoder import EncoderEmbed
-from models.layers.blocks import no_dropout
-from models.registry import parse_config
+from wafer import models, vsl
+from wafer.models.convert import config_from_hf
+from wafer.models.families.encoder import EncoderEmbed
+from wafer.models.layers.blocks import no_dropout
+from wafer.models.registry import parse_config
 
 ESM = {"name": "esm2", "vocab_size": 33, "hidden_size": 2, "num_heads": 1, "filter_size": 4}
 ESM |= {"num_hidden_layers": 1, "max_position_embeddings": 8, "token_dropout": True}

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.base import Batch
-from models.registry import parse_config
+from wafer import models, vsl
+from wafer.models.base import Batch
+from wafer.models.registry import parse_config
 
 LENGTHS, ROOM = np.array([3, 1, 4]), 4
 KEYS = {"vocab_size": 9, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}

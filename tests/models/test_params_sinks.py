@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from helpers.runs import config
 
-import models
-import vsl
-from models.base import Batch
+from wafer import models, vsl
 from wafer.config import parse_config
 from wafer.data.batching.batches import feature_shapes
 from wafer.data.batching.dataset import build_dataset
 from wafer.errors import ConfigError, DataError
+from wafer.models.base import Batch
 
 S, WINDOW, SINKS = 10, 3, 2
 LLAMA = {"name": "llama", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.base import Batch
-from models.paths import named_leaves
+from wafer import models, vsl
 from wafer.config.vendor.keys import translate
+from wafer.models.base import Batch
+from wafer.models.paths import named_leaves
 from wafer.optim.groups import make_groups, with_mup_rates
 from wafer.optim.sections import parse_optimizer
 

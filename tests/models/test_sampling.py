@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-from models.generation import decode as generation
-from models.generation.sampling import Sampling, best_token, check_sampling, next_token
+from wafer import models
+from wafer.models.generation import decode as generation
+from wafer.models.generation.sampling import Sampling, best_token, check_sampling, next_token
 
 SHARES = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
 CONFIG = {

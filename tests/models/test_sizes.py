@@ -2,7 +2,7 @@
 
 import pytest
 
-import models
+from wafer import models
 
 GPT = {"dropout_rate": 0.0}
 

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.base import Batch
-from models.paths import named_leaves
+from wafer import models, vsl
 from wafer.config.vendor.keys import translate
+from wafer.models.base import Batch
+from wafer.models.paths import named_leaves
 
 LENGTHS, ROOM, V = np.array([4, 2, 3]), 4, 11
 B, T = LENGTHS.size, LENGTHS.size * ROOM

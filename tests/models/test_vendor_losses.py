@@ -6,13 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.base import Batch
-from models.families.encoder_heads import encoder_aux
-from models.layers.feed_forward import Experts
-from models.losses import balance_loss, language_model_aux
-from models.registry import parse_config, settings_of
+from wafer import models, vsl
+from wafer.models.base import Batch
+from wafer.models.families.encoder_heads import encoder_aux
+from wafer.models.layers.feed_forward import Experts
+from wafer.models.losses import balance_loss, language_model_aux
+from wafer.models.registry import parse_config, settings_of
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.sections import parse_optimizer
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import sparsity
-from sparsity import SparsityError
-from sparsity.algorithms.masks import INIT_METHODS, init_mask
-from sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
+from wafer import sparsity
+from wafer.sparsity import SparsityError
+from wafer.sparsity.algorithms.masks import INIT_METHODS, init_mask
+from wafer.sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
 
 KEY = jax.random.key(0)
 STRUCTURES = [

@@ -10,10 +10,10 @@ import pytest
 from helpers.runs import TINY, TINY_ROWS
 from hypothesis import given, settings, strategies as st
 
-import sparsity
-from sparsity.schedules import ConstantValue
-from sparsity.sections.budgets import BUDGETS, Share
+from wafer import sparsity
 from wafer.experiment import Experiment
+from wafer.sparsity.schedules import ConstantValue
+from wafer.sparsity.sections.budgets import BUDGETS, Share
 
 BIG, SMALL = (100, 100), (10, 10)
 PARAMS = {"big": jnp.ones(BIG), "small": jnp.ones(SMALL)}

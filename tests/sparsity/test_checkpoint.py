@@ -14,13 +14,13 @@ import orbax.checkpoint as ocp
 import pytest
 from helpers.paths import GOLDEN
 
-import sparsity
-from models.checkpoint.reader import StoredTree
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from models.vendor.mdl import MdlFile
-from sparsity.finalize import clear_nan, finalize, main
-from sparsity.stored.resume import resume
+from wafer import sparsity
+from wafer.models.checkpoint.reader import StoredTree
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.models.vendor.mdl import MdlFile
+from wafer.sparsity.finalize import clear_nan, finalize, main
+from wafer.sparsity.stored.resume import resume
 
 VECTORS = GOLDEN / "sparsity"
 RNG = np.random.default_rng(0)

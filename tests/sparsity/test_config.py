@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
-from sparsity.algorithms.inband import InBandStatic
-from sparsity.filters import ParamFilter
-from sparsity.schedules import (
+from wafer import sparsity
+from wafer.sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
+from wafer.sparsity.algorithms.inband import InBandStatic
+from wafer.sparsity.filters import ParamFilter
+from wafer.sparsity.schedules import (
     NEVER,
     ConstantValue,
     Cosine,
@@ -22,7 +22,7 @@ from sparsity.schedules import (
     ExponentialValue,
     UpdateSteps,
 )
-from sparsity.views import Blocks, FanIn, NofM, RowGroups
+from wafer.sparsity.views import Blocks, FanIn, NofM, RowGroups
 
 
 def only(section, **kw):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-from sparsity.costs import levels_over, missed_level, shares_over
+from wafer import sparsity
+from wafer.sparsity.costs import levels_over, missed_level, shares_over
 
 
 def algorithm(**section):

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-from models.paths import map_named, named_leaves
-from sparsity import decoding
-from sparsity.kernels import DecodeTable, DecodeWeight
+from wafer import models
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import decoding
+from wafer.sparsity.kernels import DecodeTable, DecodeWeight
 
 pytestmark = pytest.mark.native
 SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}
@@ -95,5 +95,5 @@ def test_what_cannot_decode_so_is_named(monkeypatch):
     lora = {"lora_params": {"r": 2, "target_modules": ["query"]}}
     adapted = models.build({"name": "gpt2", **SIZES, **FAMILIES["gpt2"], **lora})
     assert "adapters" in str(decoding.problem(adapted))
-    monkeypatch.setattr("sparsity.kernels.native.usable", lambda: False)
+    monkeypatch.setattr("wafer.sparsity.kernels.native.usable", lambda: False)
     assert "native kernels are not there" in str(decoding.problem(model))

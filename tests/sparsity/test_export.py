@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-import vsl
+from wafer import sparsity, vsl
 
 CALL = """
 import pathlib, pickle, sys

@@ -8,14 +8,14 @@ import orbax.checkpoint as ocp
 import pytest
 from hypothesis import given, settings
 
-from models.checkpoint.reader import PIECE, StoredTree, load_checkpoint
-from models.checkpoint.verify import verify
-from models.checkpoint.writer import write_checkpoint, write_params
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from sparsity import finalize as module
-from sparsity.finalize import finalize
 from wafer.cli import main
+from wafer.models.checkpoint.reader import PIECE, StoredTree, load_checkpoint
+from wafer.models.checkpoint.verify import verify
+from wafer.models.checkpoint.writer import write_checkpoint, write_params
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.sparsity import finalize as module
+from wafer.sparsity.finalize import finalize
 
 FLOATS = PIECE // 4  # that fill a stored piece
 CHUNKED = np.arange(3 * FLOATS + 5, dtype=np.float32)  # more than one piece
@@ -132,7 +132,7 @@ def test_converted_weights_are_read_back(tmp_path, monkeypatch):
     state, _ = load_checkpoint(tmp_path / "whole")
     for name, value in named_leaves(state["params"]):
         np.testing.assert_array_equal(value, arrays[name])
-    from models.checkpoint import writer
+    from wafer.models.checkpoint import writer
 
     put = writer._put
     monkeypatch.setattr(writer, "_put", lambda tree, name, value: put(tree, name, value * 2))

@@ -11,14 +11,14 @@ import optax
 import pytest
 from helpers.paths import GOLDEN
 
-import sparsity
-from sparsity import selection
-from sparsity.algorithms.inband import inband_mask
-from sparsity.algorithms.masks import init_mask
-from sparsity.kernels import topk_mask
-from sparsity.schedules import schedule, update_schedule
-from sparsity.selection import drop_count, kept_count, kept_number
-from sparsity.views import CompetitionRows, RowGroups
+from wafer import sparsity
+from wafer.sparsity import selection
+from wafer.sparsity.algorithms.inband import inband_mask
+from wafer.sparsity.algorithms.masks import init_mask
+from wafer.sparsity.kernels import topk_mask
+from wafer.sparsity.schedules import schedule, update_schedule
+from wafer.sparsity.selection import drop_count, kept_count, kept_number
+from wafer.sparsity.views import CompetitionRows, RowGroups
 
 VECTORS = GOLDEN / "sparsity"
 META = json.loads((VECTORS / "meta.json").read_text())

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsity import ALGORITHMS, configure
+from wafer.sparsity import ALGORITHMS, configure
 
 PATTERNS = {
     "whole": {},

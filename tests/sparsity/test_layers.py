@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import linen, nnx
 
-import sparsity
-from sparsity.kernels.choice import obstacle
+from wafer import sparsity
+from wafer.sparsity.kernels.choice import obstacle
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 1}, "param_filter": "*kernel*"}
 X = jax.random.normal(jax.random.key(3), (6, 8))
@@ -234,10 +234,10 @@ def test_wrap_refuses_csr_at_once():
     ],
 )
 def test_auto_says_in_one_line_that_it_keeps_masks(level, accepts, records, caplog):
-    caplog.set_level("INFO", "sparsity.storage")
+    caplog.set_level("INFO", "wafer.sparsity.storage")
     params = {name: jnp.ones((16, 16)) for name in "ab"}
     sparsity.configure(level, accepts=accepts).init(params, jax.random.key(0))
-    lines = [(r.levelname, r.message) for r in caplog.records if r.name == "sparsity.storage"]
+    lines = [(r.levelname, r.message) for r in caplog.records if r.name == "wafer.sparsity.storage"]
     assert len(lines) == len(records)
     for (level, text), (want, part) in zip(lines, records, strict=True):
         assert level == want
@@ -245,9 +245,9 @@ def test_auto_says_in_one_line_that_it_keeps_masks(level, accepts, records, capl
 
 
 def test_auto_keeps_masks_without_the_native_kernels(monkeypatch, caplog):
-    monkeypatch.setattr("sparsity.kernels.native.usable", lambda: False)
-    monkeypatch.setattr("sparsity.storage.obstacle", obstacle.__wrapped__)  # keeps no answer
-    caplog.set_level("INFO", "sparsity.storage")
+    monkeypatch.setattr("wafer.sparsity.kernels.native.usable", lambda: False)
+    monkeypatch.setattr("wafer.sparsity.storage.obstacle", obstacle.__wrapped__)  # keeps no answer
+    caplog.set_level("INFO", "wafer.sparsity.storage")
     sparse = sparsity.configure(0.9, accepts=lambda name: True).init(
         {"w": jnp.ones((16, 16))}, jax.random.key(0)
     )

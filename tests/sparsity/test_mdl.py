@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import wafer
-from models.errors import CheckpointError
-from models.vendor.mdl import MdlFile
-from sparsity.finalize import finalize
+from wafer.models.errors import CheckpointError
+from wafer.models.vendor.mdl import MdlFile
+from wafer.sparsity.finalize import finalize
 
 WEIGHT = np.asarray([[1.5, np.nan], [-2.0, 0.25]], np.float32)
 HALF = np.asarray([1.0, -3.0], ml_dtypes.bfloat16)

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-import sparsity
-from sparsity import SparsityError, configure
+from wafer import sparsity
+from wafer.sparsity import SparsityError, configure
 
 W = jnp.asarray([[4.0, -3.0, 2.0, 1.0]]).T  # [in 4, out 1]
 X = jnp.asarray([1.0, 10.0, 100.0, 1000.0])

@@ -15,12 +15,12 @@ from flax import linen as nn, nnx, struct
 from flax.core import freeze
 from haiku.data_structures import to_immutable_dict
 
-import sparsity
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.tree import fill_template, to_tree
-from models.checkpoint.writer import write_checkpoint
-from models.paths import map_named, named_leaves, unflatten
-from sparsity.filters import ParamFilter
+from wafer import sparsity
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.tree import fill_template, to_tree
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.paths import map_named, named_leaves, unflatten
+from wafer.sparsity.filters import ParamFilter
 
 KEY = jax.random.key(0)
 X = jnp.ones((1, 32))

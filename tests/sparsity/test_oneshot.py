@@ -7,17 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import sparsity
-import vsl
-from models.paths import named_leaves
-from models.user import model as own
-from sparsity.oneshot import METHODS, prune
-from sparsity.oneshot.grams import Watched, stage_grams
-from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
-from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
-from sparsity.oneshot.synflow import synflow_scores
-from sparsity.views import UNSTRUCTURED, Blocks, FanIn, NofM
+from wafer import models, sparsity, vsl
+from wafer.models.paths import named_leaves
+from wafer.models.user import model as own
+from wafer.sparsity.oneshot import METHODS, prune
+from wafer.sparsity.oneshot.grams import Watched, stage_grams
+from wafer.sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
+from wafer.sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
+from wafer.sparsity.oneshot.synflow import synflow_scores
+from wafer.sparsity.views import UNSTRUCTURED, Blocks, FanIn, NofM
 
 SETTINGS = {
     "name": "gpt2",
@@ -183,7 +181,7 @@ def test_a_model_is_pruned_to_its_level(method):
 
 def test_snip_and_grasp_scores_against_finite_differences():
     """One weight matrix; the loss is a quadratic form, whose derivatives are plain."""
-    from sparsity.oneshot.prune import _grasp, _snip
+    from wafer.sparsity.oneshot.prune import _grasp, _snip
 
     matrix = jnp.asarray([[3.0, 1.0], [1.0, 2.0]])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wafer
-from sparsity import pictures
+from wafer.sparsity import pictures
 
 FIRST = np.array([[1, 1, 0], [0, 1, 0]], bool)
 SECOND = np.array([[1, 0, 1], [0, 1, 0]], bool)

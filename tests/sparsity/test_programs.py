@@ -12,8 +12,8 @@ import optax
 import pytest
 from flax import linen as nn, nnx
 
-import sparsity
-from models.paths import map_named, named_leaves
+from wafer import sparsity
+from wafer.models.paths import map_named, named_leaves
 
 KEY = jax.random.key(0)
 RATE, MOMENTUM, LEVEL, DROP, STEPS = 0.1, 0.9, 0.75, 0.3, 5

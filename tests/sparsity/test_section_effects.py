@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.effects import legal_values
 
-import sparsity
-from sparsity.algorithms.base import ALGORITHMS
-from sparsity.sections.config import PatternSection, section_of
+from wafer import sparsity
+from wafer.sparsity.algorithms.base import ALGORITHMS
+from wafer.sparsity.sections.config import PatternSection, section_of
 
 PARAMS = {
     f"layers_{i}": {"kernel": np.random.default_rng(i).normal(size=shape).astype(np.float32)}

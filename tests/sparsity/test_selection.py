@@ -11,11 +11,11 @@ import optax
 import pytest
 from flax import linen as nn, nnx
 
-import sparsity
-from models.checkpoint.layout import ContentError
-from models.checkpoint.pruned import check_weight
-from models.paths import dense_word
-from sparsity import SparsityError
+from wafer import sparsity
+from wafer.models.checkpoint.layout import ContentError
+from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.paths import dense_word
+from wafer.sparsity import SparsityError
 
 KEY = jax.random.key(0)
 ones = lambda *shape: jnp.ones(shape)

@@ -10,11 +10,11 @@ import optax
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import sparsity
-from models.layers.basic import project
-from sparsity.algorithms.masks import init_mask
-from sparsity.selection import drop_count, kept_count, topk_mask
-from sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
+from wafer import sparsity
+from wafer.models.layers.basic import project
+from wafer.sparsity.algorithms.masks import init_mask
+from wafer.sparsity.selection import drop_count, kept_count, topk_mask
+from wafer.sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
 
 topk = jax.jit(topk_mask)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sparsity import configure
+from wafer.sparsity import configure
 
 SHAPE = (128, 128)
 STRUCTURES = {

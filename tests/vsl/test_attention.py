@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import vsl
-from vsl.implementations import fused
+from wafer import vsl
+from wafer.vsl.implementations import fused
 
 # One-token rows, an empty row, a row longer than two blocks, and slack at the end.
 LENGTHS = np.array([70, 1, 0, 130, 33])

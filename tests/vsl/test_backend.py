@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from vsl.native import backend
+from wafer.vsl.native import backend
 
 ZIG = [sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"]
 

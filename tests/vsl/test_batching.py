@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-import vsl
+from wafer import vsl
 
 sys.path.append(str(ROOT / "tests" / "bench"))
 from vsl_models import LONGEST, draw_lengths

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
+from wafer import models, vsl
 
 ROWS = {
     "right": [[5, 6, 7, 0], [8, 9, 0, 0]],

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import vsl
-from vsl import entropy
-from vsl.attend import attention_as
+from wafer import vsl
+from wafer.vsl import entropy
+from wafer.vsl.attend import attention_as
 
 
 @pytest.fixture

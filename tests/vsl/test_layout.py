@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 
-import vsl
+from wafer import vsl
 
 VECTORS = np.load(GOLDEN / "vsl" / "vsl.npz")
 settings = hypothesis.settings(max_examples=12, derandomize=True)

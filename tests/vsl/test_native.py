@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import vsl
-from vsl.implementations import fused
+from wafer import vsl
+from wafer.vsl.implementations import fused
 
 pytestmark = pytest.mark.native
 
@@ -223,7 +223,7 @@ def test_what_the_kernel_does_not_compute_is_refused() -> None:
 
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np, vsl
-from vsl.implementations import fused
+from wafer.vsl.implementations import fused
 layout = vsl.layout_from_lengths(jnp.array([100, 44]), 150)
 q = jnp.asarray(np.random.default_rng(0).normal(size=(150, 2, 16)), jnp.float32)
 def out(q, name):

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-import vsl
-from models.layers.basic import Norm
-from vsl import norm
-from vsl.attend import attention_as
+from wafer import models, vsl
+from wafer.models.layers.basic import Norm
+from wafer.vsl import norm
+from wafer.vsl.attend import attention_as
 
 pytestmark = pytest.mark.native
 

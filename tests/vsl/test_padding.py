@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax.experimental import checkify
 
-import vsl
-from vsl import checks
+from wafer import vsl
+from wafer.vsl import checks
 
 settings = hypothesis.settings(max_examples=40, derandomize=True)
 

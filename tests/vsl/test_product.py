@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import models
-import vsl
-from vsl import product
-from vsl.attend import attention_as
+from wafer import models, vsl
+from wafer.vsl import product
+from wafer.vsl.attend import attention_as
 
 pytestmark = pytest.mark.native
 

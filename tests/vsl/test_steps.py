@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-import models
-import vsl
+from wafer import models, vsl
 
 sys.path.append(str(ROOT / "tests" / "bench"))
 import vsl_models as bench

@@ -9,9 +9,9 @@ import pytest
 from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh
 
-import vsl
 import vsl.attend
-from vsl.implementations.intervals import BlockSizes
+from wafer import vsl
+from wafer.vsl.implementations.intervals import BlockSizes
 
 LENGTHS = np.array([20, 1, 0, 37, 9])
 CAPACITY = 75

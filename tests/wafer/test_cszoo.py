@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from models.checkpoint.verify import verify
-from models.checkpoint.writer import write_params
 from wafer import __main__
 from wafer.cli import main
 from wafer.commands.cszoo import VERBS, help_text, translate
 from wafer.errors import WaferError
+from wafer.models.checkpoint.verify import verify
+from wafer.models.checkpoint.writer import write_params
 
 
 @pytest.mark.parametrize(

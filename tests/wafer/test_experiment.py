@@ -10,11 +10,11 @@ import yaml
 from helpers import runs
 from helpers.paths import ROOT
 
-from sparsity import SparsityError
 from wafer.config import parse_config
 from wafer.data.sections.base import MicroBatchRange
 from wafer.errors import ConfigError
 from wafer.experiment import BatchShape, Experiment, batch_shape
+from wafer.sparsity import SparsityError
 
 FILE = ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
 PURE = """

@@ -6,11 +6,6 @@ import jax
 import pytest
 from helpers.runs import TINY
 
-from models.checkpoint.writer import write_params
-from models.convert.shards import write_shards
-from models.files import atomic_write, made_folder
-from models.paths import named_leaves
-from models.registry import build
 from wafer.cli import main
 from wafer.commands.checkpoints.prune import prune
 from wafer.csl.host.tools.examples import write_example
@@ -18,6 +13,11 @@ from wafer.data.make import make_data
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.dedup import deduplicate
 from wafer.data.rowfiles.folders import shuffle_folder
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.shards import write_shards
+from wafer.models.files import atomic_write, made_folder
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build
 
 
 def broken(*_, **__):
@@ -62,7 +62,7 @@ def _prune(folder):
     leaves = named_leaves(build(TINY).init(jax.random.key(0)))
     source = write_params(folder.parents[1] / "in", TINY, [name for name, _ in leaves], leaves)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("models.checkpoint.writer._put", broken)
+        patch.setattr("wafer.models.checkpoint.writer._put", broken)
         prune(folder, 0.5, method="magnitude", checkpoint=source)
 
 
@@ -82,7 +82,10 @@ WRITERS = {
     ),
     "csl compile": (_csl, "wafer.csl.host.artifacts._replace"),
     "to HDF5": (lambda folder: convert_dataset_to_hdf5([], folder), None),
-    "shards": (lambda folder: write_shards([], folder, 100, {}), "models.convert.shards._write"),
+    "shards": (
+        lambda folder: write_shards([], folder, 100, {}),
+        "wafer.models.convert.shards._write",
+    ),
     "shuffle": (
         lambda folder: shuffle_folder(_rows(folder.parents[1]), folder),
         "wafer.data.rowfiles.folders.write_rows",

@@ -23,11 +23,8 @@ from helpers.runs import TINY, TINY_ROWS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import models
 import wafer
-from models.checkpoint.writer import write_params
-from models.convert.files import open_tensors
-from models.vendor.mdl import MdlFile
+from wafer import models
 from wafer.cli import main
 from wafer.csl.host.artifacts import load as load_program
 from wafer.data.readers.llava import LlavaSource, load_image
@@ -37,6 +34,9 @@ from wafer.data.text.textfiles import read_rows
 from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.special import render_chat
 from wafer.errors import CheckpointError, ConfigError, DataError
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.files import open_tensors
+from wafer.models.vendor.mdl import MdlFile
 from wafer.yamlfile import read_yaml
 
 RUNS = f"touch {shlex.quote('ran')}"

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from helpers.runs import TINY
 
-import models
 import wafer
-from models.checkpoint.writer import write_params
-from models.errors import CheckpointError
-from models.paths import named_leaves
+from wafer import models
 from wafer.commands.checkpoints.finalize import fold_lora
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
 
 MODEL = TINY | {"lora_params": {"r": 2, "alpha": 4, "target_modules": ["ffn/up"]}}
 KERNEL = "layers_0/ffn/up/kernel"

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import pytest
 import tokenizers
 
-import models
 import wafer
-from models.convert.tokenizer import TextMarks
-from models.user import model as own
+from wafer import models
 from wafer.cli import main
 from wafer.commands import generate as command
 from wafer.commands.prompts import encode_prompts
 from wafer.data.text.tokenizer import END_OF_TEXT
 from wafer.errors import DataError
+from wafer.models.convert.tokenizer import TextMarks
+from wafer.models.user import model as own
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 MODEL = {

@@ -13,13 +13,13 @@ from helpers.runs import TINY, TINY_ROWS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import models
 import wafer
-from models.checkpoint.verify import verify
-from models.checkpoint.writer import write_params
-from models.convert.files import open_tensors
-from models.convert.tokenizer import find_tokenizer
+from wafer import models
 from wafer.cli import main
+from wafer.models.checkpoint.verify import verify
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.files import open_tensors
+from wafer.models.convert.tokenizer import find_tokenizer
 
 HF = "convert convert --model gpt2 --src-fmt hf --tgt-fmt wafer -o out stored"
 OURS = {

@@ -13,16 +13,16 @@ from helpers.runs import TINY, TINY_ROWS, merged
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import models
 import wafer
-from models.checkpoint.writer import write_checkpoint, write_params
-from models.names import MODELS, lookup
-from models.paths import named_leaves
-from models.registry import settings_of
-from models.user.code import find
+from wafer import models
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.errors import ConfigError
+from wafer.models.checkpoint.writer import write_checkpoint, write_params
+from wafer.models.names import MODELS, lookup
+from wafer.models.paths import named_leaves
+from wafer.models.registry import settings_of
+from wafer.models.user.code import find
 
 CODE = """
 import os
@@ -33,8 +33,8 @@ from subprocess import getoutput
 import jax
 import numpy as np
 import optax
-import sparsity
-from models.user import model as own
+from wafer import sparsity
+from wafer.models.user import model as own
 from wafer.cache import make_ahead
 from wafer.engines.resident import make as engine_of_wafer
 
@@ -377,8 +377,10 @@ def test_a_function_with_the_name_of_another_model_is_the_users(file, name, monk
 
 
 def test_a_family_is_the_modules_that_registers_it(file, monkeypatch):
-    monkeypatch.setattr("models.names.MODELS", MODELS | {})
-    text = "from models.names import MODELS, ModelPreset\nfrom models.user.code import *\n"
+    monkeypatch.setattr("wafer.models.names.MODELS", MODELS | {})
+    text = (
+        "from wafer.models.names import MODELS, ModelPreset\nfrom wafer.models.user.code import *\n"
+    )
     text += "MODELS['theirs'] = MODELS['gpt2']._replace(modules=running_modules())\n"
     pathlib.Path("code/family.py").write_text(text)
     pathlib.Path("code/plugins.py").write_text("import family\n")
@@ -402,7 +404,7 @@ def test_a_loader_with_the_name_of_another_is_the_users(file, name):
 
 def test_an_optimizer_that_another_module_registers_is_not_meant(file, monkeypatch):
     registered = {("optimizer", "scale"): (lambda: None, frozenset({"another"}))}
-    monkeypatch.setattr("models.user.code._REGISTERED", registered)
+    monkeypatch.setattr("wafer.models.user.code._REGISTERED", registered)
     sys.path.append(str(pathlib.Path("code").resolve()))
     assert find("mine:scale", (), "optimizer") is optax.scale
     assert find("scale", (), "optimizer") is registered["optimizer", "scale"][0]

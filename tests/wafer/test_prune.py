@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import yaml
 
-import models
 import wafer
 import wafer.cli
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_params
-from models.convert.api import to_hf
-from models.paths import named_leaves
+from wafer import models
 from wafer.errors import ConfigError
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.api import to_hf
+from wafer.models.paths import named_leaves
 
 MODEL = {
     "name": "gpt2",

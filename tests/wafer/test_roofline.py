@@ -7,7 +7,7 @@ import pytest
 import yaml
 from helpers.runs import config
 
-import models
+from wafer import models
 from wafer.cli import main
 from wafer.commands.planning.plan import plan
 from wafer.errors import ConfigError

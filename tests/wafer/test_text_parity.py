@@ -8,13 +8,13 @@ import pytest
 from helpers.paths import GOLDEN
 from tokenizers import Tokenizer, models as kinds, pre_tokenizers, processors
 
-import models
 import wafer
-from models.checkpoint.writer import write_params
-from models.convert.tokenizer import IDS, TextMarks, read_marks
-from models.counts import abstract_params
-from models.paths import named_leaves
-from models.registry import settings_of
+from wafer import models
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.tokenizer import IDS, TextMarks, read_marks
+from wafer.models.counts import abstract_params
+from wafer.models.paths import named_leaves
+from wafer.models.registry import settings_of
 
 PROMPT = "t5 t17 t80 t33 t9"
 # transformers 5.24: greedy, 10 tokens, tokenizer(PROMPT) with and without a post-processor.

@@ -17,25 +17,24 @@ from helpers.runs import TINY, TINY_ROWS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import models
-import sparsity
 import wafer
-from models.checkpoint.layout import CONFIG, SPARSITY, STEP
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_checkpoint
-from models.names import MODELS
-from models.user import model as own
-from models.user.trust import NamedCode, code_in, trusting
+from wafer import models, sparsity
 from wafer.cli import main
 from wafer.commands.checkpoints.finalize import fold_lora
 from wafer.commands.inputs import look_at
+from wafer.models.checkpoint.layout import CONFIG, SPARSITY, STEP
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.names import MODELS
+from wafer.models.user import model as own
+from wafer.models.user.trust import NamedCode, code_in, trusting
 
 CODE = """
 import pathlib
 
 import jax
-import sparsity
-from models.user import model as own
+from wafer import sparsity
+from wafer.models.user import model as own
 
 pathlib.Path(__file__).with_name("ran").touch()
 
@@ -136,7 +135,7 @@ def test_a_checkpoints_code_is_not_imported(stored, capsys, what):
 @pytest.fixture
 def program(monkeypatch):
     """Register code under names without a colon, as a program does that imports a checkpoint's."""
-    monkeypatch.setattr("models.user.trust._REGISTERED", set())
+    monkeypatch.setattr("wafer.models.user.trust._REGISTERED", set())
     models.convert.register("gpt2x", types.SimpleNamespace(model_type="gpt2x"), None, presets={})
 
     def table(size: int = 5, path: str = ""):
@@ -269,7 +268,9 @@ def test_generate_refuses_a_model_without_text_first(stored, capsys, monkeypatch
         words[words.index("--checkpoint_path") + 1] = "main"
     path = stored({"model": bert, "sparsity": kept})
     (path / "tokenizer.json").unlink()
-    monkeypatch.setattr("models.checkpoint.reader.StoredTree.__init__", None)  # reads no weights
+    monkeypatch.setattr(
+        "wafer.models.checkpoint.reader.StoredTree.__init__", None
+    )  # reads no weights
     assert main(words) == 1
     said = capsys.readouterr().err
     assert "stored: this model writes no text (bert); expected a decoder" in said

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from helpers.runs import TINY, TINY_ROWS
 
-import models
-from models.checkpoint.writer import Checkpoints
-from models.convert.vendor.weights import to_cs
+from wafer import models
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.errors import ConfigError
+from wafer.models.checkpoint.writer import Checkpoints
+from wafer.models.convert.vendor.weights import to_cs
 
 
 @pytest.fixture

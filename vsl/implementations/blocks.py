@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, PyTree
 
-from vsl.implementations.intervals import BlockSizes, Keys, block_ranges
-from vsl.implementations.scores import (
+from wafer.vsl.implementations.intervals import BlockSizes, Keys, block_ranges
+from wafer.vsl.implementations.scores import (
     HIDDEN,
     QKV,
     KeySide,

@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vsl.implementations.scores import QKV, Learned, Pair, Rule, keep_factor, tile_scores, visible
+from wafer.vsl.implementations.scores import (
+    QKV,
+    Learned,
+    Pair,
+    Rule,
+    keep_factor,
+    tile_scores,
+    visible,
+)
 
 __all__ = ["dense", "padded"]
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from vsl.implementations.scores import QKV, Learned, Pair, Rule
-from vsl.native.kernels import LIBRARY
-from vsl.native.library import vary_together
-from vsl.noise import keep_threshold
+from wafer.vsl.implementations.scores import QKV, Learned, Pair, Rule
+from wafer.vsl.native.kernels import LIBRARY
+from wafer.vsl.native.library import vary_together
+from wafer.vsl.noise import keep_threshold
 
 __all__ = ["LIBRARY", "fused", "supported"]
 

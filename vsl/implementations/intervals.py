@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from vsl.layout import Layout
+from wafer.vsl.layout import Layout
 
 __all__ = ["BlockSizes", "Keys", "Window", "block_ranges", "key_intervals", "normalize_window"]
 

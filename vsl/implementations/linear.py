@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from vsl.native.library import manual_axes, vary_together
+from wafer.vsl.native.library import manual_axes, vary_together
 
 __all__ = ["compose", "multilinear", "with_tangent"]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from vsl.bias import BiasFn
-from vsl.noise import hash_bits, keep_threshold
+from wafer.vsl.bias import BiasFn
+from wafer.vsl.noise import hash_bits, keep_threshold
 
 __all__ = [
     "HIDDEN",
@@ -63,7 +63,7 @@ class QuerySide(NamedTuple):
     """What a tile knows about its queries."""
 
     position: Array  #: [q] int32 position inside the sequence
-    low: Array  #: low, high, sink: [q] int32, see :class:`vsl.implementations.intervals.Keys`
+    low: Array  #: low, high, sink: [q] int32, see :class:`wafer.vsl.implementations.intervals.Keys`
     high: Array
     sink: Array
     #: [q] uint32 state of the dropout bits, absorbed up to the query; None without dropout

@@ -16,8 +16,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, PyTree
 
-from vsl.implementations.intervals import BlockSizes, Keys, block_ranges
-from vsl.implementations.scores import HIDDEN, QKV, KeySide, Learned, Pair, QuerySide, Rule, visible
+from wafer.vsl.implementations.intervals import BlockSizes, Keys, block_ranges
+from wafer.vsl.implementations.scores import (
+    HIDDEN,
+    QKV,
+    KeySide,
+    Learned,
+    Pair,
+    QuerySide,
+    Rule,
+    visible,
+)
 
 __all__ = ["triton"]
 

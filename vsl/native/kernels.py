@@ -1,12 +1,12 @@
 """This package's own native library: attention, products of a stream, norms, cross-entropy."""
 
-from vsl.native.library import Library
+from wafer.vsl.native.library import Library
 
 __all__ = ["LIBRARY"]
 
 LIBRARY = Library(
     what="attention, products, norms and losses",
-    package="vsl.native",
+    package="wafer.vsl.native",
     handlers=(
         "wafer_attention_forward",
         "wafer_attention_backward",

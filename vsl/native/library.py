@@ -21,7 +21,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from vsl.native.sources import digest
+from wafer.vsl.native.sources import digest
 
 __all__ = ["Library", "how_to_build", "manual_axes", "vary_together"]
 

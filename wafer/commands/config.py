@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from models.user.trust import add_option, looking
+from wafer.models.user.trust import add_option, looking
 
 __all__ = ["add_arguments"]
 
@@ -88,7 +88,7 @@ def _written(text: str, output: pathlib.Path | None) -> int:
     elif output.exists():
         raise FileExistsError(f"{output} is there already; name another file")
     else:
-        from models.files import write_text
+        from wafer.models.files import write_text
 
         write_text(output, text)
     return 0

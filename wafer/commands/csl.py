@@ -141,8 +141,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _format(args: argparse.Namespace) -> int:
-    from models.files import write_text
     from wafer.csl import CslError, format_text
+    from wafer.models.files import write_text
 
     (sources, bad), changed = _sources(args.paths), 0
     count = len(sources) + bad

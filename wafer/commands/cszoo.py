@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from models.convert.vendor.weights import FORMATS
-from models.errors import did_you_mean
 from wafer.errors import WaferError
+from wafer.models.convert.vendor.weights import FORMATS
+from wafer.models.errors import did_you_mean
 
 __all__ = ["VERBS", "Verb", "help_text", "translate"]
 

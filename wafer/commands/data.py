@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from models.sections import meanings
-from models.user.trust import add_option, looking, refusal
 from wafer.data.preprocess.settings import MODES, Settings
 from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
+from wafer.models.sections import meanings
+from wafer.models.user.trust import add_option, looking, refusal
 
 if TYPE_CHECKING:
     from wafer.config import RunConfig
@@ -324,8 +324,8 @@ def _add_new(verbs: argparse._SubParsersAction) -> None:
 def _new(args: argparse.Namespace) -> int:
     import pathlib
 
-    from models.files import made_folder
     from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
+    from wafer.models.files import made_folder
 
     if args.template is None:
         _say("\n".join(f"{name:<16} {one.help}" for name, one in TEMPLATES.items()))
@@ -382,7 +382,7 @@ def padding_stats(cfg: "RunConfig", split: str) -> str:
     Raises:
         ConfigError: the file has no such input section.
     """
-    import vsl
+    from wafer import vsl
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.data.batching.lengths import sequence_lengths
 

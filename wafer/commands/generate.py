@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from models.user.flags import own_flags
-from models.user.trust import add_option, trusting
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
-    import models
-    from models.convert.tokenizer import TextMarks
+    from wafer import models
+    from wafer.models.convert.tokenizer import TextMarks
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "cache_dtype")
 _COUNTS = ("max_new_tokens", "seed", "num_samples", "draft_tokens")
@@ -110,7 +110,7 @@ def _main(args: argparse.Namespace) -> int:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     """Refuse numbers out of their range, before the model is read."""
-    from models.generation.sampling import Sampling, check_sampling
+    from wafer.models.generation.sampling import Sampling, check_sampling
 
     check_sampling(Sampling(**{name: options[name] for name in Sampling._fields}))
     ranges = {"max_new_tokens": (1, 2**31), "num_samples": (1, 2**31), "seed": (-(2**63), 2**63)}
@@ -297,8 +297,8 @@ def open_model(
 
 def _require_text(path: pathlib.Path) -> None:
     """Refuse a model that writes no text, before its weights and its other sections are read."""
-    from models.names import FAMILIES_ALONE
     from wafer.commands.inputs import stored_config
+    from wafer.models.names import FAMILIES_ALONE
 
     config = stored_config(path, FAMILIES_ALONE)
     if not getattr(config, "with_lm_head", False):
@@ -309,10 +309,10 @@ def _require_text(path: pathlib.Path) -> None:
 
 
 def _open(path: pathlib.Path, kernels: str, dtype: str) -> Loaded:
-    from models.convert.tokenizer import find_tokenizer, read_marks
     from wafer.commands.inputs import load_decoding
     from wafer.data.text.tokenizer import load_tokenizer
     from wafer.errors import DataError
+    from wafer.models.convert.tokenizer import find_tokenizer, read_marks
 
     tokenizer = find_tokenizer(path)
     if tokenizer is None:
@@ -348,10 +348,10 @@ def sample(
     import jax
     import numpy as np
 
-    import models
-    from models.families.seq2seq_config import Seq2SeqConfig
+    from wafer import models
     from wafer.commands.prompts import encode_prompts, require_text
     from wafer.errors import DataError
+    from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
     require_text("stop", stop, empty=False)
     model, params, tokenizer, marks, kernels, draft = loaded

@@ -9,28 +9,28 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-import models
-from models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
-from models.checkpoint.pruned import masks_of
-from models.checkpoint.reader import build_stored, load_params, open_params
-from models.checkpoint.verify import checkpoints_in
-from models.convert.api import open_hf, section_from_hf
-from models.convert.tokenizer import find_tokenizer
-from models.errors import CheckpointError
-from models.paths import map_named, named_leaves
-from models.user.flags import own_flags
-from models.user.trust import NamedCode, code_in, looking, trusting, untrusted
-from sparsity import decoding
-from sparsity.kernels import native
-from sparsity.stored.inference import forward_of
+from wafer import models
 from wafer.config import parse_config
 from wafer.config.newfile import Start
 from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import errors_of_file
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
+from wafer.models.checkpoint.pruned import masks_of
+from wafer.models.checkpoint.reader import build_stored, load_params, open_params
+from wafer.models.checkpoint.verify import checkpoints_in
+from wafer.models.convert.api import open_hf, section_from_hf
+from wafer.models.convert.tokenizer import find_tokenizer
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import map_named, named_leaves
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import NamedCode, code_in, looking, trusting, untrusted
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
+from wafer.sparsity import decoding
+from wafer.sparsity.kernels import native
+from wafer.sparsity.stored.inference import forward_of
 
 __all__ = [
     "Source",

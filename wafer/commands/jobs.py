@@ -3,10 +3,10 @@
 import argparse
 import sys
 
-from models.errors import plain
 from wafer.jobs import verbs
 from wafer.jobs.show import render
 from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
+from wafer.models.errors import plain
 
 __all__ = ["add_arguments"]
 

@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from models.names import lookup
-    from models.registry import list_models
     from wafer.config.keys import keys
+    from wafer.models.names import lookup
+    from wafer.models.registry import list_models
 
     if args.name is not None:
         sys.stdout.write(f"{args.name}: {lookup(args.name).family}\n")

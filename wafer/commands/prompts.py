@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from models.convert.tokenizer import TextMarks
 from wafer.errors import DataError
+from wafer.models.convert.tokenizer import TextMarks
 
 __all__ = ["encode_prompts", "require_text"]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from models.user.trust import add_option, looking
+from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
@@ -304,7 +304,7 @@ def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextMana
 @contextlib.contextmanager
 def _built(experiment: "Experiment") -> "Iterator[Run]":
     """Build a run, say where it is; close its engine in the end."""
-    from models.user.flags import own_flags
+    from wafer.models.user.flags import own_flags
     from wafer.session.build import build
 
     line = "%d system(s) on %s, seed %d, model_dir %s"
@@ -371,11 +371,11 @@ def train(source: "Source", **overrides: Any) -> Trained:
         ... )  # doctest: +SKIP
         >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
     """
-    from sparsity.stored import sentinel
-    from sparsity.stored.inference import computed_params
     from wafer.commands.inputs import experiment_of
     from wafer.session.metrics import read_metrics
     from wafer.session.train import train_run
+    from wafer.sparsity.stored import sentinel
+    from wafer.sparsity.stored.inference import computed_params
 
     began = time.perf_counter()
     experiment = experiment_of(source, **overrides)

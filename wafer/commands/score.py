@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from models.user.flags import own_flags
-from models.user.trust import add_option, trusting
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,8 +92,8 @@ def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
     import jax
     import numpy as np
 
-    from models.families.preference import pair_log_probabilities
     from wafer.data.batching.batches import to_batch
+    from wafer.models.families.preference import pair_log_probabilities
 
     @jax.jit
     def logps(rows: Any) -> Any:
@@ -115,8 +115,8 @@ def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
 def _score_folder(folder: str, vocab_size: int, logps: "Scorer") -> str:
     import numpy as np
 
-    from models.files import atomic_write
     from wafer.data.readers.row_pairs import REFERENCE, PairSource
+    from wafer.models.files import atomic_write
 
     rows: Any = PairSource([folder], vocab_size, reference=False)
     path = pathlib.Path(folder) / REFERENCE
@@ -131,9 +131,9 @@ def _score_lines(
     vocab_size: int,
     logps: "Scorer",
 ) -> str:
-    from models.files import atomic_write
     from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row, read_pairs
     from wafer.data.text.textfiles import find_files
+    from wafer.models.files import atomic_write
 
     source = pathlib.Path(files[0])
     lines = find_files([files[0]], ["train.jsonl"], "input") if source.is_dir() else [source]

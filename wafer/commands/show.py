@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from models.errors import plain
 from wafer.data.rowfiles.show import Passage, ShownRow, passages, runs, values_line
+from wafer.models.errors import plain
 
 __all__ = ["print_rows"]
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.user.trust import add_option, looking
 from wafer.errors import ConfigError, DataError, Problem
+from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
     from wafer.sweep.files import Sweep
@@ -116,7 +116,7 @@ def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
     shared = sorted(set.intersection(*known))
     metric = sweep.metric or (_BITS if _BITS in shared else "loss")
     if metric not in shared:
-        from models.errors import did_you_mean
+        from wafer.models.errors import did_you_mean
 
         message = f"{metric!r}: no metric of all evaluations{did_you_mean(metric, shared)}"
         raise ConfigError([Problem(("metric",), f"{message}; these have {', '.join(shared)}")])
@@ -125,7 +125,7 @@ def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
 
 def _report(sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, fit: bool) -> None:
     """Write runs.csv, table.md and pictures; print the table."""
-    from models.files import write_text
+    from wafer.models.files import write_text
     from wafer.sweep.pictures import draw
     from wafer.sweep.table import markdown, summaries, write_runs
 

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from models.paths import named_leaves
 from wafer.compiler.costs import (
     Choices,
     Setting,
@@ -30,6 +29,7 @@ from wafer.compiler.matching import build_graph
 from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, PlacedKernel
 from wafer.config.engines import engines_with
 from wafer.errors import CapacityError
+from wafer.models.paths import named_leaves
 from wafer.spec import WSE2, Region, WaferSpec
 
 __all__ = ["CompileOptions", "compile_graph", "trace"]

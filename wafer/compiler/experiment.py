@@ -17,11 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from models.factored.lora import trainable
-from models.families.decoder_config import DecoderConfig
-from models.files import atomic_write, made_folder
-from models.paths import named_leaves
-from vsl.attend import attention_as
 from wafer.cache import cache_folder
 from wafer.compiler.check import check_plan
 from wafer.compiler.compile import CompileOptions, compile_graph, trace
@@ -35,8 +30,13 @@ from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
+from wafer.models.factored.lora import trainable
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.files import atomic_write, made_folder
+from wafer.models.paths import named_leaves
 from wafer.spec import SPECS, WaferSpec
 from wafer.version import __version__, code_digest
+from wafer.vsl.attend import attention_as
 
 __all__ = [
     "FILES",

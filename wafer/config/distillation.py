@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.sections import Section
+from wafer.models.sections import Section
 
 __all__ = ["Distillation"]
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from models.errors import did_you_mean
-from models.sections import Bool, Choice, Section
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import did_you_mean
+from wafer.models.sections import Bool, Choice, Section
 
 __all__ = [
     "ENGINES",

@@ -9,20 +9,19 @@ Saxena et al. 2023 put sparse layers in the place of dense ones, so that as many
 - ``factorized``: every kernel W becomes a product U V of sparse factors, wider than W's rank
 - ``doped``: beside every kernel, sparse now, stands a dense product U V of low rank
 
-``models.factored.factors`` has the last two; they are linear between the factors.
+``wafer.models.factored.factors`` has the last two; they are linear between the factors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import models
-import sparsity
-from models.counts import abstract_params, flops_per_token, forward_flops
-from models.errors import did_you_mean
-from models.factored.factors import FACTORS, is_factor
-from models.paths import named_leaves
+from wafer import models, sparsity
 from wafer.config.vendor.keys import section_of
 from wafer.errors import ConfigError, Problem
+from wafer.models.counts import abstract_params, flops_per_token, forward_flops
+from wafer.models.errors import did_you_mean
+from wafer.models.factored.factors import FACTORS, is_factor
+from wafer.models.paths import named_leaves
 
 __all__ = ["FAMILIES", "Transformed", "transform"]
 

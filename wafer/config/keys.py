@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from models.errors import did_you_mean
-from models.sections import Choice, Section, meanings
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import ClusterKeys, RunSection
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.data.sections.base import InputSection
+from wafer.models.errors import did_you_mean
+from wafer.models.sections import Choice, Section, meanings
 from wafer.optim.schedule_sections import SCHEDULERS, Schedule
 from wafer.optim.sections import OPTIMIZERS
 
@@ -40,8 +40,8 @@ class Key(NamedTuple):
 
 def section_classes() -> dict[str, dict[str, type[Section]]]:
     """Return the classes of each section, by the name that chooses among them ('' for one)."""
-    from models.registry import config_class, list_models
-    from sparsity.sections.config import VendorSection
+    from wafer.models.registry import config_class, list_models
+    from wafer.sparsity.sections.config import VendorSection
 
     inputs: dict[str, type[Section]] = dict(DATA_PROCESSORS)
     return {
@@ -87,7 +87,7 @@ def keys(section: str) -> list[tuple[str, list[Key]]]:
 
 
 def _presets(name: str) -> Mapping[str, Any]:
-    from models.registry import list_models
+    from wafer.models.registry import list_models
 
     entry = list_models().get(name)
     return entry.presets if entry else {}

@@ -10,17 +10,6 @@ from typing import Any
 import yaml
 from pydantic import Field, PrivateAttr, SerializeAsAny
 
-from models.errors import SectionError, did_you_mean
-from models.sections import Section, parse
-from models.user.trust import (
-    imports_allowed,
-    is_looking,
-    is_user_defined,
-    looking,
-    require_trusted,
-    searching,
-)
-from models.user.yamlfile import Lines
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade_file
@@ -29,6 +18,17 @@ from wafer.config.vendor.removed import explain_removed
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import Section, parse
+from wafer.models.user.trust import (
+    imports_allowed,
+    is_looking,
+    is_user_defined,
+    looking,
+    require_trusted,
+    searching,
+)
+from wafer.models.user.yamlfile import Lines
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import read_yaml
 
@@ -332,7 +332,7 @@ def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
 def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
-    from models import registry  # imports jax
+    from wafer.models import registry  # imports jax
 
     section = dict(value)
     if "name" not in section:
@@ -347,7 +347,7 @@ def _model(value: Any) -> dict[str, Any]:
 
 
 def _sparsity(value: Any) -> Any:
-    from sparsity import parse as parse_groups  # imports jax
+    from wafer.sparsity import parse as parse_groups  # imports jax
 
     return parse_groups(value)
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from models.registry import config_class, list_models, parse_config
 from wafer.data.rowfiles.files import Hdf5Source, folder_params, is_corpus
 from wafer.errors import ConfigError, DataError, Problem
+from wafer.models.registry import config_class, list_models, parse_config
 
 __all__ = ["Start", "rows_section", "run_file"]
 

@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from models.names import MODELS
-from models.sections import Section
-from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.config.vendor.defaults import changed_input_defaults, code_of
 from wafer.config.vendor.parts import keep_defaults
 from wafer.errors import ConfigError, Problem
+from wafer.models.names import MODELS
+from wafer.models.sections import Section
 from wafer.optim.schedule_sections import schedule_class
 from wafer.optim.sections import PAIRS, Optimizer, join_pairs, optimizer_class
+from wafer.sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 
 __all__ = ["convert_file"]
 
@@ -38,7 +38,7 @@ class _Rename(NamedTuple):
 
 def _renames(name: str) -> list[_Rename]:
     """List the renamed keys of a model's files; most stand at the classes of their sections."""
-    from models.registry import config_class  # imports jax
+    from wafer.models.registry import config_class  # imports jax
 
     code = code_of(name)
     rows = [_Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level")]

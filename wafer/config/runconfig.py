@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from models.sections import Bool, Choice, Section, Spelling
 from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
+from wafer.models.sections import Bool, Choice, Section, Spelling
 
 __all__ = ["MODES", "OpProfiler", "RunSection", "total_steps"]
 

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from models.errors import did_you_mean
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import did_you_mean
 from wafer.optim.schedule_sections import parse_schedules, schedule_class
 
 __all__ = ["Path", "as_list", "read_class", "read_mapping", "read_schedulers", "write_optimizer"]

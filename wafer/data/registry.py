@@ -7,14 +7,14 @@ because readers import h5py, tokenizers and jax, and a wrong file must be report
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.errors import SectionError, did_you_mean
-from models.sections import parse
-from models.user.code import find
 from wafer.data.sections import biology, images, rows, text
 from wafer.data.sections.base import InputSection
 from wafer.data.sections.own import parse_own
 from wafer.data.tasks import TASKS
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import parse
+from wafer.models.user.code import find
 
 __all__ = ["DATA_PROCESSORS", "parse_input"]
 

@@ -9,11 +9,11 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from models.base import Aux
-from sparsity import SparseState, Sparsifier
-from sparsity.stored import sentinel
 from wafer.engines.cluster import shard_batch
 from wafer.errors import ConfigError, Problem
+from wafer.models.base import Aux
+from wafer.sparsity import SparseState, Sparsifier
+from wafer.sparsity.stored import sentinel
 
 __all__ = ["Engine", "Features", "Fill", "Metrics", "TrainState"]
 

@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import psutil
 
-from models.user.code import call, find, import_code, place
 from wafer.config.engines import ENGINES, EngineRow, engine_row, engines_with
 from wafer.engines.base import Engine
 from wafer.errors import ConfigError, Problem, WaferError
 from wafer.experiment import Experiment
+from wafer.models.user.code import call, find, import_code, place
 
 __all__ = ["check", "choose", "free_memory", "make", "problems"]
 

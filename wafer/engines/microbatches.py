@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from models.base import Batch
 from wafer.data.batching.batches import to_batch
+from wafer.models.base import Batch
 
 __all__ = [
     "add_axis",

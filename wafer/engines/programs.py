@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from models.once import known_options
+from wafer.models.once import known_options
 
 __all__ = ["Programs", "compiler_options", "shapes_of"]
 

@@ -17,8 +17,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Model
-from sparsity import Sparsifier
 from wafer.data.batching.batches import numbered
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
@@ -33,8 +31,10 @@ from wafer.engines.microbatches import (
 from wafer.engines.programs import Programs, shapes_of
 from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
+from wafer.models.base import Aux, Model
 from wafer.optim.precision import LossScaler
 from wafer.optim.rules import without_frozen
+from wafer.sparsity import Sparsifier
 
 __all__ = ["Resident", "make", "norms", "structs_of"]
 

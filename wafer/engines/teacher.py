@@ -13,15 +13,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Batch, Model
-from models.checkpoint.reader import build_stored, load_params
-from models.losses import divergence
-from models.paths import map_named
-from models.user.trust import code_in, is_looking, trusting
-from sparsity.stored.inference import forward_of
 from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
+from wafer.models.base import Aux, Batch, Model
+from wafer.models.checkpoint.reader import build_stored, load_params
+from wafer.models.losses import divergence
+from wafer.models.paths import map_named
+from wafer.models.user.trust import code_in, is_looking, trusting
+from wafer.sparsity.stored.inference import forward_of
 
 __all__ = ["KL", "Teacher", "make_teacher", "require_fit"]
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from vsl.native.library import Library
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
 from wafer.fabric.program.tables import NO_SWITCH, TORN, Port, Program
 from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
+from wafer.vsl.native.library import Library
 
 __all__ = ["count_cycles", "plane_parts", "run_parts"]
 

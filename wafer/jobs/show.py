@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from models.user.yamlfile import parse_yaml
 from wafer.jobs.store import PRIORITIES, Job
+from wafer.models.user.yamlfile import parse_yaml
 
 __all__ = ["as_record", "duration", "render", "table"]
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from models.paths import map_named, named_leaves
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import PRECISION, current_backend
 from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import Gradients, backward, model_of
+from wafer.models.paths import map_named, named_leaves
 from wafer.optim.optimizers import clip_factor
 from wafer.optim.precision import LossScaler
 

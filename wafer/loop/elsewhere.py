@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from models.errors import did_you_mean
+from wafer.models.errors import did_you_mean
 
 __all__ = ["ELSEWHERE", "explain"]
 

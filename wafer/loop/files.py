@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import write_checkpoint
 from wafer.errors import CheckpointError
+from wafer.models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import write_checkpoint
 from wafer.version import __version__
 
 __all__ = ["load", "save"]

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from models.user.flags import update_flags
 from wafer.engines.cluster import swarmx_mesh
 from wafer.loop.distributed import CSConfig
+from wafer.models.user.flags import update_flags
 
 __all__ = [
     "PRECISION",

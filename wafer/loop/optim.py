@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from models.checkpoint.tree import fill_template, to_tree
-from models.errors import did_you_mean
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
 from wafer.loop.elsewhere import ELSEWHERE, explain
 from wafer.loop.machine import Backend
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameter, Parameters, model_of
+from wafer.models.checkpoint.tree import fill_template, to_tree
+from wafer.models.errors import did_you_mean
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.schedules import make_schedule
 

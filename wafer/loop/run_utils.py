@@ -21,10 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from models.base import Model
-from models.checkpoint.layout import complete_checkpoints, step_folders
-from models.sections import parse
-from models.user.code import call, place
 from wafer.config.runconfig import RunSection
 from wafer.errors import ConfigError, DataError, Problem, TrainingError
 from wafer.loop import amp, optim
@@ -34,6 +30,10 @@ from wafer.loop.machine import backend
 from wafer.loop.tracing.model import CompiledModel, compile
 from wafer.loop.tracing.step import checkpoint_closure, step_closure, trace
 from wafer.loop.utils.data import DataExecutor, DataLoader
+from wafer.models.base import Model
+from wafer.models.checkpoint.layout import complete_checkpoints, step_folders
+from wafer.models.sections import parse
+from wafer.models.user.code import call, place
 from wafer.profile.rates import log_line
 from wafer.yamlfile import read_yaml
 

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from models.errors import did_you_mean
+from wafer.models.errors import did_you_mean
 
 __all__ = ["CSX_SETTINGS", "CsxSettings", "csx"]
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-import sparsity
-from models.checkpoint.tree import to_tree
+from wafer import sparsity
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
 from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameters
+from wafer.models.checkpoint.tree import to_tree
 
 __all__ = [
     "GMP",

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine.image import PAD, Image
 from wafer.machine.tools.reports import fault_message
+from wafer.vsl.native.library import how_to_build
 
 __all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
 

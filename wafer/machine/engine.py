@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from vsl.native.library import Library, how_to_build
 from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
@@ -19,6 +18,7 @@ from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
 from wafer.machine.tools.recording import EVENT, Recording, Trace, settings_of, trace_of
 from wafer.machine.tools.reports import Waiting, waiting_for
+from wafer.vsl.native.library import Library, how_to_build
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 

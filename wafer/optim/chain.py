@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree as Tree
 
-from models.once import computed_once
-from models.paths import map_named
+from wafer.models.once import computed_once
+from wafer.models.paths import map_named
 from wafer.optim import optimizers as own
 from wafer.optim.directions import UpdateParts, direction
 from wafer.optim.freeze import train_outliers

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import optax
 
-from models.user.code import call, find
 from wafer.errors import ConfigError, Problem
+from wafer.models.user.code import call, find
 from wafer.optim import optimizers as own, sections
 from wafer.optim.sections import Optimizer
 

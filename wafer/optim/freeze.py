@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from models.factored.adapters import ADAPTER_LEAVES
-from models.paths import map_named, named_leaves, unflatten
+from wafer.models.factored.adapters import ADAPTER_LEAVES
+from wafer.models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import WithParamRules
 
 __all__ = ["SelectiveGradState", "outliers", "train_only", "train_outliers"]

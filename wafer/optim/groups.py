@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from models.alias import all_names, is_decayed
-from models.errors import did_you_mean
-from models.paths import named_leaves
-from sparsity.filters import ParamFilter
 from wafer.errors import ConfigError, Problem
+from wafer.models.alias import all_names, is_decayed
+from wafer.models.errors import did_you_mean
+from wafer.models.paths import named_leaves
 from wafer.optim.schedule_sections import Schedule, by_tags
 from wafer.optim.sections import Optimizer
+from wafer.sparsity.filters import ParamFilter
 
 __all__ = ["MUP_GROUPS", "ParamGroups", "make_groups", "split_by_tags", "with_mup_rates"]
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree as Tree
 
-from models.paths import map_named
+from wafer.models.paths import map_named
 
 __all__ = [
     "AmsgradState",

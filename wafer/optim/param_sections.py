@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from models.sections import Section
+from wafer.models.sections import Section
 
 __all__ = ["ParamTag", "SelectiveGrad", "factors", "listed"]
 

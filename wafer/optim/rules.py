@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from models.paths import map_named, named_leaves
+from wafer.models.paths import map_named, named_leaves
 
 __all__ = ["ParamRule", "WithParamRules", "rules_of", "without_frozen"]
 

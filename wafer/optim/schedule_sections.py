@@ -22,9 +22,9 @@ from pydantic import (
     SerializeAsAny,
 )
 
-from models.errors import SectionError, did_you_mean
-from models.sections import Bool, Choice, Section, Spelling, parse
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import Bool, Choice, Section, Spelling, parse
 
 __all__ = [
     "SCHEDULERS",

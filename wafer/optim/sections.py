@@ -16,11 +16,11 @@ from pydantic import (
     PositiveInt,
 )
 
-from models.errors import SectionError, did_you_mean
-from models.sections import Bool, Section, Spelling, parse
-from models.user.code import call, check_arguments, find
-from models.user.trust import is_user_defined
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import Bool, Section, Spelling, parse
+from wafer.models.user.code import call, check_arguments, find
+from wafer.models.user.trust import is_user_defined
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
 

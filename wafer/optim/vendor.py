@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.moments import field_of
-from models.convert.vendor.state import KEYS, Grouping, OptimizerState, structural_groups
-from models.paths import named_leaves, unflatten
 from wafer.errors import CheckpointError
+from wafer.models.checkpoint.moments import field_of
+from wafer.models.convert.vendor.state import KEYS, Grouping, OptimizerState, structural_groups
+from wafer.models.paths import named_leaves, unflatten
 from wafer.optim.groups import ParamGroups
 from wafer.optim.sections import Optimizer
 

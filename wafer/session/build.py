@@ -10,7 +10,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-import vsl
+from wafer import vsl
 from wafer.config import RunConfig
 from wafer.config.engines import EngineRow
 from wafer.data.batching.batches import feature_shapes, host_batch

@@ -10,11 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.base import Aux
-from models.checkpoint.layout import CHECKPOINTS, complete_checkpoints
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.writer import Checkpoints
-from models.losses import metric_values
 from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
@@ -22,6 +17,11 @@ from wafer.data.tasks import metric_tags
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max, all_sum
 from wafer.errors import CheckpointError, DataError
+from wafer.models.base import Aux
+from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.writer import Checkpoints
+from wafer.models.losses import metric_values
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
 from wafer.session.persist import resume, state_from

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.checkpoint import layout
 from wafer.config import RunConfig
+from wafer.models.checkpoint import layout
 from wafer.session.foreign import is_foreign
 from wafer.version import __version__, code_digest
 

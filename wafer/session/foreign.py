@@ -9,20 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.base import Model
-from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
-from models.checkpoint.tree import to_tree
-from models.convert.api import open_hf, to_hf
-from models.convert.same import differences
-from models.convert.standard import offset_norms, order_rotary
-from models.convert.vendor.state import read_optimizer_state
-from models.convert.vendor.weights import open_cs
-from models.families.decoder_config import DecoderConfig
-from models.families.encoder_config import EncoderConfig
-from models.paths import unflatten
 from wafer.config.vendor.keys import section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
+from wafer.models.base import Model
+from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
+from wafer.models.checkpoint.tree import to_tree
+from wafer.models.convert.api import open_hf, to_hf
+from wafer.models.convert.same import differences
+from wafer.models.convert.standard import offset_norms, order_rotary
+from wafer.models.convert.vendor.state import read_optimizer_state
+from wafer.models.convert.vendor.weights import open_cs
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.paths import unflatten
 from wafer.optim.groups import make_groups
 from wafer.optim.vendor import our_tree, vendor_groupings
 

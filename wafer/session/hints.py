@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.user.trust import code_in
+from wafer.models.user.trust import code_in
 
 if TYPE_CHECKING:  # a command that only prints suggestions reads no data
     from wafer.data.batching.dataset import Dataset
@@ -82,7 +82,7 @@ def with_trust(line: str, **sections: object) -> str:
 
 def after_training(job: "Run", checkpoint: pathlib.Path) -> list[str]:
     """Return the commands that go on from the last checkpoint of a run."""
-    from sparsity.stored.inference import masks_forward
+    from wafer.sparsity.stored.inference import masks_forward
 
     with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())

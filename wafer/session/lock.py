@@ -8,8 +8,8 @@ import pathlib
 import socket
 from collections.abc import Iterator
 
-from models.files import contained_file
 from wafer.errors import TrainingError
+from wafer.models.files import contained_file
 
 __all__ = ["owned", "require_contained_files"]
 

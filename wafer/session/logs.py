@@ -9,7 +9,7 @@ import time
 from rich.console import Console
 from rich.logging import RichHandler
 
-from models.errors import plain
+from wafer.models.errors import plain
 
 __all__ = ["CONSOLE", "close_log", "keep_lines", "log_folder", "setup_logging"]
 

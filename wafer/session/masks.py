@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import sparsity
-from models.base import Model
-from models.counts import abstract_params
-from sparsity.stored.resume import Origin, unmet_level
+from wafer import sparsity
+from wafer.models.base import Model
+from wafer.models.counts import abstract_params
+from wafer.sparsity.stored.resume import Origin, unmet_level
 
 __all__ = ["mask_lines", "section_that_keeps"]
 

@@ -11,21 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-import sparsity
-from models.checkpoint import layout
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.tree import fill_template
-from models.checkpoint.writer import Checkpoints
-from models.factored.lora import is_adapter
-from models.paths import named_leaves
-from sparsity.stored import sentinel
-from sparsity.stored.resume import Origin, resume as restore
+from wafer import sparsity
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, DataError, TrainingError
+from wafer.models.checkpoint import layout
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.tree import fill_template
+from wafer.models.checkpoint.writer import Checkpoints
+from wafer.models.factored.lora import is_adapter
+from wafer.models.paths import named_leaves
 from wafer.session.build import Run
 from wafer.session.config_diff import changes
 from wafer.session.foreign import is_foreign, load_foreign
 from wafer.session.masks import mask_lines
+from wafer.sparsity.stored import sentinel
+from wafer.sparsity.stored.resume import Origin, resume as restore
 from wafer.version import __version__
 
 __all__ = ["Resumed", "errors_name", "resume", "save", "state_from"]

@@ -7,16 +7,13 @@ from typing import Any
 
 import jax
 
-from models.checkpoint.writer import Checkpoints
-from sparsity.costs import missed_level
-from sparsity.stored import sentinel
-from sparsity.stored.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
+from wafer.models.checkpoint.writer import Checkpoints
 from wafer.profile.rates import RateTracker
 from wafer.profile.window import StepProfiler
 from wafer.session.build import Run
@@ -25,6 +22,9 @@ from wafer.session.foreign import export_hf
 from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, TrainProgress, write_performance
 from wafer.session.persist import Resumed, errors_name, resume, save
+from wafer.sparsity.costs import missed_level
+from wafer.sparsity.stored import sentinel
+from wafer.sparsity.stored.inference import computed_params
 
 __all__ = ["Outcome", "save_first", "train_run"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
-from models.user.trust import child_environment
+from wafer.models.user.trust import child_environment
 from wafer.sweep.trials import Trial
 
 __all__ = ["run_trials"]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from models.counts import forward_flops
-from models.paths import named_leaves
-from sparsity.costs import Shares, shares_over
 from wafer.experiment import Experiment
+from wafer.models.counts import forward_flops
+from wafer.models.paths import named_leaves
+from wafer.sparsity.costs import Shares, shares_over
 
 __all__ = ["Costs", "costs_of"]
 

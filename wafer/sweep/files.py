@@ -8,14 +8,14 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from models.errors import SectionError, did_you_mean
-from models.paths import named_leaves
-from models.sections import Section, parse
 from wafer.config import parse_config
 from wafer.config.trainer_form import upgrade_file
 from wafer.engines.choose import check
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.paths import named_leaves
+from wafer.models.sections import Section, parse
 from wafer.yamlfile import read_yaml
 
 __all__ = ["Sweep", "SweepArm", "SweepFile", "read_sweep", "run_sections"]

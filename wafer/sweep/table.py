@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from models.files import atomic_write
+from wafer.models.files import atomic_write
 
 __all__ = ["Pair", "Row", "Summary", "markdown", "pairs", "summaries", "write_csv", "write_runs"]
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
-from models.files import atomic_write, write_text
-from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
+from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
+from wafer.models.files import atomic_write, write_text
 from wafer.session.metrics import read_metrics
+from wafer.sparsity.finalize import finalize
 from wafer.sweep.files import SweepArm, run_sections
 from wafer.yamlfile import read_yaml
 

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from models.convert.config_map import OF_ALL, ConfigMap, Settings, read_rope, write_rope
-from models.convert.tables.class_defaults import HARMLESS
-from models.convert.tables.llama_configs import (
+from wafer.models.convert.config_map import OF_ALL, ConfigMap, Settings, read_rope, write_rope
+from wafer.models.convert.tables.class_defaults import HARMLESS
+from wafer.models.convert.tables.llama_configs import (
     BIAS,
     KEYS,
     LLAMA_KEYS,
@@ -17,8 +17,8 @@ from models.convert.tables.llama_configs import (
     write_gemma2,
     write_llama,
 )
-from models.errors import did_you_mean
-from models.families.decoder_config import DecoderConfig
+from wafer.models.errors import did_you_mean
+from wafer.models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_CONFIGS"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from models.convert.codecs import trailing_one
-from models.convert.engine import (
+from wafer.models.convert.codecs import trailing_one
+from wafer.models.convert.engine import (
     Row,
     Table,
     embedding,
@@ -14,7 +14,7 @@ from models.convert.engine import (
     repeated,
     under,
 )
-from models.families.decoder_config import DecoderConfig
+from wafer.models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_TABLES", "decoder_table"]
 

@@ -1,7 +1,7 @@
 """Config tables of LLaMA and its kin: Mistral, Mixtral, Gemma 2; what other decoders share."""
 
-from models.convert.config_map import Settings, read_activation, read_rope, write_rope
-from models.families.decoder_config import DecoderConfig
+from wafer.models.convert.config_map import Settings, read_activation, read_rope, write_rope
+from wafer.models.families.decoder_config import DecoderConfig
 
 __all__ = [
     "BIAS",

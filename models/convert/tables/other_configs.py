@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.convert.config_map import (
+from wafer.models.convert.config_map import (
     ConfigMap,
     Settings,
     read_activation,
@@ -13,12 +13,12 @@ from models.convert.config_map import (
     to_our_settings,
     write_activation,
 )
-from models.convert.tables.decoder_configs import DECODER_CONFIGS
-from models.convert.tables.other_tables import MARIAN_TABLE, T5_TABLE
-from models.errors import did_you_mean
-from models.families.encoder_config import EncoderConfig
-from models.families.llava import LlavaConfig
-from models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.convert.tables.decoder_configs import DECODER_CONFIGS
+from wafer.models.convert.tables.other_tables import MARIAN_TABLE, T5_TABLE
+from wafer.models.errors import did_you_mean
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.llava import LlavaConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
 __all__ = ["OTHER_CONFIGS"]
 

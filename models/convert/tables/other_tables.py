@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.convert.codecs import PATCHES, SAME, leading_one
-from models.convert.engine import (
+from wafer.models.convert.codecs import PATCHES, SAME, leading_one
+from wafer.models.convert.engine import (
     Row,
     Table,
     embedding,
@@ -15,11 +15,11 @@ from models.convert.engine import (
     repeated,
     under,
 )
-from models.convert.tables.decoder_tables import DECODER_TABLES
-from models.families.encoder_config import EncoderConfig
-from models.families.llava import LlavaConfig
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.families.vision import VisionConfig
+from wafer.models.convert.tables.decoder_tables import DECODER_TABLES
+from wafer.models.families.encoder_config import EncoderConfig
+from wafer.models.families.llava import LlavaConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.families.vision import VisionConfig
 
 __all__ = ["MARIAN_TABLE", "OTHER_TABLES", "T5_TABLE"]
 

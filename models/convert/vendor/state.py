@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.base import Model
-from models.convert.engine import Row
-from models.convert.vendor.weights import placed
-from models.counts import abstract_params
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from models.vendor.mdl import MdlFile
-from models.vendor.older import is_of_16
+from wafer.models.base import Model
+from wafer.models.convert.engine import Row
+from wafer.models.convert.vendor.weights import placed
+from wafer.models.counts import abstract_params
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.older import is_of_16
 
 __all__ = [
     "KEYS",

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from models.alias import is_decayed
-from models.base import Model
-from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
-from models.checkpoint.moments import field_of
-from models.convert.vendor.state import KEYS, is_constant
-from models.convert.vendor.weights import exported, numbered_rows, placed
-from models.lazy import LazyArray
-from models.paths import named_leaves
-from models.vendor.mdl import MdlFile
-from models.vendor.older import is_of_16
-from models.vendor.writer import Leaf, Tree
+from wafer.models.alias import is_decayed
+from wafer.models.base import Model
+from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
+from wafer.models.checkpoint.moments import field_of
+from wafer.models.convert.vendor.state import KEYS, is_constant
+from wafer.models.convert.vendor.weights import exported, numbered_rows, placed
+from wafer.models.lazy import LazyArray
+from wafer.models.paths import named_leaves
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.older import is_of_16
+from wafer.models.vendor.writer import Leaf, Tree
 
 __all__ = ["carried_sections", "training_sections"]
 

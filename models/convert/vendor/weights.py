@@ -16,23 +16,23 @@ import numpy as np
 from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
-import vsl
-from models.base import Model
-from models.checkpoint.pruned import check_weight
-from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
-from models.convert.engine import Row, Table, export_tensors, import_tensors, source
-from models.convert.standard import in_pairs
-from models.counts import abstract_params
-from models.errors import SectionError
-from models.lazy import LazyArray
-from models.names import lookup
-from models.paths import named_leaves
-from models.registry import build
-from models.user.yamlfile import read_yaml
-from models.vendor.mdl import MdlFile
-from models.vendor.older import IGNORED_IN_16, names_of_16
-from models.vendor.order import in_order_of_registration
-from models.vendor.writer import Link, Tree, write_mdl
+from wafer import vsl
+from wafer.models.base import Model
+from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
+from wafer.models.convert.engine import Row, Table, export_tensors, import_tensors, source
+from wafer.models.convert.standard import in_pairs
+from wafer.models.counts import abstract_params
+from wafer.models.errors import SectionError
+from wafer.models.lazy import LazyArray
+from wafer.models.names import lookup
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build
+from wafer.models.user.yamlfile import read_yaml
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.older import IGNORED_IN_16, names_of_16
+from wafer.models.vendor.order import in_order_of_registration
+from wafer.models.vendor.writer import Link, Tree, write_mdl
 
 __all__ = [
     "FAMILIES",

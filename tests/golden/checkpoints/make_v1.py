@@ -27,11 +27,11 @@ import jax
 import numpy as np
 import yaml
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.cli import main
 from wafer.config import load
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 CONFIGS = pathlib.Path(__file__).parents[3] / "models" / "configs"
 SYNTHETIC = {

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from models.checkpoint.checksums import checksum
-from models.checkpoint.layout import read_record
-from models.checkpoint.reader import StoredTree, load_checkpoint, load_params
-from models.checkpoint.verify import verify
-from models.checkpoint.writer import write_checkpoint, write_params
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from sparsity.finalize import finalize
 from wafer.cli import main
+from wafer.models.checkpoint.checksums import checksum
+from wafer.models.checkpoint.layout import read_record
+from wafer.models.checkpoint.reader import StoredTree, load_checkpoint, load_params
+from wafer.models.checkpoint.verify import verify
+from wafer.models.checkpoint.writer import write_checkpoint, write_params
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.sparsity.finalize import finalize
 
 RNG = np.random.default_rng(0)
 

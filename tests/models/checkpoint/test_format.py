@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-from models.checkpoint.layout import FORMAT_VERSION, FormatVersionError, read_record
-from models.checkpoint.pruned import mark
-from models.checkpoint.reader import load_checkpoint, load_params
-from models.checkpoint.writer import Checkpoints, write_checkpoint
-from models.errors import CheckpointError
-from models.files import atomic_write
-from models.paths import named_leaves
+from wafer.models.checkpoint.layout import FORMAT_VERSION, FormatVersionError, read_record
+from wafer.models.checkpoint.pruned import mark
+from wafer.models.checkpoint.reader import load_checkpoint, load_params
+from wafer.models.checkpoint.writer import Checkpoints, write_checkpoint
+from wafer.models.errors import CheckpointError
+from wafer.models.files import atomic_write
+from wafer.models.paths import named_leaves
 
 PAGE = ROOT / "docs" / "concepts" / "checkpoint-format.md"
 KERNEL = np.asarray([[1.0, np.nan, 3.0], [np.nan, 5.0, 6.0]], np.float32)
@@ -133,8 +133,8 @@ def test_a_folder_that_is_removed_meanwhile_is_noticed_and_the_work_is_saved(tmp
 FULL = """
 import logging, resource, sys
 import numpy as np
-from models.checkpoint.writer import Checkpoints
-from models.errors import CheckpointError
+from wafer.models.checkpoint.writer import Checkpoints
+from wafer.models.errors import CheckpointError
 logging.basicConfig(level=logging.INFO)
 checkpoints = Checkpoints(sys.argv[1])
 arrays = {f"a{i}": np.random.default_rng(i).random((256, 256)) for i in range(40)}

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from models.checkpoint.reader import load_params
-from models.checkpoint.writer import Checkpoints, write_params
-from models.convert.shards import write_shards
-from models.errors import CheckpointError, disk_full
-from models.files import atomic_write, remove_partials, remove_written, write_text
-from models.lazy import LazyArray
-from sparsity.finalize import finalize
+from wafer.models.checkpoint.reader import load_params
+from wafer.models.checkpoint.writer import Checkpoints, write_params
+from wafer.models.convert.shards import write_shards
+from wafer.models.errors import CheckpointError, disk_full
+from wafer.models.files import atomic_write, remove_partials, remove_written, write_text
+from wafer.models.lazy import LazyArray
+from wafer.sparsity.finalize import finalize
 
 # Each is a file of 9 kB or more, however Orbax merges them; the other files have at most 1 kB.
 WEIGHTS = {f"w{i}": np.random.default_rng(i).normal(size=(64, 64)).astype("f4") for i in range(4)}

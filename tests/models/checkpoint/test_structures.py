@@ -9,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.tree import fill_template, to_tree
-from models.checkpoint.writer import write_checkpoint
-from models.errors import CheckpointError
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.tree import fill_template, to_tree
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.errors import CheckpointError
 
 Pair = collections.namedtuple("Pair", "left right")
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)

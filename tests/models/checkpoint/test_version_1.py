@@ -17,11 +17,11 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.runs import metrics
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.commands.run import run
 from wafer.config import load
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 V1 = GOLDEN / "checkpoints" / "v1"
 EXPECTED = json.loads((V1 / "expected.json").read_text())

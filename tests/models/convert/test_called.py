@@ -7,9 +7,9 @@ import pytest
 from helpers import hf_calls, hf_parity
 from helpers.hf_sections import REMOTE, SECTIONS, section
 
-import models
-from models.families.seq2seq_config import Seq2SeqConfig
+from wafer import models
 from wafer.data.text.tokenizer import train_bpe
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
 NAMES = [name for name in SECTIONS if name != "clip-vit"]  # which reads no text
 NO_CAPS = {"final_logit_softcapping": None, "attention_logit_softcapping": None}

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.convert import config_from_hf, config_to_hf
-from models.convert.api import _CONFIGS
-from models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
-from models.layers.basic import ACTIVATIONS
-from models.registry import build
+from wafer.models.convert import config_from_hf, config_to_hf
+from wafer.models.convert.api import _CONFIGS
+from wafer.models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
+from wafer.models.layers.basic import ACTIVATIONS
+from wafer.models.registry import build
 
 
 def _config(**foreign):

@@ -14,19 +14,19 @@ import pytest
 from helpers import hf_parity
 from safetensors.numpy import save_file
 
-import models
-from models.checkpoint.reader import open_params
-from models.checkpoint.writer import write_params
-from models.convert import config_from_hf, config_to_hf
-from models.convert.api import convert_table
-from models.convert.cli import add_arguments
-from models.convert.codecs import PATCHES, Fused, fused_order
-from models.convert.compare import diff_weights
-from models.convert.engine import import_tensors
-from models.convert.files import open_tensors, read_config
-from models.layers.attention import _falcon_bias
-from models.paths import named_leaves
-from models.registry import build, parse_config, settings_of
+from wafer import models
+from wafer.models.checkpoint.reader import open_params
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert import config_from_hf, config_to_hf
+from wafer.models.convert.api import convert_table
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.codecs import PATCHES, Fused, fused_order
+from wafer.models.convert.compare import diff_weights
+from wafer.models.convert.engine import import_tensors
+from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.layers.attention import _falcon_bias
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build, parse_config, settings_of
 
 GOLDEN = hf_parity.KEPT
 

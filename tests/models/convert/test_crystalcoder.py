@@ -16,9 +16,8 @@ from helpers import hf_parity, remote_models
 from helpers.paths import GOLDEN, ROOT
 from safetensors.numpy import save_file
 
-import models
-import vsl
-from models.convert.files import open_tensors, read_config
+from wafer import models, vsl
+from wafer.models.convert.files import open_tensors, read_config
 
 HIDDEN, HEADS, INNER, VOCAB, LAYERS, LENGTH = 32, 2, 24, 19, 2, 7
 CONFIG = {

@@ -10,17 +10,16 @@ import pytest
 import yaml
 from helpers.hf_parity import CHEAP, shaken
 
-import models
-import vsl
-from models.checkpoint.reader import open_params
-from models.checkpoint.writer import write_params
-from models.convert.api import config_to_hf
-from models.convert.cli import add_arguments
-from models.convert.compare import diff_weights
-from models.convert.files import open_tensors, read_config
-from models.convert.vendor.weights import to_cs
-from models.names import MODELS
-from models.paths import map_named, named_leaves
+from wafer import models, vsl
+from wafer.models.checkpoint.reader import open_params
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.api import config_to_hf
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.compare import diff_weights
+from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.convert.vendor.weights import to_cs
+from wafer.models.names import MODELS
+from wafer.models.paths import map_named, named_leaves
 
 TINY = {
     "vocab_size": 31,

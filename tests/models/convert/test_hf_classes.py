@@ -8,8 +8,8 @@ import json
 import pytest
 from helpers.hf_classes import FILE
 
-from models.convert import config_from_hf
-from models.convert.tables.class_defaults import HARMLESS
+from wafer.models.convert import config_from_hf
+from wafer.models.convert.tables.class_defaults import HARMLESS
 
 RELEASES = json.loads(FILE.read_text())
 CASES = [(release, kind) for release in RELEASES for kind in RELEASES[release]]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from helpers.runs import TINY
 
-from models.checkpoint.writer import write_params
-from models.convert.api import to_hf
-from models.convert.manifest import manifest_of, verify_manifest, write_manifest
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from models.registry import build
 from wafer.cli import main
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.api import to_hf
+from wafer.models.convert.manifest import manifest_of, verify_manifest, write_manifest
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ LARGEST = 16_384 * 1024 * 4  # the embedding, bytes in float32
 SCRIPT = """
 import argparse, json, pathlib, sys, threading, time
 import numpy as np
-import models
-from models.convert.api import config_to_hf, convert_table
-from models.convert.cli import add_arguments
-from models.convert.engine import export_tensors
-from models.convert.shards import write_shards
-from models.counts import abstract_params
-from models.paths import named_leaves
+from wafer import models
+from wafer.models.convert.api import config_to_hf, convert_table
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.engine import export_tensors
+from wafer.models.convert.shards import write_shards
+from wafer.models.counts import abstract_params
+from wafer.models.paths import named_leaves
 
 work = pathlib.Path(sys.argv[1])
 

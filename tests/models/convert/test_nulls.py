@@ -12,13 +12,12 @@ import pytest
 from helpers.hf_nulls import CASES, FILE, IDS, SIZES, weight
 from safetensors.numpy import save_file
 
-import models
-import vsl
-from models.convert import config_from_hf
-from models.convert.api import config_to_hf, convert_table
-from models.convert.engine import export_tensors
-from models.counts import abstract_params
-from models.paths import named_leaves
+from wafer import models, vsl
+from wafer.models.convert import config_from_hf
+from wafer.models.convert.api import config_to_hf, convert_table
+from wafer.models.convert.engine import export_tensors
+from wafer.models.counts import abstract_params
+from wafer.models.paths import named_leaves
 
 RECORDED = json.loads(FILE.read_text())
 KEYS, LOGITS = RECORDED.pop("keys"), RECORDED.pop("logits")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers import hf_parity
 
-import models
-from models.convert.files import open_tensors
+from wafer import models
+from wafer.models.convert.files import open_tensors
 
 TOLERANCE = 5e-6  # of the largest reference value; the smallest plausible bug shows 1e-5
 QUICK = {

@@ -3,7 +3,7 @@
 import pytest
 from helpers import format_report, parity_report
 
-from models.names import MODELS
+from wafer.models.names import MODELS
 
 
 def test_the_table_lists_every_family_with_its_parity_error():

@@ -10,9 +10,9 @@ import pytest
 from helpers import hf_parity
 from safetensors.numpy import load_file, save_file
 
-import models
-from models.convert import config_from_hf
-from models.convert.files import open_tensors, read_config
+from wafer import models
+from wafer.models.convert import config_from_hf
+from wafer.models.convert.files import open_tensors, read_config
 
 GOLDEN = hf_parity.KEPT
 

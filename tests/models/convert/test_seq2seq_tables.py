@@ -9,9 +9,9 @@ from helpers import hf_parity
 from helpers.paths import GOLDEN
 from safetensors.numpy import load_file, save_file
 
-import models
-from models.convert.files import open_tensors
-from models.paths import named_leaves
+from wafer import models
+from wafer.models.convert.files import open_tensors
+from wafer.models.paths import named_leaves
 
 T5 = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 MARIAN = tuple(f"model.{name}" for name in T5)

@@ -8,9 +8,9 @@ import pytest
 import tokenizers
 from tokenizers import models as kinds, trainers
 
-import models
-from models.convert.cli import add_arguments
-from models.convert.tokenizer import (
+from wafer import models
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.tokenizer import (
     TextMarks,
     carry_tokenizer,
     read_marks,
@@ -18,7 +18,7 @@ from models.convert.tokenizer import (
     text_folder,
     with_ids,
 )
-from models.errors import CheckpointError
+from wafer.models.errors import CheckpointError
 
 SETTINGS = {
     "name": "gpt2",

@@ -11,15 +11,14 @@ import pytest
 import yaml
 from helpers.paths import GOLDEN
 
-import models
-import vsl
-from models.convert.api import from_hf, to_hf
-from models.convert.cli import add_arguments
-from models.convert.standard import in_pairs
-from models.convert.vendor.weights import open_cs, read_section, to_cs
-from models.paths import named_leaves
-from models.registry import build
-from models.vendor.mdl import MdlFile
+from wafer import models, vsl
+from wafer.models.convert.api import from_hf, to_hf
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.standard import in_pairs
+from wafer.models.convert.vendor.weights import open_cs, read_section, to_cs
+from wafer.models.paths import named_leaves
+from wafer.models.registry import build
+from wafer.models.vendor.mdl import MdlFile
 
 FOLDERS = [
     path

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsity.kernels import DecodeTable, DecodeWeight
+from wafer.sparsity.kernels import DecodeTable, DecodeWeight
 
 DTYPES = [jnp.float32, jnp.bfloat16]
 SHAPES = [(1, 1), (5, 3), (16, 4), (17, 9), (45, 6), (96, 33), (600, 130)]
@@ -124,7 +124,7 @@ def test_steps_by_hand():
 def test_without_the_library_the_same(monkeypatch):
     dense = pruned(33, 20, 0.3, jnp.float32)
     x = np.random.default_rng(0).standard_normal((3, 33), np.float32)
-    monkeypatch.setattr("sparsity.kernels.native.usable", lambda: False)
+    monkeypatch.setattr("wafer.sparsity.kernels.native.usable", lambda: False)
     close(DecodeWeight.from_dense(dense).project(jnp.asarray(x)), x, dense)
     close(DecodeTable.from_dense(dense.T).project(jnp.asarray(x)), x, dense)
 

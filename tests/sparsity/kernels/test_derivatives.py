@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsity import kernels
+from wafer.sparsity import kernels
 
 MASK = np.random.default_rng(0).random((4, 3)) < 0.6
 PATTERN = kernels.pattern_from_mask(jnp.asarray(MASK), int(MASK.sum()))

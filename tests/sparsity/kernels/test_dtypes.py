@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-from sparsity.kernels import DecodeTable, DecodeWeight
+from wafer import sparsity
+from wafer.sparsity.kernels import DecodeTable, DecodeWeight
 
 XS = ["bool", "uint8", "int8", "int32", "float16", "bfloat16", "float32", "complex64"]
 VALUES = ["float16", "bfloat16", "float32"]

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
-from sparsity import kernels
-from sparsity.kernels import native
-from sparsity.kernels.choice import obstacle
-from sparsity.kernels.pattern import add_walk
+from wafer import sparsity
+from wafer.sparsity import kernels
+from wafer.sparsity.kernels import native
+from wafer.sparsity.kernels.choice import obstacle
+from wafer.sparsity.kernels.pattern import add_walk
 
 IMPLEMENTATIONS = ["masked", "csr"]
 BLOCK = 176  # kBlock of walk.h
@@ -338,7 +338,7 @@ def test_errors_say_what_was_found():
 @pytest.mark.native
 def test_auto_follows_the_crossover_and_says_so(caplog):
     obstacle.cache_clear()
-    with caplog.at_level("DEBUG", logger="sparsity.kernels.choice"):
+    with caplog.at_level("DEBUG", logger="wafer.sparsity.kernels.choice"):
         assert kernels.choose(2048, 512, 2048, 512 * 2048 // 10, jnp.float32) == "csr"
         assert kernels.choose(2048, 512, 2048, 512 * 2048 * 2 // 3, jnp.float32) == "masked"
         assert kernels.choose(2048, 128, 128, 128 * 128 // 2, jnp.bfloat16) == "csr"

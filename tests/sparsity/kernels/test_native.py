@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 from helpers.paths import ROOT
 
-from sparsity import kernels
-from vsl.native import library
+from wafer.sparsity import kernels
+from wafer.vsl.native import library
 
 pytestmark = pytest.mark.native
 
@@ -23,8 +23,8 @@ PROGRAM = """
 import json, logging, sys
 logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 import jax, jax.numpy as jnp
-from sparsity import kernels
-from vsl.native import library
+from wafer.sparsity import kernels
+from wafer.vsl.native import library
 mask = (jnp.arange(60 * 40).reshape(60, 40) * 7919) % 11 == 0
 nnz = int(mask.sum())
 pattern = kernels.pattern_from_mask(mask, nnz)
@@ -64,7 +64,7 @@ def test_absence_gives_the_same_results_and_one_line():
 
 
 def test_asking_for_csr_without_the_library_says_how_to_build_it(monkeypatch):
-    monkeypatch.setattr("vsl.native.library._load", lambda library: None)
+    monkeypatch.setattr("wafer.vsl.native.library._load", lambda library: None)
     weight = kernels.SparseWeight(
         values=jnp.ones(1),
         pattern=kernels.pattern_from_flat(jnp.zeros(1, jnp.int32), (1, 1)),
@@ -137,17 +137,20 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_a_checkout_takes_the_installed_library(checkout):
-    assert library._find("sparsity.kernels") == checkout.parent / "site/sparsity/kernels/_native.so"
+    assert (
+        library._find("wafer.sparsity.kernels")
+        == checkout.parent / "site/sparsity/kernels/_native.so"
+    )
     (checkout / "sparsity/kernels/tile.h").write_text("// other sources\n")
     with pytest.raises(FileNotFoundError, match=r"site.* was built from other sources"):
-        library._find("sparsity.kernels")
+        library._find("wafer.sparsity.kernels")
     with pytest.raises(FileNotFoundError, match=r"wafer.fabric.native._native\.so is missing"):
         library._find("wafer.fabric.native")
 
 
 def test_an_outdated_library_in_the_checkout_is_not_used(checkout):
     (checkout / "sparsity/kernels/_native.so").write_bytes(b"of another version")
-    assert library._find("sparsity.kernels").is_relative_to(checkout.parent / "site")
+    assert library._find("wafer.sparsity.kernels").is_relative_to(checkout.parent / "site")
 
 
 def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeypatch, caplog):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.layers.basic import Dense, dense_together
-from sparsity import kernels
+from wafer.models.layers.basic import Dense, dense_together
+from wafer.sparsity import kernels
 
 pytestmark = pytest.mark.native
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsity import kernels, selection
+from wafer.sparsity import kernels, selection
 
 update = jax.jit(kernels.rigl_update, static_argnames=("implementation", "groups"))
 SETTINGS = hypothesis.settings(max_examples=12, database=None)

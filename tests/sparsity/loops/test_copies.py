@@ -12,9 +12,9 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
-import sparsity
-from models.layers.basic import project
-from sparsity.state import fingerprint
+from wafer import sparsity
+from wafer.models.layers.basic import project
+from wafer.sparsity.state import fingerprint
 
 PARAMS = {"up": {"kernel": jax.random.normal(jax.random.key(0), (16, 24))}}
 X = jax.random.normal(jax.random.key(1), (8, 16))

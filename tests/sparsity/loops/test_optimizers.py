@@ -6,9 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-import sparsity
-from models.layers.basic import project
-from sparsity.adapters import optimizers
+from wafer import sparsity
+from wafer.models.layers.basic import project
+from wafer.sparsity.adapters import optimizers
 
 PARAMS = {"up": {"kernel": jax.random.normal(jax.random.key(0), (16, 24)), "bias": jnp.zeros(24)}}
 MATRICES = lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)

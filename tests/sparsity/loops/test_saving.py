@@ -15,12 +15,12 @@ import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
 
-import sparsity
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.tree import fill_template
-from models.checkpoint.writer import write_checkpoint
-from models.errors import CheckpointError
-from sparsity.finalize import finalize
+from wafer import sparsity
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.tree import fill_template
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.errors import CheckpointError
+from wafer.sparsity.finalize import finalize
 
 KEY = jax.random.key(0)
 TX = optax.adam(0.1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsity
+from wafer import sparsity
 
 PARAMS = {"w": jax.random.normal(jax.random.key(0), (16, 12))}
 GRADS = {"w": jax.random.normal(jax.random.key(1), (16, 12))}

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-import sparsity
-from models.layers.basic import project
+from wafer import sparsity
+from wafer.models.layers.basic import project
 
 SHAPES = {"a": (6, 8), "b": (8, 4)}
 

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-from vsl.attend import attention_as
+from wafer import models
 from wafer.compiler.compile import trace
 from wafer.data.batching.batches import to_batch
 from wafer.errors import CompileError
+from wafer.vsl.attend import attention_as
 
 
 def shapes(tree):

@@ -7,7 +7,7 @@ import yaml
 from helpers.examples import runtime, script
 from helpers.paths import ROOT
 
-import models
+from wafer import models
 from wafer.compiler.decode.mesh import mesh_parts, token_cycles
 
 SMALL = {

@@ -170,7 +170,7 @@ def test_sections_are_frozen_and_hashable():
 
 WITHOUT_JAX = (
     "wafer wafer.cli wafer.config wafer.data.registry wafer.optim.sections models.sections "
-    "models.errors"
+    "wafer.models.errors"
 )
 HEAVY = {"jax", "grain", "h5py", "tokenizers"}
 
@@ -232,7 +232,7 @@ def test_errors_of_other_packages_join_ours(monkeypatch, error, said):
         assert section["name"] == "gpt2"
         raise error
 
-    monkeypatch.setattr("models.registry.parse_config", check)
+    monkeypatch.setattr("wafer.models.registry.parse_config", check)
     text = problems(changed(runconfig={"max_step": 1}))
     assert f"config.{said}" in text
     assert "config.runconfig.max_step: unknown key; did you mean 'max_steps'?" in text

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from helpers.paths import GOLDEN, ROOT
 
-from models.paths import named_leaves
 from wafer import cli
 from wafer.config import load
 from wafer.experiment import Experiment
+from wafer.models.paths import named_leaves
 
 CONFIGS = ROOT / "models" / "configs"
 PARAMS = sorted(CONFIGS.rglob("*.yaml"))

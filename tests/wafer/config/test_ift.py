@@ -3,14 +3,13 @@
 import pytest
 import yaml
 
-import models
-import sparsity
 import wafer.cli
-from models.counts import abstract_params, flops_per_token, parameter_count
-from models.paths import named_leaves
+from wafer import models, sparsity
 from wafer.config.ift import transform
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
+from wafer.models.counts import abstract_params, flops_per_token, parameter_count
+from wafer.models.paths import named_leaves
 
 GPT2 = {
     "name": "gpt2",

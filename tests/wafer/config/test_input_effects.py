@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from helpers.effects import legal_values
 
-from models import registry
 from wafer.config import parse_config
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.make.sets import DATA_SETS, make_data, run_file
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.experiment import Experiment, batch_shape
+from wafer.models import registry
 
 # Values that an annotation does not tell; {other} is a set of another seed, {none} is not there.
 FOLDER, FILE, WORD = ["{other}", "{none}"], ["{words}", "{none}"], ["b", "nowhere"]

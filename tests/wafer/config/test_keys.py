@@ -9,13 +9,13 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-from models.names import MODELS
-from models.schema import ModelConfig
-from models.sections import Section
 from wafer.cli import main
 from wafer.config import load, parse_config
 from wafer.config.keys import json_schema, keys, section_classes
 from wafer.config.newfile import run_file
+from wafer.models.names import MODELS
+from wafer.models.schema import ModelConfig
+from wafer.models.sections import Section
 
 CONFIGS = ROOT / "models" / "configs"
 

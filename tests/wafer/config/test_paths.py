@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from models.files import require_path
 from wafer.cli import main
+from wafer.models.files import require_path
 
 
 @pytest.mark.parametrize("command", [["run"], ["plan"], ["data", "stats"]])

@@ -12,18 +12,18 @@ import yaml
 from helpers.recipes import RECIPES, shrink
 from helpers.runs import config, losses
 
-import models
-from models.base import Batch
-from models.checkpoint.reader import load_checkpoint
-from models.families.preference import DpoConfig, preference_aux
-from models.paths import named_leaves
-from vsl import padded_layout
+from wafer import models
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.data.batching.objectives import conversation
 from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
 from wafer.experiment import Experiment
+from wafer.models.base import Batch
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.families.preference import DpoConfig, preference_aux
+from wafer.models.paths import named_leaves
+from wafer.vsl import padded_layout
 
 SOURCE = '''
 def f{0}(x):

@@ -6,9 +6,6 @@ import re
 import pytest
 import yaml
 
-from models import registry
-from models.errors import SectionError
-from models.sections import parse
 from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
@@ -17,6 +14,9 @@ from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import batch_shape
+from wafer.models import registry
+from wafer.models.errors import SectionError
+from wafer.models.sections import parse
 from wafer.sweep.files import read_sweep
 
 TRAINER = """

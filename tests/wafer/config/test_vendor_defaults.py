@@ -8,11 +8,11 @@ import json
 import pytest
 from helpers.vendor_defaults import FAMILIES, FILE
 
-from models import registry
-from models.errors import SectionError
 from wafer.config.vendor.defaults import code_of, covers
 from wafer.config.vendor.keys import translate
 from wafer.data.registry import DATA_PROCESSORS
+from wafer.models import registry
+from wafer.models.errors import SectionError
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
 

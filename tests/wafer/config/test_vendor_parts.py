@@ -2,7 +2,7 @@
 
 import pytest
 
-import models
+from wafer import models
 from wafer.config.vendor.keys import translate
 
 TOWER = {"name": "ViTModel", "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 2}

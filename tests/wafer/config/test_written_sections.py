@@ -12,19 +12,19 @@ import yaml
 from helpers.hf_sections import SECTIONS
 from helpers.paths import GOLDEN
 
-import models
 import wafer
-from models.checkpoint.writer import write_params
-from models.convert.api import section_from_hf
-from models.names import MODELS
-from models.paths import named_leaves
-from models.registry import config_class, parse_config, settings_of
+from wafer import models
 from wafer.commands.checkpoints import convert as verbs
 from wafer.commands.inputs import start_of
 from wafer.config import load
 from wafer.config.newfile import run_file
 from wafer.config.releases import convert_file
 from wafer.config.vendor.keys import section_of, translate
+from wafer.models.checkpoint.writer import write_params
+from wafer.models.convert.api import section_from_hf
+from wafer.models.names import MODELS
+from wafer.models.paths import named_leaves
+from wafer.models.registry import config_class, parse_config, settings_of
 
 # The same sizes, for names without a Hugging Face form.
 ALIKE = {"ebert": "bert", "bert-summarization": "bert-q&a", "fc_mnist": None}

@@ -14,7 +14,6 @@ from helpers.records import texts_of
 from helpers.vendor_data import hook_file, run
 from tokenizers import Regex, Tokenizer, models as kinds, normalizers, processors
 
-from models import guarded
 from wafer.cli import main
 from wafer.data.preprocess.records import batches
 from wafer.data.readers.llava import load_image
@@ -25,6 +24,7 @@ from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import special
 from wafer.errors import DataError
+from wafer.models import guarded
 
 
 def no_file(path, kind):

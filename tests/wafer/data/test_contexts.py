@@ -5,9 +5,9 @@ from helpers.records import write
 from helpers.rows import rows_in, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from models.errors import SectionError
 from wafer.data.preprocess.run import preprocess
 from wafer.errors import ConfigError, DataError
+from wafer.models.errors import SectionError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
 RECORD = {"ctxs": ["c d", {"title": "e", "text": "f"}], "prompt": "a b", "completion": "g"}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-import vsl
+from wafer import vsl
 from wafer.data.batching.batches import host_batch, row_lengths, to_batch
 from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from helpers.finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_lines
 
-import models
 import models.registry
-import vsl
+from wafer import models, vsl
 from wafer.commands.data import padding_stats
 from wafer.config import parse_config
 from wafer.data.batching.batches import feature_shapes, host_batch, to_batch

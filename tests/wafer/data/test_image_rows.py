@@ -13,7 +13,7 @@ import yaml
 from helpers.vendor_data import characters, hook_file, run
 from PIL import Image
 
-import models
+from wafer import models
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input

@@ -4,9 +4,9 @@ import pytest
 from helpers.records import write
 from helpers.rows import rows_in
 
-from models.sections import parse
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.settings import Settings
+from wafer.models.sections import parse
 
 
 @pytest.mark.parametrize("mode", ["LMData", "MLM", "T5"])

@@ -10,10 +10,7 @@ import pytest
 import yaml
 from helpers.runs import config, losses
 
-import models
-import vsl
-from models.base import Batch
-from models.families.preference import DpoConfig, preference_aux
+from wafer import models, vsl
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.data.batching.batches import host_batch, to_batch
@@ -21,6 +18,8 @@ from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.batching.sources import PAIR_FEATURES
 from wafer.data.readers.row_pairs import REFERENCE
 from wafer.errors import DataError
+from wafer.models.base import Batch
+from wafer.models.families.preference import DpoConfig, preference_aux
 
 S = 6
 # ids, loss mask, labels: a prompt of two tokens and an answer; the vendor's mask is one longer.

@@ -15,7 +15,6 @@ from helpers.records import texts_of, write
 from helpers.rows import rows_in, same_rows, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from models.sections import parse
 from wafer.cli import main
 from wafer.data.preprocess import progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
@@ -25,6 +24,7 @@ from wafer.data.preprocess.settings import Settings
 from wafer.data.rowfiles.verify import verify_folder
 from wafer.data.vendor.load import load_settings
 from wafer.errors import ConfigError, DataError, SectionError
+from wafer.models.sections import parse
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
 FIM = {"mode": "FIM", "fim_prefix_tok": "a", "fim_middle_tok": "b", "fim_suffix_tok": "c"}

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 
-import models
 import wafer
-from models.errors import SectionError
+from wafer import models
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.data.tasks import TASKS, row_features
 from wafer.errors import ConfigError, DataError
 from wafer.loop.utils.data import get_random_dataloader
+from wafer.models.errors import SectionError
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 16, "max_position_embeddings": 16, **SIZES}

@@ -8,10 +8,10 @@ from helpers.finetune_data import VOCAB, vocab
 from helpers.paths import GOLDEN
 from helpers.records import write
 
-from models.errors import SectionError
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.errors import DataError
+from wafer.models.errors import SectionError
 
 pytest.importorskip("pyarrow")
 SAVED = GOLDEN / "saved_dataset"

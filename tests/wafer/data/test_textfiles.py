@@ -5,7 +5,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from models.files import read_json as read_object
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.text.stories import read_story
 from wafer.data.registry import parse_input
@@ -15,6 +14,7 @@ from wafer.data.text.textfiles import read_json, read_rows
 from wafer.data.text.tokenizer import load_tokenizer, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
+from wafer.models.files import read_json as read_object
 
 BOM = b"\xef\xbb\xbf"
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "\x85", "10\xa0000", "a"]

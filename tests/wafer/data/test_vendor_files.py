@@ -10,7 +10,6 @@ from helpers.records import write
 from helpers.rows import rows_in
 from helpers.vendor_data import IDS, characters, hook_file, run
 
-from models.convert.tokenizer import special_ids
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.sections.rows import GptHDF5MapDataProcessor
@@ -20,6 +19,7 @@ from wafer.data.vendor.load import load_settings
 from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError
+from wafer.models.convert.tokenizer import special_ids
 
 LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import models
-from models.errors import SectionError
+from wafer import models
 from wafer.config import parse_config
 from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
@@ -14,6 +13,7 @@ from wafer.data.readers.image_transforms import transform_image
 from wafer.data.registry import parse_input
 from wafer.errors import ConfigError, DataError
 from wafer.experiment import Experiment
+from wafer.models.errors import SectionError
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c"]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from models.sections import parse
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary
 from wafer.errors import DataError
+from wafer.models.sections import parse
 
 
 def _settings(mode, size):

@@ -10,8 +10,7 @@ from helpers.runs import config
 from helpers.streamed import ADAMW, CLIPPED, GPT, RIGL, T5, arrays, batch_of, pipelined, train
 from hypothesis import given, settings, strategies as st
 
-import models
-from models.checkpoint.reader import load_checkpoint
+from wafer import models
 from wafer.commands.planning.copies import with_copies
 from wafer.commands.planning.plan import plan
 from wafer.commands.run import run as run_mode
@@ -21,6 +20,7 @@ from wafer.engines.stagewise.pipeline.regions import Copies, spread
 from wafer.engines.stagewise.pipeline.schedule import StageTask, bubble, needs, schedule, table
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.reader import load_checkpoint
 
 PIPED = {"execution_strategy": "pipelined", "pipeline": {"stages": 2}}
 

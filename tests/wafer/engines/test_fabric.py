@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.runs import arrays, merged, metrics
 
-from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.compiler import experiment as compiling
 from wafer.config import parse_config
 from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
+from wafer.models.paths import named_leaves
 from wafer.session.build import build
 from wafer.session.persist import resume
 

@@ -28,9 +28,7 @@ from helpers.streamed import (
 from jax.sharding import NamedSharding, PartitionSpec
 from matplotlib.figure import Figure
 
-import models
-from models.checkpoint.reader import load_checkpoint
-from models.families.fc_mnist import image_batch
+from wafer import models
 from wafer.commands.planning.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
@@ -46,6 +44,8 @@ from wafer.engines.stagewise.streaming.traffic import Event
 from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.families.fc_mnist import image_batch
 from wafer.optim.precision import LossScaler
 
 MLP = {"name": "fc_mnist", "depth": 3, "hidden_size": 12, "dropout": 0.0}

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from helpers.recipes import RECIPES, shrink
 
-import sparsity
-from sparsity.kernels import SparseWeight, pattern_from_mask
+from wafer import sparsity
 from wafer.config import OPTIMIZERS, parse_config
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, cut_part, describe
 from wafer.experiment import Experiment
 from wafer.optim.chain import make_optimizer
+from wafer.sparsity.kernels import SparseWeight, pattern_from_mask
 
 # --- programs by declared rules -------------------------------------------------------------
 

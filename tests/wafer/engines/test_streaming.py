@@ -28,10 +28,10 @@ from helpers.streamed import (
     train,
 )
 
-from models.checkpoint.reader import StoredTree, load_checkpoint
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.engines.stagewise.streaming.memoryx import FileStore
+from wafer.models.checkpoint.reader import StoredTree, load_checkpoint
 
 
 def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, **options):

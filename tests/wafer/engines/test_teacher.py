@@ -7,13 +7,13 @@ import pytest
 from helpers.runs import TINY, TINY_ROWS, config, train
 
 import wafer
-from models.losses import divergence
 from wafer.config import parse_config
 from wafer.data.batching.batches import host_batch
 from wafer.engines.choose import make
 from wafer.engines.microbatches import as_batch
 from wafer.errors import CheckpointError, ConfigError
 from wafer.experiment import Experiment
+from wafer.models.losses import divergence
 
 
 def test_divergence_by_hand():

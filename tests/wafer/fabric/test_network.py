@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-import models
-from models.families.fc_mnist import image_batch
-from wafer import fabric
+from wafer import fabric, models
 from wafer.compiler.compile import compile_graph
 from wafer.compiler.dense_kernel import DenseCost, dense_cost, fullest_tile, in_flight, loss_cost
 from wafer.compiler.experiment import config_graph, options_of
@@ -24,6 +22,7 @@ from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
 from wafer.fabric.training.layers import schedule
 from wafer.fabric.training.regions import way_links
+from wafer.models.families.fc_mnist import image_batch
 from wafer.spec import WSE2, Region
 
 # The documents' FC-MNIST with three layers, on scikit-learn's 8 x 8 digits.

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from models.checkpoint.reader import load_checkpoint
 from wafer import __main__ as entry
 from wafer.cli import main
 from wafer.config import parse_config
@@ -23,6 +22,7 @@ from wafer.jobs.show import duration, table
 from wafer.jobs.store import PRIORITIES, Job, JobError, JobStore
 from wafer.jobs.track import tracked
 from wafer.jobs.verbs import cancel, export_logs, label, parse_labels, set_priority
+from wafer.models.checkpoint.reader import load_checkpoint
 
 HANG = 300.0  # seconds; what is waited for takes a few
 

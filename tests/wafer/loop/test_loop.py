@@ -7,12 +7,11 @@ import numpy as np
 import optax
 import pytest
 
-import models
-import sparsity
 import wafer.loop as cstorch
 import wafer.loop.experimental as older
-from models.families.fc_mnist import image_batch
+from wafer import models, sparsity
 from wafer.loop.tracing.tape import differentiate, evaluate
+from wafer.models.families.fc_mnist import image_batch
 
 
 class MNIST(nn.Module):

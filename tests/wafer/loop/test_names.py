@@ -8,8 +8,8 @@ import jax
 import pytest
 from flax import nnx
 
-import models
 import wafer.loop as cstorch
+from wafer import models
 from wafer.loop.elsewhere import ELSEWHERE
 
 # Below `cerebras.pytorch`, as the zoo's 23 tags use them.

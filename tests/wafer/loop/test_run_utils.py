@@ -10,7 +10,7 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-import models
+from wafer import models
 from wafer.errors import DataError
 from wafer.loop.files import load
 from wafer.loop.run_utils import BaseModel, run

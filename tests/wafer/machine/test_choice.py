@@ -7,10 +7,10 @@ import pytest
 from helpers.csl_program import compiled
 
 import wafer.csl
-from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine import engine
 from wafer.machine.reference.machine import ReferenceMachine
+from wafer.vsl.native.library import how_to_build
 
 LAYOUT = """
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 });

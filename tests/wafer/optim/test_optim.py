@@ -12,10 +12,10 @@ import optax
 import pytest
 from helpers.paths import GOLDEN
 
-import models
-from models.paths import named_leaves
+from wafer import models
 from wafer.config import OPTIMIZERS, parse_optimizer
 from wafer.errors import ConfigError
+from wafer.models.paths import named_leaves
 from wafer.optim.chain import learning_rates, make_optimizer
 from wafer.optim.groups import make_groups
 from wafer.optim.optimizers import AverageState, clip_factor

@@ -12,7 +12,7 @@ from helpers.finetune_data import MODEL, write_lines
 from helpers.hf_parity import CHEAP
 from helpers.runs import arrays, metrics
 
-import models
+from wafer import models
 from wafer.cli import main
 from wafer.commands.run import run
 from wafer.config import parse_config

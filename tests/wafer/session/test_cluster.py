@@ -15,13 +15,13 @@ import yaml
 from helpers.ports import free_address
 from helpers.runs import assert_close, config, train
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.engines.cluster import membership
 from wafer.engines.rendezvous import Peer
 from wafer.errors import ConfigError, DataError
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 pytestmark = pytest.mark.alone
 

@@ -8,12 +8,12 @@ import pytest
 import yaml
 from helpers.runs import config
 
-import sparsity
-from models.checkpoint.layout import record_entry
-from models.errors import CheckpointError
+from wafer import sparsity
 from wafer.cli import main
 from wafer.data.batching.pipeline import require_place
 from wafer.errors import DataError
+from wafer.models.checkpoint.layout import record_entry
+from wafer.models.errors import CheckpointError
 
 META = {
     "parameters": ["a/kernel"],

@@ -11,17 +11,17 @@ import tokenizers
 from helpers import hf_parity, remote_models
 from helpers.hf_sections import REMOTE, SECTIONS, section
 
-import models
 import wafer
-from models.convert.api import configs_to_hf
-from models.convert.cli import add_arguments
-from models.convert.files import open_tensors, read_config
-from models.families.decoder_config import DecoderConfig
-from models.families.llava import LlavaConfig
-from models.families.seq2seq_config import Seq2SeqConfig
-from models.families.vision import VisionConfig
-from models.names import MODELS
+from wafer import models
 from wafer.data.text.tokenizer import END_OF_TEXT, train_bpe
+from wafer.models.convert.api import configs_to_hf
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.families.decoder_config import DecoderConfig
+from wafer.models.families.llava import LlavaConfig
+from wafer.models.families.seq2seq_config import Seq2SeqConfig
+from wafer.models.families.vision import VisionConfig
+from wafer.models.names import MODELS
 
 # Keys of config.json that mean something where they are null.
 NULLS = {"rope_scaling", "alibi_scaling", "num_ln_in_parallel_attn", "sliding_window", "clip_qkv"}

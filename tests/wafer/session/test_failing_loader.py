@@ -5,8 +5,8 @@ import pytest
 from helpers.runs import TINY
 
 import wafer
-from models.paths import named_leaves
 from wafer.errors import DataError
+from wafer.models.paths import named_leaves
 
 BROKEN: list[int] = []  # batches that cannot be read
 

@@ -8,12 +8,12 @@ import yaml
 from helpers.finetune_data import WRITERS, params
 from helpers.runs import arrays, metrics
 
-from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
+from wafer.models.paths import named_leaves
 from wafer.session.build import build
 from wafer.session.persist import resume
 

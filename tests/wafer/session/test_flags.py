@@ -11,8 +11,8 @@ from helpers.flags import environment, strict_flags
 from helpers.runs import arrays, config, train
 
 import wafer
-from models.paths import named_leaves
 from wafer.experiment import Experiment
+from wafer.models.paths import named_leaves
 from wafer.optim.sections import OPTIMIZERS
 
 SPARSE = {
@@ -84,7 +84,7 @@ def run_in_a_process(*words: str) -> str:
 def test_jax_that_is_loaded_by_a_command_takes_our_flags():
     program = """
 import os
-from models.user.flags import own_flags
+from wafer.models.user.flags import own_flags
 with own_flags():
     import jax
     values = jax.config.jax_enable_x64, jax.config.jax_numpy_rank_promotion

@@ -10,12 +10,12 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.runs import TINY, TINY_ROWS
 
-import models
 import wafer
-from models.checkpoint.layout import PARAMS
-from models.convert.vendor.weights import to_cs
-from models.registry import settings_of
+from wafer import models
 from wafer.errors import CheckpointError, ConfigError
+from wafer.models.checkpoint.layout import PARAMS
+from wafer.models.convert.vendor.weights import to_cs
+from wafer.models.registry import settings_of
 from wafer.session.foreign import load_hf
 
 SECTIONS = {

@@ -5,9 +5,9 @@ import pytest
 from helpers.runs import TINY, TINY_ROWS
 
 import wafer
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer import cli
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 SECTIONS = {
     "topkast": {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 9},

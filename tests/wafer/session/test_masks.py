@@ -7,8 +7,8 @@ import pytest
 from helpers.runs import config
 
 import wafer
-from sparsity.stored.resume import Origin
 from wafer.session.masks import mask_lines
+from wafer.sparsity.stored.resume import Origin
 
 STATIC = {"algorithm": "static", "sparsity": 0.75}
 SECTIONS = {

@@ -12,12 +12,12 @@ import yaml
 from helpers.paths import GOLDEN, ROOT
 from helpers.runs import TINY
 
-import models
 import wafer
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
-from models.vendor.mdl import MdlFile
+from wafer import models
 from wafer.cli import main
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
+from wafer.models.vendor.mdl import MdlFile
 
 MODEL = {k: size for k, size in TINY.items() if k != "name"} | {  # 2.2 had no name there
     "embedding_dropout_rate": 0.0,

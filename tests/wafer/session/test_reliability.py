@@ -14,8 +14,8 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 pytestmark = pytest.mark.alone
 

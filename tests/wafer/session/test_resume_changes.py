@@ -5,9 +5,9 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.cli import main
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 from wafer.session.config_diff import changes
 
 

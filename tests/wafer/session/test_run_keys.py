@@ -13,7 +13,6 @@ import pytest
 from helpers.effects import legal_values
 from helpers.runs import TINY, TINY_ROWS
 
-from models.sections import Section
 from wafer.cache import keep_programs
 from wafer.commands.run import run
 from wafer.config import parse_config
@@ -21,6 +20,7 @@ from wafer.config.engines import Fabric, MemoryX, Pipeline
 from wafer.config.runconfig import ClusterKeys, OpProfiler, RunSection
 from wafer.jobs.store import PRIORITIES
 from wafer.jobs.track import new_job
+from wafer.models.sections import Section
 from wafer.session.logs import setup_logging
 from wafer.session.metrics import read_metrics
 

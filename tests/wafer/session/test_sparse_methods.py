@@ -7,8 +7,8 @@ from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS
 
 import wafer
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.paths import named_leaves
 
 FEW = "update: {freq: 2, stop: 5}"
 METHODS = {  # name -> (the YAML of its section, share pruned of the kernels at the end)

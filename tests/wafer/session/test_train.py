@@ -15,11 +15,6 @@ import yaml
 from helpers.runs import VOCAB, arrays, assert_close, config, losses, metrics, train
 from tensorboardX.proto.event_pb2 import Event
 
-from models.checkpoint.reader import load_checkpoint
-from models.checkpoint.tree import fill_template
-from models.checkpoint.writer import Checkpoints
-from models.paths import named_leaves
-from sparsity.finalize import finalize
 from wafer.cli import main
 from wafer.commands.inputs import newest_checkpoint
 from wafer.commands.run import run as run_mode
@@ -27,11 +22,16 @@ from wafer.config import parse_config
 from wafer.data.batching.lengths import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.tree import fill_template
+from wafer.models.checkpoint.writer import Checkpoints
+from wafer.models.paths import named_leaves
 from wafer.session import loop
 from wafer.session.build import Run, build
 from wafer.session.logs import CONSOLE
 from wafer.session.metrics import TrainProgress, read_metrics
 from wafer.session.persist import resume
+from wafer.sparsity.finalize import finalize
 
 
 def built(**changes) -> Run:

@@ -10,18 +10,18 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.runs import TINY, TINY_ROWS
 
-import models
 import wafer
-from models.checkpoint.moments import field_of
-from models.convert.cli import add_arguments
-from models.convert.vendor.state import KEYS, OptimizerState, read_optimizer_state
-from models.convert.vendor.training import training_sections
-from models.convert.vendor.weights import placed, to_cs
-from models.errors import CheckpointError
-from models.paths import named_leaves
-from models.vendor.mdl import MdlFile
-from models.vendor.order import in_order_of_registration
+from wafer import models
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.moments import field_of
+from wafer.models.convert.cli import add_arguments
+from wafer.models.convert.vendor.state import KEYS, OptimizerState, read_optimizer_state
+from wafer.models.convert.vendor.training import training_sections
+from wafer.models.convert.vendor.weights import placed, to_cs
+from wafer.models.errors import CheckpointError
+from wafer.models.paths import named_leaves
+from wafer.models.vendor.mdl import MdlFile
+from wafer.models.vendor.order import in_order_of_registration
 from wafer.optim.groups import make_groups
 from wafer.optim.sections import parse_optimizer
 from wafer.optim.vendor import finished_steps, our_tree, vendor_groupings

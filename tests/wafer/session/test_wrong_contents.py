@@ -15,20 +15,20 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from models.checkpoint.layout import ContentError, is_of_run, read_record
-from models.checkpoint.pruned import check_weight, prunable
-from models.checkpoint.reader import load_checkpoint, load_params
-from models.checkpoint.writer import write_arrays, write_checkpoint, write_params
-from models.convert.api import from_hf, to_hf
-from models.convert.vendor.weights import open_cs, to_cs
-from models.paths import named_leaves, unflatten
-from models.registry import build
-from models.vendor.mdl import MdlFile
-from sparsity.finalize import finalize
 from wafer.cli import main
 from wafer.commands.inputs import load, load_decoding
 from wafer.errors import CheckpointError
+from wafer.models.checkpoint.layout import ContentError, is_of_run, read_record
+from wafer.models.checkpoint.pruned import check_weight, prunable
+from wafer.models.checkpoint.reader import load_checkpoint, load_params
+from wafer.models.checkpoint.writer import write_arrays, write_checkpoint, write_params
+from wafer.models.convert.api import from_hf, to_hf
+from wafer.models.convert.vendor.weights import open_cs, to_cs
+from wafer.models.paths import named_leaves, unflatten
+from wafer.models.registry import build
+from wafer.models.vendor.mdl import MdlFile
 from wafer.session.foreign import load_hf
+from wafer.sparsity.finalize import finalize
 
 NORM, KERNEL = "final_norm/scale", "layers_0/ffn/up/kernel"
 

@@ -10,9 +10,9 @@ from helpers.runs import config
 
 import wafer
 import wafer.cli
-from models.paths import named_leaves
 from wafer.config.spdf import sweep_of
 from wafer.errors import ConfigError
+from wafer.models.paths import named_leaves
 from wafer.sweep.children import run_trials
 from wafer.sweep.costs import costs_of
 from wafer.sweep.files import read_sweep

@@ -15,15 +15,15 @@ import yaml
 from helpers.paths import ROOT
 from helpers.runs import config
 
-import models
 import wafer.cli
-from models.checkpoint.writer import write_checkpoint
-from models.counts import flops_per_token, parameter_count
-from models.user.trust import child_environment
+from wafer import models
 from wafer.config import load
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
+from wafer.models.checkpoint.writer import write_checkpoint
+from wafer.models.counts import flops_per_token, parameter_count
+from wafer.models.user.trust import child_environment
 from wafer.session.metrics import read_metrics
 from wafer.sweep import children
 from wafer.sweep.costs import costs_of

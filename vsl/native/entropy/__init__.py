@@ -1,1 +1,1 @@
-"""Cross-entropy of rows of scores in C++; ``vsl.entropy`` calls it."""
+"""Cross-entropy of rows of scores in C++; ``wafer.vsl.entropy`` calls it."""

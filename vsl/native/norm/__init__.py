@@ -1,1 +1,1 @@
-"""Normalization of rows in C++; ``vsl.norm`` calls it."""
+"""Normalization of rows in C++; ``wafer.vsl.norm`` calls it."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from models.convert import cli
+from wafer.models.convert import cli
 
 __all__ = ["add_arguments", "rewrite"]
 
@@ -23,7 +23,7 @@ def _section_of(cfg: Any) -> dict[str, Any]:
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
-    from sparsity.stored.inference import forward_of
+    from wafer.sparsity.stored.inference import forward_of
 
     return forward_of(record, where)
 
@@ -45,11 +45,11 @@ def rewrite(
     Raises:
         ConfigError: what cannot be said there, or what `wafer run` refuses.
     """
-    from models.convert.vendor.weights import FORMATS
     from wafer.config import parse_config, unseen_lines
     from wafer.config.releases import convert_file
     from wafer.errors import ConfigError, Problem
     from wafer.experiment import Experiment
+    from wafer.models.convert.vendor.weights import FORMATS
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(path)

@@ -7,12 +7,12 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from models.files import require_outside
-from models.user.flags import own_flags
-from models.user.trust import add_option, looking, trusting
+from wafer.models.files import require_outside
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option, looking, trusting
 
 if TYPE_CHECKING:
-    from sparsity.finalize import Report
+    from wafer.sparsity.finalize import Report
 
 __all__ = ["add_arguments", "finalize", "fold_lora"]
 
@@ -83,10 +83,10 @@ def finalize(
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
-    from models.convert.tokenizer import carry_tokenizer, text_folder
-    from models.convert.vendor.weights import read_model
-    from models.names import FAMILIES_ALONE
-    from sparsity.finalize import check_paths, finalize
+    from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
+    from wafer.models.convert.vendor.weights import read_model
+    from wafer.models.names import FAMILIES_ALONE
+    from wafer.sparsity.finalize import check_paths, finalize
 
     paths = (pathlib.Path(path).resolve() for path in (input, output))
     check_paths(*paths, with_model=params is not None)
@@ -126,16 +126,16 @@ def fold_lora(
     """
     import numpy as np
 
-    from models.checkpoint.layout import model_section
-    from models.checkpoint.pruned import masks_of
-    from models.checkpoint.reader import build_stored, load_params, open_params
-    from models.checkpoint.writer import write_params
-    from models.convert.tokenizer import carry_tokenizer, text_folder
-    from models.factored.adapters import fold_adapters
-    from models.factored.factors import factors_of, fold_factors, is_factor
-    from models.factored.lora import is_adapter, lora_of
-    from models.paths import named_leaves
     from wafer.errors import CheckpointError
+    from wafer.models.checkpoint.layout import model_section
+    from wafer.models.checkpoint.pruned import masks_of
+    from wafer.models.checkpoint.reader import build_stored, load_params, open_params
+    from wafer.models.checkpoint.writer import write_params
+    from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
+    from wafer.models.factored.adapters import fold_adapters
+    from wafer.models.factored.factors import factors_of, fold_factors, is_factor
+    from wafer.models.factored.lora import is_adapter, lora_of
+    from wafer.models.paths import named_leaves
     from wafer.session.hints import next_lines, typed
 
     text_folder(input)  # refuses links before anything is written

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import sys
 
-from models.errors import plain
+from wafer.models.errors import plain
 
 __all__ = ["add_arguments"]
 
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from models.checkpoint.layout import is_checkpoint
-    from models.checkpoint.verify import checkpoints_in, verify
-    from models.convert.manifest import manifest_of, verify_manifest
-    from models.errors import CheckpointError
+    from wafer.models.checkpoint.layout import is_checkpoint
+    from wafer.models.checkpoint.verify import checkpoints_in, verify
+    from wafer.models.convert.manifest import manifest_of, verify_manifest
+    from wafer.models.errors import CheckpointError
 
     folder, damaged = pathlib.Path(args.folder), 0
     alone = folder.is_file() or (folder / "config.json").is_file()  # no checksums of its own
@@ -65,7 +65,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    from models.convert.manifest import write_manifest
+    from wafer.models.convert.manifest import write_manifest
 
     sys.stdout.write(f"Saved {write_manifest(pathlib.Path(args.path))}\n")
     return 0
@@ -86,8 +86,8 @@ def _checkpoint_path(text: str) -> pathlib.Path:
     Raises:
         CheckpointError: it is neither.
     """
-    from models.checkpoint.layout import is_checkpoint
-    from models.errors import CheckpointError
+    from wafer.models.checkpoint.layout import is_checkpoint
+    from wafer.models.errors import CheckpointError
 
     path = pathlib.Path(text).expanduser()
     if is_checkpoint(path) or (path.suffix == ".mdl" and path.is_file()):
@@ -96,8 +96,8 @@ def _checkpoint_path(text: str) -> pathlib.Path:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from models.checkpoint.layout import STEP, read_record, record_entry
-    from models.vendor.mdl import MdlFile
+    from wafer.models.checkpoint.layout import STEP, read_record, record_entry
+    from wafer.models.vendor.mdl import MdlFile
 
     path = _checkpoint_path(args.path)
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
@@ -122,7 +122,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
-    from models.files import atomic_write, require_contained
+    from wafer.models.files import atomic_write, require_contained
 
     require_contained(source)
     with atomic_write(target) as partial:

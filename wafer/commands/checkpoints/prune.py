@@ -9,17 +9,17 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from models.user.flags import own_flags
-from models.user.trust import add_option, trusting
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import numpy as np
 
-    import models
-    from sparsity.oneshot import Pruned
+    from wafer import models
     from wafer.commands.inputs import Source
     from wafer.data.batching.dataset import Dataset
     from wafer.data.sections.base import InputSection
+    from wafer.sparsity.oneshot import Pruned
 
 __all__ = ["add_arguments", "prune"]
 
@@ -81,7 +81,7 @@ def prune(
     Args:
         output: folder to write; holds no checkpoint yet.
         section: a ``sparsity`` section: the level, a pattern, a budget, a filter.
-        method: one of ``sparsity.oneshot.METHODS``.
+        method: one of ``wafer.sparsity.oneshot.METHODS``.
         checkpoint: trained model: a checkpoint, a model_dir, a Hugging Face folder; None prunes
             the weights with which ``source`` would start.
         source: a run file; None takes the checkpoint's model alone, and no data of its run.
@@ -107,15 +107,15 @@ def prune(
         ...     "runs/half", 0.5, method="wanda", checkpoint="runs/demo", calibration="rows"
         ... )
     """
-    import sparsity
-    from models.convert.tokenizer import carry_tokenizer, text_folder
-    from models.counts import forward_flops
-    from models.files import require_outside, require_path
-    from sparsity.oneshot import METHODS, prune
-    from sparsity.sections.config import parse
+    from wafer import sparsity
     from wafer.commands.inputs import stored_form, weights_folder
     from wafer.errors import ConfigError, Problem
+    from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
+    from wafer.models.counts import forward_flops
+    from wafer.models.files import require_outside, require_path
     from wafer.session.hints import next_lines
+    from wafer.sparsity.oneshot import METHODS, prune
+    from wafer.sparsity.sections.config import parse
 
     parse(section)  # refuses what is wrong, as the next lines links, before long work
     if samples < 1:
@@ -158,7 +158,7 @@ def prune(
 
 def _reached(pruned: "Pruned") -> str:
     """Say how much is pruned, and why where it is not what was asked for."""
-    from models.paths import named_leaves
+    from wafer.models.paths import named_leaves
 
     selected = pruned.selected
     masks = {name: pruned.masks[name] for name in selected}
@@ -240,10 +240,10 @@ def _write(
     """Write the checkpoint, NaN at pruned weights, in the dtypes of the one that was read."""
     import numpy as np
 
-    from models.checkpoint.pruned import mark
-    from models.checkpoint.writer import write_params
-    from models.paths import named_leaves
     from wafer.config.vendor.keys import section_of
+    from wafer.models.checkpoint.pruned import mark
+    from wafer.models.checkpoint.writer import write_params
+    from wafer.models.paths import named_leaves
 
     marked, _ = mark(pruned.params, (), pruned.masks)
     stored = lambda name, leaf: np.asarray(leaf).astype(dtypes.get(name, leaf.dtype))

@@ -6,9 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from models.user.flags import own_flags
-from models.user.trust import add_option
 from wafer.errors import ConfigError, Problem
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option
 from wafer.spec import SPECS
 
 if TYPE_CHECKING:

@@ -16,11 +16,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from models.checkpoint.reader import build_stored, open_params
-from models.paths import named_leaves
-from models.user.trust import looking
-from sparsity import Selected
-from sparsity.stored.inference import forward_of
 from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig, unseen_lines
@@ -29,9 +24,14 @@ from wafer.engines.choose import check
 from wafer.engines.teacher import require_fit
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.experiment import Experiment, Part
+from wafer.models.checkpoint.reader import build_stored, open_params
+from wafer.models.paths import named_leaves
+from wafer.models.user.trust import looking
 from wafer.session.build import Run
 from wafer.session.foreign import check_foreign, is_foreign
 from wafer.session.logs import CONSOLE
+from wafer.sparsity import Selected
+from wafer.sparsity.stored.inference import forward_of
 
 __all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
 

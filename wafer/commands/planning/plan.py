@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from models.user.flags import own_flags
-from models.user.trust import add_option
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
+from wafer.models.user.flags import own_flags
+from wafer.models.user.trust import add_option
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.families.decoder_config import DecoderConfig
+from wafer.models.families.decoder_config import DecoderConfig
 from wafer.spec import WSE2
 
 __all__ = [

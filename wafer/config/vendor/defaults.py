@@ -7,7 +7,7 @@ that differ from a name's presets, which are Hugging Face's. A given key wins.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from models.names import MODELS
+from wafer.models.names import MODELS
 
 __all__ = [
     "Release",
@@ -229,7 +229,7 @@ def changed_defaults(
 
 def _effective(section: Mapping[str, Any], key: str) -> Any:
     """The value of a key, or what a section without it means."""
-    from models.registry import config_class  # imports jax
+    from wafer.models.registry import config_class  # imports jax
 
     name, value = section["name"], section.get(key)
     if key not in section:
@@ -276,7 +276,7 @@ def _of_input(section: Mapping[str, Any], release: Release | None) -> dict[str, 
 
 def _given(model: dict[str, Any], key: str) -> bool:
     """Whether a section, or a part of one, has a key or what replaces it."""
-    from models.registry import config_class  # imports jax
+    from wafer.models.registry import config_class  # imports jax
 
     name = model.get("name")
     legacy = config_class(name if name in MODELS else "bert").legacy  # towers have no name

@@ -222,7 +222,7 @@ def section_of(cfg: Any) -> dict[str, Any]:
 
     ``models.registry.settings_of`` leaves keys out whose defaults in a run file are the vendor's.
     """
-    from models.registry import parse_config, settings_of  # imports jax
+    from wafer.models.registry import parse_config, settings_of  # imports jax
 
     return settings_of(cfg, lambda own: parse_config(translate({"model": own}).sections["model"]))
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.files import atomic_write, made_folder
 from wafer.csl.host.words import argument_types
 from wafer.errors import CompileError
 from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
+from wafer.models.files import atomic_write, made_folder
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.machine.base import WaferMachine

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import did_you_mean
 from wafer.csl.host.commands import SETTLES, Copy, HostCall, Receive, Task
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.order import places
@@ -21,6 +20,7 @@ from wafer.machine.image import HostPort, Image
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.reports import by_cause
 from wafer.machine.tools.trace import Line, profile_of
+from wafer.models.errors import did_you_mean
 
 __all__ = ["Runtime"]
 

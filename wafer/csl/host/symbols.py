@@ -1,8 +1,8 @@
 """Variables of the program on a PE."""
 
-from models.errors import did_you_mean
 from wafer.csl.host.errors import HostError
 from wafer.machine.image import Image, Program, Symbol
+from wafer.models.errors import did_you_mean
 
 __all__ = ["find_symbol", "variable_at"]
 

@@ -1,8 +1,8 @@
 """What every part of the parser shares: the next token, errors and where to go on after one."""
 
-from models.errors import nearest
 from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
 from wafer.csl.syntax.source import Position, Problem
+from wafer.models.errors import nearest
 
 __all__ = ["ParseFailure", "Reader"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from models.errors import did_you_mean
-from models.files import not_a_file
 from wafer.errors import CompileError
+from wafer.models.errors import did_you_mean
+from wafer.models.files import not_a_file
 
 __all__ = ["CslError", "Position", "Problem", "Source", "suggestion"]
 

@@ -32,11 +32,11 @@ import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array
 
-import vsl
-from models.base import Batch
-from models.families.fc_mnist import image_batch
+from wafer import vsl
 from wafer.data.sections.base import InputSection
 from wafer.data.tasks import row_features
+from wafer.models.base import Batch
+from wafer.models.families.fc_mnist import image_batch
 
 __all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"]
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from models.convert.tokenizer import carry_tokenizer, find_tokenizer, write_ids
-from models.files import write_text
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
 from wafer.data.sections.base import InputSection
+from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer, write_ids
+from wafer.models.files import write_text
 
 __all__ = ["TOKENIZER", "Context", "Dataset", "Scorer", "build_dataset"]
 

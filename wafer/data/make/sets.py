@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from models.errors import did_you_mean
-from models.files import made_folder, write_text
 from wafer.data.make import arrays, text
 from wafer.data.make.files import Files, write_files
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import did_you_mean
+from wafer.models.files import made_folder, write_text
 
 __all__ = ["DATA_SETS", "DataSet", "make_data", "run_file"]
 

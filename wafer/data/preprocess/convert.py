@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from models.files import file_name
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.rules import RowGroup
 from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
+from wafer.models.files import file_name
 
 __all__ = ["convert_dataset_to_HDF5", "convert_dataset_to_hdf5"]
 

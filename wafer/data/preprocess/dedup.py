@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from models.files import atomic_write, made_folder, read_json
 from wafer.data.preprocess.records import (
     BEGINNING,
     RecordBatch,
@@ -26,6 +25,7 @@ from wafer.data.preprocess.records import (
 )
 from wafer.data.text.compressed import optional
 from wafer.errors import DataError
+from wafer.models.files import atomic_write, made_folder, read_json
 
 __all__ = ["DedupReport", "Deduplication", "deduplicate", "shingles"]
 

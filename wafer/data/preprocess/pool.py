@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from models.guarded import dismiss
 from wafer.data.preprocess.encode import Encoder, start_worker
+from wafer.models.guarded import dismiss
 
 __all__ = ["Pool", "open_pool"]
 

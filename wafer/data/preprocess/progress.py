@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.files import atomic_write
 from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.records import RecordPosition
 from wafer.data.preprocess.settings import RunSettings
 from wafer.errors import DataError
+from wafer.models.files import atomic_write
 
 __all__ = [
     "OutputCounts",

@@ -26,7 +26,6 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
-from models.files import atomic_write, made_folder
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, ReadCounts, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -52,6 +51,7 @@ from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS, tell_of_template
 from wafer.errors import DataError
+from wafer.models.files import atomic_write, made_folder
 
 __all__ = ["preprocess"]
 

@@ -16,11 +16,11 @@ from pydantic import (
     PositiveInt,
 )
 
-from models.files import file_name
-from models.sections import Bool, Section
 from wafer.data.text.contexts import Contexts
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
+from wafer.models.files import file_name
+from wafer.models.sections import Bool, Section
 
 __all__ = ["MODES", "Probability", "RunSettings", "Settings", "Text"]
 

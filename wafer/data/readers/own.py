@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import did_you_mean
-from models.user.code import call, find, place
 from wafer.data.batching.dataset import Context
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.rowfiles.rules import RowGroup, checked_row
 from wafer.data.tasks import stored_features
 from wafer.errors import DataError
+from wafer.models.errors import did_you_mean
+from wafer.models.user.code import call, find, place
 
 __all__ = ["own_batches"]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from tokenizers import decoders
 
-from models.convert.tokenizer import IDS, special_ids
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import FEATURES, Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
@@ -18,6 +17,7 @@ from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.textfiles import read_text
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
+from wafer.models.convert.tokenizer import IDS, special_ids
 
 __all__ = [
     "assemble",

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import h5py
 
-from models.files import not_a_file
-from models.guarded import call_in_subprocess
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.rowfiles.rules import ATTACHED, RowGroup
 from wafer.errors import DataError
+from wafer.models.files import not_a_file
+from wafer.models.guarded import call_in_subprocess
 
 __all__ = [
     "DAMAGE",

@@ -13,11 +13,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from models.files import read_json
 from wafer.data.batching.sources import FEATURES
 from wafer.data.rowfiles.described import DAMAGE, PARAMS, describe, open_rows
 from wafer.data.rowfiles.rules import ATTACHED, Attachment, RowGroup, checked_row, checked_tokens
 from wafer.errors import DataError
+from wafer.models.files import read_json
 
 __all__ = [
     "CorpusSource",

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from models.files import made_folder
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import Hdf5Source, is_corpus
 from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
+from wafer.models.files import made_folder
 
 __all__ = ["shuffle_folder", "split_folder"]
 
@@ -37,7 +37,7 @@ def _write(
     params = source.params or described(source.groups)
     write_json(target / PARAMS, params | {"n_examples": len(order), "output_dir": str(target)})
     if source.paths[0].with_name("tokenizer.json").is_file():
-        from models.convert.tokenizer import carry_tokenizer  # imports JAX
+        from wafer.models.convert.tokenizer import carry_tokenizer  # imports JAX
 
         carry_tokenizer(source.paths[0].parent, target, alone=True)
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from models.errors import plain
 from wafer.data.rowfiles.described import DAMAGE, describe, open_rows
 from wafer.data.rowfiles.files import find_files, folder_params
 from wafer.data.rowfiles.rules import ATTACHED, IGNORED, checked_row
 from wafer.errors import DataError
+from wafer.models.errors import plain
 
 __all__ = ["Passage", "ShownRow", "passages", "read_rows_of", "runs", "values_line"]
 

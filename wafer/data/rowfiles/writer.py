@@ -9,9 +9,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from models.files import atomic_write
-from models.vendor.hdf5 import create_hdf5
 from wafer.data.rowfiles.rules import Attachment, RowGroup
+from wafer.models.files import atomic_write
+from wafer.models.vendor.hdf5 import create_hdf5
 
 __all__ = ["Append", "described", "growing", "write_json", "write_rows"]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
-from models.sections import Bool, Section, parse
 from wafer.errors import ConfigError, Problem
+from wafer.models.sections import Bool, Section, parse
 
 __all__ = ["Folders", "InputSection", "MicroBatchRange"]
 

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from models.sections import Bool
 from wafer.data.sections.base import Folders, InputSection
 from wafer.data.sections.rows import BertHDF5DataProcessor
+from wafer.models.sections import Bool
 
 __all__ = [
     "EbertFastaDataProcessor",

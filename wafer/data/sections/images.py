@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from models.sections import Bool, Section
 from wafer.data.sections.base import Folders, InputSection
+from wafer.models.sections import Bool, Section
 
 __all__ = ["DigitsDataProcessor", "LlavaHDF5MapDataProcessor", "MNISTDataProcessor", "Transform"]
 

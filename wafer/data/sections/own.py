@@ -4,10 +4,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.errors import SectionError
-from models.sections import parse
-from models.user.code import check_arguments
 from wafer.data.sections.base import InputSection
+from wafer.models.errors import SectionError
+from wafer.models.sections import parse
+from wafer.models.user.code import check_arguments
 
 __all__ = ["GIVEN", "OwnInput", "parse_own"]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from models.sections import Bool, Section
 from wafer.data.sections.base import Folders, InputSection
 from wafer.errors import ConfigError, Problem
+from wafer.models.sections import Bool, Section
 
 __all__ = [
     "BertCSVDataProcessor",

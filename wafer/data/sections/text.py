@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from models.sections import Bool
 from wafer.data.sections.base import Folders, InputSection
+from wafer.models.sections import Bool
 
 __all__ = [
     "BertCSVDynamicMaskDataProcessor",

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
-from models.convert.tokenizer import added_ids
-from models.guarded import call_in_subprocess
 from wafer.data.text.textfiles import read_text
 from wafer.errors import DataError
+from wafer.models.convert.tokenizer import added_ids
+from wafer.models.guarded import call_in_subprocess
 
 __all__ = [
     "END_OF_TEXT",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
-from models.convert.tokenizer import special_ids
 from wafer.data.sections.base import InputSection
 from wafer.data.text.textfiles import ending, read_text, text_lines
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
+from wafer.models.convert.tokenizer import special_ids
 
 __all__ = ["Vocabulary", "load_vocabulary"]
 

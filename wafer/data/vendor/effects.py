@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from models.sections import Section
 from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.hooks import idle_arguments
 from wafer.data.vendor.settings import AnySettings, HookSettings
+from wafer.models.sections import Section
 
 __all__ = ["unused_keys"]
 

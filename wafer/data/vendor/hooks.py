@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from models.errors import did_you_mean
-from models.user.code import find
-from models.user.trust import owner_of
 from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
 from wafer.errors import ConfigError, DataError, Problem
+from wafer.models.errors import did_you_mean
+from wafer.models.user.code import find
+from wafer.models.user.trust import owner_of
 
 __all__ = [
     "HOMES",

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from models.sections import Bool, Section
 from wafer.data.preprocess.settings import Text
 from wafer.errors import ConfigError, Problem
+from wafer.models.sections import Bool, Section
 
 __all__ = ["ContextSplits", "DataSource", "DocumentSplit", "TokenizerParams", "Truncation"]
 

@@ -5,8 +5,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import SectionError, did_you_mean
-from models.sections import parse
 from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.effects import unused_keys
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
@@ -14,6 +12,8 @@ from wafer.data.vendor.rows.old_llava import old_image_keys
 from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
 from wafer.data.vendor.source import data_source, inputs_of, subsets_of
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import parse
 from wafer.yamlfile import read_yaml
 
 __all__ = ["is_hooked", "load_settings", "parse_settings"]

@@ -5,14 +5,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from models.errors import did_you_mean
-from models.sections import Bool
 from wafer.data.preprocess.records import Columns
 from wafer.data.preprocess.settings import Probability, RunSettings, Settings, Text
 from wafer.data.vendor.hooks import columns, is_vendors
 from wafer.data.vendor.image_hooks import OLD_HOOK
 from wafer.data.vendor.inner import ContextSplits, DocumentSplit, TokenizerParams, Truncation
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import did_you_mean
+from wafer.models.sections import Bool
 
 __all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "RowRules"]
 

@@ -6,12 +6,12 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from models.errors import SectionError, did_you_mean
-from models.sections import parse
 from wafer.data.preprocess.records import SUFFIXES
 from wafer.data.text.textfiles import read_json
 from wafer.data.vendor.inner import DataSource
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.sections import parse
 
 __all__ = ["data_source", "inputs_of", "subsets_of"]
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from models.guarded import call_in_subprocess
 from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
 from wafer.errors import DataError
+from wafer.models.guarded import call_in_subprocess
 
 __all__ = [
     "CHATML",

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from models.errors import did_you_mean
 from wafer.errors import DataError
+from wafer.models.errors import did_you_mean
 
 __all__ = ["TEMPLATES", "Template", "preprocessing_file"]
 

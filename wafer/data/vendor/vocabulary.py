@@ -5,7 +5,6 @@ import shutil
 
 from tokenizers import Tokenizer
 
-from models.files import write_text
 from wafer.data.preprocess.vocabulary import (
     END_MARKS,
     RowVocabulary,
@@ -28,6 +27,7 @@ from wafer.data.vendor.special import (
     read_special_tokens,
 )
 from wafer.errors import DataError
+from wafer.models.files import write_text
 
 __all__ = ["build_vocabulary", "describe", "keep_settings", "special_tokens"]
 

@@ -15,7 +15,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from models.base import Aux
 from wafer.compiler.experiment import batch_on_wafer, compile_experiment
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.fabric import network
@@ -23,6 +22,7 @@ from wafer.engines.resident import Resident, make as make_resident, norms
 from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.fabric.errors import FabricError
+from wafer.models.base import Aux
 from wafer.optim.chain import learning_rates
 from wafer.optim.sections import SGD
 from wafer.spec import WSE2, Region

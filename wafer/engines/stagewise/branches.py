@@ -14,11 +14,11 @@ import jax
 import optax
 from jaxtyping import Array, PyTree
 
-from models.paths import named_leaves
-from sparsity import SparseState, Sparsifier
-from sparsity.kernels import Pattern
 from wafer.engines.programs import shapes_of
+from wafer.models.paths import named_leaves
 from wafer.optim.rules import rules_of
+from wafer.sparsity import SparseState, Sparsifier
+from wafer.sparsity.kernels import Pattern
 
 __all__ = [
     "TOPOLOGY_ALONE",

@@ -8,13 +8,13 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from models.base import Batch, Model, Stage
-from models.paths import named_leaves
-from sparsity import SparseState, Sparsifier
 from wafer.engines.base import Engine, Metrics, TrainState
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, BranchArrays
 from wafer.experiment import Experiment
+from wafer.models.base import Batch, Model, Stage
+from wafer.models.paths import named_leaves
 from wafer.optim.precision import LossScaler
+from wafer.sparsity import SparseState, Sparsifier
 
 __all__ = ["Core", "Stagewise", "core_of", "make_core"]
 

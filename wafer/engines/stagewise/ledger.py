@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Stage
-from sparsity import SparseState
-from sparsity.topology import name_code
 from wafer.engines.base import TrainState
 from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
+from wafer.models.base import Aux, Stage
+from wafer.sparsity import SparseState
+from wafer.sparsity.topology import name_code
 
 __all__ = ["GradientLedger", "StepInputs", "SweepPlan", "add", "make_plan", "step_inputs"]
 

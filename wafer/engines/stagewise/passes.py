@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Batch, Stage
 from wafer.data.batching.batches import numbered
 from wafer.engines.microbatches import (
     add_axis,
@@ -26,6 +25,7 @@ from wafer.engines.microbatches import (
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.core import Core
+from wafer.models.base import Aux, Batch, Stage
 
 __all__ = ["StageCall", "StageSpecs", "cut", "make_batch"]
 

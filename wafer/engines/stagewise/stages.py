@@ -13,11 +13,11 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from models.base import Stage
 from wafer.engines.stagewise.branches import Branch
 from wafer.engines.stagewise.core import Core
 from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut, make_batch
 from wafer.engines.stagewise.updates import BranchUpdate
+from wafer.models.base import Stage
 
 __all__ = ["Places", "Stages"]
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from sparsity import SparseState, Sparsifier, storage
 from wafer.engines.stagewise.branches import Branch, BranchArrays, join_opt, split_opt
 from wafer.engines.stagewise.core import Core
 from wafer.optim.rules import without_frozen
+from wafer.sparsity import SparseState, Sparsifier, storage
 
 __all__ = ["BranchUpdate", "Control", "Updated", "density"]
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.base import Model
-from models.checkpoint.tree import fill_template, to_tree
-from models.paths import map_named, named_leaves
 from wafer.loop.machine import Backend, backend as backend_named, current_backend
 from wafer.loop.tracing.model_functions import functions_of
 from wafer.loop.tracing.tape import differentiate
+from wafer.models.base import Model
+from wafer.models.checkpoint.tree import fill_template, to_tree
+from wafer.models.paths import map_named, named_leaves
 
 __all__ = [
     "CompiledModel",

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PyTree
 
-from models.base import Batch, Model
 from wafer.data.batching.batches import to_batch
+from wafer.models.base import Batch, Model
 
 __all__ = ["ModelFunctions", "functions_of"]
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vsl.native.library import how_to_build
 from wafer.errors import CompileError
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.image import Image
 from wafer.machine.reference.engine import run, start
 from wafer.machine.reference.state import NEVER, Main, State, TaskKind
+from wafer.vsl.native.library import how_to_build
 
 __all__ = ["ReferenceMachine"]
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from models.errors import did_you_mean
-from models.files import made_folder
 from wafer.errors import CompileError
+from wafer.models.errors import did_you_mean
+from wafer.models.files import made_folder
 
 __all__ = ["EXAMPLES", "summaries", "write_example"]
 

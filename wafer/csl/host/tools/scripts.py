@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.files import require_path, write_text
 from wafer.errors import CompileError
+from wafer.models.files import require_path, write_text
 
 __all__ = ["lost_bits", "run_here", "run_script", "write_commands"]
 

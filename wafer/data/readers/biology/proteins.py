@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.errors import did_you_mean
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.readers.text.classification import ClassifierScorer, checked_label
 from wafer.data.text.fasta import letter_codes, read_fasta
 from wafer.data.text.textfiles import Row, find_files, read_labels, read_rows
 from wafer.errors import DataError
+from wafer.models.errors import did_you_mean
 
 __all__ = ["VOCABULARY", "remote_homology"]
 

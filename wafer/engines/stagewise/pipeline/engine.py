@@ -21,8 +21,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from models.base import Aux
-from models.paths import named_leaves
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
@@ -36,6 +34,8 @@ from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.updates import density
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
+from wafer.models.base import Aux
+from wafer.models.paths import named_leaves
 
 __all__ = ["Pipelined", "make", "problems"]
 

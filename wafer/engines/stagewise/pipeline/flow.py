@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Batch
 from wafer.engines.stagewise.branches import BranchArrays
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, add
 from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut
@@ -27,6 +26,7 @@ from wafer.engines.stagewise.pipeline.record import Recorder
 from wafer.engines.stagewise.pipeline.regions import Copies, StageRegion
 from wafer.engines.stagewise.pipeline.schedule import StageTask, forward_schedule, schedule
 from wafer.engines.stagewise.stages import Places
+from wafer.models.base import Aux, Batch
 
 __all__ = ["Flow", "Held", "Pipe", "evaluate"]
 

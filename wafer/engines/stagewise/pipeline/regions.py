@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from models.base import Model
-from models.paths import named_leaves
+from wafer.models.base import Model
+from wafer.models.paths import named_leaves
 
 __all__ = ["Copies", "StageRegion", "meshes", "partition", "regions", "spread"]
 

@@ -20,11 +20,6 @@ import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from models.base import Aux
-from models.lazy import LazyArray
-from models.paths import map_named, named_leaves
-from sparsity import SparseState
-from sparsity.stored import sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.stagewise.branches import (
@@ -44,6 +39,11 @@ from wafer.engines.stagewise.streaming.sweep import StreamingSweep, evaluate
 from wafer.engines.stagewise.streaming.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
+from wafer.models.base import Aux
+from wafer.models.lazy import LazyArray
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import SparseState
+from wafer.sparsity.stored import sentinel
 
 __all__ = ["Streaming", "make"]
 

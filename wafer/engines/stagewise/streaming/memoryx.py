@@ -22,9 +22,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from models.files import atomic_write
 from wafer.engines.stagewise.streaming.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
 from wafer.errors import WaferError
+from wafer.models.files import atomic_write
 
 __all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]
 

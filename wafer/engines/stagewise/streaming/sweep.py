@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, BranchArrays
@@ -23,6 +22,7 @@ from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan
 from wafer.engines.stagewise.passes import StageCall, StageSpecs
 from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.streaming.traffic import Mover
+from wafer.models.base import Aux, Batch
 
 __all__ = ["StreamingSweep", "evaluate"]
 

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from models.user.flags import enter_own_flags
 from wafer.engines.cluster import broadcast
 from wafer.engines.stagewise.streaming.memoryx import RamStore, Store
+from wafer.models.user.flags import enter_own_flags
 
 __all__ = ["Event", "Mover"]
 
