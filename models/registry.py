@@ -32,7 +32,7 @@ _FAMILIES = {
 
 def _of_family(family: str) -> tuple[type[ModelConfig], Callable[[Any], Model]]:
     """Load a family's configuration class and its build function, and no other family's."""
-    config, build = (pkgutil.resolve_name(f"models.families.{x}") for x in _FAMILIES[family])
+    config, build = (pkgutil.resolve_name(f"wafer.models.families.{x}") for x in _FAMILIES[family])
     return config, build
 
 

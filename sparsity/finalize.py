@@ -1,8 +1,8 @@
 """Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
 
-``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
-vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory does
-not grow with the model. The output appears under its name only when it is complete.
+``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or
+the vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory
+does not grow with the model. The output appears under its name only when it is complete.
 """
 
 import argparse

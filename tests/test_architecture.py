@@ -19,8 +19,8 @@ FULLER = {
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name
 # that fits a module is its room. docs/concepts/architecture.md says what lives where.
 FLOORS = {
-    "vsl": 0,
-    "models": 10,
+    "wafer.vsl": 0,
+    "wafer.models": 10,
     "wafer.models.layers": 11,
     "wafer.models.families": 12,
     "wafer.models.factored": 13,
@@ -29,7 +29,7 @@ FLOORS = {
     "wafer.models.checkpoint": 16,
     "wafer.models.vendor": 16,
     "wafer.models.convert": 17,
-    "sparsity": 20,
+    "wafer.sparsity": 20,
     "wafer": 30,  # the lazy public names
     "wafer.cache": 31,
     "wafer.energy": 31,
@@ -74,7 +74,8 @@ FILES = sorted(
 
 def module_name(path):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+    name = name.removesuffix(".__init__")
+    return name if name.partition(".")[0] == "wafer" else f"wafer.{name}"
 
 
 MODULES = {module_name(path): path for path in FILES}

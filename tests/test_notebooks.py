@@ -23,11 +23,11 @@ def test_committed_without_outputs(path):
 
 # What the docs describe and the notebooks may use.
 PUBLIC = (
-    "models",
-    "sparsity",
-    "wafer.sparsity.pictures",
-    "vsl",
     "wafer",
+    "wafer.models",
+    "wafer.sparsity",
+    "wafer.sparsity.pictures",
+    "wafer.vsl",
     "wafer.csl",
     "wafer.csl.trace",
     "wafer.engines",

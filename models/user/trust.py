@@ -55,8 +55,10 @@ ENTRY_POINTS: Mapping[str, str] = {
     "sparsity": "wafer.sparsity",
     "engine": "wafer.engines",
 }
-_ROOT = pathlib.Path(os.path.realpath(__file__)).parents[2]
-OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
+_WAFER = pathlib.Path(__file__).parents[2]  # in a checkout three of its packages are links
+OURS = tuple(
+    f"{os.path.realpath(_WAFER / package)}{os.sep}" for package in ("", "models", "sparsity", "vsl")
+)
 _INSTALLED = ("site-packages", "dist-packages")
 _INTERPRETER = tuple(
     f"{os.path.realpath(sysconfig.get_path(name))}{os.sep}"

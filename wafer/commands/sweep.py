@@ -49,7 +49,7 @@ def _main(args: argparse.Namespace) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # the accelerator is the runs'; here is only counting
-    log = logging.getLogger("sparsity")
+    log = logging.getLogger("wafer.sparsity")
     level = log.level
     log.setLevel(logging.ERROR)  # each run says what is sparse itself
     try:
