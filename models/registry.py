@@ -16,8 +16,6 @@ from wafer.models.sections import parse
 from wafer.models.user.code import import_code
 from wafer.models.user.trust import is_user_defined
 
-__all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
-
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
     "decoder": ("decoder_config:DecoderConfig", "decoder:build_decoder"),

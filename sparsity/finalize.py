@@ -44,8 +44,6 @@ from wafer.models.user.trust import is_user_defined, untrusted
 from wafer.models.vendor.mdl import MdlFile
 from wafer.sparsity.stored.inference import forward_of
 
-__all__ = ["Report", "TensorReport", "check_paths", "clear_nan", "finalize", "main"]
-
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from wafer import malloc
 
-__all__ = ["csctl", "cszoo", "main"]
-
 
 def main() -> int:
     """Run the command line of this process."""

@@ -6,8 +6,6 @@ import importlib.util
 import itertools
 import pathlib
 
-__all__ = ["__version__", "code_digest"]
-
 __version__ = "0.1.0"
 
 _SUFFIXES = {".py", ".cc", ".h"}  # the placer and the products are C++

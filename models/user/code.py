@@ -21,16 +21,6 @@ from wafer.models.user.trust import (
     searching,
 )
 
-__all__ = [
-    "call",
-    "check_arguments",
-    "find",
-    "import_code",
-    "place",
-    "register",
-    "running_modules",
-]
-
 _FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}

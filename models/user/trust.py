@@ -24,29 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ENTRY_POINTS",
-    "OURS",
-    "NamedCode",
-    "UntrustedError",
-    "add_option",
-    "child_environment",
-    "code_in",
-    "imports_allowed",
-    "is_looking",
-    "is_user_defined",
-    "looking",
-    "name_code",
-    "owner",
-    "owner_of",
-    "refusal",
-    "require_trusted",
-    "require_users_module",
-    "searching",
-    "trusting",
-    "untrusted",
-]
-
 #: kind of code -> group of entry points in which an installed package names its modules
 ENTRY_POINTS: Mapping[str, str] = {
     "model": "wafer.models",

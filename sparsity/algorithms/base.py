@@ -28,18 +28,6 @@ from wafer.sparsity.schedules import (
 from wafer.sparsity.schema import Place, SparsityError, unknown
 from wafer.sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "ContextWithoutGradient",
-    "InitContext",
-    "UpdateContext",
-    "attributes",
-    "lookup",
-    "refuse",
-    "register",
-]
-
 
 class InitContext(NamedTuple):
     """What an algorithm sees when it makes a parameter's first mask.

@@ -6,8 +6,6 @@
 import hashlib
 import pathlib
 
-__all__ = ["digest", "sources"]
-
 
 def sources(root: pathlib.Path, package: str) -> list[pathlib.Path]:
     """List a library's own files, those that all libraries share, and ``setup.py``.

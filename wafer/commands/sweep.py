@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wafer.sweep.table import Row
     from wafer.sweep.trials import Trial
 
-__all__ = ["add_arguments"]
-
 _BITS = "eval/bits_per_byte"
 
 

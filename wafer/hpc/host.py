@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 import wafer.csl
 
-__all__ = ["counted", "read", "runtime", "write"]
-
 _COUNTED = ContextVar[list[wafer.csl.Runtime] | None]("counted", default=None)
 
 

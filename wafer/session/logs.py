@@ -11,8 +11,6 @@ from rich.logging import RichHandler
 
 from wafer.models.errors import plain
 
-__all__ = ["CONSOLE", "close_log", "keep_lines", "log_folder", "setup_logging"]
-
 CONSOLE = Console(highlight=False, soft_wrap=True)
 # Lines before run.log is open, at most so many; flushed into it alone
 _EARLIER = logging.handlers.MemoryHandler(1000, logging.CRITICAL + 1, flushOnClose=False)

@@ -15,8 +15,6 @@ from wafer.compiler.graph import Kernel
 from wafer.hpc.decoder.costs import COSTS
 from wafer.spec import WaferSpec
 
-__all__ = ["attention_cycles", "gemv_cycles", "line_cycles", "norm_cycles"]
-
 Array = np.ndarray
 _ROOT = 110  # cycles of a square root and a division, scalar code
 

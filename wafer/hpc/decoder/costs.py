@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from wafer.hpc.decoder.sizes import Sizes
 
-__all__ = ["COSTS", "cycles", "parts"]
-
 
 class _Line(NamedTuple):
     """A sum, or the greatest, over a line of PEs."""

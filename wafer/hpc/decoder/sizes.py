@@ -6,8 +6,6 @@ from wafer.errors import WaferError
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.spec import WSE2
 
-__all__ = ["ACTIVATIONS", "Sizes", "sizes_of"]
-
 ACTIVATIONS = {
     "relu": 0, "reglu": 0, "squared_relu": 1, "gelu": 2, "geglu": 2, "gelu_new": 3, "gelu_fast": 3,
     "geglu_new": 3, "silu": 4, "swish": 4, "swiglu": 4,

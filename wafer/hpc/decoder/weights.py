@@ -9,8 +9,6 @@ from wafer.hpc.decoder.sizes import Sizes
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.layers.positions import rotary_frequencies
 
-__all__ = ["pack"]
-
 _NEVER = -3e38  # the score of a token that does not exist
 _NONE = -1  # an index that stands for a zero
 

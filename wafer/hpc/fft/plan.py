@@ -7,8 +7,6 @@ import numpy as np
 from wafer.errors import WaferError
 from wafer.spec import WSE2
 
-__all__ = ["Plan", "gather", "plan", "roots", "scatter", "turns"]
-
 _MEMORY, _CODE = (
     WSE2.sram_bytes,
     6 * 1024,

@@ -4,8 +4,6 @@ import numpy as np
 
 from wafer.hpc.md.potential import TANTALUM
 
-__all__ = ["neighbourhood"]
-
 
 def neighbourhood(  # noqa: ANN201
     positions: np.ndarray,

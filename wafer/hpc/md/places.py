@@ -4,8 +4,6 @@ import numpy as np
 
 from wafer.errors import WaferError
 
-__all__ = ["SIDE", "assign", "lattice", "reach_of"]
-
 SIDE = 3.3058  # of a cell of tantalum, Angstrom
 _ALIKE = 0.2  # Angstrom: coordinates that differ by less are in one plane of a crystal
 

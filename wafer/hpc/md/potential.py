@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MASS", "TANTALUM", "TANTALUM_MASS", "Potential", "Tables", "finnis_sinclair", "tables"]
-
 MASS = 1.0364269e-4  # of an atomic mass unit in eV ps2 / Angstrom2
 TANTALUM_MASS = 180.94788 * MASS
 

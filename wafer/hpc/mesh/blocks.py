@@ -7,8 +7,6 @@ import wafer.csl
 from wafer.csl.host.region import MemcpyDataType
 from wafer.errors import WaferError
 
-__all__ = ["ceil", "cut", "finite", "join", "lane", "precision", "read", "write"]
-
 _BYTES = 16  # rows that are added to one another begin at multiples of so many: in the same bank
 _PRECISIONS = (np.float32, np.float16)
 

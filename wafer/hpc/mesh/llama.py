@@ -17,21 +17,6 @@ from wafer.errors import WaferError
 from wafer.hpc.mesh import blocks, gemm, gemv, kvshift, tree
 from wafer.spec import WSE2
 
-__all__ = [
-    "LLAMA3_8B",
-    "WAFER",
-    "Model",
-    "Wafer",
-    "cache_tokens",
-    "decode_layer",
-    "decode_rate",
-    "layers_of_a_mesh",
-    "meshes",
-    "plain",
-    "prefill_layer",
-    "prefill_rate",
-]
-
 _HALF = np.float16
 _BYTES = 2  # of a number
 # Cycles of an operation on vectors besides its numbers, of which it takes four a cycle: its issue

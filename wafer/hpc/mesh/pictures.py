@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from wafer.hpc.mesh import tree
 
-__all__ = ["sums"]
-
 
 def sums(  # noqa: ANN201
     sizes: Sequence[int],

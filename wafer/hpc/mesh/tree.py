@@ -2,8 +2,6 @@
 
 from wafer.hpc.mesh import blocks
 
-__all__ = ["best_group", "cycles"]
-
 # Cycles on WSE-2. A PE that adds and passes on takes _HOP from a word's arrival at its router to
 # that at the next one. The others are of operations until their first word: one that sends words,
 # one that adds words up and passes them on, one that adds them up at a root, and the main root's

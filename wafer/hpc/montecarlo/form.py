@@ -6,8 +6,6 @@ import numpy as np
 
 from wafer.machine.costs import UNROLLED
 
-__all__ = ["closed_form"]
-
 # Cycles on WSE-2. Words on their way and elements of operations are counted; the rest is read off
 # runs of one PE, of columns of two PEs and of rows of two and three, with up to 40 particles.
 _START = 90  # the call, and the end of it

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from wafer.hpc.montecarlo import Tally
 
-__all__ = ["draw"]
-
 
 def draw(tally: "Tally", sorted_loads: np.ndarray, channel: int = 0) -> "Figure":
     """The answers of a run and how its work was shared; needs matplotlib.

@@ -7,8 +7,6 @@ import numpy as np
 from wafer.errors import WaferError
 from wafer.spec import WSE2
 
-__all__ = ["Nuclides", "balance", "bands", "checked", "edges", "tables", "travels"]
-
 BEYOND = np.float32(3e38)  # an energy above all others: fills grids that end early
 _MEMORY = WSE2.sram_bytes - 2 * 1024  # bytes of a PE for data, without code
 

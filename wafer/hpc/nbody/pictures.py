@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from wafer.hpc.nbody import States
 
-__all__ = ["draw"]
-
 
 def draw(states: "States", energies: np.ndarray) -> "Figure":
     """Ways of the bodies, and the drift of their energy; needs matplotlib.

@@ -6,8 +6,6 @@ import numpy as np
 
 from wafer.errors import WaferError
 
-__all__ = ["Factors", "compress"]
-
 
 class Factors(NamedTuple):
     """Tiles of a matrix, each the sum of as many terms as its rank: u v^H.

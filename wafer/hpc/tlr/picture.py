@@ -5,8 +5,6 @@ import numpy as np
 from wafer.hpc.tlr.factors import Factors
 from wafer.hpc.tlr.program import chunks
 
-__all__ = ["draw"]
-
 _MOST_NUMBERS = 24  # tiles along an axis, beyond which ranks are colors only
 
 

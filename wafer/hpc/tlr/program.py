@@ -7,8 +7,6 @@ from wafer.hpc import host
 from wafer.hpc.tlr.factors import Factors
 from wafer.spec import WSE2
 
-__all__ = ["bandwidth", "chunks", "cycles", "run"]
-
 _MEMORY, _CODE = (
     WSE2.sram_bytes,
     2 * 1024,

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from wafer.models.files import made_folder
 
-__all__ = ["write_example"]
-
 _LAYOUT = """// Four PEs in a row; color 4 goes from each to the next one.
 param width: u16 = 4;
 
