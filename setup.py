@@ -31,7 +31,7 @@ _X86 = {
 _TARGETS = _BASELINE | (_X86 if platform.machine().lower() in {"x86_64", "amd64"} else {})
 
 _ROOT = pathlib.Path()
-_SHARED = pathlib.Path("vsl", "native")  # of every library
+_SHARED = pathlib.Path("wafer", "vsl", "native")  # of every library
 _SOURCES = runpy.run_path(str(_SHARED / "sources.py"))
 _BACKEND = runpy.run_path(str(_SHARED / "backend.py"))
 
@@ -141,12 +141,12 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         NativeLibrary(
-            "vsl.native",
+            "wafer.vsl.native",
             ["attention.cc", "product.cc", "norm/norm.cc", "entropy/entropy.cc"],
             per_target=["block.cc", "panel.cc", "norm/rows.cc", "entropy/scores.cc"],
         ),
         NativeLibrary(
-            "sparsity.kernels",
+            "wafer.sparsity.kernels",
             ["sparse_dot.cc", "walk.cc", "topology.cc", "topk.cc", "moves.cc", "decode.cc"],
             per_target=["tile.cc", "columns.cc", "streams.cc"],
         ),

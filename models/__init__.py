@@ -6,6 +6,9 @@ Public names are loaded when they are used: a configuration is checked without j
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if __name__ != "wafer.models":
+    raise ImportError("models is a folder of wafer: write `from wafer import models`")
+
 if TYPE_CHECKING:
     from wafer.models.base import Aux, Batch, Model, Stage
     from wafer.models.convert import from_hf, to_hf
@@ -55,5 +58,5 @@ _OWNER = {name: module for module, names in _OWNERS.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _OWNER:
-        raise AttributeError(f"module 'models' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"models.{_OWNER[name]}"), name)
+        raise AttributeError(f"module 'wafer.models' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"wafer.models.{_OWNER[name]}"), name)

@@ -4,15 +4,6 @@ import functools
 import re
 from collections.abc import Callable
 
-__all__ = [
-    "all_names",
-    "decoder_alias",
-    "encoder_alias",
-    "is_decayed",
-    "rewrite",
-    "seq2seq_alias",
-]
-
 _Rules = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 
 _LAYER: _Rules = (

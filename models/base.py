@@ -16,8 +16,6 @@ from wafer.models.paths import Params, pick
 from wafer.models.user.flags import own_flags
 from wafer.vsl import Layout
 
-__all__ = ["Aux", "Batch", "DropKey", "Model", "Stage", "StageFn"]
-
 
 class Batch(NamedTuple):
     """One step's input: a flat stream of T token slots.

@@ -9,8 +9,6 @@ import jax
 from wafer.models.base import Model
 from wafer.models.paths import named_leaves
 
-__all__ = ["abstract_params", "flops_per_token", "forward_flops", "parameter_count"]
-
 
 def abstract_params(model: Model) -> Any:
     """Return the parameter tree as shapes and dtypes, through ``jax.eval_shape``."""

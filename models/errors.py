@@ -11,21 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
-__all__ = [
-    "DISK_FULL",
-    "CheckpointError",
-    "Problem",
-    "SectionError",
-    "did_you_mean",
-    "did_you_mean_model",
-    "disk_full",
-    "dotted",
-    "first_lines",
-    "matches_nothing",
-    "nearest",
-    "plain",
-]
-
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # numbers of a disk that takes no more
 
 

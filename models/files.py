@@ -18,21 +18,6 @@ import psutil
 
 from wafer.models.errors import LinkError, did_you_mean, disk_full
 
-__all__ = [
-    "atomic_write",
-    "contained_file",
-    "file_name",
-    "made_folder",
-    "not_a_file",
-    "read_json",
-    "remove_partials",
-    "remove_written",
-    "require_contained",
-    "require_outside",
-    "require_path",
-    "write_text",
-]
-
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from wafer.models.user.trust import child_environment
 
-__all__ = ["call_in_subprocess", "dismiss", "serve"]
-
 _LIMIT = 10  # processor seconds of one call, which do not depend on the machine's other work
 _HANG = 300  # seconds of one that waits
 _MEMORY = 8 << 30  # bytes of address space

@@ -11,15 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from wafer import vsl
 from wafer.models.base import Aux, Batch
 
-__all__ = [
-    "balance_loss",
-    "cross_entropy",
-    "divergence",
-    "language_model_aux",
-    "metric_values",
-    "token_aux",
-]
-
 
 def cross_entropy(
     logits: Float[Array, "*B V"], labels: Int[Array, "*B"], label_smoothing: float = 0.0

@@ -7,9 +7,6 @@ from wafer.models.errors import Problem, SectionError, did_you_mean_model
 from wafer.models.user.code import import_code
 from wafer.models.user.trust import is_user_defined, require_trusted
 
-__all__ = ["FAMILIES_ALONE", "MODELS", "ModelPreset", "lookup", "preset_of"]
-
-
 FAMILIES_ALONE = (
     "Only a model family (docs/howto/model-family.md) is taken here: a model made by a function is "
     "refused with the option, too"

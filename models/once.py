@@ -12,8 +12,6 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-__all__ = ["computed_once", "jit_once", "known_options"]
-
 _LOG = logging.getLogger(__name__)
 _LEVEL = "xla_backend_optimization_level"
 # LLVM's first level, no MLIR for each fusion, one module: half the time, the same bits.

@@ -14,18 +14,6 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-__all__ = [
-    "DENSE_PARTS",
-    "DENSE_WORDS",
-    "Params",
-    "dense_word",
-    "former_names",
-    "map_named",
-    "named_leaves",
-    "pick",
-    "unflatten",
-]
-
 Params = Mapping[str, Any]
 
 #: parts of a name, in any case, that keep a weight dense unless a filter takes it

@@ -16,8 +16,6 @@ from wafer.models.sections import parse
 from wafer.models.user.code import import_code
 from wafer.models.user.trust import is_user_defined
 
-__all__ = ["build", "config_class", "is_function", "list_models", "parse_config", "settings_of"]
-
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
     "decoder": ("decoder_config:DecoderConfig", "decoder:build_decoder"),
@@ -32,7 +30,7 @@ _FAMILIES = {
 
 def _of_family(family: str) -> tuple[type[ModelConfig], Callable[[Any], Model]]:
     """Load a family's configuration class and its build function, and no other family's."""
-    config, build = (pkgutil.resolve_name(f"models.families.{x}") for x in _FAMILIES[family])
+    config, build = (pkgutil.resolve_name(f"wafer.models.families.{x}") for x in _FAMILIES[family])
     return config, build
 
 

@@ -8,8 +8,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from wafer.models.sections import Section, Spelling
 
-__all__ = ["ComputeDtype", "Dropout", "Fraction", "Initializer", "ModelConfig"]
-
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 

@@ -29,20 +29,6 @@ from pydantic_core import ErrorDetails
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
 
-__all__ = [
-    "LARGEST_FLOAT",
-    "LARGEST_INT",
-    "Bool",
-    "Choice",
-    "Layers",
-    "Section",
-    "SectionT",
-    "Spelling",
-    "meanings",
-    "parse",
-    "problems_of",
-]
-
 Layers = Annotated[int, Field(gt=0, le=100_000)]  # each is traced: more would take hours
 _PATHS = ("dir", "dirs", "file", "files", "path", "paths", "folder")  # ends of keys
 LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32

@@ -30,6 +30,9 @@ from wafer.sparsity.state import SparseState, WeightCopy, from_meta, to_meta
 from wafer.sparsity.stored.resume import resume
 from wafer.sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
 
+if __name__ != "wafer.sparsity":
+    raise ImportError("sparsity is a folder of wafer: write `from wafer import sparsity`")
+
 __all__ = [
     "ACDC",
     "ALGORITHMS",

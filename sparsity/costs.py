@@ -16,8 +16,6 @@ import numpy as np
 from wafer.sparsity.algorithms.base import Algorithm
 from wafer.sparsity.schedules import ValueSchedule
 
-__all__ = ["Shares", "levels_over", "missed_level", "shares_over"]
-
 _AGREE = 1e-3  # of levels
 _FOLLOWED = 100_000  # updates
 

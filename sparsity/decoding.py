@@ -14,8 +14,6 @@ from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.paths import Params, unflatten
 from wafer.sparsity.kernels import DecodeTable, DecodeWeight, native
 
-__all__ = ["Converted", "convert", "problem"]
-
 _PRUNED = 0.25  # share of zeros from which kept values and their mask are clearly fewer bytes
 _TABLE = "embed/token/embedding"
 

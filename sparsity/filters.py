@@ -18,13 +18,6 @@ from jax.typing import DTypeLike
 from wafer.models.paths import DENSE_PARTS
 from wafer.sparsity.schema import SparsityError
 
-__all__ = [
-    "DEFAULT_EXCLUDED",
-    "ParamFilter",
-    "can_be_marked",
-    "has_nan",
-]
-
 DEFAULT_EXCLUDED = (*DENSE_PARTS, "lm_head", "pe_helper")
 
 

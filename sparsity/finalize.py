@@ -1,8 +1,8 @@
 """Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
 
-``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
-vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory does
-not grow with the model. The output appears under its name only when it is complete.
+``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or
+the vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory
+does not grow with the model. The output appears under its name only when it is complete.
 """
 
 import argparse
@@ -43,8 +43,6 @@ from wafer.models.registry import settings_of
 from wafer.models.user.trust import is_user_defined, untrusted
 from wafer.models.vendor.mdl import MdlFile
 from wafer.sparsity.stored.inference import forward_of
-
-__all__ = ["Report", "TensorReport", "check_paths", "clear_nan", "finalize", "main"]
 
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 

@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Degrees",
-    "degrees",
-    "draw",
-    "draw_flow",
-    "gradient_flow",
-    "levels",
-    "masks",
-    "moved",
-    "survivors",
-]
-
 Masks = Mapping[str, np.ndarray]
 
 

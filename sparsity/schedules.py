@@ -19,28 +19,6 @@ from jaxtyping import Array, ArrayLike
 from wafer.models.sections import LARGEST_FLOAT, Section
 from wafer.sparsity.schema import Place, SparsityError, as_number, check_level, validate
 
-__all__ = [
-    "EVERY_STEP",
-    "NEVER",
-    "ConstantValue",
-    "Cosine",
-    "Cubic",
-    "Custom",
-    "CustomUpdate",
-    "Cycling",
-    "Every",
-    "ExponentialValue",
-    "LinearValue",
-    "Power",
-    "UpdateSchedule",
-    "UpdateSteps",
-    "ValueSchedule",
-    "constant_level",
-    "is_constant",
-    "schedule",
-    "update_schedule",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class ValueSchedule:

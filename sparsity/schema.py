@@ -6,8 +6,6 @@ from typing import Any
 from wafer.models.errors import Problem, SectionError, did_you_mean
 from wafer.models.sections import SectionT, parse
 
-__all__ = ["Place", "SparsityError", "as_number", "check_level", "listed", "unknown", "validate"]
-
 Place = tuple[str | int, ...]  # keys and list indices from the root of the run file
 
 

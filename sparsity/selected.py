@@ -20,17 +20,6 @@ from wafer.sparsity.selection import kept_number
 from wafer.sparsity.storage import Choice
 from wafer.sparsity.views import CompetitionRows, WeightLayout, axes_of
 
-__all__ = [
-    "Selected",
-    "SelectionRow",
-    "SelectionTable",
-    "counted",
-    "dense_row",
-    "log_selected",
-    "log_without_effect",
-    "sparse_row",
-]
-
 _LOG = logging.getLogger(__name__)
 Group = tuple[ParamFilter, Algorithm]
 

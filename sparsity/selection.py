@@ -16,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["candidates_first", "drop_count", "kept_count", "kept_number", "topk_mask"]
-
 
 def _ordered_bits(scores: Array) -> Array:
     """Map float32 to uint32 so that the order is kept; -0.0 and 0.0 become equal."""

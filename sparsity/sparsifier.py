@@ -49,8 +49,6 @@ from wafer.sparsity.state import (
 )
 from wafer.sparsity.views import CompetitionRows, WeightLayout, view_of
 
-__all__ = ["Sparsifier"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
 class Sparsifier:

@@ -17,21 +17,6 @@ from wafer.models.paths import former_names, named_leaves
 from wafer.models.sections import LARGEST_INT, parse
 from wafer.sparsity.schema import listed
 
-__all__ = [
-    "Meta",
-    "SparseState",
-    "WeightCopy",
-    "advanced",
-    "fingerprint",
-    "from_meta",
-    "map_copies",
-    "match",
-    "read_meta",
-    "require_shapes",
-    "tell_unchanged",
-    "to_meta",
-]
-
 _LOG = logging.getLogger(__name__)
 _THREEFRY = "threefry2x32"  # the generator of a key whose record names none
 _Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]

@@ -29,28 +29,6 @@ from wafer.sparsity.selection import kept_number
 from wafer.sparsity.state import SparseState
 from wafer.sparsity.views import CompetitionRows, axes_of
 
-__all__ = [
-    "Choice",
-    "Probed",
-    "capacity",
-    "choose",
-    "density",
-    "expand",
-    "expanded",
-    "is_probed",
-    "masked",
-    "may_be_csr",
-    "pattern_of",
-    "pruned",
-    "require_numbers",
-    "require_possible",
-    "require_values",
-    "shrink",
-    "slots",
-    "tell_masked",
-    "unfit",
-]
-
 _LOG = logging.getLogger(__name__)
 _NOMINAL_TOKENS = 2048  # storage is chosen before the batch is known
 _UNKNOWN = (

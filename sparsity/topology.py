@@ -20,17 +20,6 @@ from wafer.sparsity.schema import listed
 from wafer.sparsity.state import SparseState, typed_key
 from wafer.sparsity.views import CompetitionRows
 
-__all__ = [
-    "Group",
-    "Topology",
-    "first_indices",
-    "first_targets",
-    "name_code",
-    "named_key",
-    "put",
-    "update_group",
-]
-
 Grads = Mapping[str, Array]
 _Groups = Sequence[tuple[ParamFilter, Algorithm]]
 _Leaves = tuple[Array, dict[str, Array]]

@@ -25,21 +25,6 @@ from jaxtyping import Array, Shaped
 from wafer.sparsity.filters import ParamFilter
 from wafer.sparsity.schema import SparsityError
 
-__all__ = [
-    "LETTERS",
-    "UNSTRUCTURED",
-    "Blocks",
-    "CompetitionRows",
-    "FanIn",
-    "NofM",
-    "RowGroups",
-    "Structure",
-    "WeightLayout",
-    "axes_of",
-    "check_layout",
-    "view_of",
-]
-
 #: letter of an axis -> what it is
 LETTERS = {
     "l": "layers",

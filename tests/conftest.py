@@ -46,7 +46,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _PROGRAMS.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-# The folders tests/wafer, tests/models, ... hide the packages of an editable install, whose finder
+# The folder tests/wafer hides the package of an editable install, whose finder
 # comes after sys.path.
 if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -143,9 +143,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-_LEVELS = {"": logging.WARNING} | dict.fromkeys(
-    ("vsl", "models", "sparsity", "wafer"), logging.NOTSET
-)
+_LEVELS = {"": logging.WARNING} | dict.fromkeys(("wafer", "wafer.sparsity"), logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import pytest
 from helpers.paths import ROOT
@@ -13,7 +14,8 @@ USE = """
 import importlib.metadata, pathlib, sys
 from wafer.sparsity.kernels import native as kernels
 from wafer.vsl.native.library import Library
-import vsl, wafer.csl
+import wafer.csl
+from wafer import vsl
 from wafer.csl.host.tools.examples import write_example
 site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
@@ -41,6 +43,10 @@ def test_a_wheel_has_the_libraries_and_serves_every_python(tmp_path):
     assert "-py3-none-" in wheel.name
     with tarfile.open(archive) as file:
         assert any(name.endswith("sparsity/kernels/tile.h") for name in file.getnames())
+
+    with zipfile.ZipFile(wheel) as file:
+        tops = {name.partition("/")[0] for name in file.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"wafer"}
 
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*install, "--target", str(site), str(wheel)], check=True)

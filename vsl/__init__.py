@@ -6,6 +6,9 @@ Public names are loaded when they are first used: the native libraries need no j
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if __name__ != "wafer.vsl":
+    raise ImportError("vsl is a folder of wafer: write `from wafer import vsl`")
+
 if TYPE_CHECKING:
     from wafer.vsl.attend import attention
     from wafer.vsl.batch import Packed, pack, pad
@@ -85,8 +88,8 @@ def __getattr__(name: str) -> Any:
     module = next((module for module, names in _MODULES.items() if name in names), None)
     if module is None:
         known = ", ".join(__all__)
-        raise AttributeError(f"module 'vsl' has no attribute {name!r}; there are {known}")
-    return getattr(importlib.import_module(f"vsl.{module}"), name)
+        raise AttributeError(f"module 'wafer.vsl' has no attribute {name!r}; there are {known}")
+    return getattr(importlib.import_module(f"wafer.vsl.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,14 +14,13 @@ from jaxtyping import Array, Float, Key
 from wafer.vsl.bias import BiasFn, RelativeBias
 from wafer.vsl.implementations.blocks import TileBias, blocks
 from wafer.vsl.implementations.dense import dense, padded
-from wafer.vsl.implementations.fused import LIBRARY, fused, supported
+from wafer.vsl.implementations.fused import fused, supported
 from wafer.vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
 from wafer.vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
 from wafer.vsl.implementations.triton import triton
 from wafer.vsl.layout import AnyArray, Layout, nan_unless
+from wafer.vsl.native.kernels import LIBRARY
 from wafer.vsl.noise import hash_bits, seed_of
-
-__all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
 
 Implementation = Literal[
     "auto", "native", "blocks", "dense", "padded", "pallas", "pallas_interpret"

@@ -9,8 +9,6 @@ from jaxtyping import Int
 from wafer.vsl.lengths import check_capacity
 from wafer.vsl.packing import Ladder
 
-__all__ = ["Example", "Packed", "pack", "pad"]
-
 Example = Mapping[str, np.ndarray]
 """name -> [n, ...] array; the names of one domain share n."""
 

@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-__all__ = ["BiasFn", "RelativeBias", "alibi_slopes", "relative_bucket"]
-
 BiasFn = Callable[[Array, Array], Array]
 """(query positions [q], key positions [k]) -> bias [N, q, k]."""
 

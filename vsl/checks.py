@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 from jaxtyping import Array, Int, Shaped
 
-__all__ = ["check_fit", "check_prefix_mask"]
-
 
 def check_fit(lengths: Int[Array, " B"], capacity: int) -> None:
     """Check that the sequences fit a stream of static ``capacity``."""

@@ -15,8 +15,6 @@ from wafer.vsl.attend import may_be_native
 from wafer.vsl.implementations.linear import compose, with_tangent
 from wafer.vsl.native.kernels import LIBRARY
 
-__all__ = ["Scored", "cross_entropy"]
-
 _LEAST = 2**16  # scores below which XLA's program takes no longer
 _FEWEST = 32  # classes
 

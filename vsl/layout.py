@@ -18,15 +18,6 @@ from jaxtyping import Array, Bool, Int, Num, Shaped
 
 from wafer.vsl.lengths import check_capacity
 
-__all__ = [
-    "AnyArray",
-    "Layout",
-    "layout_from_lengths",
-    "layout_from_spans",
-    "nan_unless",
-    "padded_layout",
-]
-
 AnyArray = Array | np.ndarray
 """JAX under a trace; on the host also NumPy."""
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-__all__ = ["check_capacity", "lengths_from_mask"]
-
 _LISTED = 5
 
 

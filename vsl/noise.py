@@ -13,8 +13,6 @@ from jaxtyping import Array, Float, Integer, Key, UInt32
 
 from wafer.vsl.layout import Layout
 
-__all__ = ["dropout", "hash_bits", "keep_threshold", "seed_of"]
-
 
 def _finalise(h: Array) -> Array:
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)

@@ -19,8 +19,6 @@ from wafer.vsl.implementations.linear import compose, with_tangent
 from wafer.vsl.layout import AnyArray
 from wafer.vsl.native.kernels import LIBRARY
 
-__all__ = ["normalize", "normalize_branch"]
-
 _LEAST = 2**16  # numbers of x below which XLA's program takes no longer
 _NARROWEST = 32  # features
 _TYPES = (jnp.float32, jnp.bfloat16)

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["Ladder", "budget_batches", "first_fit", "fit_ladder"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:

@@ -22,8 +22,6 @@ from wafer.vsl.layout import AnyArray, Layout
 from wafer.vsl.native.kernels import LIBRARY
 from wafer.vsl.native.library import vary_together
 
-__all__ = ["StreamWeight", "Weight", "stream_kernels", "stream_product", "stream_table"]
-
 _PANEL = 64  # features that the native product takes at a time
 _PACKED = 2**26  # floats that a product may pack to save time alone
 _NO_BIAS = np.zeros((0,), np.float32)

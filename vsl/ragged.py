@@ -20,8 +20,6 @@ from wafer.vsl.implementations.linear import multilinear
 from wafer.vsl.layout import AnyArray, Layout, layout_from_lengths
 from wafer.vsl.lengths import lengths_from_mask
 
-__all__ = ["Ragged", "restore_padding", "strip_padding"]
-
 
 def _gather(x: Array, index: Array, inverse: Array, *, batch_axes: int) -> list[Array]:
     del inverse

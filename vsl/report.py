@@ -7,8 +7,6 @@ import numpy as np
 
 from wafer.vsl.packing import Ladder, budget_batches
 
-__all__ = ["PaddingReport", "padding_report"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaddingReport:

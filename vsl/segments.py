@@ -10,8 +10,6 @@ from jaxtyping import Array, Int, Shaped
 
 from wafer.vsl.layout import Layout
 
-__all__ = ["expand", "ragged_slots", "segment_max", "segment_sum"]
-
 
 def _column(condition: Array, x: Array) -> Array:
     return condition.reshape(-1, *(1,) * (x.ndim - 1))

@@ -57,6 +57,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("models", "sparsity", "vsl"):
+        return importlib.import_module(f"wafer.{name}")
     if name not in _MODULES:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'wafer' has no attribute {name!r}; there are {known}")

@@ -1,37 +1,14 @@
 """``python -m wafer``, the ``wafer`` command, and ``csctl`` and ``cszoo``."""
 
-import importlib.util
-import pathlib
 import signal
 import sys
 from collections.abc import Sequence
 
 from wafer import malloc
 
-__all__ = ["csctl", "cszoo", "main"]
-
-
-def _require_own_packages() -> None:
-    """End the process where another package is found in the place of one of Wafer's.
-
-    ``python -m`` and PYTHONPATH find the user's files first, such as a ``models.py``. No package
-    is imported here.
-    """
-    ours = pathlib.Path(__file__).resolve().parents[1]
-    for name in ("models", "sparsity", "vsl"):
-        spec = importlib.util.find_spec(name)
-        origin = None if spec is None or spec.origin is None else pathlib.Path(spec.origin)
-        if origin is not None and origin.resolve() != ours / name / "__init__.py":
-            sys.exit(
-                f"wafer: error: {origin} is found in the place of Wafer's package {name}; expected "
-                f"{ours / name}. Rename it, or take its folder off the path: run the `wafer` "
-                "script or `python -P -m wafer`, without that folder in PYTHONPATH"
-            )
-
 
 def main() -> int:
     """Run the command line of this process."""
-    _require_own_packages()
     if sys.argv[1:2] in (["run"], ["generate"]):  # the latter for weights in huge pages
         malloc.restart()
     return _run()
@@ -55,13 +32,11 @@ def _run(argv: Sequence[str] | None = None) -> int:
 
 def csctl() -> int:
     """Run the job verbs as the vendor's stack spells them: ``csctl get jobs``."""
-    _require_own_packages()
     return _run(["jobs", *sys.argv[1:]])
 
 
 def cszoo() -> int:
     """Run a verb as the vendor's model zoo spells it: ``cszoo fit params.yaml``."""
-    _require_own_packages()
     from wafer.commands.cszoo import VERBS, help_text, translate
     from wafer.errors import WaferError
 

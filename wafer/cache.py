@@ -23,8 +23,6 @@ import numpy as np
 from wafer.models.files import atomic_write
 from wafer.models.user.trust import child_environment
 
-__all__ = ["cache_folder", "cached_arrays", "keep_programs", "make_ahead"]
-
 _OFF = ("off", "0", "no", "false", "")
 _MOST = 12  # files of a kind; the oldest go
 _MOST_PROGRAMS = 1 << 30  # bytes

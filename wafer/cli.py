@@ -22,8 +22,6 @@ from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import trusting
 from wafer.version import __version__
 
-__all__ = ["main"]
-
 _LONGEST = 20_000  # characters of a message
 _TEXTS = {"prompt"}  # arguments that name no file
 _SMALLER = (

@@ -7,8 +7,6 @@ public sources; no figure of the wafer itself is public. Docs: docs/guides/energ
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-__all__ = ["HOROWITZ_45NM", "SEVEN_NM", "Counts", "Energy", "Picojoules", "energy_of", "report"]
-
 _WATTS = "; at {gigahertz} GHz {watts:.3g} W, {milliwatts:.3g} mW for each of {pes:,} PEs"
 
 

@@ -35,8 +35,6 @@ from wafer.optim.sections import UserOptimizer
 from wafer.sparsity import Sparsifier
 from wafer.sparsity.adapters.optimizers import differences
 
-__all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
-
 _LOG = logging.getLogger(__name__)
 
 Part = Literal["train", "eval"]

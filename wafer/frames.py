@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["draw_filmstrip", "draw_heat_map", "picked", "write_events", "write_gif"]
-
 _STYLE = {"vmin": 0, "cmap": "inferno", "interpolation": "nearest"}  # a PE is a square
 
 

@@ -10,8 +10,6 @@ process.
 import os
 import sys
 
-__all__ = ["restart"]
-
 _VARIABLE = "GLIBC_TUNABLES"
 _TUNABLES = {
     "arena_max": 1,  # other arenas hold at most 64 MiB and map the rest

@@ -16,8 +16,6 @@ from wafer.models.names import MODELS
 from wafer.models.user.code import register
 from wafer.optim.sections import OPTIMIZERS
 
-__all__ = ["register_model", "register_optimizer", "register_task"]
-
 _Shape = tuple[int | str, ...]
 _ROW: dict[str, tuple[_Shape, str]] = dict.fromkeys(
     ("input_ids", "attention_mask"), (("S",), "int32")

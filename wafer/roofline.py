@@ -25,8 +25,6 @@ from wafer.models.counts import flops_per_token
 from wafer.models.paths import named_leaves
 from wafer.spec import WSE2
 
-__all__ = ["MACHINES", "Machine", "Prediction", "StageCost", "costs", "measure_host", "predict"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:

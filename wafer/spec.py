@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from wafer.machine.arch import ARCHITECTURES, LINK_LATENCY, ROUTER_DEPTH
 
-__all__ = ["SPECS", "WSE2", "WSE3", "Region", "WaferSpec"]
-
 _WSE2, _WSE3 = ARCHITECTURES["wse2"], ARCHITECTURES["wse3"]
 
 

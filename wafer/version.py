@@ -6,11 +6,8 @@ import importlib.util
 import itertools
 import pathlib
 
-__all__ = ["__version__", "code_digest"]
-
 __version__ = "0.1.0"
 
-_PACKAGES = ("vsl", "models", "sparsity", "wafer")
 _SUFFIXES = {".py", ".cc", ".h"}  # the placer and the products are C++
 
 
@@ -26,8 +23,9 @@ def code_digest(*names: str) -> str:
         Hexadecimal SHA-256.
     """
     own = sorted({name.partition(":")[0] for name in names if ":" in name})
-    here, content = pathlib.Path(__file__).parent.parent, hashlib.sha256()
-    for root in [*(here / name for name in _PACKAGES), *itertools.chain(*map(_places, own))]:
+    here, content = pathlib.Path(__file__).parent, hashlib.sha256()
+    linked = sorted(path for path in here.iterdir() if path.is_symlink())  # in a checkout
+    for root in [here, *linked, *itertools.chain(*map(_places, own))]:
         paths = [root] if root.is_file() else sorted(root.rglob("*"))
         for path in (path for path in paths if path.suffix in _SUFFIXES):
             code = path.read_bytes()

@@ -6,8 +6,6 @@ from typing import Any
 from wafer.errors import errors_of_file
 from wafer.models.user import yamlfile
 
-__all__ = ["read_yaml"]
-
 
 def read_yaml(path: str | Path) -> tuple[Any, yamlfile.Lines]:
     """Parse one YAML document, as there.

@@ -7,8 +7,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-__all__ = ["ArrayRecord", "checksum", "checksums"]
-
 _BLOCK = 1024  # words of a block; a CRC of every byte would cost five times as much
 
 

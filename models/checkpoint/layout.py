@@ -16,37 +16,6 @@ import numpy as np
 from wafer.models.errors import CheckpointError
 from wafer.models.files import contained_file, read_json, require_contained, write_text
 
-__all__ = [
-    "CHECKPOINTS",
-    "CONFIG",
-    "DATA",
-    "FORMAT_VERSION",
-    "KEY",
-    "META",
-    "OPT_STATE",
-    "PARAMS",
-    "PRUNED",
-    "RESERVED",
-    "SCALE",
-    "SPARSITY",
-    "STATE",
-    "STEP",
-    "WRITER",
-    "ContentError",
-    "FormatVersionError",
-    "amend_record",
-    "check_step",
-    "complete_checkpoints",
-    "is_checkpoint",
-    "is_of_run",
-    "model_section",
-    "read_record",
-    "record_entry",
-    "step_folders",
-    "versioned",
-    "write_record",
-]
-
 _LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2

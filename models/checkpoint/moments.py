@@ -13,8 +13,6 @@ import numpy as np
 
 from wafer.models.paths import map_named, named_leaves
 
-__all__ = ["field_of", "in_weights_and_moments", "map_moments", "moments_of", "owner_of"]
-
 
 def owner_of(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """Return the parameter whose path ends that of a leaf of an optimizer state, or None."""

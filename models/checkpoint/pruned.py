@@ -16,8 +16,6 @@ from wafer.models.checkpoint.moments import in_weights_and_moments
 from wafer.models.paths import dense_word, named_leaves
 from wafer.models.user.flags import with_nan
 
-__all__ = ["check_weight", "clear", "mark", "masks_of", "prunable"]
-
 
 def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the parameters that are pruned, by a checkpoint's record.

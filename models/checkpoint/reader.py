@@ -41,17 +41,6 @@ from wafer.models.paths import former_names, named_leaves, unflatten
 from wafer.models.registry import build
 from wafer.models.user.trust import untrusted
 
-__all__ = [
-    "AT_ONCE",
-    "PIECE",
-    "StoredTree",
-    "build_stored",
-    "find_items",
-    "load_checkpoint",
-    "load_params",
-    "open_params",
-]
-
 PIECE = 4 * 2**20  # bytes of a stored piece; some are compressed and read or written at a time
 AT_ONCE = 2
 _INDEX = "_METADATA"

@@ -12,8 +12,6 @@ import numpy as np
 from wafer.models.errors import CheckpointError, did_you_mean, first_lines
 from wafer.models.paths import former_names, map_named, named_leaves, unflatten
 
-__all__ = ["fill_template", "to_tree"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from wafer.models.checkpoint.layout import (
 from wafer.models.checkpoint.reader import StoredTree
 from wafer.models.errors import CheckpointError, first_lines
 
-__all__ = ["Verified", "checkpoints_in", "verify"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Verified:

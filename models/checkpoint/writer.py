@@ -45,15 +45,6 @@ from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lin
 from wafer.models.files import atomic_write, remove_partials, remove_written
 from wafer.models.paths import named_leaves, unflatten
 
-__all__ = [
-    "Checkpoints",
-    "require_written",
-    "write_arrays",
-    "write_checkpoint",
-    "write_params",
-    "write_tree",
-]
-
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
 _DATA = ("d", "manifest.ocdbt")

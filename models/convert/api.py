@@ -42,20 +42,6 @@ from wafer.models.user.code import running_modules
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import name_code
 
-__all__ = [
-    "config_from_hf",
-    "config_to_hf",
-    "configs_to_hf",
-    "convert_table",
-    "from_hf",
-    "hf_type",
-    "open_hf",
-    "register",
-    "section_from_hf",
-    "to_hf",
-    "without_head",
-]
-
 _LOG = logging.getLogger(__name__)
 _TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
 _CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}

@@ -49,8 +49,6 @@ from wafer.models.user.trust import NamedCode, add_option, looking, trusting
 from wafer.models.vendor.mdl import MdlFile
 from wafer.models.vendor.writer import Tree
 
-__all__ = ["add_arguments"]
-
 _HEADLESS = "-headless"
 _FORMATS = ("hf", "wafer", *FORMATS)
 

@@ -9,17 +9,6 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = [
-    "PATCHES",
-    "SAME",
-    "TRANSPOSED",
-    "Codec",
-    "Fused",
-    "fused_order",
-    "leading_one",
-    "trailing_one",
-]
-
 Shape = tuple[int, ...]
 
 

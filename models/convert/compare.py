@@ -11,8 +11,6 @@ from wafer.models.checkpoint.reader import open_params
 from wafer.models.convert.files import open_tensors
 from wafer.models.files import require_path
 
-__all__ = ["diff_weights"]
-
 
 def diff_weights(
     left: str | Path,

@@ -8,17 +8,6 @@ from typing import Any
 from wafer.models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
 from wafer.models.errors import did_you_mean
 
-__all__ = [
-    "OF_ALL",
-    "ConfigMap",
-    "read_activation",
-    "read_rope",
-    "to_foreign_config",
-    "to_our_settings",
-    "write_activation",
-    "write_rope",
-]
-
 Settings = dict[str, Any]
 _NOTHING = object()  # null, where transformers needs a value
 _LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")

@@ -22,24 +22,6 @@ from wafer.models.counts import abstract_params
 from wafer.models.lazy import LazyArray
 from wafer.models.paths import named_leaves
 
-__all__ = [
-    "Row",
-    "Table",
-    "Tensors",
-    "embedding",
-    "expand",
-    "export_tensors",
-    "fused",
-    "has_own_head",
-    "import_tensors",
-    "linear",
-    "linears",
-    "norm",
-    "repeated",
-    "source",
-    "under",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from safetensors import SafetensorError, safe_open
 from wafer.models.convert.unpickle import TorchArchive
 from wafer.models.files import contained_file, not_a_file, read_json
 
-__all__ = ["TensorFiles", "open_tensors", "read_config"]
-
 _LONGEST_NAME = 255
 # In the order in which transformers looks for them.
 _NAMES = (

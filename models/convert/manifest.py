@@ -21,8 +21,6 @@ from wafer.models.errors import CheckpointError, first_lines
 from wafer.models.files import contained_file, read_json, require_path, write_text
 from wafer.models.vendor.mdl import MdlFile
 
-__all__ = ["keep_manifest", "manifest_of", "verify_manifest", "write_manifest"]
-
 _NAME = "manifest.json"
 
 

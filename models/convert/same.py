@@ -4,8 +4,6 @@ from typing import Any
 
 from wafer.models.schema import ModelConfig
 
-__all__ = ["computed", "differences", "require_same"]
-
 # Knobs of training and drawing, and heads' sizes that the weights' shapes settle.
 _TRAINING = (
     "initializer",

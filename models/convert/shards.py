@@ -18,8 +18,6 @@ from wafer.models.convert.manifest import keep_manifest
 from wafer.models.files import atomic_write, made_folder, write_text
 from wafer.models.lazy import LazyArray
 
-__all__ = ["write_shards"]
-
 _PIECE = 4 * 2**20  # bytes written at a time
 _DTYPES = {
     "float64": "F64",

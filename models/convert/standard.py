@@ -20,8 +20,6 @@ from wafer.models.layers.basic import RMS_NORMS
 from wafer.models.layers.block_config import BlockConfig
 from wafer.models.lazy import LazyArray
 
-__all__ = ["in_pairs", "offset_norms", "order_rotary", "standard_form"]
-
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
 _SEGMENTS = {"bert", "roberta", "dpr"}  # their code has a table of segments, always

@@ -11,21 +11,6 @@ from wafer.models.convert.tables.class_defaults import CLASS_IDS
 from wafer.models.errors import CheckpointError
 from wafer.models.files import atomic_write, contained_file, read_json, write_text
 
-__all__ = [
-    "IDS",
-    "TextMarks",
-    "added_ids",
-    "carry_tokenizer",
-    "copy_files",
-    "find_tokenizer",
-    "read_marks",
-    "special_ids",
-    "text_folder",
-    "with_ids",
-    "write_ids",
-    "write_tokenizer_config",
-]
-
 _END_OF_TEXT = "<|endoftext|>"  # ends the documents of tokenizers that Wafer trained
 IDS = "special_ids.json"  # a Wafer folder's: the ids that config.json has in Hugging Face's form
 _NAME, _CONFIG, _GENERATION = "tokenizer.json", "config.json", "generation_config.json"

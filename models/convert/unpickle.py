@@ -16,8 +16,6 @@ import numpy as np
 
 from wafer.models.convert.pickles import Tensor, read_pickle
 
-__all__ = ["TorchArchive"]
-
 _MOST_PICKLE = 16 * 2**20  # bytes of data.pkl; a hundred thousand tensors need less
 _MOST_AXES = 32
 # What zipfile raises over a damaged archive.

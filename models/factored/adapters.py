@@ -26,8 +26,6 @@ from wafer.models.factored.lora import (
 from wafer.models.layers.block_config import LoraConfig
 from wafer.models.paths import Params, named_leaves, unflatten
 
-__all__ = ["fold_adapters", "with_adapters"]
-
 _DOWN, _UP = ADAPTER_LEAVES
 
 

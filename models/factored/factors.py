@@ -27,8 +27,6 @@ from wafer.models.layers.basic import project
 from wafer.models.layers.block_config import FactorConfig
 from wafer.models.paths import Params, named_leaves, unflatten
 
-__all__ = ["FACTORS", "Factored", "factors_of", "fold_factors", "is_factor", "rank", "with_factors"]
-
 FACTORS = ("factor_in", "factor_out")
 _KERNEL = "kernel"
 

@@ -22,20 +22,6 @@ from wafer.models.errors import matches_nothing
 from wafer.models.layers.block_config import FactorConfig, LoraConfig
 from wafer.models.paths import Params, map_named, named_leaves, unflatten
 
-__all__ = [
-    "ADAPTER_LEAVES",
-    "Adapted",
-    "Lora",
-    "fold",
-    "init_lora",
-    "is_adapter",
-    "lora_of",
-    "merge",
-    "require_found",
-    "trainable",
-    "trains_with_lora",
-]
-
 ADAPTER_LEAVES = ("lora_down", "lora_up")  # beside the kernel, see models.factored.adapters
 _HEADS = ("classifier", "span")  # of the tasks; no pretrained checkpoint has them
 

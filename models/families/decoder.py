@@ -37,18 +37,6 @@ from wafer.models.layers.initializers import make_initializer
 from wafer.models.losses import balance_loss, language_model_aux
 from wafer.models.paths import Params
 
-__all__ = [
-    "Block",
-    "Embed",
-    "Head",
-    "Stream",
-    "apply_head",
-    "build_decoder",
-    "layer_kinds",
-    "no_dropout",
-    "start_stream",
-]
-
 
 class Embed(nn.Module):
     """Token embedding plus learned or fixed positions, normalised and scaled when asked."""

@@ -12,8 +12,6 @@ from wafer.models.families.preference import DpoConfig
 from wafer.models.layers.block_config import BlockConfig, Part
 from wafer.models.schema import Dropout
 
-__all__ = ["DecoderConfig"]
-
 
 class DecoderConfig(BlockConfig):
     """A causal decoder. ``with_lm_head`` False, a key of ours, is the headless model."""

@@ -23,8 +23,6 @@ from wafer.models.families.encoder_heads import contrastive_aux
 from wafer.models.paths import Params
 from wafer.models.schema import ModelConfig
 
-__all__ = ["TOWERS", "DprConfig", "Towers", "build_dpr"]
-
 TOWERS = ("question", "context")
 
 

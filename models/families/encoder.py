@@ -36,8 +36,6 @@ from wafer.models.layers.blocks import (
 from wafer.models.layers.initializers import make_initializer
 from wafer.models.paths import Params
 
-__all__ = ["EncoderEmbed", "build_encoder"]
-
 
 class EncoderEmbed(nn.Module):
     """Sum of token, position, segment and epigenetic embeddings, normalised."""

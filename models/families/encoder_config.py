@@ -16,8 +16,6 @@ from wafer.models.layers.basic import activation
 from wafer.models.layers.block_config import BlockConfig, only_of_decoders
 from wafer.models.schema import Dropout
 
-__all__ = ["EncoderConfig", "EncoderHead"]
-
 EncoderHead = Literal[
     "pretraining",
     "mlm",

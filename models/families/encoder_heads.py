@@ -20,8 +20,6 @@ from wafer.models.layers.initializers import make_initializer
 from wafer.models.losses import token_aux
 from wafer.vsl import Layout
 
-__all__ = ["Heads", "contrastive_aux", "encoder_aux", "segment_log_softmax"]
-
 Outputs = dict[str, Array]
 
 

@@ -23,8 +23,6 @@ from wafer.models.paths import Params
 from wafer.models.schema import Dropout, Initializer, ModelConfig
 from wafer.models.sections import Layers
 
-__all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
-
 
 class FcMnistConfig(ModelConfig):
     """``depth`` hidden layers of ``hidden_size``, then ``num_classes`` scores."""

@@ -25,8 +25,6 @@ from wafer.models.names import lookup
 from wafer.models.paths import Params
 from wafer.models.schema import ModelConfig
 
-__all__ = ["LlavaConfig", "build_llava"]
-
 
 class LlavaConfig(ModelConfig):
     """Two models and how they meet."""

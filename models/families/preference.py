@@ -17,8 +17,6 @@ from wafer.models.base import Aux, Batch
 from wafer.models.losses import cross_entropy
 from wafer.models.sections import Section
 
-__all__ = ["DpoConfig", "pair_log_probabilities", "preference_aux"]
-
 
 class DpoConfig(Section):
     """``dpo``: the loss of pairs instead of next tokens."""

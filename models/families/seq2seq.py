@@ -38,8 +38,6 @@ from wafer.models.layers.positions import sinusoids
 from wafer.models.losses import language_model_aux
 from wafer.models.paths import Params
 
-__all__ = ["Both", "Seq2SeqEmbed", "build_seq2seq", "embed_table", "final_norm", "lm_logits"]
-
 
 class Both(NamedTuple):
     """The carry: source [S, D] and target [T, D] activations."""

@@ -9,8 +9,6 @@ from wafer.models.layers.initializers import scaled
 from wafer.models.schema import Dropout, Initializer
 from wafer.models.sections import LARGEST_INT, Layers, Spelling
 
-__all__ = ["Seq2SeqConfig"]
-
 _POSITIONS = tuple(f"{of}max_position_embeddings" for of in ("", "src_", "tgt_"))
 _TABLES = ("vocab_size", "tgt_vocab_size")
 _NO_MUP = {"mup_base_hidden_size": None, "mup_base_filter_size": None}

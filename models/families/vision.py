@@ -26,9 +26,6 @@ from wafer.models.schema import Dropout
 from wafer.models.sections import Layers
 from wafer.vsl import Layout
 
-__all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
-
-
 # Keys of streams of tokens. A tower has positions of its own and drops nothing of its embedding.
 _OF_TEXT = (
     *("vocab_size", "position_embedding_type", "position_embedding_offset", "rotary_dim"),

@@ -18,8 +18,6 @@ from wafer.models.layers.caches import KVCache
 from wafer.models.paths import Params
 from wafer.models.user.flags import own_flags
 
-__all__ = ["Beams", "beam_search"]
-
 
 class Beams(NamedTuple):
     """The best sequence of each row."""

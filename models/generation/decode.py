@@ -29,16 +29,6 @@ from wafer.models.layers.caches import KVCache, cached_attend, chunk_layout, ini
 from wafer.models.paths import Params
 from wafer.models.user.flags import own_flags
 
-__all__ = [
-    "begin_rows",
-    "decode_step",
-    "empty_rows",
-    "end_ids",
-    "generate",
-    "generate_stream",
-    "is_end",
-]
-
 _PROMPT_BLOCK = 512  # tokens of a prompt that are read at once: logits are held for no more
 
 

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Sampling", "best_token", "check_sampling", "next_token"]
-
 
 class Sampling(NamedTuple):
     """What is done with the scores of a row, in this order; static."""

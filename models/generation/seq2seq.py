@@ -15,8 +15,6 @@ from wafer.models.layers.caches import KVCache, cached_attend, chunk_layout, ini
 from wafer.models.paths import Params
 from wafer.vsl import Layout
 
-__all__ = ["SourceMemory", "decode_target", "encode_source"]
-
 
 class SourceMemory(NamedTuple):
     """What the decoder reads of the source."""

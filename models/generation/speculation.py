@@ -23,8 +23,6 @@ from wafer.models.layers.caches import KVCache
 from wafer.models.paths import Params
 from wafer.models.user.flags import own_flags
 
-__all__ = ["Speculated", "speculate"]
-
 
 class Speculated(NamedTuple):
     """What was generated."""

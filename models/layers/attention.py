@@ -23,8 +23,6 @@ from wafer.models.layers.positions import rotary_frequencies, rotate, yarn_facto
 from wafer.models.paths import Params
 from wafer.vsl import Layout
 
-__all__ = ["Attend", "Attention", "Memory", "fixed_sparse_bias", "stream_attend"]
-
 Attend = Callable[..., Array]
 """(q [T, N, H], k [T, K, H], v [T, K, H], **rules of vsl.attention) -> [T, N, H]"""
 

@@ -17,22 +17,6 @@ from wafer import vsl
 from wafer.models.errors import did_you_mean
 from wafer.models.layers.initializers import InitFn
 
-__all__ = [
-    "ACTIVATIONS",
-    "GATED",
-    "Dense",
-    "Embedding",
-    "Mixed",
-    "Norm",
-    "activation",
-    "dense_together",
-    "leaf",
-    "project",
-    "score",
-    "vocabulary_scores",
-    "zeros_init",
-]
-
 
 @runtime_checkable
 class _Table(Protocol):

@@ -21,18 +21,6 @@ from wafer.models.layers.positions import RopeScaling
 from wafer.models.schema import Dropout, Fraction, Initializer, ModelConfig
 from wafer.models.sections import Layers, Section, Spelling
 
-__all__ = [
-    "BlockConfig",
-    "ExtraAttention",
-    "FactorConfig",
-    "FixedSparse",
-    "LoraConfig",
-    "MoeConfig",
-    "NormType",
-    "Part",
-    "only_of_decoders",
-]
-
 NormType = Literal[
     "layernorm", "rmsnorm", "rmsnorm-1p", "biasless-layernorm", "nonparametric-layernorm"
 ]

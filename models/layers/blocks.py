@@ -20,24 +20,6 @@ from wafer.models.layers.positions import sinusoids
 from wafer.models.once import jit_once
 from wafer.models.paths import Params
 
-__all__ = [
-    "Block",
-    "Drop",
-    "Stream",
-    "add_positions",
-    "apply_layer",
-    "draw",
-    "has_shared",
-    "init_layers",
-    "init_shared",
-    "no_attend",
-    "no_dropout",
-    "stack_stages",
-    "start_stream",
-    "stream_dropout",
-    "stream_weights",
-]
-
 Drop = Callable[[Array, float], Array]
 
 

@@ -11,8 +11,6 @@ from wafer import vsl
 from wafer.models.layers.block_config import BlockConfig
 from wafer.vsl import Layout
 
-__all__ = ["KVCache", "cached_attend", "chunk_layout", "init_cache"]
-
 
 class KVCache(NamedTuple):
     """Keys and values of what was seen so far."""

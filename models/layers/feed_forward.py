@@ -11,8 +11,6 @@ from jaxtyping import Array, Float
 from wafer.models.layers.basic import GATED, Dense, activation
 from wafer.models.layers.initializers import InitFn
 
-__all__ = ["Experts", "FeedForward"]
-
 
 class FeedForward(nn.Module):
     """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity."""

@@ -10,8 +10,6 @@ from jaxtyping import Array
 from wafer.models.errors import did_you_mean
 from wafer.models.schema import Initializer
 
-__all__ = ["InitFn", "make_initializer", "scaled", "truncated_normal"]
-
 InitFn = Callable[[Array, tuple[int, ...]], Array]
 
 

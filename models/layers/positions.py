@@ -13,15 +13,6 @@ from pydantic import PositiveFloat, PositiveInt
 from wafer.models.once import computed_once
 from wafer.models.sections import Section
 
-__all__ = [
-    "RopeScaling",
-    "rotary_frequencies",
-    "rotate",
-    "sinusoids",
-    "yarn_factor",
-    "yarn_frequencies",
-]
-
 _MANY = 1 << 10  # angles that XLA should not compute several times
 
 

@@ -21,16 +21,7 @@ from wafer.models.user.trust import (
     searching,
 )
 
-__all__ = [
-    "call",
-    "check_arguments",
-    "find",
-    "import_code",
-    "place",
-    "register",
-    "running_modules",
-]
-
+_FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
 
@@ -141,8 +132,10 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
         try:
             return importlib.import_module(name.partition(":")[0])
         except ImportError as error:
-            missing = f"{error}; is its folder on PYTHONPATH?"
-            raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
+            first = str(error.name).partition(".")[0]
+            ours = f"write `from wafer import {first}`"
+            fix = ours if first in _FORMER else "is its folder on PYTHONPATH?"
+            raise ValueError(f"{name!r}: {error}; {fix}{_line(error)}") from error
         except (Exception, SystemExit) as error:
             raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
 

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["enter_own_flags", "own_flags", "update_flags", "with_nan"]
-
 _OWN = {
     "jax_enable_x64": False,
     "jax_numpy_rank_promotion": "allow",

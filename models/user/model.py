@@ -28,17 +28,6 @@ from wafer.models.paths import Params
 from wafer.models.schema import ModelConfig
 from wafer.models.user.code import call, check_arguments, find
 
-__all__ = [
-    "OwnConfig",
-    "arguments_of",
-    "build_own",
-    "equinox",
-    "linen",
-    "nnx",
-    "parse_own",
-    "plain",
-]
-
 Apply = Callable[..., Array]  # (params, tokens, key, **features) -> logits
 Objective = Callable[[Any, Batch], Aux]
 

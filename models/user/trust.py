@@ -24,29 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ENTRY_POINTS",
-    "OURS",
-    "NamedCode",
-    "UntrustedError",
-    "add_option",
-    "child_environment",
-    "code_in",
-    "imports_allowed",
-    "is_looking",
-    "is_user_defined",
-    "looking",
-    "name_code",
-    "owner",
-    "owner_of",
-    "refusal",
-    "require_trusted",
-    "require_users_module",
-    "searching",
-    "trusting",
-    "untrusted",
-]
-
 #: kind of code -> group of entry points in which an installed package names its modules
 ENTRY_POINTS: Mapping[str, str] = {
     "model": "wafer.models",
@@ -55,8 +32,10 @@ ENTRY_POINTS: Mapping[str, str] = {
     "sparsity": "wafer.sparsity",
     "engine": "wafer.engines",
 }
-_ROOT = pathlib.Path(os.path.realpath(__file__)).parents[2]
-OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
+_WAFER = pathlib.Path(__file__).parents[2]  # in a checkout three of its packages are links
+OURS = tuple(
+    f"{os.path.realpath(_WAFER / package)}{os.sep}" for package in ("", "models", "sparsity", "vsl")
+)
 _INSTALLED = ("site-packages", "dist-packages")
 _INTERPRETER = tuple(
     f"{os.path.realpath(sysconfig.get_path(name))}{os.sep}"

@@ -15,8 +15,6 @@ from yaml.constructor import ConstructorError
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["Lines", "parse_yaml", "read_yaml"]
-
 Lines = dict[tuple[str | int, ...], int]
 
 _MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand; also once aliases are expanded

@@ -13,8 +13,6 @@ from typing import Any
 
 import h5py
 
-__all__ = ["create_hdf5"]
-
 _READ_AGAIN = 1 << 20  # bytes; longer writes are data, which HDF5 does not read again
 
 

@@ -10,8 +10,6 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Leaf", "follow", "read_leaves"]
-
 Attributes = Mapping[str, Any]
 _RECORD = ".__metadata__"
 # How files of 0.1 to 0.4 mark what 0.5 calls by its serializer.

@@ -19,9 +19,6 @@ from wafer.models.guarded import call_in_subprocess
 from wafer.models.vendor.leaves import Leaf, follow, read_leaves
 from wafer.models.vendor.order import listed_keys
 
-__all__ = ["MdlFile", "attributes"]
-
-
 _DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
 _MOST_FILLED = 16 << 30  # bytes of a tensor that is stored as one value and a shape
 

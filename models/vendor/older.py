@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from wafer.models.alias import rewrite
 
-__all__ = ["IGNORED_IN_16", "is_of_16", "names_of_16"]
-
 _Rules = tuple[tuple[str, str], ...]
 
 _BERT: _Rules = (

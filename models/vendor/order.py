@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["in_order_of_registration", "listed_keys"]
-
 _DECODER_LAYER = (
     "self_attn",
     "norm1",

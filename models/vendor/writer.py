@@ -12,8 +12,6 @@ from wafer.models.files import atomic_write
 from wafer.models.lazy import LazyArray
 from wafer.models.vendor.hdf5 import create_hdf5
 
-__all__ = ["Link", "Tree", "write_mdl"]
-
 # What the vendor's runtime calls each dtype.
 _CODES = {
     "bool": 1,

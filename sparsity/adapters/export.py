@@ -8,8 +8,6 @@ from wafer.sparsity.kernels.pattern import Pattern
 from wafer.sparsity.state import SparseState
 from wafer.vsl.native.kernels import LIBRARY
 
-__all__ = ["export_checks"]
-
 for _tree in (Pattern, SparseState, SparseOptState):
     jax.export.register_namedtuple_serialization(
         _tree, serialized_name=f"sparsity.{_tree.__name__}"

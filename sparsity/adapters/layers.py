@@ -11,8 +11,6 @@ from jaxtyping import Array
 from wafer.sparsity.kernels import SparseWeight
 from wafer.sparsity.kernels.product import promoted_dot
 
-__all__ = ["dot_general", "linen_layers", "promote_dtype"]
-
 
 def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **options: Any) -> Array:
     """Compute as ``jax.lax.dot_general``, also where the kernel is a ``SparseWeight``.

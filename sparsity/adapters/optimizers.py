@@ -22,8 +22,6 @@ from wafer.sparsity import storage
 from wafer.sparsity.schema import SparsityError, listed
 from wafer.sparsity.state import SparseState
 
-__all__ = ["check", "differences", "with_dense_shapes"]
-
 _LOG = logging.getLogger(__name__)
 _SCALES = (1.0, 100.0, 0.01, 1e4)  # of the gradients tried: on both sides of thresholds
 _NO_GRADIENT = (0.0, 0.0)  # steps in which decay is not hidden by larger updates

@@ -15,8 +15,6 @@ from wafer.sparsity.state import SparseState
 if TYPE_CHECKING:
     from wafer.sparsity.sparsifier import Sparsifier
 
-__all__ = ["SparseOptState", "wrap"]
-
 
 class SparseOptState(NamedTuple):
     """State of a wrapped optimizer.

@@ -28,18 +28,6 @@ from wafer.sparsity.schedules import (
 from wafer.sparsity.schema import Place, SparsityError, unknown
 from wafer.sparsity.views import UNSTRUCTURED, CompetitionRows, RowGroups, Structure
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "ContextWithoutGradient",
-    "InitContext",
-    "UpdateContext",
-    "attributes",
-    "lookup",
-    "refuse",
-    "register",
-]
-
 
 class InitContext(NamedTuple):
     """What an algorithm sees when it makes a parameter's first mask.
@@ -263,7 +251,7 @@ def register(name: str) -> Callable[[_A], _A]:
         known = ALGORITHMS.get(name.lower(), cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"the algorithm {name!r} is {known.__module__}.{known.__qualname__}")
-        if cls.__module__.partition(".")[0] != "sparsity":
+        if cls.__module__.partition(".")[0] != "wafer":
             name_code("sparsity", name.lower())
         ALGORITHMS[name.lower()] = cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         return cls

@@ -13,8 +13,6 @@ from wafer.sparsity.kernels import topk_mask
 from wafer.sparsity.schedules import ConstantValue, ValueSchedule
 from wafer.sparsity.selection import candidates_first, drop_count, kept_count
 
-__all__ = ["MEST", "SET", "Dynamic", "RigL"]
-
 _DROP = ConstantValue(0.3)
 ScoreFn = Callable[[UpdateContext], Array]
 

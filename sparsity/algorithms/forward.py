@@ -20,8 +20,6 @@ from wafer.sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
 from wafer.sparsity.schema import Place, SparsityError
 from wafer.sparsity.views import CompetitionRows
 
-__all__ = ["SRSTE", "TopKAST"]
-
 
 @jax.custom_vjp
 def _through(

@@ -18,8 +18,6 @@ from wafer.sparsity.algorithms.base import Algorithm, InitContext
 from wafer.sparsity.schedules import NEVER, UpdateSchedule
 from wafer.sparsity.views import CompetitionRows
 
-__all__ = ["InBandStatic", "inband_mask"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InBandStatic(Algorithm):

@@ -20,8 +20,6 @@ from wafer.sparsity.schedules import (
 from wafer.sparsity.schema import Place, SparsityError
 from wafer.sparsity.selection import candidates_first, kept_count
 
-__all__ = ["ACDC", "GMP", "Static"]
-
 
 @register("static")
 class Static(Algorithm):

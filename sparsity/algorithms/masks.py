@@ -15,15 +15,6 @@ from wafer.sparsity.kernels import topk_mask
 from wafer.sparsity.selection import kept_count
 from wafer.sparsity.views import CompetitionRows
 
-__all__ = [
-    "INIT_METHODS",
-    "InitMethod",
-    "checkerboard",
-    "highest_mask",
-    "init_mask",
-    "magnitude_mask",
-]
-
 INIT_METHODS = ("random", "topk", "from_zeros", "checkerboard")
 InitMethod = str | Callable[..., Any]
 

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 
 from wafer.sparsity.kernels import native
 
-__all__ = ["choose", "obstacle"]
-
 _LOG = logging.getLogger(__name__)
 
 # (most weights K * N, share of kept weights below which the compressed kernel wins)

@@ -20,8 +20,6 @@ from jaxtyping import Array
 from wafer.sparsity.kernels import native
 from wafer.vsl.layout import AnyArray
 
-__all__ = ["DecodeTable", "DecodeWeight"]
-
 _GROUP = 16  # inputs of one word of the mask
 _PAST = 32  # values that may be read past the end
 _LONGEST = 255  # distance that a step can say

@@ -20,8 +20,6 @@ from wafer.sparsity.kernels import native
 from wafer.sparsity.kernels.pattern import Pattern, gather, to_dense
 from wafer.vsl.implementations.linear import compose, multilinear, with_tangent
 
-__all__ = ["IMPLEMENTATIONS", "multiply", "products", "with_probe"]
-
 _FIELDS = len(Pattern._fields)
 _NO_BIAS = np.zeros((0,), np.float32)
 

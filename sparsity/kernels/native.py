@@ -2,8 +2,6 @@
 
 from wafer.vsl.native.library import Library
 
-__all__ = ["HANDLERS", "available", "call", "loaded", "target", "usable"]
-
 HANDLERS = (
     "wafer_sparse_multiply",
     "wafer_sparse_input_gradient",

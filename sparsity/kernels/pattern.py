@@ -20,17 +20,6 @@ from wafer.sparsity.kernels import native
 from wafer.vsl.implementations.linear import multilinear
 from wafer.vsl.layout import AnyArray
 
-__all__ = [
-    "Pattern",
-    "check_pattern",
-    "gather",
-    "pattern_from_flat",
-    "pattern_from_mask",
-    "to_dense",
-    "to_dense_t",
-    "to_mask",
-]
-
 
 class Pattern(NamedTuple):
     """Positions of up to ``nnz`` kept weights; shapes are fixed, so topology never recompiles."""

@@ -20,8 +20,6 @@ from wafer.sparsity.kernels import maps, native
 from wafer.sparsity.kernels.pattern import Pattern, check_pattern, to_dense
 from wafer.vsl.layout import AnyArray
 
-__all__ = ["SparseWeight", "promoted_dot", "sparse_dot"]
-
 _NO_ARRAY = (
     "a sparse weight in csr storage is no array: it computes `x @ weight`, x [..., in] and the "
     "weight [in, out]. Let nnx.Linear take it with dot_general=sparsity.dot_general and "

@@ -24,8 +24,6 @@ from wafer.sparsity.kernels.pattern import (
     to_dense,
 )
 
-__all__ = ["Regrown", "move_values", "rigl_update", "topk_mask"]
-
 
 def topk_mask(
     scores: Float[Array, "R n"], k: Int[Array, ""] | Int[Array, " R"] | int

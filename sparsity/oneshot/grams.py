@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 from wafer.models.base import Batch, Model, Stage
 from wafer.models.paths import map_named
 
-__all__ = ["Input", "Watched", "stage_grams", "stage_names", "stage_step"]
-
 Input = tuple[Any, Batch]  # what the stage before left, and the batch
 
 

@@ -35,8 +35,6 @@ from wafer.sparsity.selection import kept_number
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.views import UNSTRUCTURED, CompetitionRows, FanIn, axes_of
 
-__all__ = ["METHODS", "Pruned", "prune"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:

@@ -11,8 +11,6 @@ from jaxtyping import Bool, Float
 from wafer.sparsity.schema import SparsityError
 from wafer.sparsity.views import UNSTRUCTURED, FanIn, NofM, Structure
 
-__all__ = ["BLOCK", "DAMPING", "sparsegpt"]
-
 BLOCK = 128  # columns whose mask is chosen at once
 DAMPING = 0.01  # of the mean of the Hessian's diagonal
 

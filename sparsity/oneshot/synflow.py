@@ -26,8 +26,6 @@ from wafer.models.layers.attention import Attend, Attention
 from wafer.models.layers.basic import Embedding, Norm
 from wafer.sparsity.schema import SparsityError
 
-__all__ = ["synflow_scores"]
-
 
 @functools.partial(jax.jit, static_argnums=0)
 def synflow_scores(model: Model, params: Any) -> Any:

@@ -28,8 +28,6 @@ from wafer.sparsity.filters import ParamFilter
 from wafer.sparsity.schedules import ConstantValue, ValueSchedule, is_constant
 from wafer.sparsity.schema import SparsityError
 
-__all__ = ["BUDGETS", "Share", "check_budget", "spread"]
-
 Shapes = Mapping[str, tuple[int, ...]]
 Group = tuple[ParamFilter, Algorithm]
 

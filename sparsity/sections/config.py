@@ -38,8 +38,6 @@ from wafer.sparsity.sections import budgets, legacy as dialects
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
 
-__all__ = ["Groups", "configure", "parse", "section_of"]
-
 _LOG = logging.getLogger(__name__)
 _Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
 

@@ -16,14 +16,6 @@ from wafer.sparsity.schedules import ConstantValue, constant_level
 from wafer.sparsity.schema import Place, SparsityError, check_level, validate
 from wafer.sparsity.views import RowGroups
 
-__all__ = [
-    "RELEASE_18_KEYS",
-    "Group",
-    "is_release_20",
-    "release_18_groups",
-    "translate_release_20",
-]
-
 _LOG = logging.getLogger(__name__)
 
 RELEASE_18_KEYS = {"seed", "param_name_patterns", "in_groups", "out_groups", "dump_masks"}

@@ -23,8 +23,6 @@ from wafer.sparsity.sections.config import configure, parse
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.state import read_meta
 
-__all__ = ["computed_params", "forward_of", "masks_forward"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.state import SparseState, advanced, from_meta, read_meta
 from wafer.sparsity.stored import sentinel
 
-__all__ = ["Origin", "resume", "unmet_level"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from wafer.sparsity import kernels, storage
 from wafer.sparsity.schema import listed
 from wafer.sparsity.state import SparseState, require_shapes
 
-__all__ = ["DecodedTrees", "SentinelError", "decode", "detect", "encode", "require_dense"]
-
 
 class SentinelError(CheckpointError):
     """A sparse checkpoint where a dense one was expected, or the other way round."""

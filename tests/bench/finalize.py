@@ -33,7 +33,7 @@ from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.sparsity.finalize import finalize
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
-    "import sparsity.finalize",
+    "import wafer.sparsity.finalize",
     "from wafer.sparsity.finalize import finalize; finalize('{}', '{}')",
 )
 

@@ -7,7 +7,8 @@ from helpers.assembly import assemble, build, color_register, switch_register
 
 from fuzz.values import damaged_array
 from wafer.machine.arch import PORTS
-from wafer.machine.engine import Machine, Rectangle
+from wafer.machine.base import Rectangle
+from wafer.machine.engine import Machine
 from wafer.machine.image import COLUMNS
 from wafer.machine.tools.recording import Recording
 

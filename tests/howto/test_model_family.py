@@ -141,6 +141,13 @@ def test_the_run_files_name_finds_it():
         models.build(settings | {"name": "phi_family:phy"})
 
 
+def test_a_module_of_before_the_import_root_is_told_what_to_write(tmp_path, monkeypatch):
+    (tmp_path / "of_before.py").write_text("import sparsity\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"of_before:net.*write `from wafer import sparsity`"):
+        models.build({"name": "of_before:net"})
+
+
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="registered already"):
         models.convert.register("phi", types.SimpleNamespace(model_type="phi"), None, presets={})

@@ -98,7 +98,7 @@ def test_loss_of_a_table_is_that_of_its_rows(monkeypatch):
         tokens=jnp.asarray([0, 1], jnp.int32),
         labels=jnp.asarray([1, 0], jnp.int32),
         weights=jnp.ones(2),
-        layout=importlib.import_module("vsl").padded_layout(jnp.asarray([2], jnp.int32), 2),
+        layout=importlib.import_module("wafer.vsl").padded_layout(jnp.asarray([2], jnp.int32), 2),
     )
     loss, aux = model.loss({"table": table}, batch)
     # -log(3/4) and -log(1/2), by hand.
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_with_its_line(monkeypatch, model, says):
 
 def test_a_packed_stream_is_refused(monkeypatch):
     run = experiment(monkeypatch, name="own_module:build")
-    layout = importlib.import_module("vsl").layout_from_lengths(jnp.asarray([2]), 4)
+    layout = importlib.import_module("wafer.vsl").layout_from_lengths(jnp.asarray([2]), 4)
     zeros = jnp.zeros(4, jnp.int32)
     batch = models.Batch(zeros, zeros, jnp.ones(4), layout)
     with pytest.raises(ValueError, match="rows of tokens, not a packed stream"):

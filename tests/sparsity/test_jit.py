@@ -64,4 +64,6 @@ def test_init_and_update_under_jit(algorithm, compute):
 
 
 def test_every_algorithm_is_tried():
-    assert {n for n, a in ALGORITHMS.items() if a.__module__.startswith("sparsity.")} == {*ALL}
+    assert {n for n, a in ALGORITHMS.items() if a.__module__.startswith("wafer.sparsity.")} == {
+        *ALL
+    }

@@ -9,7 +9,6 @@ import pytest
 from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh
 
-import vsl.attend
 from wafer import vsl
 from wafer.vsl.implementations.intervals import BlockSizes
 

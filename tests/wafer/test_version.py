@@ -11,12 +11,15 @@ from wafer import version
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """Our packages' C++ and two Python files in another place, and a model of a user's own."""
-    files = [p for p in ROOT.glob("*/**/*.cc") if p.relative_to(ROOT).parts[0] in version._PACKAGES]
+    packages = ("models", "sparsity", "vsl")
+    files = [p for name in ("wafer", *packages) for p in (ROOT / name).rglob("*.cc")]
     files += [ROOT / "sparsity" / "__init__.py", ROOT / "wafer" / "version.py"]
     for path in files:
         target = tmp_path / "code" / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    for name in packages:
+        (tmp_path / "code" / "wafer" / name).symlink_to(f"../{name}")
     own = tmp_path / "own" / "digested_model"
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("")

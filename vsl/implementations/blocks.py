@@ -27,8 +27,6 @@ from wafer.vsl.implementations.scores import (
     tile_scores,
 )
 
-__all__ = ["blocks"]
-
 _FLOOR = -1e20
 """First running maximum: above HIDDEN, so that a hidden key has probability exp(-huge) = 0."""
 

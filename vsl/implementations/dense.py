@@ -14,8 +14,6 @@ from wafer.vsl.implementations.scores import (
     visible,
 )
 
-__all__ = ["dense", "padded"]
-
 
 def dense(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T K G H"]:
     """Compute attention with a [T, S] score matrix per head; float32 inside.

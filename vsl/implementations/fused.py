@@ -19,8 +19,6 @@ from wafer.vsl.native.kernels import LIBRARY
 from wafer.vsl.native.library import vary_together
 from wafer.vsl.noise import keep_threshold
 
-__all__ = ["LIBRARY", "fused", "supported"]
-
 _TILE = 64
 _WIDTH_STEP = 16
 _EMPTY = np.zeros((0, 0), np.float32)

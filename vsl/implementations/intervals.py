@@ -13,8 +13,6 @@ from jaxtyping import Array, Int
 
 from wafer.vsl.layout import Layout
 
-__all__ = ["BlockSizes", "Keys", "Window", "block_ranges", "key_intervals", "normalize_window"]
-
 Window = tuple[int, int]
 
 

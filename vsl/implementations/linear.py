@@ -17,8 +17,6 @@ from jax.interpreters import ad, batching, mlir
 
 from wafer.vsl.native.library import manual_axes, vary_together
 
-__all__ = ["compose", "multilinear", "with_tangent"]
-
 Fun = Callable[..., list[Any]]
 # (cotangent of each result, operands, None where it is linear in an unknown one; static parameters)
 # -> cotangents of the first operands

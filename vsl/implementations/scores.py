@@ -14,19 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from wafer.vsl.bias import BiasFn
 from wafer.vsl.noise import hash_bits, keep_threshold
 
-__all__ = [
-    "HIDDEN",
-    "QKV",
-    "KeySide",
-    "Learned",
-    "Pair",
-    "QuerySide",
-    "Rule",
-    "keep_factor",
-    "tile_scores",
-    "visible",
-]
-
 HIDDEN = -1e30
 """Score of a hidden key; finite, because inf - inf is NaN in a row that sees nothing."""
 

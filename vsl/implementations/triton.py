@@ -28,8 +28,6 @@ from wafer.vsl.implementations.scores import (
     visible,
 )
 
-__all__ = ["triton"]
-
 _FLOOR = -1e20
 
 

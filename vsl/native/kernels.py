@@ -2,8 +2,6 @@
 
 from wafer.vsl.native.library import Library
 
-__all__ = ["LIBRARY"]
-
 LIBRARY = Library(
     what="attention, products, norms and losses",
     package="wafer.vsl.native",

@@ -23,10 +23,8 @@ from typing import Any
 
 from wafer.vsl.native.sources import digest
 
-__all__ = ["Library", "how_to_build", "manual_axes", "vary_together"]
-
 _LOG = logging.getLogger(__name__)
-_ROOT = pathlib.Path(__file__).parents[2]
+_ROOT = pathlib.Path(__file__).parents[3]
 
 
 @dataclasses.dataclass(frozen=True)

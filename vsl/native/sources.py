@@ -6,8 +6,6 @@
 import hashlib
 import pathlib
 
-__all__ = ["digest", "sources"]
-
 
 def sources(root: pathlib.Path, package: str) -> list[pathlib.Path]:
     """List a library's own files, those that all libraries share, and ``setup.py``.
@@ -16,7 +14,7 @@ def sources(root: pathlib.Path, package: str) -> list[pathlib.Path]:
         root: the folder of ``setup.py``.
         package: where the library lives, with dots.
     """
-    own, shared = root.joinpath(*package.split(".")), root / "vsl" / "native"
+    own, shared = root.joinpath(*package.split(".")), root / "wafer" / "vsl" / "native"
     files = {*own.rglob("*.cc"), *own.rglob("*.h"), *shared.glob("*.h"), shared / "library.cc"}
     return [root / "setup.py", *sorted(files)]
 

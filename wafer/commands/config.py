@@ -8,8 +8,6 @@ from typing import Any
 
 from wafer.models.user.trust import add_option, looking
 
-__all__ = ["add_arguments"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""

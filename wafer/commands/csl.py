@@ -10,8 +10,6 @@ from wafer.errors import CompileError
 if TYPE_CHECKING:
     from wafer.csl import Source
 
-__all__ = ["add_arguments"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

@@ -7,8 +7,6 @@ from wafer.errors import WaferError
 from wafer.models.convert.vendor.weights import FORMATS
 from wafer.models.errors import did_you_mean
 
-__all__ = ["VERBS", "Verb", "help_text", "translate"]
-
 
 class Verb(NamedTuple):
     """A verb of ``cszoo``."""

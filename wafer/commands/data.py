@@ -12,8 +12,6 @@ from wafer.models.user.trust import add_option, looking, refusal
 if TYPE_CHECKING:
     from wafer.config import RunConfig
 
-__all__ = ["add_arguments", "padding_stats"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""

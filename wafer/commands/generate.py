@@ -21,8 +21,6 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ca
 _COUNTS = ("max_new_tokens", "seed", "num_samples", "draft_tokens")
 _OPTIONS = (*_SAMPLING, *_COUNTS, "stop", "add_bos")
 
-__all__ = ["Loaded", "Samples", "add_arguments", "generate", "open_model", "sample"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

@@ -32,20 +32,6 @@ from wafer.sparsity import decoding
 from wafer.sparsity.kernels import native
 from wafer.sparsity.stored.inference import forward_of
 
-__all__ = [
-    "Source",
-    "code_of",
-    "experiment_of",
-    "load",
-    "load_decoding",
-    "look_at",
-    "newest_checkpoint",
-    "start_of",
-    "stored_config",
-    "stored_form",
-    "weights_folder",
-]
-
 KERNELS = ("auto", "csr", "dense")
 DTYPES = ("float32", "bfloat16")
 Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]

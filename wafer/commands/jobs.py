@@ -8,8 +8,6 @@ from wafer.jobs.show import render
 from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
 from wafer.models.errors import plain
 
-__all__ = ["add_arguments"]
-
 
 def _say(text: str) -> int:
     sys.stdout.write(plain(text) + "\n")

@@ -6,8 +6,6 @@ from typing import Any
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import TextMarks
 
-__all__ = ["encode_prompts", "require_text"]
-
 
 def require_text(name: str, texts: Sequence[str], *, empty: bool = True) -> None:
     """Refuse what is no text, or text that UTF-8 cannot hold.

@@ -15,12 +15,10 @@ from wafer.models.user.trust import add_option, looking
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.config import InputSection, RunConfig, RunSection
-    from wafer.engines.cluster import Peer
+    from wafer.engines.rendezvous import Peer
     from wafer.experiment import Experiment
     from wafer.session.build import Run
     from wafer.session.train import Outcome
-
-__all__ = ["Trained", "add_arguments", "evaluate", "init_checkpoint", "run", "train"]
 
 _LOG = logging.getLogger(__name__)
 

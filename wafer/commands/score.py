@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Scorer = Callable[[Sequence[dict[str, np.ndarray]]], Iterator[np.ndarray]]
 
-__all__ = ["add_arguments", "score"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

@@ -11,8 +11,6 @@ from rich.text import Text
 from wafer.data.rowfiles.show import Passage, ShownRow, passages, runs, values_line
 from wafer.models.errors import plain
 
-__all__ = ["print_rows"]
-
 _STYLES = {"loss": "green", "no loss": "", "padding": "dim", "image": "magenta"}
 
 

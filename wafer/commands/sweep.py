@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wafer.sweep.table import Row
     from wafer.sweep.trials import Trial
 
-__all__ = ["add_arguments"]
-
 _BITS = "eval/bits_per_byte"
 
 
@@ -49,7 +47,7 @@ def _main(args: argparse.Namespace) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # the accelerator is the runs'; here is only counting
-    log = logging.getLogger("sparsity")
+    log = logging.getLogger("wafer.sparsity")
     level = log.level
     log.setLevel(logging.ERROR)  # each run says what is sparse itself
     try:

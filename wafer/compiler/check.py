@@ -9,8 +9,6 @@ import numpy as np
 from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled
 
-__all__ = ["check_plan"]
-
 
 def check_plan(compiled: Compiled, graph: Graph) -> None:
     """Prove a model's floor plan possible.

@@ -32,8 +32,6 @@ from wafer.errors import CapacityError
 from wafer.models.paths import named_leaves
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["CompileOptions", "compile_graph", "trace"]
-
 _GIB = 2**30
 _MIB = 2**20
 # While a decoder writes a token, its kernels work one after another: each is to be fast, though

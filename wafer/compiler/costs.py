@@ -23,18 +23,6 @@ from wafer.compiler.graph import Kernel
 from wafer.fabric.library.kernels import FMACS_LOOP
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = [
-    "CODE_BYTES",
-    "Choices",
-    "Setting",
-    "choices_of",
-    "is_dense_net",
-    "matmul_cycles",
-    "tile_cycles",
-    "useful_cycles",
-    "weight_bytes",
-]
-
 CODE_BYTES = 4096
 """Program and stack of a PE: the fabric's own programs are well below it."""
 _MATCH = 10  # cycles to compare an id with a PE's range and branch, scalar code

@@ -22,15 +22,6 @@ from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = [
-    "DenseCost",
-    "dense_cost",
-    "fullest_tile",
-    "in_flight",
-    "loss_cost",
-    "pipeline_cycles",
-]
-
 
 class Tiles(NamedTuple):
     """Cycles of each PE of a layer whose tiles differ, and the words of its rows and columns."""

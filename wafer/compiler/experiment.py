@@ -38,17 +38,6 @@ from wafer.spec import SPECS, WaferSpec
 from wafer.version import __version__, code_digest
 from wafer.vsl.attend import attention_as
 
-__all__ = [
-    "FILES",
-    "CompileResult",
-    "batch_on_wafer",
-    "compile_experiment",
-    "config_graph",
-    "inference_of",
-    "options_of",
-    "spec_of",
-]
-
 _LOG = logging.getLogger(__name__)
 FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
 _MICRO = 16  # samples that pass through dense layers together where the file names none

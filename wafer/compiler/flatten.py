@@ -16,8 +16,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from wafer.errors import CompileError
 
-__all__ = ["TracedOp", "TracedValue", "flatten"]
-
 _WRAPPED = re.compile(r"\w+\(([^()]*)\)")
 _NOISE = re.compile(r"[.,>]")
 # A parameter of the equation that holds what it calls.

@@ -22,8 +22,6 @@ from wafer.compiler.slicing import (
     topological_order,
 )
 
-__all__ = ["Fit", "Floor", "Spot", "area_bound", "fit", "lay_out"]
-
 _MOVES = 3000
 
 

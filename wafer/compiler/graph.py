@@ -5,8 +5,6 @@ Dims: T vectors per sample, K numbers into a product, N out of it.
 
 import dataclasses
 
-__all__ = ["Graph", "Kernel", "Product"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Product:

@@ -18,8 +18,6 @@ import jax.numpy as jnp
 from wafer.compiler.flatten import TracedOp, TracedValue
 from wafer.compiler.graph import Graph, Kernel, Product
 
-__all__ = ["build_graph"]
-
 _PRODUCTS = {"dot_general", "ragged_dot_general", "conv_general_dilated"}
 _FREE = frozenset({
     "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "copy",

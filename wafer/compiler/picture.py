@@ -7,8 +7,6 @@ from typing import Any
 from wafer.compiler.plan import Compiled
 from wafer.spec import Region
 
-__all__ = ["draw", "layer_colors", "save"]
-
 _INK, _QUIET, _EDGE, _PAPER, _WAFER = "#1f2733", "#5b6675", "#9aa5b4", "#ffffff", "#eef1f5"
 _LIGHTER = {  # lightness of a kind within its layer's hue
     "matmul": 0.0, "convolution": 0.0, "attention": -0.13, "embedding": -0.06, "norm": 0.16,

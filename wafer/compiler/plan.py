@@ -9,8 +9,6 @@ import dataclasses
 
 from wafer.spec import Region, WaferSpec
 
-__all__ = ["INPUT_BYTES", "Compiled", "Decoding", "FloorPlan", "Mesh", "PlacedKernel"]
-
 INPUT_BYTES = 1.2e12 / 8
 """Bytes per second that enter a CS-2: twelve 100-gigabit links."""
 

@@ -16,8 +16,6 @@ from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled, Decoding, FloorPlan, Mesh, PlacedKernel
 from wafer.spec import Region, WaferSpec
 
-__all__ = ["from_json", "graph_table", "report_text", "summary", "to_json"]
-
 _VERSION = 1
 _KIB = 1024
 _COLUMNS = (

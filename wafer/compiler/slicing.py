@@ -16,17 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "NEVER",
-    "Connections",
-    "Piece",
-    "ShapeTable",
-    "anneal",
-    "least_cap",
-    "leaves",
-    "topological_order",
-]
-
 NEVER = 10_000  # a height or width that fits nowhere
 _CLOSE = 1.002  # bisection ends when the cap is known to this factor
 _FACTORS = (1.0, 1.04, 1.2, 2.0, math.inf)  # of the least cap, where the bisection may begin

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from wafer.models.sections import Section
 
-__all__ = ["Distillation"]
-
 
 class Distillation(Section):
     """A loss of (1 - w) * objective + w * T^2 * KL(teacher || student), softened by T."""

@@ -13,18 +13,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.models.sections import Bool, Choice, Section
 
-__all__ = [
-    "ENGINES",
-    "STRATEGIES",
-    "EngineRow",
-    "Fabric",
-    "MemoryX",
-    "Pipeline",
-    "engine_name",
-    "engine_row",
-    "engines_with",
-]
-
 
 class EngineRow(NamedTuple):
     """An engine as the rest of the program sees it."""

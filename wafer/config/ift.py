@@ -23,8 +23,6 @@ from wafer.models.errors import did_you_mean
 from wafer.models.factored.factors import FACTORS, is_factor
 from wafer.models.paths import named_leaves
 
-__all__ = ["FAMILIES", "Transformed", "transform"]
-
 
 class Transformed(NamedTuple):
     """A run file's sections after the transformation."""

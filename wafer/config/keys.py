@@ -21,8 +21,6 @@ from wafer.models.sections import Choice, Section, meanings
 from wafer.optim.schedule_sections import SCHEDULERS, Schedule
 from wafer.optim.sections import OPTIMIZERS
 
-__all__ = ["Key", "json_schema", "keys", "section_classes"]
-
 
 class Key(NamedTuple):
     """One key: dotted name, what it takes, its default, what it means."""

@@ -32,8 +32,6 @@ from wafer.models.user.yamlfile import Lines
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import read_yaml
 
-__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config", "unseen_lines"]
-
 _Keys = tuple[str | int, ...]  # path of a section or key
 _OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
 

@@ -10,8 +10,6 @@ from wafer.data.rowfiles.files import Hdf5Source, folder_params, is_corpus
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.registry import config_class, list_models, parse_config
 
-__all__ = ["Start", "rows_section", "run_file"]
-
 _PROCESSORS = {
     "lm": "GptHDF5DataProcessor",
     "mlm": "BertHDF5DataProcessor",

@@ -21,8 +21,6 @@ from wafer.optim.schedule_sections import schedule_class
 from wafer.optim.sections import PAIRS, Optimizer, join_pairs, optimizer_class
 from wafer.sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 
-__all__ = ["convert_file"]
-
 Release = tuple[int, int]
 File = dict[str, Any]
 

@@ -13,8 +13,6 @@ from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Choice, Section, Spelling
 
-__all__ = ["MODES", "OpProfiler", "RunSection", "total_steps"]
-
 MODES = ("train", "eval", "eval_all", "train_and_eval")
 _STATES = (
     "model",

@@ -10,8 +10,6 @@ from typing import Any
 
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["sweep_of"]
-
 _SEEDS = (1, 2, 3)
 
 

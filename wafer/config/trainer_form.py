@@ -18,17 +18,6 @@ from wafer.config.trainer_schedulers import (
 from wafer.config.vendor.keys import release_of
 from wafer.errors import ConfigError, Problem
 
-__all__ = [
-    "BACKEND",
-    "CALLBACKS",
-    "CLUSTER",
-    "PARTS",
-    "Upgraded",
-    "trainers_of",
-    "upgrade",
-    "upgrade_file",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

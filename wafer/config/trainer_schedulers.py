@@ -13,8 +13,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.optim.schedule_sections import parse_schedules, schedule_class
 
-__all__ = ["Path", "as_list", "read_class", "read_mapping", "read_schedulers", "write_optimizer"]
-
 Path = tuple[str | int, ...]
 _Tags = tuple[str | None, ...]
 _KEYS = {"lr": "learning_rate", "wd": "weight_decay"}

@@ -6,8 +6,6 @@ from typing import Any
 from wafer.config import trainer_form as form
 from wafer.config.trainer_schedulers import write_optimizer
 
-__all__ = ["as_trainer"]
-
 _Places = dict[tuple[str, str], tuple[str, ...]]
 
 # (section, key) here -> where it stands below ``trainer.init``

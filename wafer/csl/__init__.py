@@ -15,7 +15,8 @@ from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
-from wafer.machine.engine import Machine, Rectangle, Status
+from wafer.machine.base import Rectangle, Status
+from wafer.machine.engine import Machine
 from wafer.machine.image import Image
 from wafer.machine.tools.recording import Recording, Trace
 

@@ -16,12 +16,10 @@ from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import parse
 from wafer.models.user.code import find
 
-__all__ = ["DATA_PROCESSORS", "parse_input"]
-
 DATA_PROCESSORS: dict[str, type[InputSection]] = {
     name: getattr(module, name)
     for module in (rows, text, biology, images)
-    for name in module.__all__
+    for name in sorted(vars(module))
     if name.endswith("DataProcessor")
 }
 

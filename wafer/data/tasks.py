@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 
-__all__ = ["TASKS", "DataTask", "TaskFeature", "metric_tags", "row_features", "stored_features"]
-
 _COUNTED = ("lengths", "decoder_lengths", "context_lengths")  # of a batch, by its masks
 
 

@@ -15,8 +15,6 @@ from wafer.models.base import Aux
 from wafer.sparsity import SparseState, Sparsifier
 from wafer.sparsity.stored import sentinel
 
-__all__ = ["Engine", "Features", "Fill", "Metrics", "TrainState"]
-
 Metrics = dict[str, Array]
 Features = Mapping[str, Any]
 Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]

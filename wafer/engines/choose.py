@@ -21,8 +21,6 @@ from wafer.errors import ConfigError, Problem, WaferError
 from wafer.experiment import Experiment
 from wafer.models.user.code import call, find, import_code, place
 
-__all__ = ["check", "choose", "free_memory", "make", "problems"]
-
 _LOG = logging.getLogger(__name__)
 _GIB = 2**30
 _SHARE = 0.9  # of the free memory

@@ -25,19 +25,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from wafer.engines.rendezvous import Peer, agree, give_up, join_limit, lost_contact, watch
 from wafer.errors import ConfigError, Problem, TrainingError
 
-__all__ = [
-    "Peer",
-    "all_max",
-    "all_sum",
-    "broadcast",
-    "joined",
-    "lost_workers",
-    "membership",
-    "prepare",
-    "shard_batch",
-    "swarmx_mesh",
-]
-
 _LOG = logging.getLogger(__name__)
 BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # JAX's own; for hosts whose name leads elsewhere
 _NEVER = 24 * 3600  # seconds

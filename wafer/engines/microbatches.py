@@ -13,15 +13,6 @@ from jaxtyping import PyTree
 from wafer.data.batching.batches import to_batch
 from wafer.models.base import Batch
 
-__all__ = [
-    "add_axis",
-    "as_batch",
-    "local_shard",
-    "num_micro_batches",
-    "scan_micro_batches",
-    "sum_over_systems",
-]
-
 
 def local_shard(tree: PyTree) -> Any:
     """Drop the axis of systems in this system's share."""

@@ -17,8 +17,6 @@ from jaxtyping import PyTree
 
 from wafer.models.once import known_options
 
-__all__ = ["Programs", "compiler_options", "shapes_of"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -19,17 +19,6 @@ from typing import Any, NoReturn, Protocol
 
 from wafer.errors import TrainingError
 
-__all__ = [
-    "KeyValueStore",
-    "Peer",
-    "agree",
-    "differences",
-    "give_up",
-    "join_limit",
-    "lost_contact",
-    "watch",
-]
-
 _SHOWN = 8  # differences
 _WIDTH = 60  # characters of a value
 _BEFORE = 20  # characters before the first difference

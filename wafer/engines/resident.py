@@ -36,8 +36,6 @@ from wafer.optim.precision import LossScaler
 from wafer.optim.rules import without_frozen
 from wafer.sparsity import Sparsifier
 
-__all__ = ["Resident", "make", "norms", "structs_of"]
-
 _ALL = P()  # the same on all systems
 
 

@@ -23,8 +23,6 @@ from wafer.models.paths import map_named
 from wafer.models.user.trust import code_in, is_looking, trusting
 from wafer.sparsity.stored.inference import forward_of
 
-__all__ = ["KL", "Teacher", "make_teacher", "require_fit"]
-
 KL = "distillation/kl_sum"
 
 

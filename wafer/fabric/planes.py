@@ -20,8 +20,6 @@ from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
 from wafer.vsl.native.library import Library
 
-__all__ = ["count_cycles", "plane_parts", "run_parts"]
-
 _LIBRARY = Library(what="timing plane", package="wafer.fabric.native", instead="the machine")
 available = _LIBRARY.available
 _BLOCK = 512  # PEs in a vector

@@ -2,8 +2,6 @@
 
 import psutil
 
-__all__ = ["identity"]
-
 
 def identity(pid: int) -> str | None:
     """Name a living process beyond doubt, or return None when it has ended.

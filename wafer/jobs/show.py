@@ -10,8 +10,6 @@ import yaml
 from wafer.jobs.store import PRIORITIES, Job
 from wafer.models.user.yamlfile import parse_yaml
 
-__all__ = ["as_record", "duration", "render", "table"]
-
 _COLUMNS = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 

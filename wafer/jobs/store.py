@@ -14,8 +14,6 @@ from typing import Any
 from wafer.errors import WaferError
 from wafer.jobs.process import identity
 
-__all__ = ["FINAL", "PHASES", "PRIORITIES", "Job", "JobError", "JobStore", "default_path"]
-
 PHASES = ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 FINAL = PHASES[2:]
 PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the vendor's numbers; the smaller goes first

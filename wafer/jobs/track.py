@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from wafer.config import RunConfig
 from wafer.jobs.store import FINAL, PRIORITIES, Job, JobError, JobStore
 
-__all__ = ["Tracked", "new_job", "tracked"]
-
 _LOG = logging.getLogger(__name__)
 _POLL = 0.5  # seconds between looks at the queue
 _TROUBLE = (OSError, JobError)

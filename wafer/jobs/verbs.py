@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from wafer.jobs.show import render
 from wafer.jobs.store import FINAL, PRIORITIES, Job, JobError, JobStore
 
-__all__ = ["cancel", "export_logs", "label", "parse_labels", "set_priority"]
-
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
 

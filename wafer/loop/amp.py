@@ -17,23 +17,6 @@ from wafer.models.paths import map_named, named_leaves
 from wafer.optim.optimizers import clip_factor
 from wafer.optim.precision import LossScaler
 
-__all__ = [
-    "GradScaler",
-    "autocast",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "disable_casts",
-    "enable_mixed_precision",
-    "get_floating_point_dtype",
-    "get_floating_point_dtype_str",
-    "get_half_dtype",
-    "get_half_dtype_str",
-    "is_cbfloat16_tensor",
-    "mixed_precision",
-    "optimizer_step",
-    "set_half_dtype",
-    "use_bfloat16",
-]
 _HALF_TYPES = {"float16": jnp.float16, "bfloat16": jnp.bfloat16}
 
 

@@ -11,21 +11,6 @@ from typing import Any
 
 from wafer.loop.elsewhere import explain
 
-__all__ = [
-    "CSConfig",
-    "ClusterConfig",
-    "barrier",
-    "get_ordinal",
-    "get_rank",
-    "get_streaming_batch_size",
-    "get_streaming_rank",
-    "get_world_size",
-    "is_master_ordinal",
-    "is_streamer",
-    "num_streamers",
-    "num_tasks",
-]
-
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
 

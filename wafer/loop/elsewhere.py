@@ -4,8 +4,6 @@ from typing import NoReturn
 
 from wafer.models.errors import did_you_mean
 
-__all__ = ["ELSEWHERE", "explain"]
-
 _GENERATE = "use `wafer generate`, or models.generation.decode in Python"
 _TREE = "use jax.tree.map or jax.tree.flatten_with_path"
 _FILES = "use save and load; `wafer convert` reads and writes the vendor's .mdl"

@@ -13,8 +13,6 @@ from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.checkpoint.writer import write_checkpoint
 from wafer.version import __version__
 
-__all__ = ["load", "save"]
-
 _NAMES = {"model": PARAMS, "optimizer": OPT_STATE}  # here -> in the trainer's files
 
 

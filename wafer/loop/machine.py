@@ -19,18 +19,6 @@ from wafer.engines.cluster import swarmx_mesh
 from wafer.loop.distributed import CSConfig
 from wafer.models.user.flags import update_flags
 
-__all__ = [
-    "PRECISION",
-    "Backend",
-    "Component",
-    "Recorder",
-    "backend",
-    "configure",
-    "current_backend",
-    "manual_seed",
-    "use_cs",
-]
-
 _RNG = "rng"
 
 

@@ -19,21 +19,6 @@ import numpy as np
 from wafer.loop.elsewhere import explain
 from wafer.loop.tracing.step import step_closure
 
-__all__ = [
-    "AUCMetric",
-    "AccuracyMetric",
-    "DiceCoefficientMetric",
-    "FBetaScoreMetric",
-    "LoopMetric",
-    "MeanIOUMetric",
-    "MeanMetric",
-    "Metric",
-    "PerplexityMetric",
-    "PrecisionAtKMetric",
-    "RecallAtKMetric",
-    "get_all_metrics",
-]
-
 _METRICS: "weakref.WeakValueDictionary[str, LoopMetric]" = weakref.WeakValueDictionary()
 
 

@@ -17,16 +17,6 @@ from wafer.models.errors import did_you_mean
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.schedules import make_schedule
 
-__all__ = [
-    "LRScheduler",
-    "Optimizer",
-    "ParameterState",
-    "SectionOptimizer",
-    "configure_lr_scheduler",
-    "configure_optimizer",
-    "lr_scheduler",
-]
-
 
 class Optimizer:
     """What every optimizer of a loop is; a user's own derives from it, as in PyTorch.

@@ -37,8 +37,6 @@ from wafer.models.user.code import call, place
 from wafer.profile.rates import log_line
 from wafer.yamlfile import read_yaml
 
-__all__ = ["BaseModel", "PyTorchBaseModel", "run"]
-
 _LOG = logging.getLogger(__name__)
 Params = dict[str, Any]
 _MODES = ("train", "eval", "train_and_eval")

@@ -5,8 +5,6 @@ from typing import Any
 
 from wafer.models.errors import did_you_mean
 
-__all__ = ["CSX_SETTINGS", "CsxSettings", "csx"]
-
 _LOG = logging.getLogger(__name__)
 # Group -> setting -> its value before it is assigned.
 CSX_SETTINGS: dict[str, dict[str, Any]] = {

@@ -23,22 +23,6 @@ from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameters
 from wafer.models.checkpoint.tree import to_tree
 
-__all__ = [
-    "GMP",
-    "SET",
-    "GMPSparsityOptimizer",
-    "Group",
-    "RigL",
-    "RigLSparsityOptimizer",
-    "SETSparsityOptimizer",
-    "SparsityAlgorithm",
-    "SparsityOptimizer",
-    "Static",
-    "StaticSparsityOptimizer",
-    "configure",
-    "configure_sparsity_optimizer",
-]
-
 
 class SparsityAlgorithm:
     """A ``sparsity`` section on one model.

@@ -18,17 +18,6 @@ Sources:
 
 from typing import NamedTuple
 
-__all__ = [
-    "ARCHITECTURES",
-    "LINK_LATENCY",
-    "OPPOSITE",
-    "PORTS",
-    "ROUTER_DEPTH",
-    "STEPS",
-    "Architecture",
-    "neighbor",
-]
-
 PORTS = ("W", "E", "S", "N", "RAMP")  # of a router, in the order of the bits of its registers
 STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}  # (x, y) to the neighbor there
 OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}  # a side as that neighbor sees it

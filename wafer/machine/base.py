@@ -12,8 +12,6 @@ from wafer.machine.image import PAD, Image
 from wafer.machine.tools.reports import fault_message
 from wafer.vsl.native.library import how_to_build
 
-__all__ = ["Print", "Rectangle", "Status", "WaferMachine"]
-
 
 class Status(enum.IntEnum):
     """How a run ended."""

@@ -13,8 +13,6 @@ from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import Action, DsdOp, Gate, Intrinsic, Op, Operand, Type
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 
-__all__ = ["OPERANDS", "check_image", "registers_beyond"]
-
 _HARDWARE = ARCHITECTURES["wse2"]  # as many of each in WSE-3
 _QUEUES, _FILES = len(_HARDWARE.input_depths), 3
 OPERANDS = 6  # registers that an operation may read behind its first

@@ -9,22 +9,6 @@ splits.
 
 import enum
 
-__all__ = [
-    "BYTES",
-    "CONFIG",
-    "DEEPEST_CALL",
-    "VISIBLE",
-    "Action",
-    "Descriptor",
-    "DsdOp",
-    "Gate",
-    "Intrinsic",
-    "Op",
-    "Operand",
-    "Type",
-]
-
-
 DEEPEST_CALL = 64  # calls within each other
 
 

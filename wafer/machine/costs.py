@@ -73,8 +73,6 @@ import numpy as np
 
 from wafer.machine.codes import Intrinsic, Op, Operand, Type
 
-__all__ = ["ARCHS", "TEARDOWN", "UNROLLED", "Arch", "op_costs", "uncertainty"]
-
 _KINDS = max(len(Intrinsic), len(Type))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
-from wafer.machine.base import Print, Rectangle, Status, WaferMachine
+from wafer.machine.base import Print, Status, WaferMachine
 from wafer.machine.codes import Op
 from wafer.machine.image import Image, Program
 from wafer.machine.setup import lay_out
@@ -19,8 +19,6 @@ from wafer.machine.tools.counting import WORK, counts_of
 from wafer.machine.tools.recording import EVENT, Recording, Trace, settings_of, trace_of
 from wafer.machine.tools.reports import Waiting, waiting_for
 from wafer.vsl.native.library import Library, how_to_build
-
-__all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build", "machine_for"]
 
 _LIBRARY = Library(
     what="machine for CSL", package="wafer.machine.native", instead="the machine in JAX"

@@ -9,20 +9,6 @@ import numpy as np
 
 from wafer.machine.arch import ARCHITECTURES
 
-__all__ = [
-    "COLORS",
-    "COLUMNS",
-    "ENTRIES",
-    "NO_COLOR",
-    "PAD",
-    "Export",
-    "HostPort",
-    "Image",
-    "Preset",
-    "Program",
-    "Symbol",
-]
-
 _HARDWARE = ARCHITECTURES["wse2"]  # as many of each in WSE-3
 COLORS, NO_COLOR = _HARDWARE.colors, -1  # colors with routes; none of them
 PAD = 64  # bytes behind a program's memory that read as zero

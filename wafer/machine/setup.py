@@ -17,8 +17,6 @@ from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["colors_of", "costs_of", "element_bytes", "entries_of", "filters_of", "lay_out"]
-
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
 

@@ -9,8 +9,6 @@ from wafer.machine.codes import BYTES, Op, Operand, Type
 from wafer.machine.costs import TEARDOWN, UNROLLED, Arch, op_costs
 from wafer.machine.image import COLUMNS, ENTRIES, Program
 
-__all__ = ["instruction_cycles"]
-
 _JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
 _ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
 _FIRST = COLUMNS["operations"].index("dest")

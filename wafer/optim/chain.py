@@ -25,8 +25,6 @@ from wafer.optim.schedule_sections import Schedule
 from wafer.optim.schedules import ScheduleFn, compose
 from wafer.optim.sections import Optimizer, parse_optimizer
 
-__all__ = ["RateState", "learning_rates", "make_optimizer"]
-
 Transform = optax.GradientTransformation
 Rate = Callable[[Array, Array], Array]  # (learning rate, t) -> the rate that is applied
 

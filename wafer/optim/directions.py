@@ -10,8 +10,6 @@ from wafer.models.user.code import call, find
 from wafer.optim import optimizers as own, sections
 from wafer.optim.sections import Optimizer
 
-__all__ = ["UpdateParts", "direction"]
-
 Transform = optax.GradientTransformation
 
 

@@ -11,8 +11,6 @@ from wafer.models.factored.adapters import ADAPTER_LEAVES
 from wafer.models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import WithParamRules
 
-__all__ = ["SelectiveGradState", "outliers", "train_only", "train_outliers"]
-
 _DEVIATIONS = 2.25  # the vendor's "outlier"
 _TRANSPOSED = ("kernel", *ADAPTER_LEAVES)  # [in, out], the vendor's [out, in]
 

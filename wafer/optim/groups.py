@@ -20,8 +20,6 @@ from wafer.optim.schedule_sections import Schedule, by_tags
 from wafer.optim.sections import Optimizer
 from wafer.sparsity.filters import ParamFilter
 
-__all__ = ["MUP_GROUPS", "ParamGroups", "make_groups", "split_by_tags", "with_mup_rates"]
-
 _LOG = logging.getLogger(__name__)
 
 # muP groups of release 2.3+ and their globs over the vendor's names; 2.2 had one for all kernels.

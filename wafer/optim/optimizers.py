@@ -18,24 +18,6 @@ from jaxtyping import Array, Float, Int, PyTree as Tree
 
 from wafer.models.paths import map_named
 
-__all__ = [
-    "AmsgradState",
-    "AverageState",
-    "MomentState",
-    "NadamState",
-    "StepSizeState",
-    "SumState",
-    "clip_by_norm",
-    "clip_factor",
-    "scale_by_adagrad",
-    "scale_by_adam",
-    "scale_by_nadam",
-    "scale_by_radam",
-    "scale_by_rprop",
-    "scale_by_trust_ratio",
-    "track_average",
-]
-
 
 class MomentState(NamedTuple):
     """State of the Adam family."""

@@ -7,8 +7,6 @@ from pydantic import BeforeValidator
 
 from wafer.models.sections import Section
 
-__all__ = ["ParamTag", "SelectiveGrad", "factors", "listed"]
-
 
 def factors(value: Any) -> Any:
     """Store a mapping as sorted-by-file pairs, so that the section stays hashable."""

@@ -17,8 +17,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree as Tree
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import MIN_LOSS_SCALE, Optimizer
 
-__all__ = ["LossScaleState", "LossScaler", "keep_if_finite", "make_scaler"]
-
 _LOG = logging.getLogger(__name__)
 _LARGEST = 2.0**15
 

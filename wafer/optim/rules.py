@@ -13,8 +13,6 @@ import optax
 
 from wafer.models.paths import map_named, named_leaves
 
-__all__ = ["ParamRule", "WithParamRules", "rules_of", "without_frozen"]
-
 
 class ParamRule(NamedTuple):
     """How an optimizer treats one parameter, besides what it does to all of them."""

@@ -26,15 +26,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import Bool, Choice, Section, Spelling, parse
 
-__all__ = [
-    "SCHEDULERS",
-    "Schedule",
-    "Schedules",
-    "by_tags",
-    "parse_schedules",
-    "schedule_class",
-]
-
 
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value or None

@@ -13,8 +13,6 @@ from jaxtyping import Array, ArrayLike, Float
 
 from wafer.optim.schedule_sections import Schedule, parse_schedules
 
-__all__ = ["ScheduleFn", "compose", "make_schedule"]
-
 ScheduleFn = Callable[[ArrayLike], Float[Array, ""]]
 
 

@@ -24,17 +24,6 @@ from wafer.models.user.trust import is_user_defined
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
 
-__all__ = [
-    "MIN_LOSS_SCALE",
-    "OPTIMIZERS",
-    "PAIRS",
-    "SGD",
-    "Optimizer",
-    "join_pairs",
-    "optimizer_class",
-    "parse_optimizer",
-]
-
 MIN_LOSS_SCALE = 2.0**-14
 _OF_DYNAMIC = ("initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale")
 PAIRS = {  # written as two keys until 2.0

@@ -13,8 +13,6 @@ from wafer.models.paths import named_leaves, unflatten
 from wafer.optim.groups import ParamGroups
 from wafer.optim.sections import Optimizer
 
-__all__ = ["finished_steps", "our_tree", "vendor_groupings"]
-
 
 def finished_steps(state: OptimizerState, section: Optimizer) -> int:
     """Steps that the optimizer has taken, skipped ones not counted.

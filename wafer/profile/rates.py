@@ -2,8 +2,6 @@
 
 import time
 
-__all__ = ["RateTracker", "log_line"]
-
 
 class RateTracker:
     """Samples per second: since the last query, and since this was made."""

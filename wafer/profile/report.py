@@ -9,8 +9,6 @@ from typing import Any
 
 from wafer.profile.trace import Operation
 
-__all__ = ["Row", "chrome_trace", "summarize", "text_table", "write_report"]
-
 TOP = 10
 _HEADS = ("", "PYTORCH MODULE NAME", "CSX TIME (in ms)", "% CSX TIME")
 

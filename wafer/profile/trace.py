@@ -10,8 +10,6 @@ import jax
 
 from wafer.profile.scopes import OTHER, instruction_scopes, module_of
 
-__all__ = ["Operation", "read_operations"]
-
 
 @dataclasses.dataclass
 class Operation:

@@ -11,8 +11,6 @@ import jax
 from wafer.profile.report import write_report
 from wafer.profile.trace import read_operations
 
-__all__ = ["StepProfiler"]
-
 _LOG = logging.getLogger(__name__)
 
 

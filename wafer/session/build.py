@@ -25,8 +25,6 @@ from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
 from wafer.session.warm import AheadOfTimeCompiler
 
-__all__ = ["Run", "build", "seed_of"]
-
 _SAMPLED = 1024  # sequences whose lengths choose the capacities
 
 _LOG = logging.getLogger(__name__)

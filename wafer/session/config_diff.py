@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["changes"]
-
 _SECTIONS = ("model", "sparsity", "optimizer", "train_input")
 _MOST = 8
 

@@ -26,8 +26,6 @@ from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
 from wafer.session.persist import resume, state_from
 
-__all__ = ["evaluate", "evaluate_and_write", "evaluate_every", "evaluate_one"]
-
 _LOG = logging.getLogger(__name__)
 
 

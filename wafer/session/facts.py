@@ -14,8 +14,6 @@ from wafer.models.checkpoint import layout
 from wafer.session.foreign import is_foreign
 from wafer.version import __version__, code_digest
 
-__all__ = ["run_fingerprint"]
-
 _OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
 _NAMED = (
     ("model", "name"),

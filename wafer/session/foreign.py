@@ -26,8 +26,6 @@ from wafer.models.paths import unflatten
 from wafer.optim.groups import make_groups
 from wafer.optim.vendor import our_tree, vendor_groupings
 
-__all__ = ["check_foreign", "export_hf", "is_foreign", "is_hf_folder", "load_foreign", "load_hf"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -16,16 +16,6 @@ if TYPE_CHECKING:  # a command that only prints suggestions reads no data
     from wafer.data.batching.dataset import Dataset
     from wafer.session.build import Run
 
-__all__ = [
-    "after_training",
-    "command",
-    "first_words",
-    "next_lines",
-    "tensorboard",
-    "typed",
-    "with_trust",
-]
-
 _READ = 32  # tokens that are decoded for a prompt
 _WRITES = {"lm", "seq2seq", "dpo"}  # tasks whose models `wafer generate` takes
 

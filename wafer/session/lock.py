@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from wafer.errors import TrainingError
 from wafer.models.files import contained_file
 
-__all__ = ["owned", "require_contained_files"]
-
 _LOG = logging.getLogger(__name__)
 _FILE = ".lock"
 

@@ -11,12 +11,9 @@ from rich.logging import RichHandler
 
 from wafer.models.errors import plain
 
-__all__ = ["CONSOLE", "close_log", "keep_lines", "log_folder", "setup_logging"]
-
 CONSOLE = Console(highlight=False, soft_wrap=True)
 # Lines before run.log is open, at most so many; flushed into it alone
 _EARLIER = logging.handlers.MemoryHandler(1000, logging.CRITICAL + 1, flushOnClose=False)
-_PACKAGES = ("wafer", "models", "sparsity", "vsl")
 
 
 class _Plain(logging.Formatter):
@@ -47,8 +44,7 @@ def keep_lines() -> None:
     for old in [h for h in root.handlers if isinstance(h, _PlainHandler | RichHandler)]:
         root.removeHandler(old)  # of a run before in this process
     close_log()
-    for package in _PACKAGES:
-        logging.getLogger(package).setLevel("INFO")
+    logging.getLogger("wafer").setLevel("INFO")
 
 
 def close_log() -> None:
@@ -78,8 +74,7 @@ def setup_logging(level: str) -> None:
         handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler, *kept], force=True)
     logging.captureWarnings(capture=True)
-    for package in _PACKAGES:
-        logging.getLogger(package).setLevel(level.upper())
+    logging.getLogger("wafer").setLevel(level.upper())
     logged = [r for r in _EARLIER.buffer if logging.getLogger(r.name).isEnabledFor(r.levelno)]
     _EARLIER.buffer = logged if kept else []
     for record in _EARLIER.buffer:

@@ -29,8 +29,6 @@ from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter, TrainProgress
 from wafer.session.persist import save
 
-__all__ = ["Session", "train"]
-
 _LOG = logging.getLogger(__name__)
 _SHOWN = (
     "per_layer",

@@ -9,8 +9,6 @@ from wafer.models.base import Model
 from wafer.models.counts import abstract_params
 from wafer.sparsity.stored.resume import Origin, unmet_level
 
-__all__ = ["mask_lines", "section_that_keeps"]
-
 
 def mask_lines(
     origins: Mapping[str, Origin], where: str, *, trains: bool, dynamic: bool

@@ -14,13 +14,6 @@ from tensorboardX import SummaryWriter
 from wafer.profile.rates import RateTracker
 from wafer.session.logs import CONSOLE
 
-__all__ = [
-    "MetricWriter",
-    "TrainProgress",
-    "read_metrics",
-    "write_performance",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

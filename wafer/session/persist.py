@@ -28,8 +28,6 @@ from wafer.sparsity.stored import sentinel
 from wafer.sparsity.stored.resume import Origin, resume as restore
 from wafer.version import __version__
 
-__all__ = ["Resumed", "errors_name", "resume", "save", "state_from"]
-
 _LOG = logging.getLogger(__name__)
 _PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
 

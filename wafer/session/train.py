@@ -26,8 +26,6 @@ from wafer.sparsity.costs import missed_level
 from wafer.sparsity.stored import sentinel
 from wafer.sparsity.stored.inference import computed_params
 
-__all__ = ["Outcome", "save_first", "train_run"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from wafer.engines.base import TrainState
 from wafer.engines.resident import structs_of
 from wafer.models.user.flags import enter_own_flags
 
-__all__ = ["AheadOfTimeCompiler"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from wafer.models.user.trust import child_environment
 from wafer.sweep.trials import Trial
 
-__all__ = ["run_trials"]
-
 _POLL = 0.1  # seconds between looks
 _PATIENCE = 600  # seconds that a step and a checkpoint may take
 

@@ -8,8 +8,6 @@ from wafer.models.counts import forward_flops
 from wafer.models.paths import named_leaves
 from wafer.sparsity.costs import Shares, shares_over
 
-__all__ = ["Costs", "costs_of"]
-
 
 class Costs(NamedTuple):
     """Counts of one run."""

@@ -18,8 +18,6 @@ from wafer.models.paths import named_leaves
 from wafer.models.sections import Section, parse
 from wafer.yamlfile import read_yaml
 
-__all__ = ["Sweep", "SweepArm", "SweepFile", "read_sweep", "run_sections"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _OWN = {  # keys that the sweep itself sets in every run
     "model_dir": "DIR/ARM/SEED",

@@ -15,8 +15,6 @@ import scipy.optimize
 from wafer.errors import ConfigError, Problem
 from wafer.sweep.table import Row
 
-__all__ = ["FIT_HEADS", "Law", "fit_groups", "fit_law", "fit_lines", "refusal"]
-
 _DELTA = 1e-3  # of the Huber loss, as in the paper
 _LEAST = 3  # numbers of parameters, and of tokens: an exponent and its factor need as many
 _CONSTANTS: tuple[str, ...] = ("E", "A", "B", "a", "b")

@@ -9,8 +9,6 @@ import numpy as np
 from wafer.sweep.law import Law
 from wafer.sweep.table import Row
 
-__all__ = ["COSTS", "draw", "draw_law"]
-
 COSTS = {  # field of a row -> label of its axis
     "training": "FLOPs of training",
     "inference": "FLOPs per token at inference",

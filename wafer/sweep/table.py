@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from wafer.models.files import atomic_write
 
-__all__ = ["Pair", "Row", "Summary", "markdown", "pairs", "summaries", "write_csv", "write_runs"]
-
 _LEVEL = 0.05
 
 

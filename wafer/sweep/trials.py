@@ -23,8 +23,6 @@ from wafer.sparsity.finalize import finalize
 from wafer.sweep.files import SweepArm, run_sections
 from wafer.yamlfile import read_yaml
 
-__all__ = ["Result", "Trial", "trials_of"]
-
 _RUN, _RESULT, _STARTS = "run.yaml", "result.json", "starts.jsonl"
 _ERROR = "wafer: error: "
 

@@ -7,8 +7,6 @@ of the remote code of BTLM, Jais and CrystalCoder. None: absent.
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CLASS_ALIASES", "CLASS_DEFAULTS", "CLASS_IDS", "HARMLESS"]
-
 # Of every class: bookkeeping, outputs that a caller asks for, generation, training, other heads.
 _COMMON = """
 _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled _name_or_path _num_labels

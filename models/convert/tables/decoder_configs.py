@@ -20,8 +20,6 @@ from wafer.models.convert.tables.llama_configs import (
 from wafer.models.errors import did_you_mean
 from wafer.models.families.decoder_config import DecoderConfig
 
-__all__ = ["DECODER_CONFIGS"]
-
 _LOG = logging.getLogger(__name__)
 
 _GPT_KEYS = {

@@ -16,8 +16,6 @@ from wafer.models.convert.engine import (
 )
 from wafer.models.families.decoder_config import DecoderConfig
 
-__all__ = ["DECODER_TABLES", "decoder_table"]
-
 _BUFFERS = (
     r".*\.attn\.(bias|masked_bias|causal_mask)",
     r"(.*\.)?(rotary_emb|maybe_rotary|rotary)\.(original_)?(inv_freq|cos_cached|sin_cached)",

@@ -3,18 +3,6 @@
 from wafer.models.convert.config_map import Settings, read_activation, read_rope, write_rope
 from wafer.models.families.decoder_config import DecoderConfig
 
-__all__ = [
-    "BIAS",
-    "KEYS",
-    "LLAMA_KEYS",
-    "full_rope",
-    "grouped_heads",
-    "read_gemma2",
-    "read_llama",
-    "write_gemma2",
-    "write_llama",
-]
-
 KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",

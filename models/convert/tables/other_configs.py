@@ -20,8 +20,6 @@ from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
-__all__ = ["OTHER_CONFIGS"]
-
 _BERT_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",

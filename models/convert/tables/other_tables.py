@@ -21,8 +21,6 @@ from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 from wafer.models.families.vision import VisionConfig
 
-__all__ = ["MARIAN_TABLE", "OTHER_TABLES", "T5_TABLE"]
-
 # Names of the one embedding of both halves; a file may hold any of them.
 T5_TABLE = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 MARIAN_TABLE = tuple(f"model.{name}" for name in T5_TABLE)

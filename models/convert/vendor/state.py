@@ -21,15 +21,6 @@ from wafer.models.paths import named_leaves
 from wafer.models.vendor.mdl import MdlFile
 from wafer.models.vendor.older import is_of_16
 
-__all__ = [
-    "KEYS",
-    "Grouping",
-    "OptimizerState",
-    "is_constant",
-    "read_optimizer_state",
-    "structural_groups",
-]
-
 Grouping = Callable[[Sequence[str]], list[list[str]]]
 """Parameter paths in the order of registration -> the groups of the vendor's optimizer."""
 

@@ -22,8 +22,6 @@ from wafer.models.vendor.mdl import MdlFile
 from wafer.models.vendor.older import is_of_16
 from wafer.models.vendor.writer import Leaf, Tree
 
-__all__ = ["carried_sections", "training_sections"]
-
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
 # Optimizer -> keys of a parameter group besides lr and weight_decay, with the vendor's defaults.
 _GROUP_KEYS: Mapping[str, Mapping[str, Any]] = {

@@ -34,20 +34,6 @@ from wafer.models.vendor.older import IGNORED_IN_16, names_of_16
 from wafer.models.vendor.order import in_order_of_registration
 from wafer.models.vendor.writer import Link, Tree, write_mdl
 
-__all__ = [
-    "FAMILIES",
-    "FORMATS",
-    "exported",
-    "numbered_rows",
-    "open_cs",
-    "placed",
-    "read_section",
-    "read_weight",
-    "renamed",
-    "to_cs",
-    "writable",
-]
-
 Release = tuple[int, int]
 FORMATS: dict[str, Release] = {
     f"cs-{major}.{minor}": (major, minor)

@@ -76,7 +76,7 @@ def test_asking_for_csr_without_the_library_says_how_to_build_it(monkeypatch):
 
 def test_importing_loads_nothing():
     program = (
-        "import sys, sparsity.kernels, sparsity.kernels.native, vsl.native.library as n\n"
+        "import sys, wafer.sparsity.kernels.native, wafer.vsl.native.library as n\n"
         "assert n._load.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
@@ -125,10 +125,10 @@ def checkout(tmp_path, monkeypatch):
     """A checkout whose library is not built; the one of the tests is installed elsewhere."""
     built = pathlib.Path(kernels.native._LIBRARY.loaded()._name)
     sources_alone = shutil.ignore_patterns("*.so", "*.py", "__pycache__")
-    for folder in ("vsl/native", "sparsity/kernels"):
+    for folder in ("wafer/vsl/native", "wafer/sparsity/kernels"):
         shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=sources_alone)
     shutil.copy(ROOT / "setup.py", tmp_path / "checkout")
-    installed = tmp_path / "site" / "sparsity" / "kernels"
+    installed = tmp_path / "site" / "wafer" / "sparsity" / "kernels"
     installed.mkdir(parents=True)
     shutil.copy(built, installed)
     monkeypatch.setattr(library, "_ROOT", tmp_path / "checkout")
@@ -139,9 +139,9 @@ def checkout(tmp_path, monkeypatch):
 def test_a_checkout_takes_the_installed_library(checkout):
     assert (
         library._find("wafer.sparsity.kernels")
-        == checkout.parent / "site/sparsity/kernels/_native.so"
+        == checkout.parent / "site/wafer/sparsity/kernels/_native.so"
     )
-    (checkout / "sparsity/kernels/tile.h").write_text("// other sources\n")
+    (checkout / "wafer/sparsity/kernels/tile.h").write_text("// other sources\n")
     with pytest.raises(FileNotFoundError, match=r"site.* was built from other sources"):
         library._find("wafer.sparsity.kernels")
     with pytest.raises(FileNotFoundError, match=r"wafer.fabric.native._native\.so is missing"):
@@ -149,7 +149,7 @@ def test_a_checkout_takes_the_installed_library(checkout):
 
 
 def test_an_outdated_library_in_the_checkout_is_not_used(checkout):
-    (checkout / "sparsity/kernels/_native.so").write_bytes(b"of another version")
+    (checkout / "wafer/sparsity/kernels/_native.so").write_bytes(b"of another version")
     assert library._find("wafer.sparsity.kernels").is_relative_to(checkout.parent / "site")
 
 
@@ -165,7 +165,7 @@ def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeyp
 
 def test_csr_without_the_library_says_how_to_build_it():
     program = (
-        "import jax.numpy as jnp, sparsity\n"
+        "import jax.numpy as jnp\nfrom wafer import sparsity\n"
         "for compute in ('auto', 'csr'):\n"
         "    section = {'algorithm': 'static', 'sparsity': 0.5, 'compute': compute}\n"
         "    sparsifier = sparsity.configure(section)\n"

@@ -9,8 +9,7 @@ import pytest
 from helpers.biology_data import dna, ebert, proteins
 from helpers.finetune_data import MODEL, write_lines
 
-import models.registry
-from wafer import vsl
+from wafer import models, vsl
 from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.biology.genomics import MASK, kmer_ids, token_states

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from helpers.finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_lines
 
-import models.registry
 from wafer import models, vsl
 from wafer.commands.data import padding_stats
 from wafer.config import parse_config

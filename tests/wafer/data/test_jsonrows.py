@@ -80,7 +80,8 @@ class Options:
 def test_generate_reads_prompts_of_any_file(tmp_path, count):
     path = tmp_path / "p.txt"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:count]))
-    assert list(_prompts(Options(path))) == ["p", "q"][:count]
+    rows = [(f"{path}, row 1", "p"), (f"{path}, row 2", "q")]
+    assert list(_prompts(Options(path))) == rows[:count]
     for nothing in ("", "\n", "prompt\n", "[]"):
         path.write_text(nothing)
         with pytest.raises(DataError, match=r"p\.txt.*(no row|is empty|expected a JSON object)"):

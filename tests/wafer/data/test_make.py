@@ -84,7 +84,7 @@ def edited(path, **changes):
             {"data": {"extra_ids": 200}},
             "200 sentinels, but the model's vocabulary has",
         ),
-        ("BertCSVDataProcessor", {"model": {"vocab_size": 10}}, "outside the vocabulary of 10"),
+        ("BertCSVDataProcessor", {"model": {"vocab_size": 10}}, "below the vocabulary of 10"),
         ("GptHDF5DataProcessor", {"model": {"vocab_size": 10}}, "rows.h5"),
         ("SST2DataProcessor", {"model": {"vocab_size": 10}}, "vocab"),
     ],

@@ -5,7 +5,8 @@ import pytest
 from helpers.assembly import assemble, build
 
 from wafer.errors import CompileError
-from wafer.machine.engine import Machine, Rectangle, Status, available
+from wafer.machine.base import Rectangle, Status
+from wafer.machine.engine import Machine, available
 from wafer.machine.image import COLUMNS
 
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")

@@ -5,7 +5,8 @@ import pytest
 from helpers.assembly import assemble, build, color_register
 
 from wafer.errors import CompileError
-from wafer.machine.engine import Machine, Print, Rectangle, Status, available
+from wafer.machine.base import Print, Rectangle, Status
+from wafer.machine.engine import Machine, available
 
 RAMP = (0, 0, "RAMP")  # of the PE, for streams
 

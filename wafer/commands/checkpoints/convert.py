@@ -8,8 +8,6 @@ from typing import Any
 
 from wafer.models.convert import cli
 
-__all__ = ["add_arguments", "rewrite"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""

@@ -14,8 +14,6 @@ from wafer.models.user.trust import add_option, looking, trusting
 if TYPE_CHECKING:
     from wafer.sparsity.finalize import Report
 
-__all__ = ["add_arguments", "finalize", "fold_lora"]
-
 _LOG = logging.getLogger(__name__)
 
 

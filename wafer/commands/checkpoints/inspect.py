@@ -8,8 +8,6 @@ import sys
 
 from wafer.models.errors import plain
 
-__all__ = ["add_arguments"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from wafer.data.sections.base import InputSection
     from wafer.sparsity.oneshot import Pruned
 
-__all__ = ["add_arguments", "prune"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

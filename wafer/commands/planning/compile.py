@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.compiler.experiment import CompileResult
 
-__all__ = ["add_arguments", "compile"]
-
 _OVERRIDES = ("multireplica", "num_replicas", "model_dir", "compile_dir")
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wafer.experiment import Experiment
 
-__all__ = ["with_copies"]
-
 _LOG = logging.getLogger(__name__)
 
 

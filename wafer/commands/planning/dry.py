@@ -33,8 +33,6 @@ from wafer.session.logs import CONSOLE
 from wafer.sparsity import Selected
 from wafer.sparsity.stored.inference import forward_of
 
-__all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
-
 _MIB = 2**20
 _LISTED = 200  # rows of a table that a user still reads
 _ROWS = 64  # that validation reads of each input, from all over it

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from wafer.experiment import Experiment
     from wafer.roofline import Machine, Prediction
 
-__all__ = ["add_arguments", "plan"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""

@@ -11,8 +11,6 @@ from wafer.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from wafer.roofline import Machine, Prediction
 
-__all__ = ["ScalingPlan", "draw_scaling", "short_count"]
-
 _GIB = 2**30
 _COLUMNS = (
     "systems", "tokens/step", "s/step", "tokens/s", "of linear", "compute s", "wait s",

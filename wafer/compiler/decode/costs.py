@@ -21,8 +21,6 @@ from wafer.compiler.decode.mesh import (
 from wafer.compiler.graph import Kernel
 from wafer.spec import WaferSpec
 
-__all__ = ["attention_cycles", "gemv_cycles", "norm_cycles"]
-
 Array = np.ndarray
 _ROOT = 110  # cycles of a square root and a division, scalar code
 

@@ -14,8 +14,6 @@ from wafer.compiler.graph import Graph, Kernel, Product
 from wafer.compiler.plan import Compiled, Decoding, Mesh
 from wafer.spec import Region, WaferSpec
 
-__all__ = ["Inference", "decoding_graph", "fastest_mesh", "with_decoding"]
-
 _SIDES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 757, 994)
 
 

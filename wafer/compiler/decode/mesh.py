@@ -11,20 +11,6 @@ import numpy as np
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.spec import WSE2
 
-__all__ = [
-    "CACHED_ROW_CYCLES",
-    "HEAD_CYCLES",
-    "HOP_CYCLES",
-    "LINE_CYCLES",
-    "ROW_CYCLES",
-    "SHARE_CYCLES",
-    "SIDE_CYCLES",
-    "MeshParts",
-    "line_cycles",
-    "mesh_parts",
-    "token_cycles",
-]
-
 Array = np.ndarray
 
 # Cycles on WSE-2. An element of a product and a word of a sum take one each; these were fitted by

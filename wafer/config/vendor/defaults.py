@@ -9,16 +9,6 @@ from typing import Any, NamedTuple
 
 from wafer.models.names import MODELS
 
-__all__ = [
-    "Release",
-    "changed_defaults",
-    "changed_input_defaults",
-    "code_of",
-    "covers",
-    "set_defaults",
-    "set_input_defaults",
-]
-
 Release = tuple[int, int]
 _GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # Hugging Face types of those that run its code
 

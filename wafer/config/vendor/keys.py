@@ -13,8 +13,6 @@ from wafer.config.vendor.parts import PARTS
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["KEYS", "NAMES", "NOT_COMPUTED", "Row", "release_of", "section_of", "translate"]
-
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
 

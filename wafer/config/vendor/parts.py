@@ -4,8 +4,6 @@ from typing import Any
 
 from wafer.config.vendor.defaults import Release, changed_defaults, code_of, set_defaults
 
-__all__ = ["PARTS", "keep_defaults", "translate_parts"]
-
 # Keys of the vendor's ViT -> the one value that CLIP's tower has; the vendor's default
 _TOWER = {
     "use_post_embed_layer_norm": (True, False),

@@ -2,8 +2,6 @@
 
 from wafer.errors import Problem
 
-__all__ = ["REMOVED", "explain_removed"]
-
 _HERE = "the data pipeline sets itself up here; drop it"
 _CLUSTER = "there is no cluster to address here; drop it"
 _PLACE = "every checkpoint holds the place in the data; drop it"

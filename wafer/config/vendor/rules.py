@@ -12,8 +12,6 @@ from wafer.config.vendor.seq2seq import translate_seq2seq
 from wafer.errors import Problem
 from wafer.models.names import MODELS
 
-__all__ = ["RULES"]
-
 _PARTS = ("train_input", "eval_input")
 
 

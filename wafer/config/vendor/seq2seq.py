@@ -5,8 +5,6 @@ Hugging Face's forms differ: its models are presets of ``models.names``; a run f
 
 from typing import Any
 
-__all__ = ["translate_seq2seq"]
-
 _PRE_NORM = "use_pre_encoder_decoder_layer_norm"
 _T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
 

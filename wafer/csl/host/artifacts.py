@@ -22,8 +22,6 @@ from wafer.models.files import atomic_write, made_folder
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.machine.base import WaferMachine
 
-__all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
-
 _VERSION = 4
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"

@@ -14,8 +14,6 @@ from wafer.csl.host.words import low_bits
 from wafer.machine.base import Rectangle, WaferMachine
 from wafer.machine.image import Image
 
-__all__ = ["Copy", "HostCall", "Receive", "Task"]
-
 # A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
 # thousands of cycles of a real host, in which programs get ready what is copied.
 SETTLES = 20_000

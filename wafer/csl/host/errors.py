@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from wafer.errors import WaferError
 
-__all__ = ["DeadlockError", "FaultError", "HostError"]
-
 
 class HostError(WaferError, ValueError):
     """A command that the program or its memory cannot carry out."""

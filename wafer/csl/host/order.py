@@ -10,8 +10,6 @@ import numpy as np
 
 from wafer.csl.host.errors import HostError
 
-__all__ = ["MemcpyOrder", "places"]
-
 
 class MemcpyOrder(enum.IntEnum):
     """Which axis of [height, width, items] is fastest: the last, or the first."""

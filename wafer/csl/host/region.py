@@ -11,8 +11,6 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.machine.base import Rectangle
 
-__all__ = ["CopyRegion", "MemcpyDataType", "Options", "flat_words"]
-
 
 class MemcpyDataType(enum.IntEnum):
     """Width of the elements in the PEs' memory; the host's items have 32 bits all the same."""

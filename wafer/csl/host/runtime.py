@@ -22,8 +22,6 @@ from wafer.machine.tools.reports import by_cause
 from wafer.machine.tools.trace import Line, profile_of
 from wafer.models.errors import did_you_mean
 
-__all__ = ["Runtime"]
-
 _MOST_CYCLES = 200_000_000  # of one wait
 _SHOWN = 12  # lines of a report on what waits
 

@@ -4,8 +4,6 @@ from wafer.csl.host.errors import HostError
 from wafer.machine.image import Image, Program, Symbol
 from wafer.models.errors import did_you_mean
 
-__all__ = ["find_symbol", "variable_at"]
-
 
 def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
     """Where a global of a PE's program lies, or what it exports under that name.

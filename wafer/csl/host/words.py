@@ -7,8 +7,6 @@ import numpy as np
 
 from wafer.csl.host.errors import HostError
 
-__all__ = ["argument_types", "arguments", "dtype_of", "low_bits", "raw_arguments"]
-
 _FUNCTION = re.compile(r"fn\s*\((.*)\)\s*\w+\s*$")
 _DTYPES = {
     **{f"{sign}{bits}": f"{kind}{bits // 8}" for sign, kind in (("i", "<i"), ("u", "<u"))

@@ -25,8 +25,6 @@ from wafer.csl.semantics.files import Files
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.image import COLUMNS, HostPort, Image, Preset
 
-__all__ = ["build"]
-
 _WEST_AND_NORTH = 1 << Route.WEST | 1 << Route.NORTH  # places count from the wafer's first PE
 _NO_FILTER = (0,) * len(COLUMNS["filters"])
 

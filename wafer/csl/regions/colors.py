@@ -7,8 +7,6 @@ from wafer.csl.regions.routing import Cell, Sides, step
 from wafer.csl.semantics.builtins.routes import SWITCHED_WSE3
 from wafer.machine.image import COLORS
 
-__all__ = ["AllocationError", "ColorGroup", "allocate", "joined", "meetings"]
-
 
 class AllocationError(ValueError):
     """A net gets no number.

@@ -8,8 +8,6 @@ from wafer.csl.regions.problems import fail
 from wafer.csl.regions.region import CodeRegion, Painted, RegionPort
 from wafer.csl.regions.routing import Cell, Route, Sides, step
 
-__all__ = ["Grid", "Used", "connect", "lead_out"]
-
 _NEEDED = "a path needs PEs without code that no other path of its color uses"
 Used = dict[Cell, dict[ColorGroup, Painted]]  # what each router does with each net
 

@@ -13,8 +13,6 @@ from wafer.csl.regions.problems import fail, script_position
 from wafer.csl.regions.region import CodeRegion, LayoutPlan, RegionPort
 from wafer.csl.syntax.source import Position
 
-__all__ = ["Platform", "SdkLayout", "SdkTarget", "SimfabConfig", "get_platform"]
-
 
 class SdkTarget(enum.Enum):
     """The architecture that a layout is compiled for."""

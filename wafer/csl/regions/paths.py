@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from wafer.csl.regions.routing import Cell, Route, step
 
-__all__ = ["Hop", "find_exit", "find_lanes", "find_path"]
-
 _SIDES = (Route.WEST, Route.EAST, Route.SOUTH, Route.NORTH)
 Test = Callable[[Cell], bool]
 

@@ -6,8 +6,6 @@ from typing import NoReturn
 
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
-__all__ = ["fail", "script_position"]
-
 _HERE = str(Path(__file__).parent)
 
 

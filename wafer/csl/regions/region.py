@@ -21,8 +21,6 @@ from wafer.csl.regions.routing import (
 )
 from wafer.csl.syntax.source import Position
 
-__all__ = ["CodeRegion", "LayoutPlan", "Painted", "RegionPort", "Tiled"]
-
 
 class Painted(NamedTuple):
     """A color on a PE, or at a port: its positions, and the line that says so."""

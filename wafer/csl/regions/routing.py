@@ -9,21 +9,6 @@ from typing import NamedTuple, Self
 from wafer.csl.semantics.builtins.routes import NO_POSITION, NO_SWITCH
 from wafer.machine.arch import PORTS, neighbor
 
-__all__ = [
-    "Cell",
-    "Color",
-    "Edge",
-    "EdgeRouting",
-    "IntRectangle",
-    "IntVector",
-    "Route",
-    "RoutingPosition",
-    "Sides",
-    "get_edge_routing",
-    "registers_of",
-    "step",
-]
-
 Cell = tuple[int, int]  # column and row of the fabric
 
 

@@ -31,8 +31,6 @@ from wafer.csl.semantics.routed import check_routed
 from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
-__all__ = ["RULES", "compile_layout", "image_of", "param_value"]
-
 _BUILTINS = (
     general.BUILTINS
     | imports.BUILTINS

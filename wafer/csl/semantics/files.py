@@ -12,8 +12,6 @@ from wafer.csl.syntax.parser import Parsed
 from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Position, Problem, Source
 
-__all__ = ["Files"]
-
 T = TypeVar("T", bound=tree.Node)
 LIBRARY = Path(__file__).parents[1] / "library"
 _VALUES = "values"  # its modules of plain values, imported without the folder

@@ -21,8 +21,6 @@ from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
 from wafer.machine.codes import Op
 from wafer.machine.image import COLUMNS, ENTRIES, NO_COLOR, Program
 
-__all__ = ["attempt", "compile_program"]
-
 T = TypeVar("T")
 _COLORS_BIND = (1, 4)  # last release in which an operand's color initializes its queue
 

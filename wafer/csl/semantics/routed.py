@@ -16,8 +16,6 @@ from wafer.machine.codes import Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
 from wafer.machine.tools.reports import RAMP, SIDES, side_names, sides_of
 
-__all__ = ["check_routed"]
-
 _NO_SWITCH = 0x555  # all positions of a switch register unused
 _SWAPS = 0xC00
 _MOST_CELLS = 4096  # PEs of a program that are looked at

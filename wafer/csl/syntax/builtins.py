@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["ARGUMENTS", "predefined"]
-
 _MANY = 99
 
 # Fewest and most arguments, and the builtins that take so many.

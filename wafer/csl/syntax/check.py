@@ -13,8 +13,6 @@ from wafer.csl.syntax.parser import Parsed, read
 from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import CslError, Position, Problem, Source, suggestion
 
-__all__ = ["check"]
-
 
 def check(source: Source) -> Parsed:
     """Parse a file and check its names.

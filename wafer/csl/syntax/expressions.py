@@ -8,8 +8,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.lexer import Token
 from wafer.csl.syntax.reader import Reader
 
-__all__ = ["COMPARISONS", "PRECEDENCE", "ExpressionReader"]
-
 COMPARISONS = ("==", "!=", "<", ">", "<=", ">=")
 
 # As in Zig, not as in C: `a & mask == 0` is `(a & mask) == 0`.

@@ -12,8 +12,6 @@ from wafer.csl.syntax.lexer import Token
 from wafer.csl.syntax.parser import Parsed, read
 from wafer.csl.syntax.source import Source
 
-__all__ = ["format_text"]
-
 _OPENERS = frozenset({"(", "[", "{", ".{"})
 _CLOSERS = frozenset({")", "]", "}"})
 # After these a line begins something of its own; after any other word it continues the last line.

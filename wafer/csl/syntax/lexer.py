@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from wafer.csl.syntax.source import Position, Problem, Source
 
-__all__ = ["KEYWORDS", "Token", "Tokens", "tokenize"]
-
 KEYWORDS = frozenset((
     "align", "and", "asm", "break", "comptime", "const", "continue", "else", "enum", "export",
     "extern", "false", "fn", "for", "if", "inline", "layout", "linkname", "linksection",

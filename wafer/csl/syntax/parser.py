@@ -13,8 +13,6 @@ from wafer.csl.syntax.lexer import Tokens, tokenize
 from wafer.csl.syntax.reader import ParseFailure
 from wafer.csl.syntax.source import CslError, Problem, Source
 
-__all__ = ["Parsed", "parse", "read"]
-
 DEEPEST_TREE = 100  # so that what walks the tree may use recursion
 _ARITHMETIC = ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")
 _ASSIGNMENTS = frozenset({"=", *(f"{sign}=" for sign in _ARITHMETIC)})

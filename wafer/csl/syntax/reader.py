@@ -4,8 +4,6 @@ from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
 from wafer.csl.syntax.source import Position, Problem
 from wafer.models.errors import nearest
 
-__all__ = ["ParseFailure", "Reader"]
-
 DEEPEST = 50  # brackets, blocks and types within each other
 _ENOUGH = 200  # problems after which the rest of a file is not read
 _CLOSERS = {"(": ")", "[": "]", "{": "}", ".{": "}"}

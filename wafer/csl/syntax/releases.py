@@ -6,8 +6,6 @@ is an error. A builtin beside the one that replaced it is always one: no release
 
 from typing import NamedTuple
 
-__all__ = ["CALLED_TASK", "FEATURES", "NOT_BUILT", "Feature", "feature_of", "release"]
-
 
 class Feature(NamedTuple):
     """What some releases have."""

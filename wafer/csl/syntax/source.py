@@ -10,8 +10,6 @@ from wafer.errors import CompileError
 from wafer.models.errors import did_you_mean
 from wafer.models.files import not_a_file
 
-__all__ = ["CslError", "Position", "Problem", "Source", "suggestion"]
-
 _WIDEST = 120  # columns shown of a line
 MOST_BYTES = 1 << 24  # of a file
 MOST_PROBLEMS = 20  # shown of one file; what follows is mostly consequences

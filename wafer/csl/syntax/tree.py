@@ -10,50 +10,6 @@ from typing import Any
 
 from wafer.csl.syntax.source import Position
 
-__all__ = [
-    "Arm",
-    "ArrayType",
-    "Assign",
-    "Attribute",
-    "Binary",
-    "Block",
-    "Bool",
-    "Break",
-    "Builtin",
-    "Call",
-    "Comptime",
-    "Continue",
-    "Dereference",
-    "EnumType",
-    "Field",
-    "File",
-    "Float",
-    "For",
-    "Formal",
-    "Function",
-    "FunctionType",
-    "If",
-    "Index",
-    "Init",
-    "Integer",
-    "Layout",
-    "Member",
-    "Name",
-    "Node",
-    "PointerType",
-    "Return",
-    "String",
-    "StructType",
-    "Switch",
-    "TensorAccess",
-    "Unary",
-    "Value",
-    "Variable",
-    "While",
-    "children",
-    "walk",
-]
-
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 

@@ -38,8 +38,6 @@ from wafer.data.tasks import row_features
 from wafer.models.base import Batch
 from wafer.models.families.fc_mnist import image_batch
 
-__all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"]
-
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids", "epigenetic")
 _CONTEXT = ("context_input_ids", "context_attention_mask", "context_token_type_ids")

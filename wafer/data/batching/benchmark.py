@@ -8,8 +8,6 @@ import numpy as np
 
 from wafer.data.batching.dataset import Dataset
 
-__all__ = ["ReadingRate", "reading_rate"]
-
 
 class ReadingRate(NamedTuple):
     """Batches that were read, and in which time."""

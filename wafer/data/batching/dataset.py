@@ -15,8 +15,6 @@ from wafer.data.sections.base import InputSection
 from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer, write_ids
 from wafer.models.files import write_text
 
-__all__ = ["TOKENIZER", "Context", "Dataset", "Scorer", "build_dataset"]
-
 TOKENIZER = "tokenizer.json"  # kept beside the checkpoints, for ``wafer generate``
 
 

@@ -5,8 +5,6 @@ import numpy as np
 from wafer.data.batching.batches import row_lengths
 from wafer.data.batching.dataset import Dataset
 
-__all__ = ["sequence_lengths"]
-
 
 def sequence_lengths(data: Dataset, most: int | None = None) -> np.ndarray:
     """[N] tokens of the sequences of a dataset; rows packed for VSL are taken apart.

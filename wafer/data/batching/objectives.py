@@ -11,18 +11,6 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = [
-    "Pair",
-    "conversation",
-    "corrupt_spans",
-    "fill_in_the_middle",
-    "longest_source",
-    "mask_tokens",
-    "next_token",
-    "noise_spans",
-    "raw_length",
-]
-
 
 class Pair(NamedTuple):
     """One encoder-decoder example, without padding and end marks on the input side."""

@@ -14,8 +14,6 @@ import numpy as np
 from wafer.data.batching.sources import FEATURES, Mixture, Source
 from wafer.errors import DataError
 
-__all__ = ["Loader", "Rows", "Transform", "require_place"]
-
 Rows = dict[str, np.ndarray]
 Transform = Callable[[Rows, np.random.Generator], Rows]
 _MOST = 2**48  # samples: grain counts in numbers of 64 bits

@@ -7,8 +7,6 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = ["Ids", "RowSource", "cut_pair", "fixed", "sequence_row", "target_row"]
-
 Ids = Sequence[int] | np.ndarray
 
 

@@ -15,16 +15,6 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = [
-    "FEATURES",
-    "PAIR_FEATURES",
-    "VSL_FEATURES",
-    "DocumentSource",
-    "Mixture",
-    "Source",
-    "Subset",
-]
-
 FEATURES = ("input_ids", "attention_mask", "labels")
 VSL_FEATURES = (*FEATURES, "attention_span", "position_ids")
 PAIR_FEATURES = tuple(f"{side}_{name}" for side in ("chosen", "rejected") for name in FEATURES)

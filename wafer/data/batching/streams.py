@@ -10,8 +10,6 @@ from wafer.data.batching.dataset import Dataset
 from wafer.data.batching.pipeline import Rows, require_place
 from wafer.errors import DataError
 
-__all__ = ["Stream", "Streamed"]
-
 # (epoch from 0, (index, count) of the process) -> the checked batches of one pass
 Open = Callable[[int, tuple[int, int]], Iterable[Rows]]
 

@@ -6,21 +6,6 @@ import numpy as np
 
 from wafer.data.make.files import Files
 
-__all__ = [
-    "IMAGE_TOKEN",
-    "LENGTH",
-    "bert_csv",
-    "bert_rows",
-    "dpo_rows",
-    "dpr_rows",
-    "epigenetic_rows",
-    "gpt_rows",
-    "llava",
-    "mnist",
-    "qa_csv",
-    "t5_rows",
-]
-
 Draw = np.random.Generator
 LENGTH, _VOCAB, _FIRST = 16, 64, 5  # S; V; the first id that is no special token
 IMAGE_TOKEN = 50  # image_token_index of the model

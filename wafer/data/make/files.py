@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Files", "write_files"]
-
 Files = Mapping[str, Any]
 """File name -> its content: lines, records, columns, arrays."""
 

@@ -14,8 +14,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.models.files import made_folder, write_text
 
-__all__ = ["DATA_SETS", "DataSet", "make_data", "run_file"]
-
 Columns = Callable[[np.random.Generator, int], Files]
 
 

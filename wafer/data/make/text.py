@@ -7,30 +7,6 @@ import numpy as np
 
 from wafer.data.make.files import Files
 
-__all__ = [
-    "BAD",
-    "GOOD",
-    "MNLI",
-    "NAMES",
-    "PLACES",
-    "VOCAB",
-    "bertsum",
-    "conll",
-    "dna",
-    "masked_lm",
-    "mnli",
-    "pairs",
-    "preferences",
-    "prompts",
-    "proteins",
-    "retrieval",
-    "saved_dataset",
-    "squad",
-    "sst2",
-    "t5_lines",
-    "transformer_lines",
-]
-
 Draw = np.random.Generator
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "<|endoftext|>"]
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "dull", "awful"]

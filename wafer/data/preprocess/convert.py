@@ -13,8 +13,6 @@ from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 from wafer.models.files import file_name
 
-__all__ = ["convert_dataset_to_HDF5", "convert_dataset_to_hdf5"]
-
 Features = Mapping[str, Any]
 
 

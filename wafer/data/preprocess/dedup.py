@@ -27,8 +27,6 @@ from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 from wafer.models.files import atomic_write, made_folder, read_json
 
-__all__ = ["DedupReport", "Deduplication", "deduplicate", "shingles"]
-
 _KEPT, _REMOVED, _SIGNATURES = "kept.jsonl", "removed.jsonl", ".signatures.bin"
 _STANDING, _REPORT = ".dedup.json", "dedup.json"
 _FILES = (_KEPT, _REMOVED, _SIGNATURES)

@@ -22,21 +22,6 @@ from wafer.data.text.compressed import optional
 from wafer.data.text.pieces import for_pieces
 from wafer.data.text.tokenizer import tokenizing
 
-__all__ = [
-    "Encoded",
-    "Encoder",
-    "ReadCounts",
-    "count_marks",
-    "current",
-    "current_for_pieces",
-    "detokenize_wikitext",
-    "encode",
-    "fix_text",
-    "mended",
-    "start_worker",
-    "to_array",
-]
-
 
 class ReadCounts(NamedTuple):
     """Sums over what is read."""

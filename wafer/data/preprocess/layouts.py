@@ -26,18 +26,6 @@ from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.data.text.pieces import decode_inside
 from wafer.errors import DataError
 
-__all__ = [
-    "Draws",
-    "Layout",
-    "Row",
-    "fim_row",
-    "layout_of",
-    "lm_row",
-    "padded",
-    "spans_and_places",
-    "vsl_row",
-]
-
 Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
 Draws = Callable[[], np.random.Generator]  # the generator of a row, made where one is used
 

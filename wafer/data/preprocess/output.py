@@ -20,8 +20,6 @@ from wafer.data.vendor.keys import vendor_params
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
-__all__ = ["OutputSummary", "PreprocessJob", "Sink", "filled", "outputs"]
-
 
 class OutputSummary(NamedTuple):
     """What a run has written."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from wafer.data.batching.objectives import next_token
 
-__all__ = ["BinPacker", "Packer", "SinglePacker", "State", "StreamPacker"]
-
 State = dict[str, np.ndarray]
 _OPEN_BINS = 64  # rows open at once; first fit fills 98 % of them and more
 

@@ -20,8 +20,6 @@ from wafer.data.vendor.load import is_hooked, parse_settings
 from wafer.data.vendor.settings import AnySettings
 from wafer.errors import DataError
 
-__all__ = ["Parts", "document_hash", "preprocess_parts", "share_out", "split_rows"]
-
 _LOG = logging.getLogger(__name__)
 _BY_ROW = "--by row shares the rows out one by one, whatever documents they hold"
 

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from wafer.data.preprocess.encode import Encoder, start_worker
 from wafer.models.guarded import dismiss
 
-__all__ = ["Pool", "open_pool"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

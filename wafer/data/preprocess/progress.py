@@ -18,18 +18,6 @@ from wafer.data.preprocess.settings import RunSettings
 from wafer.errors import DataError
 from wafer.models.files import atomic_write
 
-__all__ = [
-    "OutputCounts",
-    "ResumePoint",
-    "Saved",
-    "deciding",
-    "exists",
-    "fingerprint",
-    "forget",
-    "load",
-    "save",
-]
-
 _FILE = ".preprocess.npz"
 _FORMAT = 3  # of what is in it
 # Keys that change how fast or how loudly, never what is written.

@@ -21,17 +21,6 @@ from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
-__all__ = [
-    "BEGINNING",
-    "SUFFIXES",
-    "Columns",
-    "RecordBatch",
-    "RecordPosition",
-    "TextRecord",
-    "batches",
-    "find_inputs",
-]
-
 _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20

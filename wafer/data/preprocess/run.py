@@ -53,8 +53,6 @@ from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS, tell_of_templ
 from wafer.errors import DataError
 from wafer.models.files import atomic_write, made_folder
 
-__all__ = ["preprocess"]
-
 _LOG = logging.getLogger(__name__)
 _PIECE = 4 << 20  # bytes of rows that are made at once
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from wafer.data.preprocess.packing import Packer
 
-__all__ = ["SentencePacker", "SentencePair", "sentences"]
-
 _BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
 _REMEMBERED = 32  # documents that second texts are taken from
 

@@ -22,8 +22,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.files import file_name
 from wafer.models.sections import Bool, Section
 
-__all__ = ["MODES", "Probability", "RunSettings", "Settings", "Text"]
-
 Mode = Literal[
     "LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "MLM_NSP", "T5"
 ]

@@ -13,18 +13,6 @@ from wafer.data.text.wordpiece import load_vocabulary
 from wafer.data.vendor.special import SpecialTokens
 from wafer.errors import DataError
 
-__all__ = [
-    "END_MARKS",
-    "RowVocabulary",
-    "build_vocabulary",
-    "check_ids",
-    "describe",
-    "fim_ids",
-    "first_of",
-    "gpt2_tokenizer",
-    "needed",
-]
-
 END_MARKS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 _PADS = ("<pad>", "[PAD]", "<|pad|>")
 

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-__all__ = ["transform_image"]
-
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,

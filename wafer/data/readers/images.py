@@ -15,8 +15,6 @@ from wafer.data.batching.rowsets import RowSource
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
-__all__ = ["digits", "mnist", "read_idx"]
-
 _MEAN, _STD = 0.1307, 0.3081  # of MNIST's training pixels, as the vendor normalizes them
 _UNSIGNED_BYTE = 0x08
 

@@ -25,8 +25,6 @@ from wafer.data.rowfiles.files import StoredRows, folder_params
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
-__all__ = ["ImageSlots", "LlavaSource", "llava", "load_image"]
-
 # CLIP's own normalization (Radford et al. 2021).
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 _STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)

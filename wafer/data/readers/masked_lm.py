@@ -13,8 +13,6 @@ from wafer.data.text.textfiles import Row, find_described, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["hiding_states", "mask_row", "masked_lm", "scored_slots"]
-
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>")
 
 

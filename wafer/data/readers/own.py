@@ -16,8 +16,6 @@ from wafer.errors import DataError
 from wafer.models.errors import did_you_mean
 from wafer.models.user.code import call, find, place
 
-__all__ = ["own_batches"]
-
 _OPTIONAL = ("loss_mask",)
 _END = object()
 

@@ -11,8 +11,6 @@ from wafer.data.batching.sources import DocumentSource
 from wafer.data.text.functions import tokens_of
 from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes
 
-__all__ = ["pystdlib"]
-
 
 def pystdlib(cfg: Any, context: Context) -> Dataset:
     """Read the running Python's sources, with a tokenizer trained on the training part."""

@@ -12,8 +12,6 @@ from wafer.data.readers.text.preferences import pair_row
 from wafer.data.tasks import TaskFeature, stored_features
 from wafer.errors import DataError
 
-__all__ = ["RandomRows", "random_rows"]
-
 
 class _Row(NamedTuple):
     """One row on its way."""

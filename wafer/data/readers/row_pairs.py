@@ -16,8 +16,6 @@ from wafer.data.readers.text.preferences import pair_row
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.errors import DataError
 
-__all__ = ["REFERENCE", "PairSource", "dpo_rows", "dpr_rows"]
-
 Rows = dict[str, np.ndarray]
 
 REFERENCE = "reference_logps.npy"  # float32 [N, 2] beside the rows, which `wafer score` writes

@@ -19,16 +19,6 @@ from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import IDS, special_ids
 
-__all__ = [
-    "assemble",
-    "bert_rows",
-    "epigenetic_rows",
-    "gpt_rows",
-    "require_length",
-    "row_folders",
-    "t5_rows",
-]
-
 Rows = dict[str, np.ndarray]
 Open = Callable[[Sequence[str]], Source]
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 
-__all__ = ["SyntheticSource", "synthetic"]
-
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticSource:

@@ -15,8 +15,6 @@ from wafer.data.rowfiles.rules import RowGroup, checked_row
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
-__all__ = ["bert_csv", "qa_csv", "t5_dynamic", "transformer_pairs"]
-
 Rows = dict[str, np.ndarray]
 
 

@@ -19,17 +19,6 @@ from wafer.errors import DataError
 from wafer.models.files import not_a_file
 from wafer.models.guarded import call_in_subprocess
 
-__all__ = [
-    "DAMAGE",
-    "PARAMS",
-    "Described",
-    "describe",
-    "look",
-    "open_rows",
-    "own_dataset",
-    "require_file",
-]
-
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
 _MASKED = FEATURES[:2]

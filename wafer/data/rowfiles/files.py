@@ -19,16 +19,6 @@ from wafer.data.rowfiles.rules import ATTACHED, Attachment, RowGroup, checked_ro
 from wafer.errors import DataError
 from wafer.models.files import read_json
 
-__all__ = [
-    "CorpusSource",
-    "Hdf5Source",
-    "StoredRows",
-    "check_count",
-    "find_files",
-    "folder_params",
-    "is_corpus",
-]
-
 
 def folder_params(folder: str | pathlib.Path) -> dict[str, Any]:
     """The folder's ``data_params.json``; empty when there is none.

@@ -11,8 +11,6 @@ from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 from wafer.models.files import made_folder
 
-__all__ = ["shuffle_folder", "split_folder"]
-
 
 def _open(folder: str | pathlib.Path, verb: str) -> Hdf5Source:
     if is_corpus(folder):

@@ -10,16 +10,6 @@ import numpy as np
 from wafer.data.batching.sources import FEATURES
 from wafer.errors import DataError
 
-__all__ = [
-    "ATTACHED",
-    "IGNORED",
-    "Attachment",
-    "RowGroup",
-    "checked_row",
-    "checked_tokens",
-    "span_problem",
-]
-
 IGNORED = -100  # label of a position without loss, in Hugging Face's convention
 ATTACHED = ("img_path", "has_img", "img_data_loc")  # datasets of rows of images
 # feature -> least value

@@ -13,8 +13,6 @@ from wafer.data.rowfiles.rules import ATTACHED, IGNORED, checked_row
 from wafer.errors import DataError
 from wafer.models.errors import plain
 
-__all__ = ["Passage", "ShownRow", "passages", "read_rows_of", "runs", "values_line"]
-
 Row = Mapping[str, np.ndarray]
 _IDS = "input_ids"
 _LOSS, _CONTEXT, _PADDING, _IMAGE = "loss", "no loss", "padding", "image"

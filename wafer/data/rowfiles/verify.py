@@ -11,8 +11,6 @@ from wafer.data.rowfiles.files import find_files, folder_params
 from wafer.data.rowfiles.rules import RowGroup, checked_row, checked_tokens
 from wafer.errors import DataError
 
-__all__ = ["VerifyReport", "verify_folder"]
-
 _SHOWN = 20
 _BLOCK = 256  # rows read at once
 

@@ -13,8 +13,6 @@ from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.models.files import atomic_write
 from wafer.models.vendor.hdf5 import create_hdf5
 
-__all__ = ["Append", "described", "growing", "write_json", "write_rows"]
-
 Append = Callable[[Sequence[np.ndarray]], None]
 
 

@@ -8,8 +8,6 @@ from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Section, parse
 
-__all__ = ["Folders", "InputSection", "MicroBatchRange"]
-
 
 class _Ignored(Section):
     """Host settings of the vendor's cluster; here the data pipeline sets itself up.

@@ -8,13 +8,6 @@ from wafer.data.sections.base import Folders, InputSection
 from wafer.data.sections.rows import BertHDF5DataProcessor
 from wafer.models.sections import Bool
 
-__all__ = [
-    "EbertFastaDataProcessor",
-    "EbertHDF5DataProcessor",
-    "EbertSyntheticDataProcessor",
-    "RemoteHomologyDataProcessor",
-]
-
 _SPECIAL_DNA = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 

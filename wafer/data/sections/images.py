@@ -7,9 +7,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from wafer.data.sections.base import Folders, InputSection
 from wafer.models.sections import Bool, Section
 
-__all__ = ["DigitsDataProcessor", "LlavaHDF5MapDataProcessor", "MNISTDataProcessor", "Transform"]
-
-
 _Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _TRANSFORMS: dict[str, tuple[str, ...]] = {  # name -> keys it needs

@@ -9,8 +9,6 @@ from wafer.models.errors import SectionError
 from wafer.models.sections import parse
 from wafer.models.user.code import check_arguments
 
-__all__ = ["GIVEN", "OwnInput", "parse_own"]
-
 # What a function is given if it names it, besides the keys that every data processor has.
 GIVEN = ("training", "seed", "epoch", "task_id", "num_tasks", "params")
 

@@ -10,22 +10,6 @@ from wafer.data.sections.base import Folders, InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Section
 
-__all__ = [
-    "BertCSVDataProcessor",
-    "BertHDF5DataProcessor",
-    "DPRHDF5DataProcessor",
-    "DpoHDF5DataProcessor",
-    "GptHDF5DataProcessor",
-    "GptHDF5MapDataProcessor",
-    "MixturePart",
-    "RandomDataProcessor",
-    "SinkTokens",
-    "SyntheticDataProcessor",
-    "T5DynamicDataProcessor",
-    "T5HDF5DataProcessor",
-    "TransformerDynamicDataProcessor",
-]
-
 
 class MixturePart(Section):
     """One dataset of a mixture."""

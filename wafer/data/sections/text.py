@@ -7,23 +7,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from wafer.data.sections.base import Folders, InputSection
 from wafer.models.sections import Bool
 
-__all__ = [
-    "BertCSVDynamicMaskDataProcessor",
-    "BertQADataProcessor",
-    "BertSumCSVDataProcessor",
-    "BertTokenClassifierDataProcessor",
-    "DPRJsonDataProcessor",
-    "HuggingFaceDataProcessor",
-    "MNLIDataProcessor",
-    "PreferenceDataProcessor",
-    "PromptCompletionDataProcessor",
-    "PyStdlibDataProcessor",
-    "SST2DataProcessor",
-    "Seq2SeqDataProcessor",
-    "SquadDataProcessor",
-    "TextInput",
-]
-
 
 class TextInput(InputSection):
     """Text that is tokenized while it is read."""

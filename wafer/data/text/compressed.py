@@ -10,8 +10,6 @@ from typing import Any, BinaryIO
 
 from wafer.errors import DataError
 
-__all__ = ["decompressed", "optional", "unpacked"]
-
 _PACKED = 1 << 13  # bytes that are unpacked at once, to as many as 10,000 times
 _GZIP = b"\x1f\x8b"
 _ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)))

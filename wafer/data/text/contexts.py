@@ -6,8 +6,6 @@ Light on purpose: preprocessing's workers import it.
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Contexts", "read_contexts"]
-
 
 class Contexts(str):
     """Name of the field that holds the contexts of a prompt."""

@@ -9,8 +9,6 @@ import numpy as np
 from wafer.data.text.textfiles import numbered_lines
 from wafer.errors import DataError
 
-__all__ = ["Record", "letter_codes", "read_fasta"]
-
 _OUTSIDE = 255
 
 

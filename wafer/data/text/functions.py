@@ -37,8 +37,6 @@ from wafer.data.text.tokenizer import END_OF_TEXT, encode_words, load_tokenizer,
 from wafer.errors import DataError
 from wafer.version import __version__
 
-__all__ = ["Corpus", "keep_tokens", "load_corpus", "tokens_of", "yardsticks"]
-
 # Left out: tests (many distributions strip them), bundled programs, and generated tables.
 _SKIPPED = frozenset(
     (

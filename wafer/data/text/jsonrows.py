@@ -9,8 +9,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 from wafer.errors import DataError
 
-__all__ = ["BOM", "JsonRecord", "bounded_lines", "json_records", "parse_json"]
-
 BOM = b"\xef\xbb\xbf"
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -9,8 +9,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-__all__ = ["decode_inside", "for_pieces"]
-
 _BEGIN_ALONE = {"Prepend", "Strip"}  # change the ends of whatever they are given
 
 

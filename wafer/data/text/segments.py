@@ -9,8 +9,6 @@ import numpy as np
 from wafer.data.text.textfiles import numbered_lines
 from wafer.errors import DataError
 
-__all__ = ["Segments", "read_segments"]
-
 _MOST = 2**15  # states that a file may name where no model says how many
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 
-__all__ = ["SLICE", "arrow_tables", "rows_at_once"]
-
 SLICE = 16  # rows of a table that are text at once
 _UNPACKED = 1 << 28  # bytes of a table's part in memory, about
 _RATIO = 200  # unpacked bytes of a packed one, beyond _UNPACKED; LZ4 reaches 255, texts 10

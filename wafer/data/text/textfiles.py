@@ -17,21 +17,6 @@ from wafer.data.text.compressed import unpacked
 from wafer.data.text.jsonrows import BOM, bounded_lines, json_records, parse_json
 from wafer.errors import DataError
 
-__all__ = [
-    "Row",
-    "ending",
-    "find_described",
-    "find_files",
-    "numbered_lines",
-    "read_json",
-    "read_labels",
-    "read_rows",
-    "read_text",
-    "split_lines",
-    "text_lines",
-    "words_of",
-]
-
 _PACKED = (".gz", ".zst")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
 

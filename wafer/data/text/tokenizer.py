@@ -18,16 +18,6 @@ from wafer.errors import DataError
 from wafer.models.convert.tokenizer import added_ids
 from wafer.models.guarded import call_in_subprocess
 
-__all__ = [
-    "END_OF_TEXT",
-    "encode_words",
-    "largest_id",
-    "load_tokenizer",
-    "token_bytes",
-    "tokenizing",
-    "train_bpe",
-]
-
 END_OF_TEXT = "<|endoftext|>"
 _TRIED = "".join(map(chr, range(32, 127))) + "\n\u00e9\u4e2d\U0001f600"
 _MULTIPLE = 100  # tokens or characters made of one

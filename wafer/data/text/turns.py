@@ -6,8 +6,6 @@ Light on purpose: preprocessing's workers import it.
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Turns", "read_turns"]
-
 _PROMPT = ("system", "user", "human")
 _COMPLETION = ("assistant", "gpt", "model")
 

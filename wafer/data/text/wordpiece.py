@@ -13,8 +13,6 @@ from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import special_ids
 
-__all__ = ["Vocabulary", "load_vocabulary"]
-
 _CHUNK = 10_000  # texts that are tokenized at once
 
 

@@ -7,8 +7,6 @@ from wafer.data.vendor.hooks import idle_arguments
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.models.sections import Section
 
-__all__ = ["unused_keys"]
-
 Need = tuple[str, tuple[Any, ...]]  # a key, and the values of which it must have one; () is any
 _PRETRAINING: Need = ("mode", ("pretraining",))
 _TUNING: Need = ("mode", ("finetuning",))

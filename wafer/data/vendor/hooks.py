@@ -21,17 +21,6 @@ from wafer.models.errors import did_you_mean
 from wafer.models.user.code import find
 from wafer.models.user.trust import owner_of
 
-__all__ = [
-    "HOMES",
-    "HOOKS",
-    "Hook",
-    "Turns",
-    "columns",
-    "idle_arguments",
-    "is_vendors",
-    "load_hook",
-]
-
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]
 Hook = Callable[..., Turns]

@@ -12,8 +12,6 @@ from pydantic import Field
 
 from wafer.errors import DataError
 
-__all__ = ["IMAGE_HOOKS", "IMAGE_HOOKS_2_3", "OLD_HOOK", "SYSTEM_PROMPTS"]
-
 OLD_HOOK = "old_llava"  # what older files with a LLaVA processor are read by
 
 Turns = list[dict[str, Any]]

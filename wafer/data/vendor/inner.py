@@ -8,8 +8,6 @@ from wafer.data.preprocess.settings import Text
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Section
 
-__all__ = ["ContextSplits", "DataSource", "DocumentSplit", "TokenizerParams", "Truncation"]
-
 
 def _number_or_text(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -9,8 +9,6 @@ from wafer.data.preprocess.progress import OutputCounts
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.vendor.settings import HookSettings
 
-__all__ = ["GROUPS", "NO_EFFECT", "REFUSED", "vendor_params"]
-
 GROUPS = ("setup", "processing", "dataset")
 _IDLE = {  # why they change nothing here -> keys
     "has no effect there either": "write_in_batch max_chunk_size drop_input loss_mask_weight",

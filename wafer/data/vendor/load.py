@@ -16,8 +16,6 @@ from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import parse
 from wafer.yamlfile import read_yaml
 
-__all__ = ["is_hooked", "load_settings", "parse_settings"]
-
 _LOG = logging.getLogger(__name__)
 # What an NLGPreprocessor of the older form says in the newer one.
 _NLG = {

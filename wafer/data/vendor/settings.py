@@ -14,8 +14,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.models.sections import Bool
 
-__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "RowRules"]
-
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
 RELEASES = ("2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10")

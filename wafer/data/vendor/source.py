@@ -13,8 +13,6 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import parse
 
-__all__ = ["data_source", "inputs_of", "subsets_of"]
-
 _LOG = logging.getLogger(__name__)
 _IDLE = (  # keywords of load_dataset that steer a download
     *("download_config", "download_mode", "features", "format", "ignore_verifications"),

@@ -19,18 +19,6 @@ from wafer.data.text.textfiles import read_json, read_text
 from wafer.errors import DataError
 from wafer.models.guarded import call_in_subprocess
 
-__all__ = [
-    "CHATML",
-    "CHAT_TEMPLATE",
-    "SETTINGS_FILES",
-    "SPECIAL_IDS",
-    "SpecialTokens",
-    "read_special_tokens",
-    "render_chat",
-    "rendered",
-    "tell_of_template",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _MEMORY = 1 << 30  # bytes of address space that a template may take

@@ -17,8 +17,6 @@ from wafer.data.vendor.inner import ContextSplits, DocumentSplit
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import ConfigError, DataError, Problem
 
-__all__ = ["preprocess_all", "row_length"]
-
 _IN_ORDER = ".in_order"  # rows that are still to be shuffled
 
 

@@ -9,8 +9,6 @@ import yaml
 from wafer.errors import DataError
 from wafer.models.errors import did_you_mean
 
-__all__ = ["TEMPLATES", "Template", "preprocessing_file"]
-
 _HOOKS = "cerebras.modelzoo.data_preparation.data_preprocessing.hooks:"
 
 

@@ -29,8 +29,6 @@ from wafer.data.vendor.special import (
 from wafer.errors import DataError
 from wafer.models.files import write_text
 
-__all__ = ["build_vocabulary", "describe", "keep_settings", "special_tokens"]
-
 _GPT2, _NEOX, _LLAMA = "gpt2tokenizer", "neoxtokenizer", "CustomLlama3Tokenizer"
 _NEOX_PAD = "<|padding|>"
 _MASKS = ("[MASK]", "<mask>")

@@ -27,8 +27,6 @@ from wafer.optim.chain import learning_rates
 from wafer.optim.sections import SGD
 from wafer.spec import WSE2, Region
 
-__all__ = ["OnPes", "make", "problems"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -23,16 +23,6 @@ from wafer.fabric.training.regions import (
 )
 from wafer.spec import Region, WaferSpec
 
-__all__ = [
-    "DenseLayer",
-    "PhaseShares",
-    "connect",
-    "cost_of",
-    "find_streams",
-    "lay_out",
-    "shares_of",
-]
-
 Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
 
 

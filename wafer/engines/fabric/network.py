@@ -41,8 +41,6 @@ from wafer.fabric.training.regions import Spot, Stream, Wires, chains, pes_of, s
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["DenseLayer", "Net", "NetworkStep", "build", "init", "params", "read", "step"]
-
 _MAX_CYCLES = 100_000_000  # of a step
 
 Dense = DenseLayer  # the name until 0.2

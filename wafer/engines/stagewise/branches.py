@@ -20,16 +20,6 @@ from wafer.optim.rules import rules_of
 from wafer.sparsity import SparseState, Sparsifier
 from wafer.sparsity.kernels import Pattern
 
-__all__ = [
-    "TOPOLOGY_ALONE",
-    "Branch",
-    "BranchArrays",
-    "cut_part",
-    "describe",
-    "join_opt",
-    "split_opt",
-]
-
 _none: Any = None
 TOPOLOGY_ALONE = SparseState({}, {}, *[_none] * 5)  # for programs that count nothing
 

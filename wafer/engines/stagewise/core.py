@@ -16,8 +16,6 @@ from wafer.models.paths import named_leaves
 from wafer.optim.precision import LossScaler
 from wafer.sparsity import SparseState, Sparsifier
 
-__all__ = ["Core", "Stagewise", "core_of", "make_core"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
 class Core:

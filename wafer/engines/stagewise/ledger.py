@@ -22,8 +22,6 @@ from wafer.models.base import Aux, Stage
 from wafer.sparsity import SparseState
 from wafer.sparsity.topology import name_code
 
-__all__ = ["GradientLedger", "StepInputs", "SweepPlan", "add", "make_plan", "step_inputs"]
-
 add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 _add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
 

@@ -27,8 +27,6 @@ from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.core import Core
 from wafer.models.base import Aux, Batch, Stage
 
-__all__ = ["StageCall", "StageSpecs", "cut", "make_batch"]
-
 Parts = tuple[BranchArrays, ...]
 
 

@@ -17,8 +17,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-__all__ = ["fitting", "pull_back", "run", "split"]
-
 Compute = Callable[[Any, Any, Any], Any]  # (weights, carry, rest) -> the next carry
 # Native and sparse products with weights; a norm, native or not, is computed again
 _PRODUCTS = ("ffi_call", "sparse_multiply", "sparse_products")

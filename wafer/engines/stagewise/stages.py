@@ -19,8 +19,6 @@ from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut, make_batc
 from wafer.engines.stagewise.updates import BranchUpdate
 from wafer.models.base import Stage
 
-__all__ = ["Places", "Stages"]
-
 
 class Role(NamedTuple):
     """How a function becomes a program."""

@@ -10,8 +10,6 @@ from wafer.engines.stagewise.pipeline.record import Span
 from wafer.engines.stagewise.pipeline.schedule import PHASES, StageTask
 from wafer.engines.stagewise.streaming.traffic import Event
 
-__all__ = ["draw_schedule", "draw_spans", "draw_sweep"]
-
 _COLORS: dict[str, str] = dict(zip(PHASES, ("#4c78a8", "#f58518", "#54a24b"), strict=True))
 _LANES = ("fetch", "forward", "backward", "update", "write")
 

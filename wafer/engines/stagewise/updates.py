@@ -14,8 +14,6 @@ from wafer.engines.stagewise.core import Core
 from wafer.optim.rules import without_frozen
 from wafer.sparsity import SparseState, Sparsifier, storage
 
-__all__ = ["BranchUpdate", "Control", "Updated", "density"]
-
 
 class Control(NamedTuple):
     """What an update depends on besides the branch."""

@@ -18,21 +18,6 @@ import numpy as np
 from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = [
-    "Array",
-    "best_algorithm",
-    "broadcast_time",
-    "chain_time",
-    "default_group",
-    "gather_time",
-    "local_time",
-    "scatter_time",
-    "shift_time",
-    "tree_time",
-    "two_phase_time",
-]
-
-
 # Of NumPy or JAX: the two array types share no useful base.
 Array = Any
 

@@ -21,8 +21,6 @@ from wafer.fabric.program.ops import (
 from wafer.fabric.program.tables import Port, Program, first_pe
 from wafer.machine.arch import OPPOSITE, STEPS
 
-__all__ = ["MAIN_LEVELS", "THREAD_LEVELS", "check_program"]
-
 _INPUT_QUEUES = 8
 # Levels of microthreads (``.priority`` of an asynchronous operation), and of a task's own thread
 # (``<tile_config>/main_thread_priority``), as ``operations.priority`` of an image has them.

@@ -28,8 +28,6 @@ from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import CONFIG, Action, DsdOp, Gate, Op, Operand
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image
 
-__all__ = ["emit"]
-
 _NAMES = ("dest", "src0", "src1", "scalar")
 _WAVELET, _FRAME = 6, 8  # the register that keeps a task's wavelet; registers of a task
 _HANDLERS = 29  # the id of teardown handlers among those of tasks

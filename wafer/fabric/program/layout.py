@@ -27,8 +27,6 @@ from wafer.fabric.program.tables import (
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["Layout", "Where"]
-
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
 

@@ -12,18 +12,6 @@ import numpy as np
 from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
-__all__ = [
-    "NO_SWITCH",
-    "TORN",
-    "BoundTask",
-    "DeclaredArray",
-    "Filter",
-    "Port",
-    "Program",
-    "RoutedColor",
-    "first_pe",
-]
-
 Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
 TORN = 1 << 14  # bit of a color register: in teardown
 NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used

@@ -39,16 +39,6 @@ from wafer.fabric.program.ops import (
 from wafer.fabric.training.regions import Spot, Stream, reset_switches
 from wafer.fabric.training.softmax import gradient_ops, loss_ops
 
-__all__ = [
-    "LayerProgram",
-    "Tile",
-    "arrays",
-    "input_ops",
-    "loss_pe_ops",
-    "schedule",
-    "tile_ops",
-]
-
 # Microthreads: inputs and output gradients of two micro-batches in turn, outputs, input gradients,
 # and what follows the last two.
 _X, _DY, _Y, _DX, _AFTER_Y, _AFTER_DX = (0, 1), (2, 3), 4, 5, 6, 7

@@ -27,21 +27,6 @@ from wafer.fabric.program.tables import Filter
 from wafer.machine.arch import OPPOSITE, STEPS, neighbor
 from wafer.spec import Region
 
-__all__ = [
-    "Links",
-    "Spot",
-    "Stream",
-    "Wires",
-    "chains",
-    "find_stream",
-    "lane",
-    "line_links",
-    "pes_of",
-    "reset_switches",
-    "spot",
-    "way_links",
-]
-
 Spot = tuple[int, int]  # (x, y)
 Link = tuple[Spot, str]  # the side by which a PE's words leave
 _PER_HOP = 8  # words on a link that are avoided like one hop more

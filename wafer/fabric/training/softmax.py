@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from wafer.fabric.program.ops import Const, Mem, Op, Operand, fadds, fmaxs, fmovs, fmuls, fsubs, mem
 
-__all__ = ["WORDS", "exp_ops", "gradient_ops", "log_ops", "loss_ops", "reciprocal_ops"]
-
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # Cody and Waite: k * high is exact
 _TAYLOR = [1 / math.factorial(i) for i in range(6, -1, -1)]

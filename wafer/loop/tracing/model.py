@@ -16,17 +16,6 @@ from wafer.models.base import Model
 from wafer.models.checkpoint.tree import fill_template, to_tree
 from wafer.models.paths import map_named, named_leaves
 
-__all__ = [
-    "CompiledModel",
-    "Gradients",
-    "Initialised",
-    "Parameter",
-    "Parameters",
-    "backward",
-    "compile",
-    "model_of",
-]
-
 _TRAINED = jnp.inexact
 _RUNNING = "running_state"  # in a state dict, beside the parameters
 

@@ -14,8 +14,6 @@ from jaxtyping import Array, PyTree
 from wafer.data.batching.batches import to_batch
 from wafer.models.base import Batch, Model
 
-__all__ = ["ModelFunctions", "functions_of"]
-
 
 class ModelFunctions(NamedTuple):
     """A model as two pure functions."""

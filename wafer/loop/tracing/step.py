@@ -13,8 +13,6 @@ from wafer.loop.machine import PRECISION, Backend, current_backend
 from wafer.loop.tracing.model import CompiledModel, Gradients, Initialised
 from wafer.loop.tracing.tape import evaluate
 
-__all__ = ["checkpoint_closure", "step_closure", "trace"]
-
 
 class _Calls:
     """The closure calls of one traced body: what to call, and which arguments are arrays."""

@@ -14,8 +14,6 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jaxtyping import Array
 
-__all__ = ["differentiate", "evaluate"]
-
 _MARK = jex.Primitive("wafer_backward")
 _MARK.multiple_results = True
 _INFO = jex.DebugInfo("part of a step", "wafer.loop", None, None)

@@ -17,14 +17,6 @@ from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
 from wafer.profile.rates import RateTracker
 
-__all__ = [
-    "DataExecutor",
-    "DataLoader",
-    "compute_num_steps",
-    "get_random_dataloader",
-    "infer_batch_size",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

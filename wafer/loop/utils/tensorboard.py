@@ -9,8 +9,6 @@ import tensorboardX
 from wafer.loop.machine import current_backend
 from wafer.loop.tracing.step import step_closure
 
-__all__ = ["SummaryWriter", "save_summaries", "summarize_scalar"]
-
 _WAITING: dict[str, float] = {}
 
 

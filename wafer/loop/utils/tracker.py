@@ -2,8 +2,6 @@
 
 from wafer.profile import rates
 
-__all__ = ["LoopRates", "RateTracker"]
-
 
 class LoopRates(rates.RateTracker):
     """Samples per second, asked for by methods.

@@ -13,8 +13,6 @@ from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.state import Main, State, TaskKind
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["begin", "dispatch"]
-
 Array = jax.Array
 _NO_TASK = 31  # of a control wavelet that is for no task
 _HANDLERS = 29  # id of the task that teardown and empty queues raise

@@ -16,22 +16,6 @@ from wafer.machine.image import COLUMNS
 from wafer.machine.reference.state import MAIN, Fault, Main, State
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = [
-    "applied",
-    "bind_input",
-    "choose",
-    "failed",
-    "field",
-    "finish",
-    "flush",
-    "is_any",
-    "per_pe",
-    "register",
-    "row_of",
-    "runs_operation",
-    "with_register",
-]
-
 Array = jax.Array
 _ONE = {"tables", "cycle", "moved"}  # of all PEs
 _AXES = State._make(None if name in _ONE else 0 for name in State._fields)

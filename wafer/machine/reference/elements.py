@@ -23,8 +23,6 @@ from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["being_read", "sent", "step_operations"]
-
 Array = jax.Array
 
 

@@ -29,8 +29,6 @@ from wafer.machine.reference.tables import Tables, rounded_up, tables_of
 from wafer.machine.reference.tasks import run_tasks
 from wafer.machine.setup import filters_of
 
-__all__ = ["launch", "load", "run", "start", "store"]
-
 Array = jax.Array
 _LAUNCHES, _ARGUMENTS = 8, 8
 

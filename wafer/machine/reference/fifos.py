@@ -7,8 +7,6 @@ from wafer.machine.codes import Operand
 from wafer.machine.reference.effects import row_of
 from wafer.machine.reference.state import MAIN, Fifos, Operations, State
 
-__all__ = ["element_places", "lacking", "load_bytes", "passed", "short_of", "store_bytes"]
-
 Array = jax.Array
 
 

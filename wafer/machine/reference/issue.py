@@ -20,8 +20,6 @@ from wafer.machine.reference.effects import (
 from wafer.machine.reference.state import ENDLESS, MAIN, Main, Operations, State
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["operate", "source_slot"]
-
 Array = jax.Array
 # A microthread's levels, then the task's own: medium low (as CSL has it) to high.
 _RANKS, _MEDIUM, _OWN = np.array([0, 4, 8, 2, 5, 6, 9]), 1, 3

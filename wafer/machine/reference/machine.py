@@ -15,8 +15,6 @@ from wafer.machine.reference.engine import run, start
 from wafer.machine.reference.state import NEVER, Main, State, TaskKind
 from wafer.vsl.native.library import how_to_build
 
-__all__ = ["ReferenceMachine"]
-
 
 @functools.cache
 def _compiled() -> Any:

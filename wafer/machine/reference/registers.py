@@ -7,8 +7,6 @@ from wafer.machine.codes import CONFIG
 from wafer.machine.reference.effects import bind_input, choose
 from wafer.machine.reference.state import State
 
-__all__ = ["now", "read_register", "timer", "write_register"]
-
 Array = jax.Array
 _COUNTS = {"color": 24, "switch": 24, "timestamp": 3, "timer": 1}  # of the others 8
 _TORN, _SWAPS, _BOUND, _FILTERED = 1 << 14, 3 << 10, 1 << 5, 1 << 6

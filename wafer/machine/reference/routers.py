@@ -16,8 +16,6 @@ from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["CONTROL", "Departures", "depart", "drain", "front", "move", "pop"]
-
 Array = jax.Array
 CONTROL, _ADVANCE = 2, 4  # flags of wavelets
 _RAMP = 16

@@ -10,8 +10,6 @@ from jax import lax
 
 from wafer.machine.codes import BYTES, DsdOp, Intrinsic, Op, Type
 
-__all__ = ["arithmetic", "cast", "chosen", "compare", "element", "function", "negated", "wrapped"]
-
 _ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
 _WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
 _INTEGERS = {

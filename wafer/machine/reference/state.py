@@ -2,21 +2,6 @@
 
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ENDLESS",
-    "MAIN",
-    "NEVER",
-    "THREADS",
-    "Fault",
-    "Fifos",
-    "Lanes",
-    "Main",
-    "Operations",
-    "Outputs",
-    "State",
-    "TaskKind",
-]
-
 Array = Any  # of NumPy while it is made, of JAX from the first step on
 MAIN, THREADS = 8, 9  # the task's own thread; all of them
 ENDLESS = 2**32 - 1  # length of an operation that a control wavelet ends

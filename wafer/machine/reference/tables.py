@@ -12,8 +12,6 @@ from wafer.machine.image import COLUMNS, Image
 from wafer.machine.setup import colors_of, costs_of, element_bytes, entries_of, filters_of
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["Tables", "rounded_up", "tables_of"]
-
 Array = Any  # of NumPy, or traced by JAX
 # Of functions only those that round alike everywhere.
 _INTRINSICS = [*range(Intrinsic.EXP, Intrinsic.FLOOR), Intrinsic.PRINT]

@@ -29,8 +29,6 @@ from wafer.machine.reference.routers import CONTROL, pop
 from wafer.machine.reference.state import Main, State, TaskKind
 from wafer.machine.tools.reports import Fault as Kind
 
-__all__ = ["run_tasks"]
-
 Array = jax.Array
 _AT_ONCE = 4096  # instructions without an effect that others see
 

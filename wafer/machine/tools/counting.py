@@ -8,8 +8,6 @@ from wafer.machine.costs import ARCHS
 from wafer.machine.image import Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["WORK", "counts_of"]
-
 # Columns of what instructions have taken and done; operations and the rest of OPERATE alone.
 WORK = ("cycles", "operations", "elements", "reads", "writes")
 

@@ -9,8 +9,6 @@ from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
 from wafer.machine.tools.reports import task_label
 
-__all__ = ["EVENT", "OWN_THREAD", "TASK", "Recording", "Trace", "settings_of", "trace_of"]
-
 # The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
 TASK, OWN_THREAD = 9, 8
 _MOST_BYTES = 1 << 30  # of the counts of links

@@ -14,20 +14,6 @@ from wafer.machine.arch import neighbor
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
 
-__all__ = [
-    "RAMP",
-    "SIDES",
-    "Fault",
-    "Reason",
-    "Waiting",
-    "by_cause",
-    "fault_message",
-    "side_names",
-    "sides_of",
-    "task_label",
-    "waiting_for",
-]
-
 SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 RAMP = SIDES.index("RAMP")
 _MAIN = 8  # the number of the task's own thread

@@ -11,8 +11,6 @@ from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
 from wafer.csl.syntax.source import CslError, Source
 
-__all__ = ["Found", "check_sources"]
-
 
 class Found(NamedTuple):
     """What checking has come to."""

@@ -9,8 +9,6 @@ from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
 
-__all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
-
 ARCHS = ("wse2", "wse3")
 
 

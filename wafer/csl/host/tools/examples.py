@@ -6,8 +6,6 @@ from wafer.errors import CompileError
 from wafer.models.errors import did_you_mean
 from wafer.models.files import made_folder
 
-__all__ = ["EXAMPLES", "summaries", "write_example"]
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _KINDS = (".csl", ".md", ".py", ".sh")  # other files are outputs of a run
 

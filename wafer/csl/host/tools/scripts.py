@@ -15,8 +15,6 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.models.files import require_path, write_text
 
-__all__ = ["lost_bits", "run_here", "run_script", "write_commands"]
-
 _SHIMS = Path(__file__).parents[1] / "shims"
 _PACKAGES = Path(__file__).parents[4]  # where wafer itself lies
 _COMMANDS = {"cslc": "compile", "cs_python": "run"}

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # the machine need not be loaded to say which options there a
     from wafer.csl.host.runtime import Runtime
     from wafer.machine.tools.recording import Trace
 
-__all__ = ["add_trace_options", "trace_script"]
-
 # Option -> name of a function of wafer.machine.tools.trace, and what it writes.
 _FILES = {
     "chrome": ("chrome_trace", "events for chrome://tracing and Perfetto (JSON)"),

@@ -13,8 +13,6 @@ from wafer.csl.host.vendor.sdk_utils import make_u48
 from wafer.csl.host.words import dtype_of
 from wafer.machine.codes import Type
 
-__all__ = ["debug_util", "decode_trace"]
-
 # As library/debug.csl numbers what is no plain number.
 _BYTES, _TIMESTAMP = 32, 33
 _FULL = 0x8000

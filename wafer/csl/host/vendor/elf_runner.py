@@ -18,8 +18,6 @@ from wafer.csl.host.vendor.port_map import PortMap, output_array_from_u32, port_
 from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
 from wafer.machine.engine import Machine, Status
 
-__all__ = ["CSELFRunner", "ELFLoader", "ELFMemory"]
-
 _MOST_CYCLES = 50_000_000
 
 

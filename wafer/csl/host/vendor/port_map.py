@@ -16,15 +16,6 @@ import numpy.typing as npt
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
 
-__all__ = [
-    "PortMap",
-    "convert_input_tensor",
-    "format_output_tensor",
-    "output_array_from_u32",
-    "port_map",
-    "prepare_output_tensor",
-]
-
 _FORM = re.compile(
     r"\{\s*\w+\s*((?:\[[^\]]*\]\s*)+)->\s*\[?\s*PE\s*\[([^\]]*)\]\s*->\s*index\s*\[([^\]]*)\]\s*\]?\s*\}"
 )

@@ -8,16 +8,6 @@ import numpy.typing as npt
 
 from wafer.csl.host.errors import HostError
 
-__all__ = [
-    "calculate_cycles",
-    "cast_uint32",
-    "float_to_hex",
-    "input_array_to_u32",
-    "make_u48",
-    "memcpy_view",
-    "sub_ts",
-]
-
 
 def memcpy_view(array: np.ndarray, dtype: npt.DTypeLike) -> np.ndarray:
     """A writable view of the lower bits of each 32-bit item.

@@ -6,8 +6,6 @@ from wafer.csl.semantics.core.values import Function, Value
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Action, Gate
 
-__all__ = ["Fields", "fields_of", "gated", "local_task", "number_of"]
-
 _MOST_HANDLES = 64  # colors, or ids of any kind
 _PRIORITIES = {"low": 0, "medium": 1, "high": 2}
 

@@ -11,8 +11,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.image import COLUMNS
 
-__all__ = ["NEVER_ENDS", "check_bounds", "check_fabric"]
-
 NEVER_ENDS = 0x7FFF  # the length of a descriptor that ends by control wavelets alone
 
 _SENDS, _QUEUE, _COLOR = (COLUMNS["fabrics"].index(name) for name in ("sends", "queue", "color"))

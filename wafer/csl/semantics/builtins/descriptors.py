@@ -22,8 +22,6 @@ from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Descriptor as Field, Intrinsic, Op, Type
 from wafer.machine.image import COLORS, NO_COLOR
 
-__all__ = ["BUILTINS"]
-
 INDEXED = 1 << 15
 
 

@@ -16,8 +16,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 from wafer.machine.codes import Intrinsic, Op, Type
 
-__all__ = ["BUILTINS"]
-
 _HANDLES = {
     "get_color": ("color", 64),  # from 24 on without routes: none, or a control task's number
     "get_local_task_id": ("local_task_id", 32),

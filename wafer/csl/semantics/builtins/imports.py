@@ -12,8 +12,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.parser import read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source, suggestion
 
-__all__ = ["BUILTINS"]
-
 _SCALARS = {str: types.STRING, int: types.COMPTIME_INT, float: types.COMPTIME_FLOAT}
 
 

@@ -11,8 +11,6 @@ from wafer.csl.syntax.source import Position
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import Export
 
-__all__ = ["BUILTINS", "Layout", "Tile"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Tile:

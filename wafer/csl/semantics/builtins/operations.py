@@ -14,8 +14,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
 
-__all__ = ["BUILTINS"]
-
 _F16, _F32, _I16, _U16, _U32 = (types.named(n) for n in ("f16", "f32", "i16", "u16", "u32"))
 _DESCRIPTORS = {
     "mem1d_dsd": Operand.MEMORY,

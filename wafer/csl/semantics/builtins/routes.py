@@ -10,15 +10,6 @@ from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.image import COLORS, COLUMNS
 
-__all__ = [
-    "NO_POSITION",
-    "NO_SWITCH",
-    "SWITCHED_WSE3",
-    "ColorConfig",
-    "check_routable",
-    "color_config",
-]
-
 _SIDES = len(PORTS)  # bits of tx, then of rx
 _SIDE = (1 << _SIDES) - 1
 _POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}

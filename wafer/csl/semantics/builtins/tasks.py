@@ -11,8 +11,6 @@ from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Gate, Intrinsic, Op
 from wafer.machine.image import ENTRIES
 
-__all__ = ["BUILTINS"]
-
 _KINDS = {
     "@bind_local_task": ("local_tasks", Gate.LOCAL),
     "@bind_data_task": ("data_tasks", Gate.DATA),

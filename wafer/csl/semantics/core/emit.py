@@ -7,8 +7,6 @@ import numpy as np
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["Code", "Label"]
-
 _HALF = 1 << 32
 
 

@@ -32,8 +32,6 @@ from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem
 from wafer.machine.codes import Op, Type
 
-__all__ = ["Evaluator", "Failure", "Jump", "Loop"]
-
 _ELEMENTS_PER_STEP = 16  # of a new array or string
 
 

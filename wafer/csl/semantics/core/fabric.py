@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Fabric"]
-
 _BEFORE, _AFTER = (4, 1), (3, 1)  # columns and rows around a program that memcpy needs
 
 

@@ -10,20 +10,6 @@ import numpy as np
 from wafer.csl.semantics.core import types
 from wafer.machine import codes
 
-__all__ = [
-    "COMPARISONS",
-    "SIGNS",
-    "WIDEST",
-    "bits_of",
-    "bounds",
-    "bytes_of",
-    "compute",
-    "fits",
-    "function_of",
-    "rounded",
-    "wrapped",
-]
-
 # Operator -> the machine's instruction.
 SIGNS = {
     "+": codes.Op.ADD,

@@ -13,42 +13,6 @@ from typing import Any
 from wafer.csl.syntax.source import Position
 from wafer.machine import codes
 
-__all__ = [
-    "ANONYMOUS",
-    "ANYTYPE",
-    "BOOL",
-    "COLOR",
-    "COMPTIME_FLOAT",
-    "COMPTIME_INT",
-    "DIRECTION",
-    "F32",
-    "FUNCTION",
-    "I16",
-    "MODULE",
-    "RANGE",
-    "STRING",
-    "TYPE",
-    "U16",
-    "U32",
-    "VOID",
-    "Array",
-    "Enum",
-    "FunctionType",
-    "Plain",
-    "Pointer",
-    "Struct",
-    "Type",
-    "count_of",
-    "is_descriptor",
-    "is_float",
-    "is_integer",
-    "is_number",
-    "machine_type",
-    "named",
-    "part_of",
-    "size_of",
-]
-
 
 class Type:
     """Any type."""

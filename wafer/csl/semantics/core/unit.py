@@ -17,8 +17,6 @@ from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import COLUMNS, Symbol
 
-__all__ = ["Descriptor", "Limits", "Request", "Rules", "Unit"]
-
 FIRST_ADDRESS = 16  # 0 is no address
 SRAM = ARCHITECTURES["wse2"].sram_bytes  # of WSE-3 too
 STEPS = 1_000_000  # of the compilation of a layout block, or of a program

@@ -22,26 +22,6 @@ from wafer.csl.semantics.core import types
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 
-__all__ = [
-    "NOTHING",
-    "Cell",
-    "Function",
-    "KnownPlace",
-    "Memory",
-    "MemoryPlace",
-    "Module",
-    "Place",
-    "Range",
-    "Reference",
-    "Register",
-    "RegisterVariable",
-    "Value",
-    "copied",
-    "frozen",
-    "is_known",
-    "parts_of",
-]
-
 
 class Value(NamedTuple):
     """A value with its type; data is a Register or Memory if only the running PE knows it."""

@@ -25,8 +25,6 @@ from wafer.csl.syntax.releases import CALLED_TASK, feature_of
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op, Type
 
-__all__ = ["call", "interpret", "write_functions"]
-
 _CALL, _FUNCTION = 5, 10  # steps of a call, and of writing a function besides its instructions
 _COMPTIME_ONLY = {
     *(types.TYPE, types.STRING, types.COMPTIME_INT, types.COMPTIME_FLOAT),

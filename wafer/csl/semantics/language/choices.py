@@ -9,8 +9,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["beside", "choice", "condition", "typed"]
-
 
 def typed(ev: Evaluator, node: tree.Node, kind: types.Type | None) -> Value:
     """The value of an expression as a type; None: as the one it has."""

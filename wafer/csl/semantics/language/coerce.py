@@ -20,8 +20,6 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.codes import Op
 
-__all__ = ["adapted", "cast", "coerce", "common", "narrowed", "zero"]
-
 
 def zero(ev: Evaluator, kind: types.Type, at: Position) -> Any:
     """The data of a variable that nothing was assigned to.

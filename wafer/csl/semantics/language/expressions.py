@@ -28,8 +28,6 @@ from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import suggestion
 from wafer.machine.codes import Op
 
-__all__ = ["VALUES"]
-
 
 def _unary(ev: Evaluator, node: tree.Unary) -> Value:
     if node.operator == "&":

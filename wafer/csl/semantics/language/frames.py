@@ -6,8 +6,6 @@ from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.syntax.source import Problem
 from wafer.machine.codes import DEEPEST_CALL
 
-__all__ = ["frame_size"]
-
 Callees = dict[Label, list[tuple[int, Label]]]  # first register of the callee's frame, callee
 
 

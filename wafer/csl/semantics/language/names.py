@@ -27,17 +27,6 @@ from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.codes import Op, Type
 from wafer.machine.tools.reports import SIDES
 
-__all__ = [
-    "declared",
-    "element",
-    "flat",
-    "given_value",
-    "named_value",
-    "pointed",
-    "resolve",
-    "signature",
-]
-
 DIRECTIONS = {side: bit for bit, side in enumerate(SIDES)}
 
 

@@ -8,9 +8,6 @@ from wafer.csl.semantics.language.coerce import coerce, common, narrowed
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["combined", "inverted", "negated", "opposite"]
-
-
 # Of operands that fit a width, the result fits it, too; a comparison's is no number.
 _EXACT = frozenset(
     {Op.AND, Op.OR, Op.XOR, Op.SHR, Op.REM, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}

@@ -32,8 +32,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["STATEMENTS", "chosen_arm", "run", "variable"]
-
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
     """A statement, or those of a block in a scope of its own."""

@@ -11,8 +11,6 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op, Type
 
-__all__ = ["ZERO", "Access", "moved_by", "tensor_access"]
-
 ACCESS = types.Plain("tensor access")
 ZERO = Value(types.COMPTIME_INT, 0)
 

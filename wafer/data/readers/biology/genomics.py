@@ -19,8 +19,6 @@ from wafer.data.text.segments import read_segments
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
-__all__ = ["fasta", "kmer_ids", "synthetic", "token_states"]
-
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL = range(5)
 _BASES = "ACGT"
 _ANY = len(_BASES)  # code of a base that is not known: N, or one of several

@@ -15,8 +15,6 @@ from wafer.data.text.textfiles import Row, find_files, read_labels, read_rows
 from wafer.errors import DataError
 from wafer.models.errors import did_you_mean
 
-__all__ = ["VOCABULARY", "remote_homology"]
-
 # ESM's, in its order: the weights of its models fit.
 VOCABULARY = (
     *("<cls>", "<pad>", "<eos>", "<unk>"),

@@ -22,8 +22,6 @@ from wafer.data.text.textfiles import Row, ending, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["Document", "SummaryScorer", "bertsum", "oracle"]
-
 
 class Document(NamedTuple):
     """One row and what its summary is compared with."""

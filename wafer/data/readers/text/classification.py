@@ -14,8 +14,6 @@ from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["ClassifierScorer", "checked_label", "mnli", "sst2"]
-
 _MNLI = {"entailment": 0, "neutral": 1, "contradiction": 2}
 _ENDINGS = ("tsv", "jsonl")
 

@@ -15,8 +15,6 @@ from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.data.vendor.special import tell_of_template
 from wafer.errors import DataError
 
-__all__ = ["prompts", "seq2seq"]
-
 
 def _opened(cfg: Any, context: Context) -> tuple[list[Any], Vocabulary, Iterator[Row]]:
     """Files of this split, the vocabulary, and the rows."""

@@ -14,8 +14,6 @@ from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["LOGP_KEYS", "Pair", "pair_row", "preferences", "read_pairs"]
-
 LOGP_KEYS = ("reference_chosen_logp", "reference_rejected_logp")  # what `wafer score` adds
 
 

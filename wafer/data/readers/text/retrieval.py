@@ -16,8 +16,6 @@ from wafer.data.text.textfiles import find_files, read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["retrieval"]
-
 
 class _Example(NamedTuple):
     """question: ids; contexts: (title ids, text ids), the positive one first."""

@@ -8,8 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["rouge", "rouge_words", "words"]
-
 _WORD = re.compile(r"[^\W_]+")
 
 

@@ -14,8 +14,6 @@ from wafer.data.text.textfiles import read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["hugging_face"]
-
 _IDS = "input_ids"  # the column of a dataset that was tokenized before it was saved
 
 

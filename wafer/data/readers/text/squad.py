@@ -20,8 +20,6 @@ from wafer.data.text.textfiles import find_files, read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["Question", "SquadScorer", "Window", "read_squad", "squad", "windows"]
-
 
 class Question(NamedTuple):
     """One question on one context."""

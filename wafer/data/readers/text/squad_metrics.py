@@ -4,8 +4,6 @@ import re
 import string
 from collections import Counter
 
-__all__ = ["exact_match", "f1", "normalize"]
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

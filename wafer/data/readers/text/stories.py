@@ -13,8 +13,6 @@ from wafer.data.preprocess.sentences import sentences
 from wafer.data.text.textfiles import Row, text_lines
 from wafer.errors import DataError
 
-__all__ = ["read_stories", "read_story"]
-
 _LOG = logging.getLogger(__name__)
 _MARK = "@highlight"
 _SHA1 = re.compile(r"[0-9a-f]{40}")

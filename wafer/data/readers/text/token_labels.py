@@ -27,8 +27,6 @@ from wafer.data.text.textfiles import (
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["TokenScorer", "entities", "token_classification"]
-
 _ENDINGS = ("txt", "conll", "bio", "tsv", "csv")
 _NO_WORD = {"X", "[CLS]", "[SEP]", "[PAD]"}  # labels of the vendor's that begin no word
 

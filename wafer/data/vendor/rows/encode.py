@@ -53,8 +53,6 @@ from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.special import render_chat
 from wafer.errors import DataError
 
-__all__ = ["encode_examples"]
-
 _LOG = logging.getLogger(__name__)
 # A word's end, whose blank is the next token's beginning; where there is none, any one blank.
 _JOINTS = (re.compile(r"\w(?=[ \n]\w)"), re.compile(r"\S(?=[ \n]\S)"))

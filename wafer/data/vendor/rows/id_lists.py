@@ -9,8 +9,6 @@ import numpy as np
 from wafer.data.vendor.hooks import Turns
 from wafer.errors import DataError
 
-__all__ = ["first_value", "id_rows"]
-
 
 def id_rows(turns: Turns, length: int) -> np.ndarray | None:
     """[3, n] int32 ids, loss mask and labels of a context and a completion; None without labels.

@@ -17,15 +17,6 @@ from wafer.data.vendor.rows.regions import Document, Range, TextRegion
 from wafer.data.vendor.settings import HookSettings
 from wafer.errors import DataError
 
-__all__ = [
-    "ImageSequence",
-    "expand_images",
-    "has_images",
-    "image_layout",
-    "image_sequence",
-    "image_text",
-]
-
 _FEATURES = ("text_input_ids", "loss_mask", "labels", "key_padding_mask", "token_modality_idx")
 _FEATURES_2_3 = ("input_ids", "attention_mask", *_FEATURES[2:])
 _NUMBER = 3  # row of ``tokens`` with the number of an image

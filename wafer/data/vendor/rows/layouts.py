@@ -33,8 +33,6 @@ from wafer.data.vendor.rows.packers import (
 )
 from wafer.data.vendor.settings import HookSettings
 
-__all__ = ["layout_of"]
-
 _BERT = ("input_ids", "attention_mask", "token_type_ids")
 
 

@@ -19,8 +19,6 @@ from wafer.data.vendor.image_hooks import OLD_HOOK, SYSTEM_PROMPTS
 from wafer.data.vendor.rows.packers import Ready
 from wafer.data.vendor.settings import HookSettings
 
-__all__ = ["OldImageRow", "old_image_keys", "old_image_layout", "old_image_row"]
-
 _FEATURES = ("text_input_ids", "loss_mask", "labels", "key_padding_mask")
 _PHASES = {"LlavaPhaseOnePreprocessor": 1, "LlavaPhaseTwoPreprocessor": 2}
 _ARGUMENTS = (

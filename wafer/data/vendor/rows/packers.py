@@ -9,8 +9,6 @@ import numpy as np
 from wafer.data.preprocess.packing import Packer, State, StreamPacker
 from wafer.data.vendor.rows.pieces import cut, ended
 
-__all__ = ["BertPacker", "CutPacker", "MaskPacker", "Masked", "OverlapPacker", "Ready"]
-
 
 class Ready(Packer):
     """What the workers made is what a row is made of."""

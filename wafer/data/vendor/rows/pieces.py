@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["cut", "ended", "merge_backward", "next_fit"]
-
 
 def next_fit(sequences: Sequence[np.ndarray], length: int) -> list[list[np.ndarray]]:
     """Groups of [F, n]: the longest first, each beside the last one while both fit.

@@ -8,8 +8,6 @@ import numpy as np
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.vendor.settings import HookSettings
 
-__all__ = ["preference_rows"]
-
 Render = Callable[[Sequence[Mapping[str, str]]], str]
 
 

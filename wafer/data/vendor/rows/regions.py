@@ -8,20 +8,6 @@ import numpy as np
 from wafer.data.vendor.hooks import Turns
 from wafer.errors import DataError
 
-__all__ = [
-    "Defaults",
-    "Document",
-    "TextRegion",
-    "chat_document",
-    "is_chat",
-    "pair_document",
-    "stretch_over_ends",
-    "text_document",
-    "token_ranges",
-    "truncation",
-    "weights_of",
-]
-
 Range = tuple[int, int]
 Render = Callable[[Sequence[Mapping[str, str]]], str]
 

@@ -37,8 +37,6 @@ from wafer.experiment import Experiment
 from wafer.models.base import Aux
 from wafer.models.paths import named_leaves
 
-__all__ = ["Pipelined", "make", "problems"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -28,8 +28,6 @@ from wafer.engines.stagewise.pipeline.schedule import StageTask, forward_schedul
 from wafer.engines.stagewise.stages import Places
 from wafer.models.base import Aux, Batch
 
-__all__ = ["Flow", "Held", "Pipe", "evaluate"]
-
 _AHEAD = 2  # steps of the timetable
 _SHARED = P("csx")
 

@@ -8,8 +8,6 @@ import jax
 
 from wafer.engines.stagewise.pipeline.schedule import StageTask, needs
 
-__all__ = ["Recorder", "Span"]
-
 
 class Span(NamedTuple):
     """A task that ran."""

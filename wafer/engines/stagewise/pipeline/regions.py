@@ -16,8 +16,6 @@ from jax.sharding import Mesh
 from wafer.models.base import Model
 from wafer.models.paths import named_leaves
 
-__all__ = ["Copies", "StageRegion", "meshes", "partition", "regions", "spread"]
-
 
 class StageRegion(NamedTuple):
     """A stage of the pipeline."""

@@ -35,18 +35,6 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = [
-    "PHASES",
-    "StageTask",
-    "bubble",
-    "forward_schedule",
-    "in_flight",
-    "needs",
-    "schedule",
-    "spans",
-    "table",
-]
-
 PHASES = ("forward", "backward", "update")
 
 

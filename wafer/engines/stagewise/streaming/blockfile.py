@@ -14,8 +14,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["FIRST_BLOCK", "BlockFile", "BlockLeaf", "lay_out", "spill"]
-
 _ALIGN = 64  # XLA on CPU reads memory in place from this alignment
 _PAGE = 4096
 _HEADER = 1 << 16  # two of them at the head of the file

@@ -45,8 +45,6 @@ from wafer.models.paths import map_named, named_leaves
 from wafer.sparsity import SparseState
 from wafer.sparsity.stored import sentinel
 
-__all__ = ["Streaming", "make"]
-
 _LOG = logging.getLogger(__name__)
 _GIB, _MIB = 2**30, 2**20
 _SHARE = 0.9  # of the free memory

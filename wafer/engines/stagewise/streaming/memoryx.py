@@ -26,8 +26,6 @@ from wafer.engines.stagewise.streaming.blockfile import FIRST_BLOCK, BlockFile, 
 from wafer.errors import WaferError
 from wafer.models.files import atomic_write
 
-__all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]
-
 _DATA, _LAYOUT = "memoryx.bin", "memoryx.json"
 
 

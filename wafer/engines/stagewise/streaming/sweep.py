@@ -24,8 +24,6 @@ from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.streaming.traffic import Mover
 from wafer.models.base import Aux, Batch
 
-__all__ = ["StreamingSweep", "evaluate"]
-
 
 def _load_part(mover: Mover, branch: Branch) -> BranchArrays:
     """Bring a branch's weights to the systems."""

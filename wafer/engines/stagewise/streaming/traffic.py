@@ -20,8 +20,6 @@ from wafer.engines.cluster import broadcast
 from wafer.engines.stagewise.streaming.memoryx import RamStore, Store
 from wafer.models.user.flags import enter_own_flags
 
-__all__ = ["Event", "Mover"]
-
 _WRITES_AHEAD = 2  # branches waiting to be written, at most
 
 
