@@ -66,7 +66,8 @@ NEVER = {"wafer.loop": {"wafer.session"}, "wafer.engines": {"wafer.jobs"}}
 # A string "module:object" is an import of the module that follows it.
 FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 
-# Modules besides packages that give names of others, or whose names a package takes with '*'.
+# Modules besides packages and the vendor's stand-ins that give names of others, or whose names a
+# package takes with '*'.
 FACADES = {
     "wafer.csl.host.vendor.sdk",
     "wafer.csl.trace",
@@ -233,7 +234,8 @@ def _faults(path):
         yield "no docstring: say what question the module answers"
     if "from __future__" in source:
         yield "hides annotations from the run-time type checks"
-    facade = path.name == "__init__.py" or module_name(path) in FACADES
+    name = module_name(path)
+    facade = path.name == "__init__.py" or name in FACADES or ".shims." in name
     if not facade and "\n__all__" in source:
         yield "__all__ where no facade is: an underscore marks what is private"
 
