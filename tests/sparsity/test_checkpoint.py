@@ -149,7 +149,7 @@ def test_another_level_than_the_section_in_force_is_told(section, edit, told, ca
         stored, meta = sparsity.encode(params, (), sparse), sparsity.to_meta(sparse)
         for section_now, wanted in ((same, ""), (other, line)):
             caplog.clear()
-            with caplog.at_level("WARNING", "sparsity"):
+            with caplog.at_level("WARNING", "wafer.sparsity"):
                 sparsity.resume(section_now, *stored, KEY, meta)
             found = [r.message for r in caplog.records if "masks are kept" in r.message]
             assert len(found) == bool(wanted), (int(sparse.step), found)
@@ -161,7 +161,7 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     _, sparse, params, opt_state = sparse_run(section)
     stored = sparsity.encode(params, opt_state, sparse)
     up = sparsity.configure(section | {"sparsity": 0.5})
-    with caplog.at_level("WARNING", "sparsity"):
+    with caplog.at_level("WARNING", "wafer.sparsity"):
         higher, weights, _ = sparsity.resume(up, *stored, KEY)
     assert "masks are changed to the section's level: 25.0% pruned, now 50.0%" in caplog.text
     for name, mask in higher.masks.items():
@@ -184,7 +184,7 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     # The 2.x dialect keeps the checkpoint's mask, and says so.
     _, sparse, params, opt_state = sparse_run(0.25)
     stored = sparsity.encode(params, opt_state, sparse)
-    with caplog.at_level("WARNING", "sparsity"):
+    with caplog.at_level("WARNING", "wafer.sparsity"):
         same, _, _ = sparsity.resume(sparsity.configure(0.5), *stored, KEY)
     jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
     assert [record.message for record in caplog.records if "masks are kept" in record.message] == [

@@ -145,7 +145,7 @@ def test_release_20_sections_are_translated():
 
 
 def test_type_in_a_22_section_is_an_alias_with_a_warning(caplog):
-    with caplog.at_level(logging.WARNING, "sparsity"):
+    with caplog.at_level(logging.WARNING, "wafer.sparsity"):
         _, algorithm = only({"type": "set", "sparsity": 0.5, "param_filter": "*"})
     assert isinstance(algorithm, SET)
     assert "deprecated" in caplog.text
@@ -223,7 +223,7 @@ def test_mistakes_are_named(section, message):
 
 def test_nothing_matched_is_a_warning(caplog):
     sparsifier = configure({"sparsity": 0.5, "param_filter": "nothing"})
-    with caplog.at_level(logging.WARNING, "sparsity"):
+    with caplog.at_level(logging.WARNING, "wafer.sparsity"):
         assert sparsifier.select({"a": {"kernel": jnp.ones((2, 2))}}) == {}
     assert "no parameter matches nothing" in caplog.text
 

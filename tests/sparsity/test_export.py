@@ -14,7 +14,8 @@ from wafer import sparsity, vsl
 
 CALL = """
 import pathlib, pickle, sys
-import jax.export, sparsity
+import jax.export
+from wafer import sparsity
 folder = pathlib.Path(sys.argv[1])
 sparsity.export_checks()
 arguments = pickle.loads((folder / "arguments").read_bytes())

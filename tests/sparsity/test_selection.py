@@ -141,7 +141,7 @@ def test_weights_without_nan_are_refused_when_named_and_left_out_otherwise(dtype
 def test_init_logs_one_line_with_counts_and_names(caplog):
     params = {f"layers_{i}": {"up": {"kernel": ones(8, 4), "bias": ones(4)}} for i in range(12)}
     rule = sparsity.configure({"sparsity": 0.5, "compute": "masked"})
-    with caplog.at_level(logging.INFO, "sparsity"):
+    with caplog.at_level(logging.INFO, "wafer.sparsity"):
         rule.init(params | {"head": ones(4, 4)}, KEY)
     (line,) = [record.message for record in caplog.records]
     assert line == (
@@ -156,7 +156,7 @@ def test_an_update_at_every_step_is_said(algorithm, caplog):
     section, said = {"algorithm": algorithm, "sparsity": 0.5, "compute": "masked"}, []
     for update in ({}, {"update": {"freq": 1}}, {"update": {"freq": 2}}, {"update": {"steps": []}}):
         caplog.clear()
-        with caplog.at_level(logging.INFO, "sparsity"):
+        with caplog.at_level(logging.INFO, "wafer.sparsity"):
             sparsity.configure(section | update).init({"kernel": ones(8, 4)}, KEY)
         said.append("on default parameters, updated at every step: kernel" in caplog.text)
     assert said == [True, True, False, False]

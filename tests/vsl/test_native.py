@@ -222,7 +222,8 @@ def test_what_the_kernel_does_not_compute_is_refused() -> None:
 
 
 SCRIPT = """
-import jax, jax.numpy as jnp, numpy as np, vsl
+import jax, jax.numpy as jnp, numpy as np
+from wafer import vsl
 from wafer.vsl.implementations import fused
 layout = vsl.layout_from_lengths(jnp.array([100, 44]), 150)
 q = jnp.asarray(np.random.default_rng(0).normal(size=(150, 2, 16)), jnp.float32)

@@ -172,7 +172,8 @@ def test_sizes_that_do_not_fit() -> None:
 
 
 SCRIPT = """
-import jax, jax.numpy as jnp, numpy as np, vsl
+import jax, jax.numpy as jnp, numpy as np
+from wafer import vsl
 jax.config.update("jax_num_cpu_devices", 2)
 x, dy = (jnp.asarray(np.random.default_rng(i).normal(size=(700, 202)), jnp.float32) for i in (0, 1))
 

@@ -200,7 +200,8 @@ def test_models_do_not_notice(family: str) -> None:
 
 
 SCRIPT = """
-import jax, jax.numpy as jnp, numpy as np, vsl
+import jax, jax.numpy as jnp, numpy as np
+from wafer import vsl
 x, w = (jnp.asarray(np.random.default_rng(i).normal(size=s), jnp.float32)
         for i, s in enumerate([(50, 128), (128, 192)]))
 f = lambda x, w, run: jnp.square(run(x, w)).sum()

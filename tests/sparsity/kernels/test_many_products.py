@@ -10,7 +10,8 @@ import pytest
 
 PROGRAM = """
 import sys
-import jax, jax.numpy as jnp, sparsity
+import jax, jax.numpy as jnp
+from wafer import sparsity
 count, calls = map(int, sys.argv[1:])
 key = jax.random.key(1)
 weights = {f"w{i}": {"kernel": jax.random.normal(key, (128, 128))} for i in range(count)}

@@ -169,8 +169,8 @@ def test_sections_are_frozen_and_hashable():
 
 
 WITHOUT_JAX = (
-    "wafer wafer.cli wafer.config wafer.data.registry wafer.optim.sections models.sections "
-    "wafer.models.errors"
+    "wafer wafer.cli wafer.config wafer.data.registry wafer.optim.sections "
+    "wafer.models.sections wafer.models.errors"
 )
 HEAVY = {"jax", "grain", "h5py", "tokenizers"}
 
