@@ -181,7 +181,12 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
         for _, group in sorted(groups.items())
     ]
     sections: dict[str, Tree] = {"optimizer": {"state": state, "param_groups": listed}}
-    return sections | _carried_schedule(file) | _carried_scaler(file)
+    scaler: dict[str, Tree] = {
+        name.rpartition(".")[2]: _copied(file, name)
+        for section in _SCALERS
+        for name in file.entries(f"{section}.")
+    }
+    return sections | _carried_schedule(file) | ({"grad_scaler": scaler} if scaler else {})
 
 
 def _by_number(entry: re.Match[str]) -> tuple[int, str, int]:
@@ -202,12 +207,3 @@ def _carried_schedule(file: MdlFile) -> dict[str, Tree]:
             own = _number(int(file.scalar(f"{section}.last_epoch") or 0), np.int64)
             return {"schedulers": [{"last_epoch": own}]}
     return {}
-
-
-def _carried_scaler(file: MdlFile) -> dict[str, Tree]:
-    values: dict[str, Tree] = {
-        name.rpartition(".")[2]: _copied(file, name)
-        for section in _SCALERS
-        for name in file.entries(f"{section}.")
-    }
-    return {"grad_scaler": values} if values else {}
