@@ -257,20 +257,16 @@ def pattern_from_mask(mask: Bool[AnyArray, "K N"], nnz: int) -> Pattern:
 
 @functools.partial(jax.jit, static_argnames="nnz")
 def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
-    if native.usable():
-        return _pattern_native(mask, nnz)
-    (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
-    return _pattern_from_flat(flat.astype(jnp.int32), (mask.shape[0], mask.shape[1]))
-
-
-def _pattern_native(mask: Array, nnz: int) -> Pattern:
     rows, columns = mask.shape
-    shapes = (
-        jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
-        jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
-        jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
-    )
-    return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    if native.usable():
+        shapes = (
+            jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
+            jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
+            jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        )
+        return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
+    return _pattern_from_flat(flat.astype(jnp.int32), (rows, columns))
 
 
 def _moves_natively(leaf: Array) -> bool:
@@ -349,14 +345,12 @@ _SPREAD = multilinear(
     "sparse_to_dense",
     _spread,
     lambda dense, _, *pattern, fill: _COLLECT.bind(dense, *pattern),
-    linear=1,
     together=lambda tangent, _, *pattern, fill: _SPREAD.bind(tangent, *pattern, fill=0.0),
 )
 _COLLECT = multilinear(
     "sparse_gather",
     _collect,
     lambda values, _, *pattern: _SPREAD.bind(values, *pattern, fill=0.0),
-    linear=1,
 )
 
 
