@@ -157,16 +157,11 @@ def add_walk(indices: Array, pointers: Array, t_pointers: Array) -> Pattern:
     return Pattern(indices, pointers, t_pointers, *walks)
 
 
-def _columns(pattern: Pattern) -> Int[Array, " nnz"]:
-    """N of each value in canonical order; N at slack."""
-    slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
-    return jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
-
-
 def _flat(pattern: Pattern) -> Int[Array, " nnz"]:
     """Position n * K + k in W^T; N * K (out of bounds) at slack."""
     rows, _ = pattern.shape
-    columns = _columns(pattern)
+    slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
+    columns = jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
     inner = jnp.where(columns < pattern.shape[1], pattern.indices.astype(jnp.int32), 0)
     return columns * rows + inner
 

@@ -17,7 +17,6 @@ from wafer.models.convert.tables.decoder_configs import DECODER_CONFIGS
 from wafer.models.convert.tables.other_tables import MARIAN_TABLE, T5_TABLE
 from wafer.models.errors import did_you_mean
 from wafer.models.families.encoder_config import EncoderConfig
-from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
 _BERT_KEYS = {
@@ -107,16 +106,6 @@ def _head_of(foreign: Settings, stem: str) -> Settings:
 
 def _class_of(cfg: EncoderConfig, stem: str) -> Settings:
     return {"architectures": [f"{stem}ForMaskedLM" if cfg.has_mlm else f"{stem}Model"]}
-
-
-def _read_roberta(foreign: Settings) -> Settings:
-    """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
-    offset = foreign["pad_token_id"] + 1
-    return {
-        **_head_of(foreign, "Roberta"),
-        "position_embedding_offset": offset,
-        "max_position_embeddings": foreign["max_position_embeddings"] - offset,
-    }
 
 
 def _read_esm(foreign: Settings) -> Settings:
@@ -260,18 +249,6 @@ def _read_llava(foreign: Settings) -> Settings:
     }
 
 
-def _write_llava(cfg: LlavaConfig) -> Settings:
-    mode = cfg.image_feature_select_mode
-    return {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
-        "text_config": to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32"),
-        "vision_feature_select_strategy": "default" if mode == "patch" else "full",
-        "image_seq_length": cfg.image_model.patches,
-        "tie_word_embeddings": cfg.text_model.share_embedding_weights,
-    }
-
-
 _ENCODER: Settings = {
     "required": {
         "is_decoder": False,
@@ -297,7 +274,12 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         "roberta",
         _BERT_KEYS | _TIES,
         fixed={"mlm_nonlinearity": "gelu"},  # in its code, whatever hidden_act is
-        read=_read_roberta,
+        # Positions start at pad id + 1, so the table has that many rows more.
+        read=lambda foreign: {
+            **_head_of(foreign, "Roberta"),
+            "position_embedding_offset": (offset := foreign["pad_token_id"] + 1),
+            "max_position_embeddings": foreign["max_position_embeddings"] - offset,
+        },
         write=lambda cfg: {
             **_class_of(cfg, "Roberta"),
             "pad_token_id": cfg.position_embedding_offset - 1,
@@ -399,6 +381,15 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         },
         required={"multimodal_projector_bias": True},
         read=_read_llava,
-        write=_write_llava,
+        write=lambda cfg: {
+            "architectures": ["LlavaForConditionalGeneration"],
+            "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
+            "text_config": to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32"),
+            "vision_feature_select_strategy": (
+                "default" if cfg.image_feature_select_mode == "patch" else "full"
+            ),
+            "image_seq_length": cfg.image_model.patches,
+            "tie_word_embeddings": cfg.text_model.share_embedding_weights,
+        },
     ),
 }

@@ -165,7 +165,8 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
         raise ValueError("the releases count the optimizer's parameters differently")
     state: dict[int, dict[str, Tree]] = {}
     groups: dict[int, dict[str, Any]] = {}
-    for entry in sorted(entries, key=_by_number):
+    # Places of a list are numbers: '10' comes after '9'.
+    for entry in sorted(entries, key=lambda m: (int(m[2]), m[3].partition(".")[0], len(m[3]))):
         number, key = int(entry[2]), entry[3]
         if entry[1] == "state":
             state.setdefault(number, {})[key] = _copied(file, entry[0])
@@ -187,11 +188,6 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
         for name in file.entries(f"{section}.")
     }
     return sections | _carried_schedule(file) | ({"grad_scaler": scaler} if scaler else {})
-
-
-def _by_number(entry: re.Match[str]) -> tuple[int, str, int]:
-    name, _, place = entry[3].partition(".")
-    return int(entry[2]), name, int(place) if place.isdigit() else 0
 
 
 def _copied(file: MdlFile, name: str) -> Leaf:
