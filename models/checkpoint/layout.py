@@ -120,14 +120,19 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
         value = value.get(key)
         if value is None:
             return None
-        is_count = type(value) is int and 0 <= value < 2**31
-        if not (is_count if key == STEP else isinstance(value, Mapping)):
+        if not _fits(key, value):
             expected = "a number of steps, 0 or more" if key == STEP else "a mapping of keys"
             raise CheckpointError(
                 f"{folder}: {key} of its record is {str(value)[:60]!r}; expected {expected}. The "
                 "record was edited: put the one back that was written"
             )
     return value
+
+
+def _fits(key: str, value: Any) -> bool:
+    if key == STEP:
+        return type(value) is int and 0 <= value < 2**31
+    return isinstance(value, Mapping)
 
 
 def is_of_run(record: Mapping[str, Any]) -> bool:

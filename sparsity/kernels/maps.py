@@ -200,7 +200,8 @@ def _patterns(leaves: Sequence[Any]) -> list[Pattern]:
 
 
 def _products(x: Array, *leaves: Array, count: int) -> list[Array]:
-    return _native_products(x, *_parts(leaves[: 2 * count], count), _patterns(leaves[2 * count :]))
+    values, biases = _parts(leaves[: 2 * count], count)
+    return _native_products(x, values, biases, _patterns(leaves[2 * count :]))
 
 
 def _products_tangent(*leaves: Array, count: int) -> list[Array]:
@@ -222,7 +223,8 @@ def _products_tangent_t(*leaves: Any, count: int) -> list[Any]:
 
 
 def _products_gradients(x: Array, *leaves: Array, count: int) -> list[Array]:
-    return _native_gradients(x, *_parts(leaves[: 3 * count], count), _patterns(leaves[3 * count :]))
+    dys, values, biases = _parts(leaves[: 3 * count], count)
+    return _native_gradients(x, dys, values, biases, _patterns(leaves[3 * count :]))
 
 
 def _products_gradients_apart(x: Array, *leaves: Array, count: int) -> list[Array]:
