@@ -31,7 +31,15 @@ class _Guard:
 
     def ask(self, function: str, *arguments: Any) -> Any:
         with self._lock:
-            child = self._child = self._child or _start()
+            child = self._child = self._child or subprocess.Popen(
+                [sys.executable, "-P", "-c", "from wafer.models.guarded import serve; serve()"],
+                env=child_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
             assert child.stdin is not None
             assert child.stdout is not None
             answer = ""
@@ -59,18 +67,6 @@ class _Guard:
         if child is not None:
             child.kill()
             child.communicate()
-
-
-def _start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", "from wafer.models.guarded import serve; serve()"],
-        env=child_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for the parent
-    )
 
 
 _GUARD = _Guard()

@@ -38,19 +38,15 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _is_traced(args, kwargs) or not _quick_options():
+        leaves = jax.tree.leaves((args, kwargs, jnp.asarray(0)))  # 0: of the program around it
+        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        if is_traced or not _quick_options():
             return plain(*args, **kwargs)
         results = jax.tree.leaves(quick().eval_shape(*args, **kwargs))  # traced once for both
         is_large = sum(math.prod(leaf.shape) for leaf in results) > _LARGE
         return (plain if is_large else quick())(*args, **kwargs)
 
     return call
-
-
-def _is_traced(*values: Any) -> bool:
-    """Whether a transformation is under way: of the values, or of the program around them."""
-    leaves = jax.tree.leaves((values, jnp.asarray(0)))
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 @functools.cache

@@ -178,6 +178,7 @@ def _leaf_types(annotation: Any) -> set[Any]:
 
 
 _LISTED = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+_TAG = re.compile(r"\[|^(str|int|float|bool)\Z")  # a union's member, in pydantic's paths
 _NOTED = re.compile(r"^((?: {4}#: .*\n)*) {4}(\w+): (?:.*  #: (.*))?", re.MULTILINE)
 
 
@@ -225,7 +226,7 @@ def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
     """Put pydantic's errors about a section of class ``cls`` into our words."""
     problems: list[Problem] = []
     for error in err.errors(include_url=False):
-        path = tuple(part for part in error["loc"] if not _is_tag(part))
+        path = tuple(part for part in error["loc"] if not _TAG.search(str(part)))
         cause = error.get("ctx", {}).get("error")
         if isinstance(cause, SectionError):
             problems += cause.under(*path).problems
@@ -233,11 +234,6 @@ def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
             unknown = "key" if error["type"] == "extra_forbidden" else ""
             problems.append(Problem(path, _message(error, path, cls), unknown))
     return problems
-
-
-def _is_tag(part: Any) -> bool:
-    """Pydantic puts the union member's name into the path; users do not want it."""
-    return isinstance(part, str) and ("[" in part or part in {"str", "int", "float", "bool"})
 
 
 def _class_at(cls: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:

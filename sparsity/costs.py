@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer.sparsity.algorithms.base import Algorithm
-from wafer.sparsity.schedules import ValueSchedule
 
 _AGREE = 1e-3  # of levels
 _FOLLOWED = 100_000  # updates
@@ -43,19 +42,16 @@ def _updates_over(algorithm: Algorithm, steps: int, most: int | None = None) -> 
     at = np.fromiter(itertools.islice(due, most), int)
     if not len(at):
         return _Updates(at, at.astype(float), at.astype(float), first)
-    used = int(algorithm.dynamic and starts)  # a list due at step 0 has used its first
-    schedules = algorithm.sparsity, algorithm.drop_fraction
-    asked, drop = (_values(schedule, at, used) for schedule in schedules)
+    # A list due at step 0 has used its first.
+    number = np.arange(len(at)) + int(algorithm.dynamic and starts)
+    asked, drop = (
+        np.asarray(jax.vmap(each)(jnp.asarray(at), number % each.length).clip(0, 1), float)
+        for each in (algorithm.sparsity, algorithm.drop_fraction)
+    )
     reached = np.empty(len(at))
     for i, (goal, share) in enumerate(zip(asked, drop, strict=True)):
         reached[i] = level = algorithm.level_after(float(goal), level, float(share))
     return _Updates(at, asked, reached, first)
-
-
-def _values(schedule: ValueSchedule, at: np.ndarray, used: int) -> np.ndarray:
-    index = (np.arange(len(at)) + used) % schedule.length
-    values = jax.vmap(schedule)(jnp.asarray(at), jnp.asarray(index))
-    return np.clip(np.asarray(values, float), 0, 1)
 
 
 def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,9 @@ class ParamFilter:
         if self.kind == "default":
             lowered = [name.lower() for name in names]
             return ndim > 1 and not any(word in name for name in lowered for word in self.patterns)
-        patterns = (*self.patterns, *map(_without_wrapper, self.patterns))
+        # Of a leaf in a wrapper the name ended in '/value': '*/kernel/value', but not '*/value'.
+        bare = (re.sub(r"(?<=\w)/value(\$?)$", r"\1", pattern) for pattern in self.patterns)
+        patterns = (*self.patterns, *bare)
         if self.kind == "glob":
             return any(fnmatch.fnmatchcase(n, p) for n in names for p in patterns)
         return any(re.search(p, n) for n in names for p in patterns)
@@ -47,15 +49,6 @@ class ParamFilter:
     def __str__(self) -> str:
         """Return the rule as a user would name it in a log line."""
         return "default parameters" if self.kind == "default" else ", ".join(self.patterns)
-
-
-def _without_wrapper(pattern: str) -> str:
-    """Return the pattern for today's name of a leaf in a wrapper, which ended in '/value'.
-
-    >>> _without_wrapper("*/kernel/value"), _without_wrapper("*/value")
-    ('*/kernel', '*/value')
-    """
-    return re.sub(r"(?<=\w)/value(\$?)$", r"\1", pattern)
 
 
 @functools.cache

@@ -263,23 +263,18 @@ def _without_nan(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport
 def clear_nan(array: np.ndarray) -> int:
     """Put 0 at every NaN of a C-contiguous float array, in place; return how many there were."""
     flat = array.reshape(-1)
-    bits = flat.view(f"u{flat.itemsize}")
+    bits, is_bfloat16 = flat.view(f"u{flat.itemsize}"), flat.dtype.name == "bfloat16"
     step = _BLOCK // flat.itemsize
     pruned = 0
     for start in range(0, flat.size, step):
-        block = bits[start : start + step]
-        numbers = _are_numbers(flat[start : start + step], block)
+        block, values = bits[start : start + step], flat[start : start + step]
+        # numpy walks bfloat16 element by element
+        numbers = (block & 0x7FFF) <= 0x7F80 if is_bfloat16 else np.equal(values, values)
         count = block.size - int(np.count_nonzero(numbers))
         if count:
             np.multiply(block, numbers, out=block)  # a quarter of the time of a masked assignment
             pruned += count
     return pruned
-
-
-def _are_numbers(block: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    if block.dtype.name == "bfloat16":  # numpy walks it element by element
-        return (bits & 0x7FFF) <= 0x7F80
-    return np.equal(block, block)
 
 
 def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:

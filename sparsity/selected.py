@@ -62,18 +62,16 @@ class SelectionTable(tuple[SelectionRow, ...]):
 
     def __str__(self) -> str:
         """Return the table."""
-        cells = [("name", "shape", "axes", "level", "storage", "why"), *map(_cells, self)]
+        cells = [("name", "shape", "axes", "level", "storage", "why")]
+        for r in self:
+            levels = dict.fromkeys((f"{r.level:.1%}", f"{r.last_level:.1%}"))
+            level = "" if r.storage == "dense" else " to ".join(levels)
+            cells.append((r.name, "x".join(map(str, r.shape)), r.axes, level, r.storage, r.why))
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def _cells(row: SelectionRow) -> tuple[str, ...]:
-    levels = dict.fromkeys((f"{row.level:.1%}", f"{row.last_level:.1%}"))
-    level = "" if row.storage == "dense" else " to ".join(levels)
-    return row.name, "x".join(map(str, row.shape)), row.axes, level, row.storage, row.why
 
 
 def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> SelectionRow:

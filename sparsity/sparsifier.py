@@ -312,7 +312,7 @@ class Sparsifier:
             topology = sparse.patterns.get(name, sparse.masks.get(name))
             if topology is None or not dense:
                 return leaf
-            if not self._algorithm(name, len(topology.shape)).needs_gradient:
+            if not self.groups[self._group_number(name, len(topology.shape))][1].needs_gradient:
                 return leaf
             return storage.Probed(leaf, jnp.zeros(topology.shape, leaf.dtype))
 
@@ -394,9 +394,6 @@ class Sparsifier:
         tell_unchanged(sparse, self)
         dense = {name: kernels.to_mask(pattern) for name, pattern in sparse.patterns.items()}
         return {**sparse.masks, **dense}
-
-    def _algorithm(self, name: str, ndim: int) -> Algorithm:
-        return self.groups[self._group_number(name, ndim)][1]
 
     def _group_number(self, name: str, ndim: int) -> int:
         group = self.group_of(name, ndim, stored=True)

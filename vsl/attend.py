@@ -147,8 +147,9 @@ def attention(
     complete = layout.complete & kv.complete
     if chosen == "native":
         return fused(rule, qkv, learned, pair, kv.valid, complete=complete).reshape(q.shape)
-    valid = layout.valid[:, None, None]
-    qkv = _without_padding(qkv, layout, kv)
+    valid, kv_valid = layout.valid[:, None, None], kv.valid[:, None, None]
+    tokens = QKV(valid[..., None], kv_valid, kv_valid)  # other slots may hold NaN
+    qkv = jax.tree.map(lambda x, real: jnp.where(real, x, 0), qkv, tokens)
     if chosen == "blocks" and relative_bias is not None and not by_distance:
         tile_bias, floats, others = _hoist(relative_bias)
         learned = learned._replace(consts=floats)
@@ -156,8 +157,7 @@ def attention(
     elif chosen == "blocks":
         out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
     elif chosen.startswith("pallas"):
-        interpret = chosen == "pallas_interpret"
-        out = triton(rule, qkv, learned, pair, sizes=_SIZES, interpret=interpret)
+        out = triton(rule, qkv, learned, pair, sizes=_SIZES, interpret=chosen != "pallas")
     elif chosen == "padded":
         rule = dataclasses.replace(rule, bias=relative_bias)
         out = padded(rule, qkv, learned, pair, _rows(layout, kv))
@@ -179,12 +179,6 @@ def _check(q: Array, k: Array, v: Array, layout: Layout, kv: Layout) -> None:
                 f"attention: {name} has {x.shape[0]} token slots but its layout has "
                 f"{lay.capacity}; cross-attention takes the keys' layout as kv_layout"
             )
-
-
-def _without_padding(qkv: QKV, layout: Layout, kv: Layout) -> QKV:
-    """Put 0 where there is no token, which may hold NaN."""
-    valid, kv_valid = layout.valid[:, None, None, None], kv.valid[:, None, None]
-    return QKV(*(jnp.where(m, x, 0) for m, x in zip((valid, kv_valid, kv_valid), qkv, strict=True)))
 
 
 def _choose(

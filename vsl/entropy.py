@@ -41,7 +41,9 @@ def cross_entropy(scores: Float[Array, "*rows V"], labels: Int[Array, "*rows"]) 
     large = scores.size >= _LEAST and classes >= _FEWEST
     if large and may_be_native() and LIBRARY.usable():
         rows, flat = scores.reshape(-1, classes), near.reshape(-1)
-        norm, best = _norm_and_best(jax.lax.stop_gradient(rows), flat)
+        result = jax.ShapeDtypeStruct(flat.shape, jnp.float32)
+        operands = jax.lax.stop_gradient(rows), flat
+        norm, best = LIBRARY.call("wafer_entropy_forward", (result, result), *operands)
         loss = _LOSS.bind(rows, flat, norm)[0].reshape(labels.shape)
         best = best.reshape(labels.shape)
     else:
@@ -63,11 +65,6 @@ def _is_best(scores: Array, labels: Array) -> Array:
     place = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
     first = (scores < own) | ((scores == own) & (place >= labels[..., None]))
     return jnp.all(first, axis=-1).astype(jnp.float32)
-
-
-def _norm_and_best(scores: Array, labels: Array) -> tuple[Array, Array]:
-    of_rows = jax.ShapeDtypeStruct(labels.shape, jnp.float32)
-    return LIBRARY.call("wafer_entropy_forward", (of_rows, of_rows), scores, labels)
 
 
 # Maps of [T, V] scores, [T] labels and norms, log(sum(exp(scores))); those of XLA know the norms.
@@ -92,10 +89,8 @@ def _tangent(moved: Array, scores: Array, labels: Array, norm: Array) -> list[Ar
     return [jax.jvp(lambda x: _by_xla(x, labels), [scores], [moved])[1]]
 
 
-def _tangent_t(d: Array, *operands: Array) -> list[Array]:
-    return _GRADIENT.bind(d, *operands[1:])
-
-
 _GRADIENT = compose("entropy_gradient", _gradient, _gradient_by_xla)
-_TANGENT = compose("entropy_tangent", _tangent, _tangent, _tangent_t)
+_TANGENT = compose(
+    "entropy_tangent", _tangent, _tangent, lambda d, _, *rest: _GRADIENT.bind(d, *rest)
+)
 _LOSS = with_tangent("entropy_loss", _loss, _TANGENT.bind, moving=lambda: 1)

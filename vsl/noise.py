@@ -14,12 +14,6 @@ from jaxtyping import Array, Float, Integer, Key, UInt32
 from wafer.vsl.layout import Layout
 
 
-def _finalise(h: Array) -> Array:
-    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
-    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
-    return h ^ (h >> 16)
-
-
 def seed_of(key: Key[Array, ""]) -> UInt32[Array, ""]:
     """One word drawn from a typed key, which is consumed."""
     return jax.random.bits(key, (), jnp.uint32)
@@ -32,7 +26,10 @@ def hash_bits(
 
     The golden-ratio multiple keeps small coordinates apart before mixing.
     """
-    return _finalise(state ^ (coordinate.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + 1))
+    h = state ^ (coordinate.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + 1)
+    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)
 
 
 def keep_threshold(rate: float) -> int:

@@ -153,14 +153,9 @@ def _tangent(*operands: Array, **static: Any) -> list[Array]:
     return [jax.jvp(function, point, tangents)[1]]
 
 
-def _tangent_t(dy: Any, *operands: Any, **static: Any) -> list[Any]:
-    *_, x, scale, _ = operands
-    return _GRADIENTS.bind(dy, x, scale, **static)
-
-
-def _branch_t(dy: Any, kept: Any, *operands: Any, **static: Any) -> list[Any]:
-    *_, x, scale, _ = operands
-    return _GRADIENTS.bind(dy, x, scale, kept, **static)
+def _tangent_t(*operands: Any, **static: Any) -> list[Any]:
+    dy, *kept, _, _, _, x, scale, _ = operands  # the cotangent of x that is kept, if it is one
+    return _GRADIENTS.bind(dy, x, scale, *kept, **static)
 
 
 def _with_x(function: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
@@ -171,5 +166,5 @@ def _with_x(function: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
 _GRADIENTS = compose("norm_gradients", _backward, _backward_by_xla)
 _TANGENT = compose("norm_tangent", _tangent, _tangent, _tangent_t)
 _NORM = with_tangent("norm", _forward, _TANGENT.bind, moving=lambda **_: 3)
-_BRANCH_TANGENT = compose("norm_branch_tangent", _with_x(_tangent), _with_x(_tangent), _branch_t)
+_BRANCH_TANGENT = compose("norm_branch_tangent", _with_x(_tangent), _with_x(_tangent), _tangent_t)
 _BRANCH = with_tangent("norm_branch", _with_x(_forward), _BRANCH_TANGENT.bind, moving=lambda **_: 3)

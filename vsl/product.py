@@ -30,21 +30,12 @@ _FASTER = {"avx512", "avx2"}  # targets whose products are faster than XLA's whe
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _product(transposed: bool, x: Array, kernel: Array, count: Array, bias: Array) -> Array:
-    result = _like(x, kernel.shape[0 if transposed else 1])
+    features = kernel.shape[0 if transposed else 1]
+    result = jax.ShapeDtypeStruct((x.shape[0], features), jnp.float32)
     y: Any = LIBRARY.call(
         "wafer_product_forward", result, x, kernel, count, bias, transposed=np.bool_(transposed)
     )
     return y
-
-
-def _like(x: Array, features: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((x.shape[0], features), jnp.float32)
-
-
-def _product_fwd(
-    transposed: bool, x: Array, kernel: Array, count: Array, bias: Array
-) -> tuple[Array, tuple[Array, ...]]:
-    return _product(transposed, x, kernel, count, bias), (x, kernel, count, bias)
 
 
 def _product_bwd(
@@ -58,7 +49,7 @@ def _product_bwd(
     return dx, dw, np.zeros((1,), jax.dtypes.float0), d_bias
 
 
-_product.defvjp(_product_fwd, _product_bwd)
+_product.defvjp(lambda transposed, *xs: (_product(transposed, *xs), xs), _product_bwd)
 
 
 def stream_product(

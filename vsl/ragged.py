@@ -33,7 +33,7 @@ def _gather_back(g: Array, _: Any, index: Array, inverse: Array, *, batch_axes: 
     return _SELECT.bind(g, inverse, index, batch_axes=batch_axes)
 
 
-_SELECT = multilinear("vsl_select", _gather, _gather_back, linear=1, has_batch_axes=True)
+_SELECT = multilinear("vsl_select", _gather, _gather_back, has_batch_axes=True)
 
 
 def _select(x: Array, index: Array, inverse: Array) -> Array:
@@ -94,17 +94,6 @@ class Ragged:
                     f"returned shape {leaf.shape}"
                 )
         return dataclasses.replace(self, values=values)
-
-
-def _front(x: Array, axis: int) -> Array:
-    """Bring (batch, sequence) to the front; the batch axis is 0, or 1 if the sequence has 0."""
-    axis %= x.ndim
-    return jnp.moveaxis(x, (1 if axis == 0 else 0, axis), (0, 1))
-
-
-def _back(x: Array, axis: int) -> Array:
-    axis %= x.ndim
-    return jnp.moveaxis(x, (0, 1), (1 if axis == 0 else 0, axis))
 
 
 Holes = Literal["error", "truncate", "keep"]
@@ -177,7 +166,8 @@ def strip_padding(
 
     def strip(path: tuple[Any, ...], leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
-        front = _front(leaf, axis) if leaf.ndim >= 2 else leaf
+        at = axis % (leaf.ndim or 1)  # the batch axis is 0, or 1 if the sequence has 0
+        front = jnp.moveaxis(leaf, (int(at == 0), at), (0, 1)) if leaf.ndim >= 2 else leaf
         if front.shape[:2] != (batch, length):
             raise ValueError(
                 f"strip_padding: {jax.tree_util.keystr(path) or 'x'} has shape {leaf.shape}; with "
@@ -217,6 +207,8 @@ def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array
         out = _select(leaf, x.places, x.slots)
         keep = real.reshape(-1, *(1,) * (out.ndim - 1))
         out = jnp.where(keep, out, jnp.asarray(pad_value, out.dtype))
-        return _back(out.reshape(batch, length, *out.shape[1:]), axis)
+        at = axis % (out.ndim + 1)
+        out = out.reshape(batch, length, *out.shape[1:])
+        return jnp.moveaxis(out, (0, 1), (int(at == 0), at))
 
     return jax.tree.map(restore, x.values)

@@ -1,6 +1,7 @@
 """A state as named arrays, and named arrays in the structure of a state."""
 
 import collections
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,14 +45,6 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
-def _as_key(words: Any, key: Any) -> Any:
-    """Make a key of stored words where a key is expected and their number is its generator's."""
-    try:
-        return jax.random.wrap_key_data(jnp.asarray(words), impl=key.dtype)
-    except (TypeError, ValueError):
-        return words
-
-
 def fill_template(
     template: Any,
     stored: Mapping[str, Any],
@@ -86,7 +79,10 @@ def fill_template(
             else:
                 problems.append(f"{prefix}{name}: not in the checkpoint{did_you_mean(name, have)}")
             return leaf
-        value = _as_key(have[name], leaf) if _is_key(leaf) else have[name]
+        value = have[name]
+        if _is_key(leaf):  # unless the number of words is another generator's
+            with contextlib.suppress(TypeError, ValueError):
+                value = jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.dtype)
         if np.shape(value) != np.shape(leaf) and not strict:
             kept.append(f"{name} (stored {np.shape(value)}, needed {np.shape(leaf)})")
             return leaf

@@ -240,16 +240,12 @@ def _convert(args: argparse.Namespace, computes: Computes, section_of: SectionOf
     if args.tgt_fmt != "hf":
         carry_tokenizer(args.weights, target)
     tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
-    sys.stdout.write(f"{_summary(args, model, written)}{tokenizer}\n")
-    return 0
-
-
-def _summary(args: argparse.Namespace, model: Model, written: Path) -> str:
-    leaves = [leaf for _, leaf in named_leaves(abstract_params(model))]
-    return (
-        f"{written}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(leaves)} tensors, "
-        f"{sum(leaf.size for leaf in leaves):,} parameters"
+    sizes = [leaf.size for _, leaf in named_leaves(abstract_params(model))]
+    sys.stdout.write(
+        f"{written}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(sizes)} tensors, "
+        f"{sum(sizes):,} parameters{tokenizer}\n"
     )
+    return 0
 
 
 def _open(

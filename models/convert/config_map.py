@@ -34,11 +34,6 @@ _NULL_IS_ABSENT = re.compile(
 )
 
 
-def _nothing(*args: Any) -> Settings:
-    del args
-    return {}
-
-
 @dataclasses.dataclass(frozen=True)
 class ConfigMap:
     """How one model_type spells our configuration."""
@@ -54,8 +49,10 @@ class ConfigMap:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: foreign key -> the only value our model computes
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    read: Callable[[Settings], Settings] = _nothing  #: foreign config -> further settings of ours
-    write: Callable[[Any], Settings] = _nothing  #: our configuration -> further foreign keys
+    #: foreign config -> further settings of ours
+    read: Callable[[Settings], Settings] = lambda foreign: {}
+    #: our configuration -> further foreign keys
+    write: Callable[[Any], Settings] = lambda cfg: {}
     #: (settings, tensors) -> settings, for what only the weights tell
     refine: Callable[[Settings, Any], Settings] = lambda settings, tensors: settings
     classes: tuple[str, str] = ("", "")  #: foreign class names: (with language-model head, without)

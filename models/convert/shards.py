@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -104,13 +104,6 @@ def _split(tensors: Sequence[LazyArray], max_bytes: int) -> list[list[LazyArray]
     return shards
 
 
-def _append(file: BinaryIO, value: np.ndarray) -> None:
-    """Write in C order, cut along the first axis: a transposed array is not copied as a whole."""
-    count = min(-(-value.nbytes // _PIECE), len(value)) if value.ndim else 1
-    pieces = np.array_split(value, count) if count > 1 else [value]
-    file.writelines(np.ascontiguousarray(p).reshape(-1).view(np.uint8).data for p in pieces)
-
-
 def _write(tensors: Sequence[LazyArray], path: Path, records: dict[str, ArrayRecord]) -> Path:
     # Wide dtypes first keeps every tensor aligned to its own size, as the library does.
     ordered = sorted(tensors, key=lambda t: (-t.dtype.itemsize, t.name))
@@ -132,7 +125,10 @@ def _write(tensors: Sequence[LazyArray], path: Path, records: dict[str, ArrayRec
             value = tensor.read()
             if value.shape != tensor.shape or value.dtype != tensor.dtype:
                 raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
-            _append(file, value)
+            # Cut along the first axis: a transposed array is not copied as a whole.
+            count = min(-(-value.nbytes // _PIECE), len(value)) if value.ndim else 1
+            pieces = np.array_split(value, count) if count > 1 else [value]
+            file.writelines(np.ascontiguousarray(p).reshape(-1).view(np.uint8).data for p in pieces)
             records[tensor.name] = ArrayRecord.of(value)
-            del value
+            del value, pieces
     return path

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from wafer import vsl
-from wafer.models.base import Batch, DropKey, Model, StageFn
+from wafer.models.base import Model, StageFn
 from wafer.models.factored.lora import require_found
 from wafer.models.layers.basic import project
 from wafer.models.layers.block_config import FactorConfig
@@ -115,10 +115,7 @@ def _attach(branch: Any) -> Any:
 
 
 def _stage(fn: StageFn) -> StageFn:
-    def run(params: Params, carry: Any, batch: Batch, key: DropKey) -> Any:
-        return fn({role: _attach(branch) for role, branch in params.items()}, carry, batch, key)
-
-    return run
+    return lambda params, *rest: fn({role: _attach(own) for role, own in params.items()}, *rest)
 
 
 def with_factors(model: Model, cfg: FactorConfig) -> Model:

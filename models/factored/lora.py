@@ -72,24 +72,17 @@ _CLASSES = {
 }
 
 
-def _are_classes(targets: Sequence[str]) -> bool:
-    return all(part in _CLASSES for part in targets)
-
-
-def _is_target(name: str, targets: Sequence[str]) -> bool:
-    if _are_classes(targets):
-        return all(_CLASSES[part] in name for part in targets)
-    return any(part in name for part in targets)
-
-
 def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
     if cfg.r < 1:
         raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
     targets = cfg.target_modules
     kernels = {name: leaf for name, leaf in named_leaves(params) if name.endswith("/kernel")}
-    if not _are_classes(targets):
+    if all(part in _CLASSES for part in targets):
+        is_target = lambda name: all(_CLASSES[part] in name for part in targets)
+    else:
         require_found("lora_params.target_modules", cfg, kernels)
-    chosen = {name: leaf for name, leaf in kernels.items() if _is_target(name, targets)}
+        is_target = lambda name: any(part in name for part in targets)
+    chosen = {name: leaf for name, leaf in kernels.items() if is_target(name)}
     if not chosen:
         raise ValueError(
             f"lora_params.target_modules: {list(targets)} match no kernel; they are parts of "

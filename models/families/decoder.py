@@ -116,16 +116,8 @@ def _embed(cfg: DecoderConfig, params: Params, carry: PyTree, batch: Batch, key:
     return start_stream(cfg, x)
 
 
-def _layer(
-    cfg: DecoderConfig,
-    params: Params,
-    carry: Stream,
-    batch: Batch,
-    key: DropKey,
-    *,
-    local: bool,
-) -> Stream:
-    block, shared = Block(cfg, local), params.get("position")
+def _layer(block: Block, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Stream:
+    shared = params.get("position")
     return apply_layer(block, params["layer"], carry, batch.layout, key=key, shared=shared)
 
 
@@ -188,7 +180,7 @@ def build_decoder(cfg: DecoderConfig) -> Model:
         "embed": (("embed",), functools.partial(_embed, cfg))
     }
     for kind in dict.fromkeys(kinds):
-        fns[kind] = (("layer", *shared), functools.partial(_layer, cfg, local=kind == "layer"))
+        fns[kind] = (("layer", *shared), functools.partial(_layer, Block(cfg, kind == "layer")))
     fns["head"] = (head_roles, functools.partial(_head, cfg))
     return Model(
         config=cfg,

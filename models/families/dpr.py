@@ -106,17 +106,14 @@ def _contexts(batch: Batch) -> Batch:
     return Batch(tokens, tokens, weights, extras["context_layout"], own)
 
 
-def _in_tower(side: str, fn: StageFn) -> StageFn:
+def _in_tower(side: str, kind: str, fn: StageFn) -> StageFn:
     def stage(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Towers:
         carry = Towers() if carry is None else carry
         seen = batch if side == "question" else _contexts(batch)
-        return carry._replace(**{side: fn(params, getattr(carry, side), seen, key)})
+        out = fn(params, getattr(carry, side), seen, key)
+        return carry._replace(**{side: out["pooled"] if kind == "head" else out})
 
     return stage
-
-
-def _pooled(fn: StageFn, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
-    return fn(params, carry, batch, key)["pooled"]
 
 
 def _objective(cfg: DprConfig, carry: Towers, batch: Batch) -> Aux:
@@ -162,8 +159,7 @@ def build_dpr(cfg: DprConfig) -> Model:
     stages, kinds = [], {}
     for side, tower in towers.items():
         for kind, (roles, fn) in tower.kinds.items():
-            inner = functools.partial(_pooled, fn) if kind == "head" else fn
-            kinds[f"{side}_{kind}"] = (roles, _in_tower(side, inner))
+            kinds[f"{side}_{kind}"] = (roles, _in_tower(side, kind, fn))
         stages += [
             Stage(f"{side}_{s.name}", f"{side}_{s.kind}", tuple(f"{side}_{p}" for p in s.params))
             for s in tower.stages

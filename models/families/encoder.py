@@ -91,16 +91,10 @@ def _computed(cfg: EncoderConfig, layout: vsl.Layout) -> vsl.Layout:
 
 
 def _layer(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Stream:
-    layout = _computed(cfg, batch.layout)
-    return apply_layer(
-        Block(cfg),
-        params["layer"],
-        carry,
-        layout,
-        key=key,
-        shared=params.get("position"),
-        keys=None if layout is batch.layout else batch.layout,
-    )
+    layout, shared = _computed(cfg, batch.layout), params.get("position")
+    keys = None if layout is batch.layout else batch.layout
+    own = params["layer"]
+    return apply_layer(Block(cfg), own, carry, layout, key=key, shared=shared, keys=keys)
 
 
 def _init(cfg: EncoderConfig, key: Array) -> Params:

@@ -76,13 +76,9 @@ def _layer(cfg: FcMnistConfig, features: int) -> Dense:
     return Dense(features, True, make_initializer(cfg.initializer))
 
 
-def _input(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
-    del carry
-    return _hidden(cfg, params, batch.extras["images"].astype(cfg.dtype), batch, key)
-
-
-def _hidden(cfg: FcMnistConfig, params: Params, carry: Array, batch: Batch, key: DropKey) -> Any:
-    y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, carry)
+def _hidden(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    x = batch.extras["images"].astype(cfg.dtype) if carry is None else carry
+    y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, x)
     x = activation(cfg.activation_fn)(y)
     return vsl.dropout(key, x, batch.layout, cfg.dropout) if key is not None else x
 
@@ -105,7 +101,7 @@ def _init(cfg: FcMnistConfig, key: Array) -> Params:
 
 def build_fc_mnist(cfg: FcMnistConfig) -> Model:
     """Assemble the bundle: 'fc_0' (input), 'fc_1', ..., the last one is the classifier."""
-    fns = {"input": _input, "hidden": _hidden, "head": _head}
+    fns = {"input": _hidden, "hidden": _hidden, "head": _head}
     kinds = {kind: (("layer",), functools.partial(fn, cfg)) for kind, fn in fns.items()}
     kind_of = ["input", *["hidden"] * (cfg.depth - 1), "head"]
     stages = [Stage(f"fc_{i}", kind, (f"fc_{i}",)) for i, kind in enumerate(kind_of)]

@@ -129,14 +129,6 @@ def _image_embed(
     return Stream(x)
 
 
-def _image_layer(
-    cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey
-) -> Any:
-    if carry is None:
-        return None
-    return vision_layer(cfg.image_model, params, carry, batch, key)
-
-
 def _project(cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
     del batch, key
     if carry is None:
@@ -185,7 +177,10 @@ def build_llava(cfg: LlavaConfig) -> Model:
     kinds = dict(text.kinds)
     kinds["embed"] = (("embed",), functools.partial(_text_embed, cfg))
     kinds["image_embed"] = (("image_embed",), functools.partial(_image_embed, cfg))
-    kinds["image_layer"] = (("layer",), functools.partial(_image_layer, cfg))
+    image_layer = lambda params, carry, *rest: (
+        None if carry is None else vision_layer(cfg.image_model, params, carry, *rest)
+    )
+    kinds["image_layer"] = (("layer",), image_layer)
     kinds["projector"] = (carried, functools.partial(_project, cfg))
     stages = [Stage("image_embed", "image_embed", ("image_embed",))]
     stages += [Stage(f"image_layers_{i}", "image_layer", (f"image_layers_{i}",)) for i in used]

@@ -226,8 +226,11 @@ class Seq2SeqConfig(
                 f"{data['nonlinearity']!r}; both stacks take the same here"
             )
         if "d_kv" in data:
+            d_kv = data.pop("d_kv")
             heads = data.get("num_heads", cls.model_fields["num_heads"].default)
-            data["attention_inner_dim"] = _inner_dim(data.pop("d_kv"), heads)
+            if not (isinstance(d_kv, int) and isinstance(heads, int)):
+                raise ValueError(f"d_kv: {d_kv!r}, num_heads: {heads!r}: expected integers")
+            data["attention_inner_dim"] = d_kv * heads
         if data.get("mlm_loss_scaling") is not None:
             data["loss_scaling"] = data["mlm_loss_scaling"]
         if data.get("lm_loss_weight") is not None:
@@ -251,10 +254,3 @@ class Seq2SeqConfig(
         if any(getattr(self, name) for name in names):
             raise ValueError(f"{', '.join(names)}: other families only")
         return self
-
-
-def _inner_dim(d_kv: Any, heads: Any) -> int:
-    """Multiply the features of a head by the heads, both as the run file has them."""
-    if not (isinstance(d_kv, int) and isinstance(heads, int)):
-        raise ValueError(f"d_kv: {d_kv!r}, num_heads: {heads!r}: expected integers")
-    return d_kv * heads

@@ -150,11 +150,6 @@ class _Head(nn.Module):
         return out
 
 
-def _head(cfg: VisionConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
-    del batch, key
-    return _Head(cfg).apply({"params": params}, carry.x)
-
-
 def init_tower(cfg: VisionConfig, key: Array) -> dict[str, Any]:
     """Draw all parameters of a tower."""
     pixels = jnp.zeros((1, cfg.num_channels, cfg.image_size, cfg.image_size))
@@ -181,7 +176,10 @@ def build_vision(cfg: VisionConfig) -> Model:
         kinds={
             "embed": (("embed",), functools.partial(_embed, cfg)),
             "layer": (("layer",), functools.partial(vision_layer, cfg)),
-            "head": (roles, functools.partial(_head, cfg)),
+            "head": (
+                roles,
+                lambda params, carry, *_: _Head(cfg).apply({"params": params}, carry.x),
+            ),
         },
         objective=functools.partial(_objective, cfg),
         alias=encoder_alias,

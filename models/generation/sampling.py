@@ -88,13 +88,8 @@ def _of_the_probability(scores: Array, p: float) -> Array:
     return jnp.put_along_axis(jnp.zeros(scores.shape, bool), order, kept, -1, inplace=False)
 
 
-def _near_the_likeliest(scores: Array, p: float) -> Array:
-    probability = jax.nn.softmax(scores, -1)
-    return probability >= p * probability.max(-1, keepdims=True)
-
-
 _FILTERS = {
     "top_k": lambda x, k: x >= jax.lax.top_k(x, min(k, x.shape[-1]))[0][:, -1:],
     "top_p": _of_the_probability,
-    "min_p": _near_the_likeliest,
+    "min_p": lambda x, p: (q := jax.nn.softmax(x, -1)) >= p * q.max(-1, keepdims=True),
 }

@@ -256,11 +256,6 @@ def _derivative(act: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return slope
 
 
-def _laplace(x: Array) -> Array:
-    """Gaussian distribution function with mean 1/sqrt(2), deviation 0.282095 (Ma et al. 2022)."""
-    return 0.5 * (1 + jax.lax.erf((x - 0.707107) / (0.282095 * 2**0.5)))
-
-
 def _linear(x: Array) -> Array:
     return x
 
@@ -303,7 +298,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": _linear,
     "mish": _from_input(jax.nn.mish),
     "hardswish": _from_input(jax.nn.hard_swish),
-    "laplace": _from_input(_laplace),
+    # Gaussian distribution function, mean 1/sqrt(2), deviation 0.282095 (Ma et al. 2022)
+    "laplace": _from_input(lambda x: 0.5 * (1 + jax.lax.erf((x - 0.707107) / (0.282095 * 2**0.5)))),
     "sqrtsoftplus": _from_input(lambda x: jnp.sqrt(jax.nn.softplus(x))),
 }
 

@@ -405,7 +405,8 @@ class BlockConfig(
         """Refuse what cannot be computed, with the reason."""
         self._check_heads()
         self._check_positions()
-        self._check_mup()
+        if (self.mup_base_hidden_size is None) != (self.mup_base_filter_size is None):
+            raise ValueError("mup_base_hidden_size and mup_base_filter_size: give both or neither")
         activation(self.nonlinearity)
         for part in ("embedding", "query", "attention", "attention_out", "ffn", "ffn_out", "head"):
             make_initializer(self.init_of(part))
@@ -450,10 +451,6 @@ class BlockConfig(
             )
         if self.alibi_trainable_slopes and self.position_embedding_type != "alibi":
             raise ValueError("alibi_trainable_slopes: needs position_embedding_type alibi")
-
-    def _check_mup(self) -> None:
-        if (self.mup_base_hidden_size is None) != (self.mup_base_filter_size is None):
-            raise ValueError("mup_base_hidden_size and mup_base_filter_size: give both or neither")
 
 
 def only_of_decoders(cfg: BlockConfig) -> None:

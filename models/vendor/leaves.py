@@ -109,12 +109,6 @@ def _filled(dataset: str, record: Attributes) -> Leaf:
     return Leaf("filled", dataset, record["fill_value"], _shape(record["shape"]), dtype, bfloat16)
 
 
-def _link(dataset: str, record: Attributes) -> Leaf:
-    if "filepath" in record and not record.get("link_to_self"):
-        return Leaf("elsewhere", str(record["filepath"]))
-    return Leaf("link", urllib.parse.unquote(str(record["key"])))
-
-
 _KINDS: dict[str, Callable[[str, Attributes], Leaf]] = {
     **dict.fromkeys(
         ("TorchTensorSerializer", "NumpyArraySerializer"),
@@ -130,7 +124,11 @@ _KINDS: dict[str, Callable[[str, Attributes], Leaf]] = {
     ),
     "NoneSerializer": lambda *_: Leaf("value"),
     "DeferredFullTensor": _filled,
-    "LinkedObject": _link,
+    "LinkedObject": lambda _, r: (
+        Leaf("elsewhere", str(r["filepath"]))
+        if "filepath" in r and not r.get("link_to_self")
+        else Leaf("link", urllib.parse.unquote(str(r["key"])))
+    ),
     **dict.fromkeys(
         ("DeferredSafeTensor", "DeferredFileTensor", "DeferredGraphTensor"),
         lambda _, r: Leaf("elsewhere", str(r.get("filepath", r.get("path", "a graph")))),

@@ -225,14 +225,12 @@ def attributes(path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def _plain(attrs: Any) -> dict[str, Any]:
-    values = ((str(name), _item(value)) for name, value in attrs.items())
-    kept = {name: value for name, value in values if isinstance(value, str | int | float)}
+    values = ((name, x.item() if isinstance(x, np.generic) else x) for name, x in attrs.items())
+    kept = {  # of an array, as ``dtypes`` is, the text of a list
+        str(name): str(x.tolist()) if isinstance(x, np.ndarray) else x
+        for name, x in values
+        if isinstance(x, str | int | float | np.ndarray)
+    }
     if not str(kept.get("__spec__", "[")).startswith("["):  # a pickle
         del kept["__spec__"]
     return kept
-
-
-def _item(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return str(value.tolist())  # ``dtypes``, a list of names
-    return value.item() if isinstance(value, np.generic) else value

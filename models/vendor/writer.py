@@ -64,7 +64,9 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
         file.attrs["__cstorch_version__"] = version
         file.attrs["__spec__"] = json.dumps([None, _dump(tree)])
         for name, leaf in leaves.items():
-            file.attrs[f"{name}.__metadata__"] = _entry(name, _record(leaf))
+            key, spec = f"{name}.__metadata__", [{name: "*"}, _dump({name: "*"})]
+            entry = {"__spec__": spec, "__objects__": [name], key: _record(leaf)}
+            file.attrs[key] = json.dumps(entry)
         for name, leaf in leaves.items():
             if isinstance(leaf, LazyArray):
                 _put(file, name, leaf)
@@ -114,11 +116,6 @@ def _record(leaf: Leaf) -> dict[str, Any]:
     else:
         value = {"scalar_value": leaf, "__TYPE__": "ScalarSerializer"}
     return value | {"__NONE__": True}
-
-
-def _entry(name: str, record: Mapping[str, Any]) -> str:
-    spec = [{name: "*"}, _dump({name: "*"})]
-    return json.dumps({"__spec__": spec, "__objects__": [name], f"{name}.__metadata__": record})
 
 
 def _dump(tree: Any) -> str:

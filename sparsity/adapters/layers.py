@@ -63,17 +63,6 @@ def linen_layers() -> contextlib.AbstractContextManager[Any]:
     return linen.intercept_methods(_dense)
 
 
-def _refuse_sparse(layer: Any, error: Exception) -> None:
-    """Name the layer whose parameter has the shape of kept values."""
-    sparse = [name for name, p in layer.variables["params"].items() if isinstance(p, SparseWeight)]
-    if sparse:
-        raise TypeError(
-            f"sparsity.linen_layers: {type(layer).__name__} {'/'.join(layer.path)!r} reads "
-            f"{sparse[0]!r} as an array, and it is stored as csr; expected linen.Dense. Leave it "
-            "out of the csr group, or write `compute: masked`"
-        ) from error
-
-
 def _refuse_options(layer: Any) -> None:
     """Name a function of the layer that would not be called."""
     for field in dataclasses.fields(layer):
@@ -94,8 +83,15 @@ def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
         try:
             return call(*args, **keywords)
         except errors.ScopeParamShapeError as error:
-            _refuse_sparse(layer, error)
-            raise
+            leaves = layer.variables["params"]
+            sparse = [name for name, p in leaves.items() if isinstance(p, SparseWeight)]
+            if not sparse:
+                raise
+            raise TypeError(  # a parameter has the shape of kept values
+                f"sparsity.linen_layers: {type(layer).__name__} {'/'.join(layer.path)!r} reads "
+                f"{sparse[0]!r} as an array, and it is stored as csr; expected linen.Dense. Leave "
+                "it out of the csr group, or write `compute: masked`"
+            ) from error
     kernel: Any = layer.get_variable("params", "kernel")
     if not isinstance(kernel, SparseWeight):
         return call(*args, **keywords)

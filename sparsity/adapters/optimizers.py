@@ -135,16 +135,6 @@ def _trials(params: PyTree, names: Collection[str]) -> tuple[_Trial, _Trial]:
     return _Trial(real, kept), _Trial(map_named(small, params), half)
 
 
-def _masks(trial: _Trial, rng: np.random.Generator) -> dict[str, Array]:
-    """Draw masks that keep the numbers of values."""
-    return {
-        name: jnp.asarray(rng.permutation(np.arange(math.prod(leaf.shape)) < trial.kept[name]))
-        .reshape(leaf.shape)
-        for name, leaf in named_leaves(trial.shapes)
-        if name in trial.kept
-    }  # fmt: skip
-
-
 def _state(masks: Mapping[str, Array], trial: _Trial, *, stored: bool) -> SparseState:
     """Return a topology of masks, as patterns where weights are ``stored`` as kept values."""
     patterns = {n: storage.pattern_of(mask, trial.kept[n]) for n, mask in masks.items() if stored}
@@ -212,7 +202,12 @@ def _both(
         return jnp.asarray(values, leaf.dtype)
 
     params, grads = (map_named(draw, trial.shapes) for _ in range(2))
-    masks = _masks(trial, rng)
+    masks = {
+        name: jnp.asarray(rng.permutation(np.arange(math.prod(leaf.shape)) < trial.kept[name]))
+        .reshape(leaf.shape)
+        for name, leaf in named_leaves(trial.shapes)
+        if name in trial.kept
+    }  # fmt: skip
     topologies = [_state(masks, trial, stored=each) for each in (False, True)]
     both = [storage.pruned(params, tx.init(params), sparse) for sparse in topologies]
     step = jax.jit(functools.partial(_step, tx))

@@ -30,17 +30,13 @@ def _through(
     return jnp.where(used, weight, 0)
 
 
-def _forward(weight: Array, used: Array, learns: Array, decay: Array) -> tuple[Array, Any]:
-    return jnp.where(used, weight, 0), (weight, learns, decay)
-
-
 def _backward(kept: Any, gradient: Array) -> tuple[Array, None, None, None]:
     weight, learns, decay = kept
     total = gradient + (decay * weight).astype(gradient.dtype)
     return jnp.where(learns, total, 0), None, None, None
 
 
-_through.defvjp(_forward, _backward)
+_through.defvjp(lambda w, used, *kept: (jnp.where(used, w, 0), (w, *kept)), _backward)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

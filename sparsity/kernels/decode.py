@@ -55,7 +55,9 @@ class DecodeWeight:
         """
         dense = _columns(kernel, dtype, "DecodeWeight")
         keep = ~np.isnan(dense) & (dense != 0)
-        masks, steps, size = _masks(keep), None, _numpy(dtype).itemsize
+        bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _GROUP)))
+        masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")  # [N, ceil(K / 16)]
+        steps, size = None, _numpy(dtype).itemsize
         if np.count_nonzero(keep) <= masks.nbytes:
             bridged, near = _steps(keep)
             if len(near) * (size + 1) <= np.count_nonzero(keep) * size + masks.nbytes:
@@ -165,12 +167,6 @@ class DecodeTable:
         else:
             y = rows @ self.values.astype(jnp.float32).T
         return y.reshape(*x.shape[:-1], -1).astype(x.dtype)
-
-
-def _masks(keep: np.ndarray) -> np.ndarray:
-    """[N, K] bool as [N, ceil(K / 16)] uint16."""
-    bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _GROUP)))
-    return np.packbits(bits, axis=1, bitorder="little").view("<u2")
 
 
 def _gaps(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

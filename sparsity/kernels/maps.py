@@ -114,40 +114,6 @@ def _native_gradients(
 IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
 
 
-# --- the three maps: (left, right, *pattern) -> [result] ----------------------------------------
-
-
-def _multiply(x: Array, values: Array, *pattern: Array, implementation: str) -> list[Array]:
-    return [IMPLEMENTATIONS[implementation].forward(x, values, Pattern(*pattern))]
-
-
-def _multiply_t(dy: Any, x: Any, values: Any, *pattern: Any, **static: Any) -> list[Any]:
-    if x is None:
-        return _INPUT_GRADIENT.bind(dy, values, *pattern, **static)
-    return [None, *_WEIGHT_GRADIENT.bind(x, dy, *pattern, **static)]
-
-
-def _input_gradient(dy: Array, values: Array, *pattern: Array, implementation: str) -> list[Array]:
-    kernels = IMPLEMENTATIONS[implementation]
-    return [kernels.input_gradient(dy, values, Pattern(*pattern), dy.dtype)]
-
-
-def _input_gradient_t(dx: Any, dy: Any, values: Any, *pattern: Any, **static: Any) -> list[Any]:
-    if dy is None:
-        return _MULTIPLY.bind(dx, values, *pattern, **static)
-    return [None, *_WEIGHT_GRADIENT.bind(dx, dy, *pattern, **static)]
-
-
-def _weight_gradient(x: Array, dy: Array, *pattern: Array, implementation: str) -> list[Array]:
-    return [IMPLEMENTATIONS[implementation].weight_gradient(x, dy, Pattern(*pattern))]
-
-
-def _weight_gradient_t(dvalues: Any, x: Any, dy: Any, *pattern: Any, **static: Any) -> list[Any]:
-    if x is None:
-        return _INPUT_GRADIENT.bind(dy, dvalues, *pattern, **static)
-    return [None, *_MULTIPLY.bind(x, dvalues, *pattern, **static)]
-
-
 # --- the derivative of y = x W in both, and its transpose: both gradients in one pass ------------
 
 
@@ -159,39 +125,55 @@ def _tangent(
     return [by_x + by_values]
 
 
-def _tangent_t(
-    dy: Any, tx: Any, tvalues: Any, x: Any, values: Any, *pattern: Any, **static: Any
-) -> list[Any]:
-    del tx, tvalues  # both are unknown: with one alone the product rule has a single term
-    return _GRADIENTS.bind(x, dy, values, *pattern, **static)
+_TANGENT = compose(
+    "sparse_multiply_tangent",
+    _tangent,
+    _tangent,
+    # Both tangents are unknown: with one alone the product rule has a single term.
+    lambda dy, _, __, x, *rest, **static: _GRADIENTS.bind(x, dy, *rest, **static),
+)
+_GRADIENTS = compose(
+    "sparse_gradients",
+    lambda x, dy, values, *pattern, implementation: list(
+        IMPLEMENTATIONS[implementation].both(x, dy, values, Pattern(*pattern))
+    ),
+    lambda x, dy, values, *pattern, **static: [
+        *_INPUT_GRADIENT.bind(dy, values, *pattern, **static),
+        *_WEIGHT_GRADIENT.bind(x, dy, *pattern, **static),
+    ],
+)
 
 
-def _gradients(
-    x: Array, dy: Array, values: Array, *pattern: Array, implementation: str
-) -> list[Array]:
-    return list(IMPLEMENTATIONS[implementation].both(x, dy, values, Pattern(*pattern)))
+# --- the three maps: (left, right, *pattern) -> [result] ----------------------------------------
 
 
-def _gradients_apart(
-    x: Array, dy: Array, values: Array, *pattern: Array, **static: Any
-) -> list[Array]:
-    dx = _INPUT_GRADIENT.bind(dy, values, *pattern, **static)
-    return [*dx, *_WEIGHT_GRADIENT.bind(x, dy, *pattern, **static)]
-
-
-_TANGENT = compose("sparse_multiply_tangent", _tangent, _tangent, _tangent_t)
 _MULTIPLY = multilinear(
     "sparse_multiply",
-    _multiply,
-    _multiply_t,
+    lambda x, values, *pattern, implementation: [
+        IMPLEMENTATIONS[implementation].forward(x, values, Pattern(*pattern))
+    ],
+    lambda dy, _, values, *pattern, **static: _INPUT_GRADIENT.bind(dy, values, *pattern, **static),
+    lambda dy, x, _, *pattern, **static: _WEIGHT_GRADIENT.bind(x, dy, *pattern, **static),
     together=_TANGENT.bind,
     tokens=True,
 )
 _INPUT_GRADIENT = multilinear(
-    "sparse_input_gradient", _input_gradient, _input_gradient_t, tokens=True
+    "sparse_input_gradient",
+    lambda dy, values, *pattern, implementation: [
+        IMPLEMENTATIONS[implementation].input_gradient(dy, values, Pattern(*pattern), dy.dtype)
+    ],
+    lambda dx, _, values, *pattern, **static: _MULTIPLY.bind(dx, values, *pattern, **static),
+    lambda dx, dy, _, *pattern, **static: _WEIGHT_GRADIENT.bind(dx, dy, *pattern, **static),
+    tokens=True,
 )
-_WEIGHT_GRADIENT = multilinear("sparse_weight_gradient", _weight_gradient, _weight_gradient_t)
-_GRADIENTS = compose("sparse_gradients", _gradients, _gradients_apart)
+_WEIGHT_GRADIENT = multilinear(
+    "sparse_weight_gradient",
+    lambda x, dy, *pattern, implementation: [
+        IMPLEMENTATIONS[implementation].weight_gradient(x, dy, Pattern(*pattern))
+    ],
+    lambda dw, _, dy, *pattern, **static: _INPUT_GRADIENT.bind(dy, dw, *pattern, **static),
+    lambda dw, x, _, *pattern, **static: _MULTIPLY.bind(x, dw, *pattern, **static),
+)
 
 
 def multiply(x: Array, values: Array, pattern: Pattern, implementation: str) -> Array:
@@ -288,17 +270,13 @@ def products(
 # --- the dense gradient that RigL reads ----------------------------------------------------------
 
 
-def _dense(x: Array, probe: Array) -> list[Array]:
-    return [(x.astype(_sums(x)) @ probe.astype(_sums(x))).astype(x.dtype)]
-
-
-def _dense_t(dy: Any, x: Any, probe: Any) -> list[Any]:
-    if x is None:
-        return [(dy.astype(_sums(dy)) @ probe.astype(_sums(dy)).T).astype(dy.dtype)]
-    return [None, _dense_gradient(x, dy)]
-
-
-_DENSE = multilinear("sparse_probe", _dense, _dense_t, tokens=True)
+_DENSE = multilinear(
+    "sparse_probe",
+    lambda x, probe: [(x.astype(_sums(x)) @ probe.astype(_sums(x))).astype(x.dtype)],
+    lambda dy, _, probe: [(dy.astype(_sums(dy)) @ probe.astype(_sums(dy)).T).astype(dy.dtype)],
+    lambda dy, x, _: [_dense_gradient(x, dy)],
+    tokens=True,
+)
 
 
 @jax.custom_jvp

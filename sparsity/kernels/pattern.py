@@ -157,16 +157,11 @@ def add_walk(indices: Array, pointers: Array, t_pointers: Array) -> Pattern:
     return Pattern(indices, pointers, t_pointers, *walks)
 
 
-def _columns(pattern: Pattern) -> Int[Array, " nnz"]:
-    """N of each value in canonical order; N at slack."""
-    slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
-    return jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
-
-
 def _flat(pattern: Pattern) -> Int[Array, " nnz"]:
     """Position n * K + k in W^T; N * K (out of bounds) at slack."""
     rows, _ = pattern.shape
-    columns = _columns(pattern)
+    slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
+    columns = jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
     inner = jnp.where(columns < pattern.shape[1], pattern.indices.astype(jnp.int32), 0)
     return columns * rows + inner
 
@@ -257,20 +252,16 @@ def pattern_from_mask(mask: Bool[AnyArray, "K N"], nnz: int) -> Pattern:
 
 @functools.partial(jax.jit, static_argnames="nnz")
 def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
-    if native.usable():
-        return _pattern_native(mask, nnz)
-    (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
-    return _pattern_from_flat(flat.astype(jnp.int32), (mask.shape[0], mask.shape[1]))
-
-
-def _pattern_native(mask: Array, nnz: int) -> Pattern:
     rows, columns = mask.shape
-    shapes = (
-        jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
-        jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
-        jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
-    )
-    return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    if native.usable():
+        shapes = (
+            jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
+            jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
+            jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        )
+        return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
+    return _pattern_from_flat(flat.astype(jnp.int32), (rows, columns))
 
 
 def _moves_natively(leaf: Array) -> bool:
@@ -349,14 +340,12 @@ _SPREAD = multilinear(
     "sparse_to_dense",
     _spread,
     lambda dense, _, *pattern, fill: _COLLECT.bind(dense, *pattern),
-    linear=1,
     together=lambda tangent, _, *pattern, fill: _SPREAD.bind(tangent, *pattern, fill=0.0),
 )
 _COLLECT = multilinear(
     "sparse_gather",
     _collect,
     lambda values, _, *pattern: _SPREAD.bind(values, *pattern, fill=0.0),
-    linear=1,
 )
 
 

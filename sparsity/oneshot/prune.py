@@ -349,7 +349,12 @@ def _by_stages(
         names = [name for name in stage_names(stage, list(selected)) if name not in masks]
         grams: Mapping[str, np.ndarray] = {}
         if reads_inputs and names:
-            _require_matrices(model, method, {name: selected[name].shape for name in names})
+            for name in names:
+                if len(shape := selected[name].shape) != 2 or not model.sparse(name):
+                    raise SparsityError(
+                        f"{method}: the model does not multiply by {name!r} {shape} as a matrix; "
+                        "leave it out with param_filter"
+                    )
             grams = stage_grams(model, stage, params, names, inputs=inputs)
         leaves, changed = dict(named_leaves(params)), {}
         for name in names:
@@ -368,12 +373,3 @@ def _by_stages(
         if reads_inputs:
             inputs = [stage_step(model, stage, params, one) for one in inputs]
     return Pruned(params, {**before.masks, **masks}, selected, stayed)
-
-
-def _require_matrices(model: Model, method: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in shapes.items():
-        if len(shape) != 2 or not model.sparse(name):
-            raise SparsityError(
-                f"{method}: the model does not multiply by {name!r} {shape} as a matrix; leave it "
-                "out with param_filter"
-            )

@@ -95,12 +95,6 @@ def _attend_bwd(rule: Rule, zero: int, residuals: tuple[Any, ...], d_out: Array)
 _attend.defvjp(_attend_fwd, _attend_bwd)
 
 
-def _by_distance(slopes: Array, total: int) -> Float[Array, "N E"]:
-    """ALiBi as a profile: within a sequence, distances of slots are distances of positions."""
-    distances = jnp.abs(jnp.arange(-total, total + _TILE, dtype=jnp.int32)).astype(jnp.float32)
-    return -slopes[:, None] * distances[None, :]
-
-
 def fused(
     rule: Rule,
     qkv: QKV,
@@ -136,7 +130,9 @@ def fused(
     total = length + (-length % _TILE)
     profile = jnp.asarray(_EMPTY) if learned.profile is None else learned.profile
     if learned.slopes is not None:
-        slopes = _by_distance(learned.slopes, total)
+        # ALiBi as a profile: in a sequence, distances of slots are distances of positions.
+        distances = jnp.abs(jnp.arange(-total, total + _TILE, dtype=jnp.int32)).astype(jnp.float32)
+        slopes = -learned.slopes[:, None] * distances
         profile = slopes if learned.profile is None else profile + slopes
     noise = pair.queries.noise
     position = jnp.where(valid, pair.keys.position, -1)

@@ -26,9 +26,7 @@ Transpose = Callable[..., Sequence[Any]]
 def multilinear(
     name: str,
     fun: Fun,
-    transpose: Transpose,
-    *,
-    linear: int = 2,
+    *transposes: Transpose,
     together: Fun | None = None,
     tokens: bool = False,
     has_batch_axes: bool = False,
@@ -38,25 +36,29 @@ def multilinear(
     Args:
         name: in jaxprs.
         fun: arrays and static keywords -> [array]; usable under jit.
-        transpose: the rule for one unknown operand.
-        linear: how many operands it is linear in; the others have no derivative.
+        *transposes: for each operand that it is linear in, the cotangent of that one where it is
+            unknown, in a list; the other operands have no derivative.
         together: (tangents, primals, **static) -> [tangent], where all of them are perturbed; None
             adds the terms of the product rule.
         tokens: the first operand is [T, ...], and its rows are computed apart: under vmap they
             become more rows. Otherwise a batch is computed one after another.
-        has_batch_axes: ``fun`` and ``transpose`` take ``batch_axes=``, how many leading axes of
+        has_batch_axes: ``fun`` and ``transposes`` take ``batch_axes=``, how many leading axes of
             every operand are a batch's: vmap adds one.
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
         out = primitive.bind(*primals, **static)
-        live = [i for i in range(linear) if not isinstance(tangents[i], ad.Zero)]
-        if together is not None and len(live) == linear:
-            return out, together(*tangents[:linear], *primals, **static)
+        live = [i for i in range(len(transposes)) if not isinstance(tangents[i], ad.Zero)]
+        if together is not None and len(live) == len(transposes):
+            return out, together(*tangents[: len(live)], *primals, **static)
         terms = [
             primitive.bind(*primals[:i], tangents[i], *primals[i + 1 :], **static)[0] for i in live
         ]
         return out, [functools.reduce(jnp.add, terms)]
+
+    def transpose(cotangent: Any, *operands: Any, **static: Any) -> Sequence[Any]:
+        unknown = next(i for i, leaf in enumerate(operands) if leaf is None)
+        return [*[None] * unknown, *transposes[unknown](cotangent, *operands, **static)]
 
     primitive = _primitive(name, fun, jvp, tokens=tokens)
     ad.primitive_transposes[primitive] = functools.partial(_transpose_rule, transpose)

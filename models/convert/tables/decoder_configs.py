@@ -80,11 +80,6 @@ def _write_btlm(cfg: DecoderConfig) -> Settings:
     }
 
 
-def _full_head(foreign: Settings) -> Settings:
-    """Read rotary features; all of a head where the key is null."""
-    return {"rotary_dim": foreign["rotary_dim"] or foreign["n_embd"] // foreign["n_head"]}
-
-
 def _read_bigcode(foreign: Settings) -> Settings:
     kv_heads = 1 if foreign["multi_query"] else None
     settings = _read_gpt2(foreign) | grouped_heads(foreign["n_head"], kv_heads)
@@ -99,7 +94,9 @@ def _write_bigcode(cfg: DecoderConfig) -> Settings:
 
 
 def _read_gptj(foreign: Settings) -> Settings:
-    return {"filter_size": foreign["n_inner"] or 4 * foreign["n_embd"], **_full_head(foreign)}
+    """Read rotary features; all of a head where the key is null."""
+    rotary = foreign["rotary_dim"] or foreign["n_embd"] // foreign["n_head"]
+    return {"filter_size": foreign["n_inner"] or 4 * foreign["n_embd"], "rotary_dim": rotary}
 
 
 def _write_gptj(cfg: DecoderConfig) -> Settings:
@@ -263,8 +260,8 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         "CrystalCoder",
         _BTLM_KEYS,
         fixed={"rotary_interleaved": True},
-        read=lambda foreign: _read_btlm(foreign) | _full_head(foreign),
-        write=lambda cfg: _write_btlm(cfg) | {"rotary_dim": cfg.rotary_features},
+        read=lambda foreign: _read_btlm(foreign) | _read_gptj(foreign),
+        write=lambda cfg: _write_btlm(cfg) | _write_gptj(cfg),
         **_GPT2,
     ),
     "gptj": _causal("gptj", "GPTJ", _GPT_KEYS, **_GPTJ),

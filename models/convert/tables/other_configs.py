@@ -17,7 +17,6 @@ from wafer.models.convert.tables.decoder_configs import DECODER_CONFIGS
 from wafer.models.convert.tables.other_tables import MARIAN_TABLE, T5_TABLE
 from wafer.models.errors import did_you_mean
 from wafer.models.families.encoder_config import EncoderConfig
-from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 
 _BERT_KEYS = {
@@ -109,25 +108,6 @@ def _class_of(cfg: EncoderConfig, stem: str) -> Settings:
     return {"architectures": [f"{stem}ForMaskedLM" if cfg.has_mlm else f"{stem}Model"]}
 
 
-def _read_roberta(foreign: Settings) -> Settings:
-    """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
-    offset = foreign["pad_token_id"] + 1
-    return {
-        **_head_of(foreign, "Roberta"),
-        "position_embedding_offset": offset,
-        "max_position_embeddings": foreign["max_position_embeddings"] - offset,
-    }
-
-
-def _write_roberta(cfg: EncoderConfig) -> Settings:
-    offset = cfg.position_embedding_offset
-    return {
-        **_class_of(cfg, "Roberta"),
-        "pad_token_id": offset - 1,
-        "max_position_embeddings": cfg.max_position_embeddings + offset,
-    }
-
-
 def _read_esm(foreign: Settings) -> Settings:
     """Read ESM-1b and ESM-2: learned positions begin after the pad id, as RoBERTa's."""
     kind = foreign["position_embedding_type"]
@@ -154,16 +134,6 @@ def _write_esm(cfg: EncoderConfig) -> Settings:
         "position_embedding_type": "rotary" if rotary else "absolute",
         "max_position_embeddings": cfg.max_position_embeddings + offset,
     }
-
-
-def _read_dpr(foreign: Settings) -> Settings:
-    name, head = _of_class(foreign, _DPR, "DPRQuestionEncoder")
-    return {"name": name, "head": head}
-
-
-def _write_dpr(cfg: EncoderConfig) -> Settings:
-    classes = {name: foreign for foreign, (name, _) in _DPR.items()}
-    return {"architectures": [classes[cfg.name]]}
 
 
 def _read_t5(foreign: Settings) -> Settings:
@@ -214,20 +184,6 @@ def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Setting
             "scale_decoder_outputs: false for a head of its own"
         )
     return settings | {"share_embedding_weights": tied}
-
-
-def _write_t5(cfg: Seq2SeqConfig) -> Settings:
-    names = {ours: foreign for foreign, ours in _FEED_FORWARD.items()}
-    act = str(cfg.nonlinearity)
-    return {
-        "feed_forward_proj": names.get(act) or write_activation(act),
-        "d_kv": cfg.head_dim,
-        "num_decoder_layers": cfg.decoder_layers,
-        "scale_decoder_outputs": cfg.scale_logits,
-        "tie_word_embeddings": cfg.scale_logits,
-        "is_encoder_decoder": True,
-        "pad_token_id": 0,
-    }
 
 
 def _read_marian(foreign: Settings) -> Settings:
@@ -293,18 +249,6 @@ def _read_llava(foreign: Settings) -> Settings:
     }
 
 
-def _write_llava(cfg: LlavaConfig) -> Settings:
-    mode = cfg.image_feature_select_mode
-    return {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
-        "text_config": to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32"),
-        "vision_feature_select_strategy": "default" if mode == "patch" else "full",
-        "image_seq_length": cfg.image_model.patches,
-        "tie_word_embeddings": cfg.text_model.share_embedding_weights,
-    }
-
-
 _ENCODER: Settings = {
     "required": {
         "is_decoder": False,
@@ -330,8 +274,17 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         "roberta",
         _BERT_KEYS | _TIES,
         fixed={"mlm_nonlinearity": "gelu"},  # in its code, whatever hidden_act is
-        read=_read_roberta,
-        write=_write_roberta,
+        # Positions start at pad id + 1, so the table has that many rows more.
+        read=lambda foreign: {
+            **_head_of(foreign, "Roberta"),
+            "position_embedding_offset": (offset := foreign["pad_token_id"] + 1),
+            "max_position_embeddings": foreign["max_position_embeddings"] - offset,
+        },
+        write=lambda cfg: {
+            **_class_of(cfg, "Roberta"),
+            "pad_token_id": cfg.position_embedding_offset - 1,
+            "max_position_embeddings": cfg.max_position_embeddings + cfg.position_embedding_offset,
+        },
         **_ENCODER,
     ),
     "esm": ConfigMap(
@@ -349,8 +302,12 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         "dpr",
         "dpr-question-encoder",
         _BERT_KEYS | {"projection_dim": "projection_dim"},
-        read=_read_dpr,
-        write=_write_dpr,
+        read=lambda foreign: dict(
+            zip(("name", "head"), _of_class(foreign, _DPR, "DPRQuestionEncoder"), strict=True)
+        ),
+        write=lambda cfg: {
+            "architectures": [k for k, (name, _) in _DPR.items() if name == cfg.name]
+        },
         **_ENCODER,
     ),
     "t5": ConfigMap(
@@ -369,7 +326,18 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
             "decoder_start_token_id": "decoder_start_token_id",
         },
         read=_read_t5,
-        write=_write_t5,
+        write=lambda cfg: {
+            "feed_forward_proj": (
+                {ours: foreign for foreign, ours in _FEED_FORWARD.items()}.get(cfg.nonlinearity)
+                or write_activation(str(cfg.nonlinearity))
+            ),
+            "d_kv": cfg.head_dim,
+            "num_decoder_layers": cfg.decoder_layers,
+            "scale_decoder_outputs": cfg.scale_logits,
+            "tie_word_embeddings": cfg.scale_logits,
+            "is_encoder_decoder": True,
+            "pad_token_id": 0,
+        },
         refine=_refine_t5,
         classes=("T5ForConditionalGeneration", "T5ForConditionalGeneration"),
     ),
@@ -413,6 +381,15 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         },
         required={"multimodal_projector_bias": True},
         read=_read_llava,
-        write=_write_llava,
+        write=lambda cfg: {
+            "architectures": ["LlavaForConditionalGeneration"],
+            "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
+            "text_config": to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32"),
+            "vision_feature_select_strategy": (
+                "default" if cfg.image_feature_select_mode == "patch" else "full"
+            ),
+            "image_seq_length": cfg.image_model.patches,
+            "tie_word_embeddings": cfg.text_model.share_embedding_weights,
+        },
     ),
 }

@@ -262,15 +262,6 @@ def _vision_rows(cfg: VisionConfig) -> list[Row]:
     return repeated(rows, cfg.num_hidden_layers)
 
 
-def _clip(cfg: VisionConfig) -> Table:
-    return Table(
-        rows=under(_vision_rows(cfg), "vision_model."),
-        ignored=[r".*embeddings\.position_ids"],
-        spellings=lambda name: [name.removeprefix("vision_model.")],
-        unused=[r"(text_model|text_projection|visual_projection|logit_scale).*"],
-    )
-
-
 def _llava_spellings(name: str) -> Iterable[str]:
     """List the two newer spellings of a key of llava-1.5's own files."""
     saved = name.replace("vision_tower.vision_model.", "vision_tower.")
@@ -299,6 +290,11 @@ OTHER_TABLES: dict[str, Callable[[Any], Table]] = {
     "dpr": _dpr,
     "t5": _t5,
     "marian": _marian,
-    "clip_vision_model": _clip,
+    "clip_vision_model": lambda cfg: Table(
+        rows=under(_vision_rows(cfg), "vision_model."),
+        ignored=[r".*embeddings\.position_ids"],
+        spellings=lambda name: [name.removeprefix("vision_model.")],
+        unused=[r"(text_model|text_projection|visual_projection|logit_scale).*"],
+    ),
     "llava": _llava,
 }

@@ -165,7 +165,8 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
         raise ValueError("the releases count the optimizer's parameters differently")
     state: dict[int, dict[str, Tree]] = {}
     groups: dict[int, dict[str, Any]] = {}
-    for entry in sorted(entries, key=_by_number):
+    # Places of a list are numbers: '10' comes after '9'.
+    for entry in sorted(entries, key=lambda m: (int(m[2]), m[3].partition(".")[0], len(m[3]))):
         number, key = int(entry[2]), entry[3]
         if entry[1] == "state":
             state.setdefault(number, {})[key] = _copied(file, entry[0])
@@ -181,12 +182,12 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
         for _, group in sorted(groups.items())
     ]
     sections: dict[str, Tree] = {"optimizer": {"state": state, "param_groups": listed}}
-    return sections | _carried_schedule(file) | _carried_scaler(file)
-
-
-def _by_number(entry: re.Match[str]) -> tuple[int, str, int]:
-    name, _, place = entry[3].partition(".")
-    return int(entry[2]), name, int(place) if place.isdigit() else 0
+    scaler: dict[str, Tree] = {
+        name.rpartition(".")[2]: _copied(file, name)
+        for section in _SCALERS
+        for name in file.entries(f"{section}.")
+    }
+    return sections | _carried_schedule(file) | ({"grad_scaler": scaler} if scaler else {})
 
 
 def _copied(file: MdlFile, name: str) -> Leaf:
@@ -202,12 +203,3 @@ def _carried_schedule(file: MdlFile) -> dict[str, Tree]:
             own = _number(int(file.scalar(f"{section}.last_epoch") or 0), np.int64)
             return {"schedulers": [{"last_epoch": own}]}
     return {}
-
-
-def _carried_scaler(file: MdlFile) -> dict[str, Tree]:
-    values: dict[str, Tree] = {
-        name.rpartition(".")[2]: _copied(file, name)
-        for section in _SCALERS
-        for name in file.entries(f"{section}.")
-    }
-    return {"grad_scaler": values} if values else {}

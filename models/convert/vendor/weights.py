@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from wafer import vsl
 from wafer.models.base import Model
 from wafer.models.checkpoint.pruned import check_weight
-from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
+from wafer.models.convert.codecs import SAME, TRANSPOSED, trailing_one
 from wafer.models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from wafer.models.convert.standard import in_pairs
 from wafer.models.counts import abstract_params
@@ -76,6 +76,7 @@ _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
         (r"^encoder_embeddings\.word_embeddings\.weight$", "lm_head.weight"),
     ),
 }
+_CODECS = {"kernel": TRANSPOSED, "slopes": trailing_one()}  # of the last part of our names
 _SLOPES = "embedding_layer.position_embed_helper.slopes"
 _COMPUTED = (  # tables that our models compute
     r".*position_embeddings(\.fpe)?",
@@ -99,12 +100,6 @@ class _Experts:
         return np.stack([x.reshape(-1, x.shape[-1]).T for x in tensors], axis=1)
 
 
-def _codec(name: str) -> Codec:
-    if name.endswith("/kernel"):
-        return TRANSPOSED
-    return trailing_one() if name.endswith("/slopes") else SAME
-
-
 def _names(model: Model) -> dict[str, str]:
     """Map our parameters to the vendor's names (2.1 and later), without the wrapper's prefix."""
     ours = [name for name, _ in named_leaves(abstract_params(model))]
@@ -121,21 +116,17 @@ def _table(model: Model, *, fused: bool) -> Table:
     for name in names:
         key = _EXPERT.sub("moe/experts/", name) if fused else name
         stacks.setdefault(key, []).append(name)
+    expert = lambda name: int(_EXPERT.findall(name)[0])
     rows = [
-        Row(names[own[0]], (own[0],), _codec(own[0]))
+        Row(names[key], (key,), _CODECS.get(key.rpartition("/")[2], SAME))
         if key in names
-        else Row(_stacked(names[own[0]]), tuple(sorted(own, key=_expert)), _Experts())
+        else Row(_stacked(names[own[0]]), tuple(sorted(own, key=expert)), _Experts())
         for key, own in stacks.items()
     ]
     seconds = _seconds(model.config, names.values())
     others = [re.escape(name) for second in seconds for name in (second, *names_of_16(second))]
     ignored = [*_COMPUTED, *IGNORED_IN_16, *others, r".*_mask"]
     return Table(rows, ignored, lambda name: _spellings(seconds, name))
-
-
-def _expert(name: str) -> int:
-    match = _EXPERT.search(name)
-    return int(match[1]) if match else 0
 
 
 def _stacked(name: str) -> str:
