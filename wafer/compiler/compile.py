@@ -7,7 +7,7 @@ layer s holds the activations of S - s samples.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -175,12 +175,6 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
     return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
 
 
-def _grids(count: int) -> Iterator[tuple[int, int]]:
-    for across in range(1, count + 1):
-        if count % across == 0:
-            yield across, count // across
-
-
 def _replicate(
     graph: Graph, choices: Sequence[Choices], options: CompileOptions
 ) -> tuple[Fit, tuple[int, int]] | None:
@@ -196,7 +190,7 @@ def _replicate(
         if smallest * count > pes or worse >= 3 or 1.001 * rate >= limit:
             break
         worse += 1
-        for across, down in _grids(count):
+        for across, down in ((n, count // n) for n in range(1, count + 1) if count % n == 0):
             width, height = spec.width // across, spec.height // down
             skewed = max(across, down) > 4 * min(across, down) and not options.replicas
             if skewed or not min(width, height):

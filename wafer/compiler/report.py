@@ -98,18 +98,6 @@ def _rows(compiled: Compiled) -> list[list[str]]:
     ]
 
 
-def _align(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = {0, 1}
-    return [
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def report_text(compiled: Compiled) -> str:
     """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
     lines = ["Estimated Overall Performance", "-" * 31]
@@ -120,7 +108,12 @@ def report_text(compiled: Compiled) -> str:
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
-    return "\n".join([*lines, *_align([list(_COLUMNS), *_rows(compiled)])]) + "\n"
+    rows = [list(_COLUMNS), *_rows(compiled)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = map(str.rjust, row[2:], widths[2:])
+        lines.append("  ".join([*map(str.ljust, row[:2], widths), *cells]).rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def to_json(compiled: Compiled) -> dict[str, Any]:
