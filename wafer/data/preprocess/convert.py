@@ -55,7 +55,7 @@ def convert_dataset_to_hdf5(
     file_name(name)
     del num_workers
     folder = pathlib.Path(output_dir)
-    collate = data_collator or _stack
+    collate = data_collator or (lambda batch: {k: [one[k] for one in batch] for k in batch[0]})
     groups: tuple[RowGroup, ...] = ()
     waiting: list[list[np.ndarray]] = []
     paths: list[pathlib.Path] = []
@@ -101,10 +101,6 @@ def _batches(dataset: Iterable[Features], size: int) -> Iterable[list[Features]]
     examples = iter(dataset)
     while batch := list(itertools.islice(examples, size)):
         yield batch
-
-
-def _stack(batch: Sequence[Features]) -> Features:
-    return {key: [example[key] for example in batch] for key in batch[0]}
 
 
 def _groups(features: Mapping[str, np.ndarray]) -> tuple[RowGroup, ...]:

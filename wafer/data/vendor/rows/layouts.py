@@ -126,15 +126,10 @@ def layout_of(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) 
     if settings.vsl:
         return Layout((RowGroup("data", VSL_FEATURES, length),), Ready, bind(_vsl_rows))
     if settings.mode == "dpo":
-        return Layout((RowGroup("data", PAIR_FEATURES, length),), Ready, _as_is)
+        return Layout((RowGroup("data", PAIR_FEATURES, length),), Ready, lambda row, draws: (row,))
     pack = _stream(settings, ids) if settings.mode == "pretraining" else Ready
     shape = _fim_row if objective == "fim" else _rows
     return Layout((RowGroup("data", FEATURES, length),), pack, bind(shape), objective == "fim")
-
-
-def _as_is(row: np.ndarray, draws: Draws) -> Row:
-    del draws
-    return (row,)
 
 
 def _mlm_layout(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
