@@ -86,11 +86,6 @@ def _paths(ax: Any, compiled: Compiled) -> None:
         )
 
 
-def _short(name: str, layer: str) -> str:
-    rest = name.removeprefix(layer).lstrip("/")
-    return rest.replace("attn/", "") or name
-
-
 def _window(compiled: Compiled) -> tuple[float, float, float, float]:
     """(x, y, width, height) to show: the wafer, or the plan where it would be a speck."""
     plan = compiled.plan
@@ -169,7 +164,8 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
             if number == 0:
                 red, green, blue = fill  # dark letters on light regions, light ones on dark
                 ink = _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.46 else _PAPER
-                _label(ax, here, _short(kernel.name, kernel.layer), scale, ink)
+                rest = kernel.name.removeprefix(kernel.layer).lstrip("/").replace("attn/", "")
+                _label(ax, here, rest or kernel.name, scale, ink)
 
 
 def draw(compiled: Compiled) -> Any:

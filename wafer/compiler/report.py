@@ -78,26 +78,6 @@ def _decoding(compiled: Compiled) -> list[tuple[str, str]]:
     return lines
 
 
-def _rows(compiled: Compiled) -> list[list[str]]:
-    return [
-        [
-            kernel.name,
-            kernel.kind,
-            f"{region.x},{region.y}",
-            f"{region.width}x{region.height}",
-            f"{kernel.rows}x{kernel.columns}",
-            f"{kernel.forward:,}",
-            f"{kernel.backward:,}",
-            f"{kernel.update:,}",
-            f"{kernel.cycles / compiled.cycles:.0%}",
-            f"{kernel.sram / _KIB:.1f}",
-            f"{kernel.weights:,}",
-            f"{kernel.density:.0%}",
-        ]
-        for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True)
-    ]
-
-
 def report_text(compiled: Compiled) -> str:
     """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
     lines = ["Estimated Overall Performance", "-" * 31]
@@ -108,7 +88,24 @@ def report_text(compiled: Compiled) -> str:
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
-    rows = [list(_COLUMNS), *_rows(compiled)]
+    rows = [list(_COLUMNS)]
+    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
+        rows.append(
+            [
+                kernel.name,
+                kernel.kind,
+                f"{region.x},{region.y}",
+                f"{region.width}x{region.height}",
+                f"{kernel.rows}x{kernel.columns}",
+                f"{kernel.forward:,}",
+                f"{kernel.backward:,}",
+                f"{kernel.update:,}",
+                f"{kernel.cycles / compiled.cycles:.0%}",
+                f"{kernel.sram / _KIB:.1f}",
+                f"{kernel.weights:,}",
+                f"{kernel.density:.0%}",
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = map(str.rjust, row[2:], widths[2:])

@@ -74,11 +74,6 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Job))
 _JSON = ("command", "labels")
 
 
-def _row(job: Job) -> dict[str, Any]:
-    values = {name: getattr(job, name) for name in _FIELDS}
-    return values | {name: json.dumps(values[name]) for name in _JSON}
-
-
 def _job(row: sqlite3.Row) -> Job:
     values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
     return Job(**values | {"command": tuple(values["command"]), "cancel": bool(values["cancel"])})
@@ -134,8 +129,10 @@ class JobStore:
         """Register a job; forgets the oldest finished ones beyond a thousand."""
         columns = ", ".join(_FIELDS)
         holes = ", ".join(f":{name}" for name in _FIELDS)
+        values = {name: getattr(job, name) for name in _FIELDS}
+        values |= {name: json.dumps(values[name]) for name in _JSON}
         with self._transaction(create=True) as db:
-            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", _row(job))
+            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", values)
             final = ", ".join(f"'{phase}'" for phase in FINAL)
             db.execute(
                 f"DELETE FROM jobs WHERE phase IN ({final}) AND number <= "

@@ -226,7 +226,8 @@ def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
         ids = [to_array(encoding.ids) for encoding in encodings]
         ids = [one[: len(one) - after] for one in ids]
         for i, parts in enumerate(stretches):
-            ids[i] = np.concatenate([ids[i], *(_inside(part) for part in parts)])
+            more = (current_for_pieces().encode(p, add_special_tokens=False).ids for p in parts)
+            ids[i] = np.concatenate([ids[i], *map(to_array, more)])
     batch.count(marks=count_marks(ids, batch.tokenizer) - (sum(special) - after) * len(ids))
     whole = np.concatenate([*ids, np.empty(0, np.int32)])
     rows = np.stack([whole, np.ones_like(whole)])
@@ -243,11 +244,6 @@ def _stretches(text: str, size: int) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
-
-
-def _inside(stretch: str) -> np.ndarray:
-    """[n] ids of a stretch that follows another."""
-    return to_array(current_for_pieces().encode(stretch, add_special_tokens=False).ids)
 
 
 def _dropping(batch: _Batch, documents: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
