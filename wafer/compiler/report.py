@@ -88,7 +88,7 @@ def report_text(compiled: Compiled) -> str:
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
-    rows = [list(_COLUMNS)]
+    rows: list[list[str]] = [list(_COLUMNS)]
     for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
         rows.append(
             [

@@ -74,11 +74,6 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Job))
 _JSON = ("command", "labels")
 
 
-def _job(row: sqlite3.Row) -> Job:
-    values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
-    return Job(**values | {"command": tuple(values["command"]), "cancel": bool(values["cancel"])})
-
-
 def default_path() -> pathlib.Path:
     """Where the store is: ``WAFER_JOBS_DB``, else wafer/jobs.db below the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local/state"
@@ -268,7 +263,12 @@ def _reap(db: sqlite3.Connection) -> list[Job]:
 
 
 def _all(db: sqlite3.Connection) -> list[Job]:
-    return [_job(row) for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall()]
+    jobs = []
+    for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall():
+        values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
+        values |= {"command": tuple(values["command"]), "cancel": bool(values["cancel"])}
+        jobs.append(Job(**values))
+    return jobs
 
 
 def _end(db: sqlite3.Connection, job_id: str, phase: str, message: str, code: int | None) -> None:
