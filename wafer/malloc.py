@@ -24,14 +24,11 @@ def restart() -> None:
 
     On Linux with glibc; elsewhere nothing happens. Set GLIBC_TUNABLES, to anything, to do without.
     """
-    if _VARIABLE in os.environ or not _is_glibc():
+    try:
+        glibc = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):  # Windows; macOS; musl
+        return
+    if _VARIABLE in os.environ or not glibc:
         return
     os.environ[_VARIABLE] = ":".join(f"glibc.malloc.{k}={v}" for k, v in _TUNABLES.items())
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _is_glibc() -> bool:
-    try:
-        return bool(os.confstr("CS_GNU_LIBC_VERSION"))
-    except (AttributeError, ValueError, OSError):  # Windows; macOS; musl
-        return False

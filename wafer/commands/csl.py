@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     from wafer.csl.host.tools.compiler import add_options
-    from wafer.csl.host.tools.traced import add_trace_options
+    from wafer.csl.host.tools.traced import add_trace_options, trace_script
 
     build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
     build.set_defaults(run=_compile)
@@ -42,7 +42,7 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     traced = commands.add_parser(
         "trace", help="as run, and show what the PEs did when", allow_abbrev=False
     )
-    traced.set_defaults(run=_trace)
+    traced.set_defaults(run=trace_script)
     add_trace_options(traced)
     traced.add_argument("script", type=Path, help="its file, most often run.py")
     traced.add_argument(
@@ -74,12 +74,6 @@ def _run(args: argparse.Namespace) -> int:
     from wafer.csl.host.tools.scripts import run_script
 
     return run_script(args.script, args.arguments)
-
-
-def _trace(args: argparse.Namespace) -> int:
-    from wafer.csl.host.tools.traced import trace_script
-
-    return trace_script(args)
 
 
 def _example(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """Sample text from a checkpoint: ``wafer generate``."""
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -88,9 +89,10 @@ def _main(args: argparse.Namespace) -> int:
     _check_options(vars(args))
     loaded = open_model(args.checkpoint_path, args.kernels, args.dtype, args.draft)
     options = {name: getattr(args, name) for name in _OPTIONS}
-    options["emit"] = _write if args.stream else None
+    options["emit"] = functools.partial(print, end="", flush=True) if args.stream else None
     size = 1 if args.interactive else args.batch_size
-    for batch in _batches(_prompts(args), size):
+    asked = _prompts(args)
+    while batch := list(itertools.islice(asked, size)):
         places, prompts = zip(*batch, strict=True)
         samples = sample(loaded, prompts, places=places, **options)
         for prompt, texts in zip(prompts, samples.texts, strict=True):
@@ -125,16 +127,6 @@ def _check_draft(draft: Any, options: Mapping[str, Any], shown: Any) -> None:
             "draft: guesses are verified for greedy text alone; give temperature 0, no "
             "repetition_penalty and no stream"
         )
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _batches(prompts: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
-    while batch := list(itertools.islice(prompts, size)):
-        yield batch
 
 
 def _prompts(args: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -161,7 +161,12 @@ def load_decoding(
         if why is None:
             converted = decoding.convert(model, leaves, jnp.dtype(dtype))
             if converted.sparse:
-                return model, converted.params, _described(converted, dtype)
+                described = (
+                    f"csr kernels ({converted.sparse} of {converted.kernels} weights, "
+                    f"{100 * converted.zeros:.1f} % zeros, {dtype}, {native.target()}, "
+                    f"{converted.nbytes / 1e6:.1f} MB a step)"
+                )
+                return model, converted.params, described
             why = f"no kernel of {path} is pruned by a quarter or more"
             if (kernels, dtype) == ("auto", "float32"):
                 return model, converted.params, "dense kernels"
@@ -248,11 +253,3 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
             masked[name] = pruned, math.prod(leaf.shape)
     section = section_that_keeps(masked, model) if masked else None
     return Start(path, section_of(model.config), section)
-
-
-def _described(converted: decoding.Converted, dtype: str) -> str:
-    return (
-        f"csr kernels ({converted.sparse} of {converted.kernels} weights, "
-        f"{100 * converted.zeros:.1f} % zeros, {dtype}, {native.target()}, "
-        f"{converted.nbytes / 1e6:.1f} MB a step)"
-    )

@@ -34,18 +34,6 @@ def _cancel(args: argparse.Namespace) -> int:
     return _say(f"{job.id} was asked to end and will, after its current step")
 
 
-def _label(args: argparse.Namespace) -> int:
-    return _say(f"job/{verbs.label(JobStore(), args.id, args.labels).id} was patched")
-
-
-def _set_priority(args: argparse.Namespace) -> int:
-    return _say(f"job/{verbs.set_priority(JobStore(), args.id, args.priority).id} was patched")
-
-
-def _log_export(args: argparse.Namespace) -> int:
-    return _say(str(verbs.export_logs(JobStore(), args.id, args.output)))
-
-
 def _config(args: argparse.Namespace) -> int:
     store = JobStore()
     if args.systems is not None:
@@ -60,6 +48,7 @@ def _config(args: argparse.Namespace) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
     actions = parser.add_subparsers(required=True, metavar="VERB")
+    patched = lambda job: _say(f"job/{job.id} was patched")
 
     get = actions.add_parser("get", help="jobs that run or wait; one in full with its id")
     get.add_argument("id", nargs="?", help="job id, or the beginning of one")
@@ -75,17 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     label = actions.add_parser("label", help="set key=value, remove key-")
     label.add_argument("id")
     label.add_argument("labels", nargs="+", metavar="key=value")
-    label.set_defaults(run=_label)
+    label.set_defaults(run=lambda a: patched(verbs.label(JobStore(), a.id, a.labels)))
 
     priority = actions.add_parser("set-priority", help="change a queued job's turn")
     priority.add_argument("id")
     priority.add_argument("priority", choices=tuple(PRIORITIES))
-    priority.set_defaults(run=_set_priority)
+    priority.set_defaults(run=lambda a: patched(verbs.set_priority(JobStore(), a.id, a.priority)))
 
     export = actions.add_parser("log-export", help="pack a job's record, logs and metrics")
     export.add_argument("id")
     export.add_argument("-o", "--output", help="file or folder to write (default: here)")
-    export.set_defaults(run=_log_export)
+    export.set_defaults(run=lambda a: _say(str(verbs.export_logs(JobStore(), a.id, a.output))))
 
     config = actions.add_parser("config", help="where jobs are kept, how many systems they share")
     config.add_argument("--systems", type=int, help="systems to share; 0: no limit")

@@ -48,7 +48,9 @@ def encode_prompts(
         ValueError: a prompt that is not text.
     """
     require_text("prompt", prompts)
-    first = _first_mark(tokenizer, marks)
+    # What the tokenizer itself puts before an empty text.
+    put = (i for i in tokenizer.encode("").ids if i not in marks.ends or i == marks.begin)
+    first = next(put, marks.begin)
     if add_bos and first is None:
         raise DataError(
             "add_bos: no token is known that begins texts; expected bos_token_id in "
@@ -67,14 +69,6 @@ def encode_prompts(
             ids = ids[:-1]
         rows.append(ids or _begin_of_nothing(first, marks))
     return rows
-
-
-def _first_mark(tokenizer: Any, marks: TextMarks) -> int | None:
-    """Return the id that begins texts: what the tokenizer itself puts before an empty one."""
-    return next(
-        (i for i in tokenizer.encode("").ids if i not in marks.ends or i == marks.begin),
-        marks.begin,
-    )
 
 
 def _begin_of_nothing(first: int | None, marks: TextMarks) -> list[int]:

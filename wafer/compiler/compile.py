@@ -7,7 +7,7 @@ layer s holds the activations of S - s samples.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -175,12 +175,6 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
     return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
 
 
-def _grids(count: int) -> Iterator[tuple[int, int]]:
-    for across in range(1, count + 1):
-        if count % across == 0:
-            yield across, count // across
-
-
 def _replicate(
     graph: Graph, choices: Sequence[Choices], options: CompileOptions
 ) -> tuple[Fit, tuple[int, int]] | None:
@@ -196,7 +190,7 @@ def _replicate(
         if smallest * count > pes or worse >= 3 or 1.001 * rate >= limit:
             break
         worse += 1
-        for across, down in _grids(count):
+        for across, down in ((n, count // n) for n in range(1, count + 1) if count % n == 0):
             width, height = spec.width // across, spec.height // down
             skewed = max(across, down) > 4 * min(across, down) and not options.replicas
             if skewed or not min(width, height):
@@ -253,7 +247,27 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
         h, w = int(option.rows[spot.choice]), int(option.columns[spot.choice])
         wide, high = (h, w) if spot.turned else (w, h)
         regions.append(Region(kernel.name, spot.x, spot.y, wide, high))
-        kernels.append(_placed_kernel(kernel, setting, option, spot.choice, turned=spot.turned))
+        flops = [kernel.flops[0], *(kernel.flops[1:] if setting.train else ())]
+        pruned = 2 * kernel.macs * (1 - kernel.density) * len([f for f in flops if f])
+        placed = PlacedKernel(
+            name=kernel.name,
+            kind=kernel.kind,
+            layer=kernel.layer,
+            rows=h,
+            columns=w,
+            forward=int(option.forward[spot.choice]),
+            backward=int(option.backward[spot.choice]),
+            update=int(option.update[spot.choice]),
+            useful=useful_cycles(kernel, setting),
+            flops=round(sum(flops) - pruned),
+            sram=int(option.sram[spot.choice]),
+            held=round(_memory(kernel, setting)),
+            weights=kernel.weights,
+            density=kernel.density,
+            in_side="W" if spot.turned else "N",
+            out_side="N" if spot.turned else "W",
+        )
+        kernels.append(placed)
     offsets = tuple(
         (i * (spec.width // across), j * (spec.height // down))
         for j in range(down)
@@ -272,29 +286,4 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
         bound=area_bound(choices, spec.width, spec.height),
         single=single.cap,
         seed=options.seed,
-    )
-
-
-def _placed_kernel(
-    kernel: Kernel, setting: Setting, option: Choices, at: int, *, turned: bool
-) -> PlacedKernel:
-    flops = [kernel.flops[0], *(kernel.flops[1:] if setting.train else ())]
-    pruned = 2 * kernel.macs * (1 - kernel.density) * len([f for f in flops if f])
-    return PlacedKernel(
-        name=kernel.name,
-        kind=kernel.kind,
-        layer=kernel.layer,
-        rows=int(option.rows[at]),
-        columns=int(option.columns[at]),
-        forward=int(option.forward[at]),
-        backward=int(option.backward[at]),
-        update=int(option.update[at]),
-        useful=useful_cycles(kernel, setting),
-        flops=round(sum(flops) - pruned),
-        sram=int(option.sram[at]),
-        held=round(_memory(kernel, setting)),
-        weights=kernel.weights,
-        density=kernel.density,
-        in_side="W" if turned else "N",
-        out_side="N" if turned else "W",
     )

@@ -98,12 +98,6 @@ def _ceil(a: Array | int, b: int) -> Array:
     return -(-np.asarray(a) // b)
 
 
-def _fullest(kept: Array, density: float, pes: Array) -> Array:
-    """Share kept in the fullest of ``pes`` random tiles of ``kept`` weights, in expectation."""
-    spread = np.sqrt(2 * kept * density * (1 - density) * np.log(np.maximum(2, pes)))
-    return np.minimum(1.0, density + spread / kept)
-
-
 def _steps(n: int) -> Array:
     """The splits of ``n`` worth trying: the least s for each value of ceil(n / s), ascending."""
     parts = np.arange(1, n + 1)
@@ -186,8 +180,13 @@ def _matmul(kernel: Kernel, setting: Setting) -> Choices:
     k, n = _up(wide, w), _up(N, h)
     pes = h * w
     simd = spec.simd_16bit if kernel.bits == 16 else 1
-    density = _fullest(k * n, kernel.density, pes) if kernel.density < 1 else None
-    kept = k * n if density is None else np.ceil(k * n * density)
+    density, kept = None, k * n
+    if kernel.density < 1:  # the share kept in the fullest of random tiles, in expectation
+        spread = np.sqrt(
+            2 * kept * kernel.density * (1 - kernel.density) * np.log(np.maximum(2, pes))
+        )
+        density = np.minimum(1.0, kernel.density + spread / kept)
+        kept = np.ceil(kept * density)
     held = kept * weight_bytes(kernel, setting)
     lanes, lanes_back, stash = _rest(kernel, setting, pes)
     free = spec.sram_bytes - CODE_BYTES - held - stash

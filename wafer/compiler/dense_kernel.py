@@ -162,6 +162,15 @@ def dense_cost(
     if nnz is not None:
         stored_words += kept  # input and output of a kept weight, 16 bits each
     back = fan_in * batch if input_gradient else 0
+    gradients = fan_out * batch
+    if not input_gradient:
+        # Those that do not go by beside the images. Inputs are for one column at a time, gradients
+        # for one row: where both cross lies a PE that is to take a word of each, but takes one per
+        # cycle, the input first (its microthread has the lower id). Meanwhile gradients fill their
+        # queue, and then all PEs wait for it. Between layers a PE's words come in one run, far
+        # longer than the queue, so that the streams take turns; images come sample by sample.
+        queue = (spec.input_queue_depths[1] + spec.input_queue_depths[3]) / 2  # colors in turn
+        gradients -= round(fan_in * batch * min(1.0, queue / (inputs // batch)))
     # An element goes from root to root of the chains; a word over the region and two ramps.
     chained = width - 1 + (height - 1 if input_gradient else 0)
     streams = (1 + input_gradient) * (width + height + spec.op_launch + spec.hop_to_hop)
@@ -177,11 +186,7 @@ def dense_cost(
         back,
         fill,
         moved=moved,
-        gradients=(
-            fan_out * batch
-            if input_gradient
-            else _beside_images(fan_in * batch, fan_out * batch, inputs // batch, spec)
-        ),
+        gradients=max(0, gradients),
         busy=busy,
         tiles=tiles,
     )
@@ -248,25 +253,6 @@ def _kept(mask: np.ndarray, height: int, width: int) -> np.ndarray:
         firsts = [part[0] for part in np.array_split(np.arange(n), parts)]
         sums = np.add.reduceat(sums, firsts, axis=axis)
     return sums.T
-
-
-def _beside_images(words_in: int, gradients: int, inputs: int, spec: WaferSpec) -> int:
-    """Cycles of the output gradients' stream that do not go by beside the images.
-
-    Inputs are for one column at a time, gradients for one row: where both cross lies a PE that is
-    to take a word of each, but takes one per cycle, the input first (its microthread has the lower
-    id). Meanwhile gradients fill their queue, and then all PEs wait for it. Between layers a PE's
-    words come in one run, far longer than the queue, so that the streams take turns; images come
-    sample by sample.
-
-    Args:
-        words_in: of the images of a micro-batch.
-        gradients: of the output gradients.
-        inputs: words that one PE takes in a row.
-        spec: the machine.
-    """
-    queue = (spec.input_queue_depths[1] + spec.input_queue_depths[3]) / 2  # two colors in turn
-    return max(0, gradients - round(words_in * min(1.0, queue / inputs)))
 
 
 def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2) -> DenseCost:

@@ -153,12 +153,6 @@ def _key(experiment: Experiment, options: CompileOptions, inference: Inference |
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _store(cfg: RunConfig) -> pathlib.Path | None:
-    asked = cfg.runconfig.compile_dir
-    folder = cache_folder() if asked is None else pathlib.Path(asked)
-    return None if folder is None else folder / "floor_plans"
-
-
 def _write(compiled: Compiled, folder: pathlib.Path) -> None:
     (folder / FILES[0]).write_text(report_text(compiled), encoding="utf-8")
     (folder / FILES[1]).write_text(json.dumps(to_json(compiled), indent=1), encoding="utf-8")
@@ -213,8 +207,9 @@ def compile_experiment(
     cfg = experiment.cfg
     options = options_of(experiment, seed=seed, spec=spec)
     key = _key(experiment, options, inference)
-    store = _store(cfg)
-    place = None if store is None else store / key
+    asked = cfg.runconfig.compile_dir
+    store = cache_folder() if asked is None else pathlib.Path(asked)
+    place = None if store is None else store / "floor_plans" / key
     compiled = None if place is None else _read_plan(place)
     kept = compiled is not None
     if compiled is None:

@@ -31,12 +31,6 @@ def _fill(color: tuple[float, float, float], kind: str) -> tuple[float, float, f
     return colorsys.hls_to_rgb(hue, min(0.9, max(0.3, light + _LIGHTER.get(kind, 0.0))), saturation)
 
 
-def _ink(fill: tuple[float, float, float]) -> str:
-    """Dark letters on light regions, light ones on dark."""
-    red, green, blue = fill
-    return _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.46 else _PAPER
-
-
 def _label(ax: Any, region: Region, text: str, scale: float, color: str) -> None:
     """Write inside a region, along its longer side, if there is room; scale: points per PE."""
     along = max(region.width, region.height) * scale
@@ -90,11 +84,6 @@ def _paths(ax: Any, compiled: Compiled) -> None:
                 zorder=4,
             )
         )
-
-
-def _short(name: str, layer: str) -> str:
-    rest = name.removeprefix(layer).lstrip("/")
-    return rest.replace("attn/", "") or name
 
 
 def _window(compiled: Compiled) -> tuple[float, float, float, float]:
@@ -173,7 +162,10 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
                 )
             )
             if number == 0:
-                _label(ax, here, _short(kernel.name, kernel.layer), scale, _ink(fill))
+                red, green, blue = fill  # dark letters on light regions, light ones on dark
+                ink = _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.46 else _PAPER
+                rest = kernel.name.removeprefix(kernel.layer).lstrip("/").replace("attn/", "")
+                _label(ax, here, rest or kernel.name, scale, ink)
 
 
 def draw(compiled: Compiled) -> Any:

@@ -78,38 +78,6 @@ def _decoding(compiled: Compiled) -> list[tuple[str, str]]:
     return lines
 
 
-def _rows(compiled: Compiled) -> list[list[str]]:
-    return [
-        [
-            kernel.name,
-            kernel.kind,
-            f"{region.x},{region.y}",
-            f"{region.width}x{region.height}",
-            f"{kernel.rows}x{kernel.columns}",
-            f"{kernel.forward:,}",
-            f"{kernel.backward:,}",
-            f"{kernel.update:,}",
-            f"{kernel.cycles / compiled.cycles:.0%}",
-            f"{kernel.sram / _KIB:.1f}",
-            f"{kernel.weights:,}",
-            f"{kernel.density:.0%}",
-        ]
-        for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True)
-    ]
-
-
-def _align(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = {0, 1}
-    return [
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def report_text(compiled: Compiled) -> str:
     """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
     lines = ["Estimated Overall Performance", "-" * 31]
@@ -120,7 +88,29 @@ def report_text(compiled: Compiled) -> str:
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
-    return "\n".join([*lines, *_align([list(_COLUMNS), *_rows(compiled)])]) + "\n"
+    rows: list[list[str]] = [list(_COLUMNS)]
+    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
+        rows.append(
+            [
+                kernel.name,
+                kernel.kind,
+                f"{region.x},{region.y}",
+                f"{region.width}x{region.height}",
+                f"{kernel.rows}x{kernel.columns}",
+                f"{kernel.forward:,}",
+                f"{kernel.backward:,}",
+                f"{kernel.update:,}",
+                f"{kernel.cycles / compiled.cycles:.0%}",
+                f"{kernel.sram / _KIB:.1f}",
+                f"{kernel.weights:,}",
+                f"{kernel.density:.0%}",
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = map(str.rjust, row[2:], widths[2:])
+        lines.append("  ".join([*map(str.ljust, row[:2], widths), *cells]).rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def to_json(compiled: Compiled) -> dict[str, Any]:

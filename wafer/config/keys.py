@@ -100,7 +100,9 @@ def _expand(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iter
     for name, field in cls.model_fields.items():
         default = "required" if field.is_required() else _default(field.get_default())
         default = _default(presets[name]) if name in presets else default
-        meaning = said.get(name) or _no_effect(cls, name)
+        owner = next(c for c in cls.__mro__ if name in inspect.get_annotations(c))
+        ignored = owner in (ClusterKeys, InputSection.__base__) or owner.__name__ == "ModelConfig"
+        meaning = said.get(name) or ("accepted; no effect here" if ignored else "")
         nested_in = _sections_in(field.annotation)
         scheduled = Schedule in nested_in
         takes = "number | scheduler | list" if scheduled else _takes(field.annotation)
@@ -108,12 +110,6 @@ def _expand(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iter
         for nested in nested_in:
             if nested is not Schedule:  # schedulers have tables of their own
                 yield from _expand(nested, f"{prefix}{name}.", {})
-
-
-def _no_effect(cls: type[Section], name: str) -> str:
-    owner = next(c for c in cls.__mro__ if name in inspect.get_annotations(c))
-    ignored = owner in (ClusterKeys, InputSection.__base__)
-    return "accepted; no effect here" if ignored or owner.__name__ == "ModelConfig" else ""
 
 
 def _sections_in(annotation: Any) -> list[type[Section]]:

@@ -197,7 +197,16 @@ def parse_config(
     raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
-    problems += _unknown_sections(raw)
+    known = tuple(RunConfig.model_fields)
+    problems += [
+        Problem(
+            (str(key),),
+            f"unknown section{did_you_mean(key, known)}; known: {', '.join(known)}",
+            unknown="section",
+        )
+        for key in raw
+        if key not in known
+    ]
     run = _run(raw.get("runconfig"), flags, defaults or {}, problems)
     if run is not None and run.only_looks and "compile_dir" not in flags:
         kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
@@ -348,20 +357,6 @@ def _sparsity(value: Any) -> Any:
     from wafer.sparsity import parse as parse_groups  # imports jax
 
     return parse_groups(value)
-
-
-def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
-    known = tuple(RunConfig.model_fields)
-    listed = ", ".join(known)
-    return [
-        Problem(
-            (str(key),),
-            f"unknown section{did_you_mean(key, known)}; known: {listed}",
-            unknown="section",
-        )
-        for key in raw
-        if key not in known
-    ]
 
 
 def _missing(raw: Mapping[str, Any], mode: str) -> list[Problem]:

@@ -300,9 +300,9 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
         if "train_dataloader" in part:
             train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
             up.fill("train_input", dict(train), f"{path}.train_dataloader")
-        loaders = as_list(part.get("val_dataloader", part.get("val_dataloaders")))
-        if loaders:
-            where = f"{path}.{_loader(part)}"
+        name = "val_dataloader" if "val_dataloader" in part else "val_dataloaders"
+        if loaders := as_list(part.get(name)):
+            where = f"{path}.{name}" + ".0" * isinstance(part[name], list | tuple)
             up.fill("eval_input", dict(_mapping(loaders[0], where)), where)
             up.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
         if part.get("ckpt_path") is not None and method == own:
@@ -317,12 +317,6 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
             # An advice on speed, of a file whose batch or systems a flag or an arm may change.
             bounds = type(value) is int and value > 0 and key not in up.sections.get(section, {})
             up.put(section, key, {"explore": {"max": value}} if bounds else value, origin)
-
-
-def _loader(part: Mapping[str, Any]) -> str:
-    """Return the path of the validation data that is read."""
-    name = "val_dataloader" if "val_dataloader" in part else "val_dataloaders"
-    return f"{name}.0" if isinstance(part[name], list | tuple) else name
 
 
 def _fraction(up: _Upgrade) -> None:

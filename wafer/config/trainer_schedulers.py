@@ -87,17 +87,13 @@ def read_schedulers(
     return {key: _joined(key, own, optimizer) for key, own in by_key.items() if own}
 
 
-def _kind(name: str) -> tuple[str, str]:
-    """Split a class's name: what it is, and the key it acts on."""
-    kind = name.lower().removesuffix("scheduler")  # ChainedScheduler is ChainedLR
-    key = _KEYS.get(kind[-2:])
-    return (kind[:-2], key) if key else (kind, "learning_rate")
-
-
 def _read(value: Any, path: Path) -> _Read:
     name, arguments = read_class(value, path)
     path, given = (*path, name), dict(arguments or {})
-    kind, key = _kind(name)
+    # ChainedScheduler is ChainedLR.
+    kind, key = name.lower().removesuffix("scheduler"), "learning_rate"
+    if kind[-2:] in _KEYS:
+        kind, key = kind[:-2], _KEYS[kind[-2:]]
     tags = _read_tags(given.get("param_group_tags"), (*path, "param_group_tags"))
     if kind not in _HOLDERS:
         for unknown in given.keys() & set(_OURS):

@@ -104,11 +104,13 @@ def _uneven(section: InputSection, num_csx: int) -> list[Problem]:
     problems = []
     size = section.batch_size
     if size % num_csx:
+        low = size // num_csx * num_csx
+        nearest = f"{low} or {low + num_csx}" if low else str(num_csx)
         problems.append(
             Problem(
                 ("batch_size",),
                 f"{size} cannot be shared by num_csx = {num_csx} systems; nearest that can: "
-                f"{_nearest(size, num_csx)}",
+                + nearest,
             )
         )
     micro = section.micro_batch_size
@@ -124,8 +126,3 @@ def _uneven(section: InputSection, num_csx: int) -> list[Problem]:
             )
         )
     return problems
-
-
-def _nearest(size: int, num_csx: int) -> str:
-    low = size // num_csx * num_csx
-    return f"{low} or {low + num_csx}" if low else str(num_csx)

@@ -101,11 +101,6 @@ def _dpr(section: Any, config: Any, length: int) -> Features:
     )
 
 
-def _answers(length: int) -> Features:
-    pair = _each((*VSL_FEATURES, "loss_mask"), 2 * length)  # side by side
-    return pair | {"reference_logps": TaskFeature((2,), "float32")}
-
-
 _ACCURACY = {"accuracy": "eval/accuracy"}
 _LANGUAGE = {"perplexity": "eval/lm_perplexity"} | _ACCURACY
 _MLM = {
@@ -149,7 +144,13 @@ TASKS: dict[str, DataTask] = {
         _LANGUAGE,
     ),
     "dpr": DataTask(_dpr, _ACCURACY),
-    "dpo": DataTask(lambda section, config, s: _answers(s), _ACCURACY | {"margin": "eval/margin"}),
+    "dpo": DataTask(
+        lambda section, config, s: (
+            _each((*VSL_FEATURES, "loss_mask"), 2 * s)  # side by side
+            | {"reference_logps": TaskFeature((2,), "float32")}
+        ),
+        _ACCURACY | {"margin": "eval/margin"},
+    ),
 }
 
 

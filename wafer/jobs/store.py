@@ -74,16 +74,6 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Job))
 _JSON = ("command", "labels")
 
 
-def _row(job: Job) -> dict[str, Any]:
-    values = {name: getattr(job, name) for name in _FIELDS}
-    return values | {name: json.dumps(values[name]) for name in _JSON}
-
-
-def _job(row: sqlite3.Row) -> Job:
-    values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
-    return Job(**values | {"command": tuple(values["command"]), "cancel": bool(values["cancel"])})
-
-
 def default_path() -> pathlib.Path:
     """Where the store is: ``WAFER_JOBS_DB``, else wafer/jobs.db below the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local/state"
@@ -134,8 +124,10 @@ class JobStore:
         """Register a job; forgets the oldest finished ones beyond a thousand."""
         columns = ", ".join(_FIELDS)
         holes = ", ".join(f":{name}" for name in _FIELDS)
+        values = {name: getattr(job, name) for name in _FIELDS}
+        values |= {name: json.dumps(values[name]) for name in _JSON}
         with self._transaction(create=True) as db:
-            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", _row(job))
+            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", values)
             final = ", ".join(f"'{phase}'" for phase in FINAL)
             db.execute(
                 f"DELETE FROM jobs WHERE phase IN ({final}) AND number <= "
@@ -271,7 +263,12 @@ def _reap(db: sqlite3.Connection) -> list[Job]:
 
 
 def _all(db: sqlite3.Connection) -> list[Job]:
-    return [_job(row) for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall()]
+    jobs = []
+    for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall():
+        values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
+        values |= {"command": tuple(values["command"]), "cancel": bool(values["cancel"])}
+        jobs.append(Job(**values))
+    return jobs
 
 
 def _end(db: sqlite3.Connection, job_id: str, phase: str, message: str, code: int | None) -> None:

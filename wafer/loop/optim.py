@@ -255,8 +255,14 @@ class SectionOptimizer(Optimizer):
             for p in group["params"]
         ]
         names = {"learning_rate": "lr", "weight_decay": "weight_decay"}
+        # One constant per group: the first is everybody's, the others are for their tag.
+        tag = lambda i: {"param_group_tags": [f"group_{i}"]} if i else {}
         schedules = {
-            key: _tagged([group.get(name, keys.get(key, 0.0)) for group in self._groups])
+            key: [
+                {"scheduler": "Constant", "learning_rate": group.get(name, keys.get(key, 0.0))}
+                | tag(i)
+                for i, group in enumerate(self._groups)
+            ]
             for key, name in names.items()
         }
         return {"params": tags, **schedules}
@@ -313,15 +319,6 @@ class SectionOptimizer(Optimizer):
 
 
 _GROUP_KEYS = {"params", "lr", "weight_decay", "tags", "name"}
-
-
-def _tagged(values: Sequence[Any]) -> list[dict[str, Any]]:
-    """Write one constant per group: the first is everybody's, the others are for their tag."""
-    entries = [{"scheduler": "Constant", "learning_rate": value} for value in values]
-    return [
-        entry | ({"param_group_tags": [f"group_{i}"]} if i else {})
-        for i, entry in enumerate(entries)
-    ]
 
 
 class LRScheduler:

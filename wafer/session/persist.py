@@ -50,17 +50,6 @@ def errors_name(path: object) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _refuse_nan(state: TrainState) -> None:
-    """Refuse weights that are no numbers: a NaN would read as a pruned weight."""
-    for name, leaf in named_leaves(state.params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
-            raise TrainingError(
-                f"step {int(state.step)}: {name} holds NaN or infinity, so no checkpoint is "
-                "written; the earlier ones are good. Lower optimizer.learning_rate or set "
-                "optimizer.max_gradient_norm, and run again."
-            )
-
-
 def save(
     run: Run, checkpoints: Checkpoints, state: TrainState, position: Mapping[str, Any]
 ) -> pathlib.Path:
@@ -76,7 +65,13 @@ def save(
         TrainingError: a weight is NaN, which the file could not tell from a pruned one.
         CheckpointError: the disk is full or not writable.
     """
-    _refuse_nan(state)
+    for name, leaf in named_leaves(state.params):  # a NaN would read as a pruned weight
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
+            raise TrainingError(
+                f"step {int(state.step)}: {name} holds NaN or infinity, so no checkpoint is "
+                "written; the earlier ones are good. Lower optimizer.learning_rate or set "
+                "optimizer.max_gradient_norm, and run again."
+            )
     params, opt_state = run.engine.export(state)
     stored = {
         layout.PARAMS: params,

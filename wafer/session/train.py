@@ -83,7 +83,9 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         with session.progress:
             while (step := int(state.step)) < until and not session.stop:
                 end = min(until, step - step % stretch + stretch)
-                state = train(run, session, state, end, keep=_keeps(settings, end == until))
+                every = settings.checkpoint_steps  # without the key the last step is kept
+                keep = end == until if every is None else every > 0
+                state = train(run, session, state, end, keep=keep)
                 if evaluates and not session.stop:
                     scores[int(state.step)] = evaluate_and_write(run, state)
         if session.rates is not None:
@@ -161,11 +163,6 @@ def _announce(run: Run, start: int, until: int, stretch: int) -> None:
     for line in dict.fromkeys(missed_level(rule, until) for rule in rules):
         if line:
             _LOG.warning("sparsity: %s", line)
-
-
-def _keeps(settings: RunSection, last: bool) -> bool:
-    """Whether the step before an evaluation, or the last, is kept: without the key the last is."""
-    return last if settings.checkpoint_steps is None else settings.checkpoint_steps > 0
 
 
 def _checkpoints_in_words(settings: RunSection) -> str:

@@ -41,10 +41,11 @@ def run_trials(
         KeyboardInterrupt: the sweep was interrupted; its runs have written their checkpoints.
     """
     waiting, running, reasons = list(trials), list[_Child](), dict[str, str]()
+    able = lambda: next((trial for trial in waiting if not trial.blocked), None)
     with _interruptible():
         try:
             while waiting or running:
-                while len(running) < jobs and (ready := _ready(waiting)):
+                while len(running) < jobs and (ready := able()):
                     waiting.remove(ready)
                     running.append(_start(ready))
                 if waiting and not running:  # what they come after is not finished
@@ -67,11 +68,6 @@ def run_trials(
                     child.process.wait(_PATIENCE)
                     _finish(child)
     return reasons
-
-
-def _ready(waiting: Sequence[Trial]) -> Trial | None:
-    """Return the first that can begin."""
-    return next((trial for trial in waiting if not trial.blocked), None)
 
 
 def _start(trial: Trial) -> _Child:

@@ -65,7 +65,13 @@ def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
     lanes, half, elements, name = kernel.lanes, kernel.half_lanes, kernel.elements, kernel.name
     kind = kernel.kind
     if kind == "attention":
-        products = _attention_to_cache(kernel.products[0], length, context)
+        # Scores and their values; keys are on one side of the traced product, queries on the other.
+        first = kernel.products[0]
+        queries = (first.T // length) * (first.N // length)
+        products = (
+            Product(first.groups, queries, first.K, context),
+            Product(first.groups, queries, context, first.K),
+        )
         share = context / length**2
         lanes, half = math.ceil(lanes * share), math.ceil(half * share)
     elif kind == "loss":
@@ -87,15 +93,6 @@ def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
         needs_dx=False,
         needs_dw=False,
         density=1.0,
-    )
-
-
-def _attention_to_cache(first: Product, length: int, context: int) -> tuple[Product, Product]:
-    """Scores and their values. Of the traced product keys are on one side, queries on the other."""
-    queries = (first.T // length) * (first.N // length)
-    return (
-        Product(first.groups, queries, first.K, context),
-        Product(first.groups, queries, context, first.K),
     )
 
 

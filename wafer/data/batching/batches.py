@@ -151,7 +151,17 @@ def to_batch(features: Mapping[str, Array]) -> Batch:
         batch = image_batch(features["images"], features["labels"])
         return batch._replace(weights=mask.astype(jnp.float32))
     if "decoder_input_ids" in features:
-        return _pair(features)
+        source, target = features["input_ids"], features["decoder_input_ids"]
+        return Batch(
+            tokens=target.reshape(-1),
+            labels=features["labels"].reshape(-1),
+            weights=features["decoder_attention_mask"].reshape(-1).astype(jnp.float32),
+            layout=_layout(features["decoder_lengths"], target),
+            extras={
+                "source_tokens": source.reshape(-1),
+                "source_layout": _layout(features["lengths"], source),
+            },
+        )
     if "attention_span" in features:
         layout = vsl.layout_from_spans(
             features["attention_span"], features["position_ids"], mask != 0
@@ -185,21 +195,6 @@ def numbered(batch: Batch, shard: Array) -> Batch:
         return leaf.numbered(shard * leaf.lengths.shape[-1])
 
     return jax.tree.map(number, batch, is_leaf=lambda leaf: isinstance(leaf, vsl.Layout))
-
-
-def _pair(features: Mapping[str, Array]) -> Batch:
-    source, target = features["input_ids"], features["decoder_input_ids"]
-    extras = {
-        "source_tokens": source.reshape(-1),
-        "source_layout": _layout(features["lengths"], source),
-    }
-    return Batch(
-        tokens=target.reshape(-1),
-        labels=features["labels"].reshape(-1),
-        weights=features["decoder_attention_mask"].reshape(-1).astype(jnp.float32),
-        layout=_layout(features["decoder_lengths"], target),
-        extras=extras,
-    )
 
 
 def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ The position of a loader is a small JSON-able dict (grain's own iterator state);
 stores it, and a loader that is given it continues with the next batch, bit for bit.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -18,10 +17,6 @@ Rows = dict[str, np.ndarray]
 Transform = Callable[[Rows, np.random.Generator], Rows]
 _MOST = 2**48  # samples: grain counts in numbers of 64 bits
 _PACKING_BINS = 32  # rows open at once; with 512-token rows about 97 % of the slots are filled
-
-
-def _pad(example: Rows, length: int) -> Rows:
-    return {k: np.pad(v[:length], (0, length - len(v[:length]))) for k, v in example.items()}
 
 
 def _vsl_features(packed: Rows) -> Rows:
@@ -155,7 +150,8 @@ class Loader:
             batches = rows.batch(batch_size, drop_remainder=drop_last).map(_vsl_features)
         else:
             if row_length is not None:
-                rows = rows.map(functools.partial(_pad, length=row_length))
+                cut = lambda v: np.pad(v[:row_length], (0, row_length - len(v[:row_length])))
+                rows = rows.map(lambda row: {key: cut(value) for key, value in row.items()})
             batches = rows.batch(batch_size, drop_remainder=drop_last)
         prefetched = grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=2)
         self._iterator = iter(prefetched)

@@ -55,7 +55,7 @@ def convert_dataset_to_hdf5(
     file_name(name)
     del num_workers
     folder = pathlib.Path(output_dir)
-    collate = data_collator or _stack
+    collate = data_collator or (lambda batch: {k: [one[k] for one in batch] for k in batch[0]})
     groups: tuple[RowGroup, ...] = ()
     waiting: list[list[np.ndarray]] = []
     paths: list[pathlib.Path] = []
@@ -67,7 +67,8 @@ def convert_dataset_to_hdf5(
         write_rows(paths[-1], groups, [g[:rows] for g in whole], compression, dtype)
         waiting[:] = [[g[rows:]] for g in whole]
 
-    for batch in _batches(dataset, batch_size):
+    examples = iter(dataset)
+    while batch := list(itertools.islice(examples, batch_size)):
         features = {key: np.asarray(value) for key, value in collate(batch).items()}
         if not groups:
             groups = _groups(features)
@@ -95,16 +96,6 @@ def convert_dataset_to_hdf5(
 
 convert_dataset_to_HDF5 = convert_dataset_to_hdf5
 """The vendor's spelling."""
-
-
-def _batches(dataset: Iterable[Features], size: int) -> Iterable[list[Features]]:
-    examples = iter(dataset)
-    while batch := list(itertools.islice(examples, size)):
-        yield batch
-
-
-def _stack(batch: Sequence[Features]) -> Features:
-    return {key: [example[key] for example in batch] for key in batch[0]}
 
 
 def _groups(features: Mapping[str, np.ndarray]) -> tuple[RowGroup, ...]:

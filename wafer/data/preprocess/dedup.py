@@ -129,11 +129,6 @@ def _check(options: Deduplication) -> None:
         raise DataError(f"--{name}: {getattr(options, name)} is too small")
 
 
-def _mark(options: Deduplication, inputs: Sequence[pathlib.Path]) -> str:
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
-    return hashlib.sha256(json.dumps([options, files]).encode()).hexdigest()
-
-
 def _load(folder: pathlib.Path, mark: str) -> _Standing:
     """The standing of a killed run, or the beginning.
 
@@ -215,7 +210,8 @@ def deduplicate(
     optional("datasketch", "datasketch", "wafer data dedup")  # a missing package ends the run now
     paths = find_inputs(inputs, None, output=output_dir)
     folder = pathlib.Path(output_dir)
-    mark = _mark(options, paths)
+    seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    mark = hashlib.sha256(json.dumps([options, seen]).encode()).hexdigest()
     standing = _load(folder, mark)
     with made_folder(folder), _opened(folder, mark, standing) as files:
         index = _Index(options, files[2])

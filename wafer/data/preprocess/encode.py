@@ -173,7 +173,9 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     settings = encoder.settings
     texts = [mended(text, settings) for record in records for text in record]
     if settings.contexts_key is not None:
-        texts = _separated(texts, records, settings.context_separator)
+        is_context = (i < len(r) - 2 for r in records for i in range(len(r)))
+        separator = settings.context_separator
+        texts = [t + separator * c for t, c in zip(texts, is_context, strict=True)]
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
     ids = _encoded(texts, tokenizer)
@@ -244,16 +246,6 @@ def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
     length = rows.shape[1]
     short = sum(map(len, texts)) < settings.min_sequence_len
     return None if not all(texts) or short or length > settings.max_seq_length else rows
-
-
-def _separated(texts: list[str], records: Sequence[tuple[str, ...]], separator: str) -> list[str]:
-    """Put the separator after every context; a record ends with a prompt and a completion."""
-    unread = iter(texts)
-    return [
-        next(unread) + (separator if at < len(record) - 2 else "")
-        for record in records
-        for at in range(len(record))
-    ]
 
 
 def _with_contexts(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:

@@ -85,11 +85,6 @@ def _lm_shape(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws:
     return (lm_row(tokens, settings.max_seq_length, ids.pad_id),)
 
 
-def _vsl_shape(settings: Settings, ids: RowVocabulary, blocks: Any, draws: Draws) -> Row:
-    del draws
-    return (vsl_row(blocks, settings.max_seq_length, ids.pad_id),)
-
-
 def fim_row(settings: RunSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
     rng = draws()
@@ -169,11 +164,24 @@ def layout_of(settings: Settings, ids: RowVocabulary) -> Layout:
     if settings.vsl:
         shortest = settings.min_sequence_len
         pack = functools.partial(BinPacker, length, settings.fold_long_doc, shortest)
-        return Layout((RowGroup("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
+        shape = lambda blocks, draws: (vsl_row(blocks, length, ids.pad_id),)
+        return Layout((RowGroup("data", VSL_FEATURES, length),), pack, shape)
     if mode.startswith("MLM"):
         return _bert_layout(settings, ids)
     if mode == "T5":
-        return _t5_layout(settings, bind(_t5_shape))
+        raw = longest_source(
+            length,
+            settings.tgt_max_sequence_length,
+            settings.extra_ids,
+            settings.noise_density,
+            settings.mean_noise_span_length,
+        )
+        targets = ("decoder_input_ids", "decoder_attention_mask", "labels")
+        groups = (
+            RowGroup("data_0", ("input_ids", "attention_mask"), length),
+            RowGroup("data_1", targets, settings.tgt_max_sequence_length),
+        )
+        return Layout(groups, _stream(settings, raw, 0), bind(_t5_shape))
     if mode == "FIM":
         return Layout(rows, _stream(settings, length, 1), bind(fim_row), heavy=True)
     if mode == "Summarization":
@@ -202,22 +210,3 @@ def _bert_layout(settings: Settings, ids: RowVocabulary) -> Layout:
         settings.seed,
     )
     return Layout(groups, pack, functools.partial(_nsp_shape, settings, ids))
-
-
-def _t5_layout(settings: Settings, shape: Callable[[Any, Draws], Row]) -> Layout:
-    raw = longest_source(
-        settings.max_seq_length,
-        settings.tgt_max_sequence_length,
-        settings.extra_ids,
-        settings.noise_density,
-        settings.mean_noise_span_length,
-    )
-    groups = (
-        RowGroup("data_0", ("input_ids", "attention_mask"), settings.max_seq_length),
-        RowGroup(
-            "data_1",
-            ("decoder_input_ids", "decoder_attention_mask", "labels"),
-            settings.tgt_max_sequence_length,
-        ),
-    )
-    return Layout(groups, _stream(settings, raw, 0), shape)

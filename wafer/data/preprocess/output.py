@@ -172,21 +172,18 @@ class Sink:
             self._end_file()
         counts = self._standing.counts
         if not self._complete.rows:
+            n = counts.without_image
+            hint = f"; {n:,} records have no image in image_dir, or too many" if n else ""
             raise DataError(
                 f"{self._job.folder}: no row was made: the input is empty, or every text is "
                 f"shorter than min_sequence_len {self._job.settings.min_sequence_len} or, where "
                 "texts are not cut (prompts, fold_long_doc false), longer than max_seq_length "
-                f"{self._job.settings.max_seq_length}{_image_hint(counts)}"
+                f"{self._job.settings.max_seq_length}{hint}"
             )
         params = _params(self._job, self._complete, counts)
         write_json(self._job.folder / PARAMS, params)
         progress.forget(self._job.folder)
         return OutputSummary(self._job.folder, self._complete, counts, params)
-
-
-def _image_hint(counts: ReadCounts) -> str:
-    count = counts.without_image
-    return f"; {count:,} records have no image in image_dir, or too many" if count else ""
 
 
 def _tokens(groups: list[np.ndarray], features: tuple[str, ...]) -> int:
@@ -221,11 +218,6 @@ def _with_loss(
     return count
 
 
-def _draws_loss(layout: Layout) -> bool:
-    """Return whether the positions that carry loss are drawn when rows are read."""
-    return not any(_loss_masks(g.features) or g.features == ("labels",) for g in layout.groups)
-
-
 def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
     """The content of ``data_params.json``: the vendor's keys, the settings, and what came out."""
     settings = job.settings
@@ -251,7 +243,10 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
             "num_tokens": written.tokens,
             "loss_valid_tokens": written.loss,
         }
-    drawn = not corpus and _draws_loss(job.layout)
+    # Whether the positions that carry loss are drawn when rows are read.
+    drawn = not corpus and not any(
+        _loss_masks(g.features) or g.features == ("labels",) for g in job.layout.groups
+    )
     vendor: dict[str, Any] = {}
     if isinstance(settings, HookSettings):
         features = job.layout.groups[0].features

@@ -95,11 +95,6 @@ class StreamPacker(Packer):
         self._parts, self._held = [state["tokens"]], len(state["tokens"])
 
 
-def _folded(tokens: np.ndarray, length: int) -> list[np.ndarray]:
-    """Pieces of at most ``length + 1`` tokens that overlap by one: no label is lost."""
-    return [tokens[i : i + length + 1] for i in range(0, len(tokens) - 1, length)]
-
-
 class SinglePacker(Packer):
     """Every sequence begins a row of its own; ids longer than a row go on in the next one.
 
@@ -145,7 +140,9 @@ class BinPacker(Packer):
         ):
             blocks = []
         else:
-            blocks = [next_token(piece) for piece in _folded(sequence, self._length)]
+            begins = range(0, len(sequence) - 1, self._length)
+            # Pieces overlap by one: no label is lost.
+            blocks = [next_token(sequence[i : i + self._length + 1]) for i in begins]
         self.discarded += not blocks
         return [row for block in blocks for row in self._place(block)]
 

@@ -365,21 +365,16 @@ def _under(path: pathlib.Path, fields: Sequence[str], output: str | None) -> lis
     if not files:
         raise DataError(f"{path}: no file to read in it; known: {', '.join(known)}")
     if len(files) < len(inside):
+        out = Counter(ending(p) or "without an ending" for p in set(inside) - set(files))
         _LOG.warning(
             "%s: %s of %s files left out by their endings: %s (known: %s)",
             path,
             f"{len(inside) - len(files):,}",
             f"{len(inside):,}",
-            _endings(set(inside) - set(files)),
+            ", ".join(f"{count:,} {end}" for end, count in out.most_common()),
             ", ".join(known),
         )
     return files
-
-
-def _endings(paths: Iterable[pathlib.Path]) -> str:
-    """Count files by their endings, the most frequent first: '100 .rst, 4 without an ending'."""
-    counts = Counter(ending(path) or "without an ending" for path in paths)
-    return ", ".join(f"{count:,} {end}" for end, count in counts.most_common())
 
 
 def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:

@@ -198,11 +198,19 @@ def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputS
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
     read = _read(settings, job.inputs, keep, begin.position)
     total = sum(path.stat().st_size for path in job.inputs)
-    with (
-        open_pool(encoder, settings.processes or _cores()) as pool,
-        _bar(settings) as bar,
-        Sink(job, begin, saved) as sink,
-    ):
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TextColumn("{task.fields[speed]:,.0f} documents/s"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        disable=not settings.display_pbar,
+    )
+    processes = settings.processes or _cores()
+    with open_pool(encoder, processes) as pool, bar, Sink(job, begin, saved) as sink:
         task = bar.add_task(
             "preprocess", total=total, completed=begin.bytes_read, rows=sink.rows, speed=0.0
         )
@@ -240,20 +248,6 @@ def _naming(
             f"{path}: a process that encodes records from number {position.record + 1} on ended "
             "without an answer (killed, or out of memory). Fewer need less: --processes 1"
         ) from None
-
-
-def _bar(settings: AnySettings) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rows]:,} rows"),
-        TextColumn("{task.fields[speed]:,.0f} documents/s"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        disable=not settings.display_pbar,
-    )
 
 
 def _packed(

@@ -1,6 +1,5 @@
 """Images with classes: MNIST's IDX files and scikit-learn's digits."""
 
-import functools
 import gzip
 import math
 import pathlib
@@ -41,14 +40,6 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def _features(images: np.ndarray, labels: np.ndarray, example: int) -> dict[str, np.ndarray]:
-    return {
-        "images": images[example],
-        "labels": np.asarray(labels[example], np.int32),
-        "attention_mask": np.asarray(1, np.int32),  # this row is there
-    }
-
-
 def _dataset(
     cfg: Any, context: Context, images: np.ndarray, labels: np.ndarray, where: Any
 ) -> Dataset:
@@ -65,7 +56,11 @@ def _dataset(
             f"{where}, row {row + 1}: label {labels[row]} is outside the model's {classes} "
             "classes (model.num_classes)"
         )
-    build = functools.partial(_features, images, labels)
+    build = lambda example: {
+        "images": images[example],
+        "labels": np.asarray(labels[example], np.int32),
+        "attention_mask": np.asarray(1, np.int32),  # this row is there
+    }
     return Dataset(
         source=RowSource(range(len(images)), build, where),
         row_length=1,

@@ -31,16 +31,6 @@ def _mask(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
     return row.valid(shape) if shape else np.ones((), bool)
 
 
-def _segments(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
-    valid = row.valid(shape)
-    return valid & (2 * np.arange(shape[-1]) >= valid.sum(-1))
-
-
-def _class(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
-    drawn = row.rng.integers(0, row.classes, shape)
-    return drawn * row.valid(shape) if shape else drawn
-
-
 def _normal(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
     return row.rng.standard_normal(shape)
 
@@ -60,7 +50,9 @@ _DRAWN: Mapping[str, Callable[[_Row, tuple[int, ...]], np.ndarray]] = {
     "decoder_attention_mask": _mask,
     "context_attention_mask": _mask,
     "loss_mask": _mask,
-    "token_type_ids": _segments,
+    "token_type_ids": lambda row, shape: (
+        (valid := row.valid(shape)) & (2 * np.arange(shape[-1]) >= valid.sum(-1))
+    ),
     "epigenetic": _states,
     "next_sentence_label": lambda row, shape: row.rng.integers(0, 2, shape),
     "images": _normal,
@@ -118,9 +110,11 @@ class RandomRows:
         for name, feature in self.features.items():
             if name in _DRAWN:
                 out[name] = _DRAWN[name](row, feature.shape)
+            elif name == "labels" and self.task in _CLASSES:
+                drawn = row.rng.integers(0, row.classes, feature.shape)
+                out[name] = drawn * _mask(row, feature.shape)
             elif name == "labels":
-                draw = _class if self.task in _CLASSES else _ids
-                out[name] = draw(row, feature.shape)
+                out[name] = _ids(row, feature.shape)
             elif name == "gather_positions":
                 length = self.features["input_ids"].shape[-1]
                 classes = 2 if self.task == "summarization" else self.vocab_size

@@ -100,14 +100,11 @@ def json_records(stream: BinaryIO, start: int = 0) -> Iterator[JsonRecord]:
     _check_size(first, _LONGEST, f"line {head + 1}")
     for number, line in enumerate(itertools.chain([first], lines), head):
         if number >= start and line.strip():
-            yield _record(number, line)
-
-
-def _record(number: int, line: bytes) -> JsonRecord:
-    try:
-        return JsonRecord(number, parse_json(line), "")
-    except ValueError as error:  # bad JSON, and bad UTF-8 in it
-        return JsonRecord(number, None, f"not JSON ({error})")
+            try:
+                record = JsonRecord(number, parse_json(line), "")
+            except ValueError as error:  # bad JSON, and bad UTF-8 in it
+                record = JsonRecord(number, None, f"not JSON ({error})")
+            yield record
 
 
 def _begins_document(line: bytes) -> bool:

@@ -98,7 +98,10 @@ def unused_keys(settings: AnySettings) -> list[str]:
         for key, (told, needs) in _ANY_OF.items()
         if key in settings.model_fields_set and not any(_met(settings, need) for need in needs)
     ]
-    if "seed" in settings.model_fields_set and not _is_random(settings):
+    kinds = {getattr(settings, "training_objective", None), settings.mode}
+    kinds &= {"mlm", "fim", "FIM", "MLM_NSP", "T5"}
+    drawn = settings.short_seq_prob or settings.split or kinds
+    if "seed" in settings.model_fields_set and not drawn:
         lines.append("seed: no effect here: nothing is drawn at random")
     for key, known in _READ.items():
         given = getattr(settings, key, None)
@@ -113,13 +116,6 @@ def unused_keys(settings: AnySettings) -> list[str]:
         ignored = [key for key in Settings.no_effect if key in settings.model_fields_set]
         lines += [f"{key}: no effect here, nor on the vendor's rows" for key in ignored]
     return lines
-
-
-def _is_random(settings: AnySettings) -> bool:
-    """Whether rows or parts depend on draws."""
-    kinds = {getattr(settings, "training_objective", None), settings.mode}
-    random = kinds & {"mlm", "fim", "FIM", "MLM_NSP", "T5"}
-    return bool(settings.short_seq_prob or settings.split or random)
 
 
 def _met(settings: AnySettings, need: Need) -> bool:

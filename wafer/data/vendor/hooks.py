@@ -214,7 +214,10 @@ def _split(name: str) -> tuple[str, str]:
 def is_vendors(name: str) -> bool:
     """Whether a read hook is one of the vendor's, by its name."""
     module, _ = _split(name)
-    return not module or name.startswith(HOMES) or (module == _SHORT and not _is_users(module))
+    if module != _SHORT:
+        return not module or name.startswith(HOMES)
+    spec = importlib.machinery.PathFinder.find_spec(module, [*sys.path, os.getcwd()])
+    return spec is None or bool(owner_of(spec))
 
 
 def _vendor(name: str, function: str, release: tuple[int, int]) -> Callable[..., Turns]:
@@ -225,11 +228,6 @@ def _vendor(name: str, function: str, release: tuple[int, int]) -> Callable[...,
             "is module:function, a file of the working directory"
         )
     return (HOOKS | _HOOKS_2_3 if release < (2, 4) else HOOKS)[function]
-
-
-def _is_users(module: str) -> bool:
-    spec = importlib.machinery.PathFinder.find_spec(module, [*sys.path, os.getcwd()])
-    return spec is not None and not owner_of(spec)
 
 
 def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:

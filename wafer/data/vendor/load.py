@@ -51,7 +51,12 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
     """
     raw = {} if path is None else read_yaml(path)[0]
     given = {key: value for key, value in flags.items() if value is not None}
-    typed = {key: value if key in _WORDS else _typed(value) for key, value in given.items()}
+    words = {"true": True, "false": False, "null": None, "none": None}
+    typed = given | {
+        key: words.get(value.lower(), value)
+        for key, value in given.items()
+        if isinstance(value, str) and key not in _WORDS
+    }
     try:
         merged = _modern(_flat(raw, path or ""))
         if is_hooked(merged):
@@ -178,8 +183,3 @@ def _meant(keys: dict[str, Any]) -> dict[str, Any]:
         _LOG.info("training_objective: fim, which fim_rate means; it is missing in the file")
         keys["training_objective"] = "fim"
     return keys
-
-
-def _typed(value: Any) -> Any:
-    words = {"true": True, "false": False, "null": None, "none": None}
-    return words.get(value.lower(), value) if isinstance(value, str) else value

@@ -35,11 +35,6 @@ class RowRules(NamedTuple):
         return f"Rows of release {name} without its losses of text (release: {name} has those, too)"
 
 
-def _numbers(release: str) -> tuple[int, int]:
-    major, minor = release.split(".")
-    return int(major), int(minor)
-
-
 def _release(value: Any) -> Any:
     """A release without its last number; 2.1 is how YAML reads 2.10, and had no such files."""
     if value is None:
@@ -213,7 +208,8 @@ class HookSettings(RunSettings):
     def rules(self) -> RowRules:
         """The newest release that takes the file, unless one is given."""
         newest = "2.3" if self.nested_keys else RELEASES[-1]
-        return RowRules(_numbers(self.release or newest), self.release is not None)
+        major, minor = (self.release or newest).split(".")
+        return RowRules((int(major), int(minor)), self.release is not None)
 
     @property
     def overlapping(self) -> bool:

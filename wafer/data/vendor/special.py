@@ -107,17 +107,15 @@ def _refuse(message: str) -> None:
     raise DataError(message)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
     sandbox = optional("jinja2.sandbox", "jinja2", "a chat template")
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
     now = lambda form: datetime.datetime.now(datetime.UTC).strftime(form)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": now}
     return environment.from_string(template)

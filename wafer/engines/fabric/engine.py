@@ -99,7 +99,9 @@ class OnPes(Engine):
             fan_in, fan_out = params[stage.name]["kernel"].shape
             layers.append(network.DenseLayer(stage.name, fan_in, fan_out, kept))
         self._held = None
-        if self._net is not None and _same(self._net.layers, layers):  # a resumed run's masks
+        # A resumed run's masks stay.
+        held = lambda stack: [None if s.mask is None else s.mask.tobytes() for s in stack]
+        if self._net is not None and held(self._net.layers) == held(layers):
             return state
         # The whole wafer: lanes between the regions lie outside the part that was asked for.
         self._net = network.build(
@@ -201,12 +203,6 @@ def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
     images = np.asarray(features["images"])
     labels = np.asarray(features["labels"]).reshape(-1)
     return images.reshape(len(labels), -1), labels
-
-
-def _same(one: Sequence[network.DenseLayer], other: Sequence[network.DenseLayer]) -> bool:
-    """Whether two stacks of the same model keep the same weights."""
-    kept = lambda layer: None if layer.mask is None else layer.mask.tobytes()
-    return [kept(layer) for layer in one] == [kept(layer) for layer in other]
 
 
 def problems(experiment: Experiment) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +85,13 @@ def lay_out(
     if "loss" not in floor:
         lanes = [p for layer in layers for to in "ES" for p in lane(floor[layer.name], to)]
         full = {*lanes, *(p for region in floor.values() for p in pes_of(region))}
-        floor["loss"] = Region("loss", *_free(full, floor[layers[-1].name]), 1, 1)
+        near = floor[layers[-1].name]  # the free PE nearest to its north-western corner
+        xs, ys = range(near.x + near.width + 1), range(near.y + near.height + 1)
+        spot = min(
+            {*itertools.product(xs, ys)} - full,
+            key=lambda s: (abs(s[0] - near.x) + abs(s[1] - near.y), s),
+        )
+        floor["loss"] = Region("loss", *spot, 1, 1)
     for name in ("input", "loss"):
         if min(floor[name].width, floor[name].height) != 1:
             raise FabricError(f"region {name!r}: one column or row of PEs is possible")
@@ -133,17 +139,6 @@ def cost_of(
             f" out the inputs (1..{layer.fan_in}), the other the outputs (1..{layer.fan_out})"
         )
     return min(costs, key=lambda pair: pair[0].period)
-
-
-def _free(taken: Set[Spot], near: Region) -> Spot:
-    """The free PE nearest to a region's north-western corner."""
-    spots = {
-        (x, y)
-        for x in range(near.x + near.width + 1)
-        for y in range(near.y + near.height + 1)
-        if (x, y) not in taken
-    }
-    return min(spots, key=lambda s: (abs(s[0] - near.x) + abs(s[1] - near.y), s))
 
 
 def find_streams(
@@ -267,25 +262,26 @@ def connect(
     queues: dict[tuple[str, str], int] = {}
     for (a, b), way in ways.items():
         onwards = order.index(a) < order.index(b)
-        if b == "loss":
-            words = sum(len(s) for s in shares[a].outputs) * batch
-            kept[a, b] = _turns(ways[b, a].line, words)
+        if b == "loss":  # micro-batches are dealt to the PEs of its line in turn
+            words, line = sum(len(s) for s in shares[a].outputs) * batch, ways[b, a].line
+            kept[a, b] = {
+                p: Filter.share(k * words, words, len(line) * words)
+                for k, p in enumerate(line)
+                if len(line) > 1
+            }
         else:
             kept[a, b] = _slices(floor[b], shares[b], batch, inputs=onwards)
         queues[a, b] = 0 if onwards else 1
         streams[a, b] = wires.connect(way, kept[a, b], queues[a, b])
+    # Micro-batches take two colors in turn, so that one arrives while another waits. Where PEs take
+    # turns at one end they do not; images do if they can be dealt out in pairs.
     for ends, stream in list(streams.items()):
-        if _alternates(*ends, stream, micro_batches):
+        paired = micro_batches % (2 * len(stream.line)) == 0
+        alternates = paired if ends[0] == "input" else "loss" not in ends
+        if alternates:
             with contextlib.suppress(RouteError):  # one color does where none is left
                 streams[ends] = wires.connect(stream, kept[ends], 2 + queues[ends])
     return streams
-
-
-def _turns(line: Sequence[Spot], words: int) -> dict[Spot, Filter | None]:
-    """Micro-batches dealt to the PEs of a line in turn."""
-    if len(line) == 1:
-        return {}
-    return {p: Filter.share(k * words, words, len(line) * words) for k, p in enumerate(line)}
 
 
 def _slices(
@@ -299,13 +295,3 @@ def _slices(
         own = slices[shares.ranks(region, place)[0 if inputs else 1]]
         filters[place] = Filter.share(int(own[0]) * batch, len(own) * batch, words)
     return filters
-
-
-def _alternates(a: str, b: str, stream: Stream, micro_batches: int) -> bool:
-    """Whether micro-batches take two colors in turn, so that one arrives while another waits.
-
-    Where PEs take turns at one end they do not; images do if they can be dealt out in pairs.
-    """
-    if a == "input":
-        return micro_batches % (2 * len(stream.line)) == 0
-    return "loss" not in {a, b}

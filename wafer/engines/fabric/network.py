@@ -106,7 +106,9 @@ def build(
     _check(layers, batch, micro_batches)
     floor = lay_out(layers, regions, _input_pes(layers[0].fan_in * batch, micro_batches, spec))
     for name in ("input", "loss"):
-        floor[name] = _fewer(floor[name], micro_batches)
+        line = floor[name]  # as many of its PEs as take the micro-batches in turn evenly
+        pes = max(p for p in range(1, len(pes_of(line)) + 1) if micro_batches % p == 0)
+        floor[name] = line._replace(width=min(line.width, pes), height=min(line.height, pes))
     quickest = {
         layer.name: cost_of(
             layer,
@@ -176,12 +178,6 @@ def build(
     )
 
 
-def _fewer(line: Region, micro_batches: int) -> Region:
-    """As many PEs of a line as take the micro-batches in turn evenly."""
-    pes = max(p for p in range(1, len(pes_of(line)) + 1) if micro_batches % p == 0)
-    return line._replace(width=min(line.width, pes), height=min(line.height, pes))
-
-
 def _input_pes(words: int, micro_batches: int, spec: WaferSpec) -> int:
     """PEs among which a step's images fit."""
     for pes in range(1, micro_batches + 1):
@@ -246,39 +242,28 @@ def _bind_layer(
     )
     # A pattern is two 16-bit numbers per kept weight; a whole tile needs none.
     pattern = 0 if layer.mask is None else len(fullest.entries)
-    _check_memory(layer, region, fullest.place, 4 * (sum(words.values()) + pattern), layout.spec)
+    needed, spec = 4 * (sum(words.values()) + pattern), layout.spec
+    if needed > spec.sram_bytes:
+        raise SramError(
+            f"{layer.name}: PE {fullest.place} of its {region.width} x {region.height} needs "
+            f"{needed:,} bytes; {spec.name} has {spec.sram_bytes:,} per PE. Give the layer a "
+            f"larger region (up to {layer.fan_in} x {layer.fan_out}), take smaller micro-batches, "
+            "or stream the weights (--execution weight_streaming)"
+        )
     for array, count in words.items():
         layout.array(f"{layer.name}/{array}", count, where=where)
     classes: dict[tuple, list[Spot]] = {}
     for place, tile in tiles.items():
         ends = tuple(s is not None and place == s.line[-1] for s in (program.y, program.dx))
-        alike = (tile._replace(place=(0, 0), rank=_alike(tile)), ends)
+        column, row = (  # the same for ranks that do the same: root, last, odd and even
+            r if r in {0, size - 1} else -1 - r % 2
+            for r, size in zip(tile.rank, tile.size, strict=True)
+        )
+        alike = (tile._replace(place=(0, 0), rank=(column, row)), ends)
         classes.setdefault(alike, []).append(place)
     for places in classes.values():
         mask = np.logical_or.reduce([spot(layout, place) for place in places])
         layout.task("step", tile_ops(program, tiles[places[0]]), mask, active=True)
-
-
-def _alike(tile: Tile) -> tuple[int, int]:
-    """The same for ranks that do the same: root, last, odd and even."""
-    column, row = (
-        r if r in {0, size - 1} else -1 - r % 2
-        for r, size in zip(tile.rank, tile.size, strict=True)
-    )
-    return column, row
-
-
-def _check_memory(
-    layer: DenseLayer, region: Region, place: Spot, needed: int, spec: WaferSpec
-) -> None:
-    if needed <= spec.sram_bytes:
-        return
-    raise SramError(
-        f"{layer.name}: PE {place} of its {region.width} x {region.height} needs {needed:,} bytes;"
-        f" {spec.name} has {spec.sram_bytes:,} per PE. Give the layer a larger region (up to"
-        f" {layer.fan_in} x {layer.fan_out}), take smaller micro-batches, or stream the weights"
-        " (--execution weight_streaming)"
-    )
 
 
 def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) -> None:

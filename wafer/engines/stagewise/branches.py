@@ -117,11 +117,6 @@ def _relative(name: str, branch: str) -> str:
     return name.removeprefix(branch).removeprefix("/")
 
 
-def _ends_in(path: str, names: set[str]) -> bool:
-    parts = path.split("/")
-    return any("/".join(parts[i:]) in names for i in range(len(parts)))
-
-
 def split_opt(branch: Branch, opt_state: PyTree) -> tuple[list[Any], list[Any]]:
     """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
     leaves = branch.opt.flatten_up_to(opt_state)
@@ -170,7 +165,7 @@ def describe(
         groups=tuple(group for _, group in groups),
         opt=jax.tree.structure(opt_state),
         paths=paths,
-        owned=tuple(_ends_in(path, set(full)) for path in paths),
+        owned=tuple(f"/{path}".endswith(tuple(f"/{name}" for name in full)) for path in paths),
         shapes=shapes,
         layer=layer,
         rules=(layer, name if rules is None else rules),

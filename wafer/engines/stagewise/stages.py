@@ -13,11 +13,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from wafer.engines.stagewise.branches import Branch
 from wafer.engines.stagewise.core import Core
 from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut, make_batch
 from wafer.engines.stagewise.updates import BranchUpdate
-from wafer.models.base import Stage
 
 
 class Role(NamedTuple):
@@ -33,14 +31,12 @@ class Role(NamedTuple):
     donates: tuple[int, ...] = ()  #: positions of arrays that it overwrites
 
 
-def _kind(stage: Stage, branches: tuple[Branch, ...]) -> Hashable:
-    return stage.kind, *(branch.layer for branch in branches)
-
-
 _ALL, _SHARED = P(), P("csx")  # the same on all systems; shared out among them
 _specs: Any = (_SHARED, _ALL, _ALL)
 _WHERE = StageSpecs(*_specs)
-_of_stage = functools.partial(Role, StageCall, _kind)
+_of_stage = functools.partial(
+    Role, StageCall, lambda stage, branches: (stage.kind, *(branch.layer for branch in branches))
+)
 _of_batch = Role(lambda core: core, lambda: None, (_SHARED,), _SHARED)
 _ROLES: dict[Callable[..., Any], Role] = {
     make_batch: _of_batch,

@@ -61,7 +61,10 @@ class _Traced:
         self._discover(where, args)
         where.prepare()
         where.state = jax.device_put(where.state, where.everywhere)
-        args = jax.device_put(args, jax.tree.map(functools.partial(_placement, where), args))
+        devices = set(where.mesh.devices.flat)  # the loader's arrays stay, others are replicated
+        placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding.device_set == devices
+        places = lambda leaf: leaf.sharding if placed(leaf) else where.everywhere
+        args = jax.device_put(args, jax.tree.map(places, args))
         modes = tuple(getattr(part, "training", None) for part in where.parts)
         precision = tuple(map(str, PRECISION.values()))
         key = (id(where), where.mesh, modes, precision, shapes_of((where.state, args)))
@@ -110,14 +113,6 @@ class _Traced:
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             lowered = jitted.lower(where.state, args)
             return lowered if where.stops_after == "validate" else lowered.compile(), calls
-
-
-def _placement(where: Backend, leaf: Any) -> Any:
-    """Keep the placement of the loader's arrays; replicate all others."""
-    placed = isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(
-        where.mesh.devices.flat
-    )
-    return leaf.sharding if placed else where.everywhere
 
 
 def trace(fn: Callable[..., Any]) -> Callable[..., Any]:

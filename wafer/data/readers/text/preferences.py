@@ -1,6 +1,5 @@
 """Preference pairs: a prompt with a chosen and a rejected answer, one pair to a row."""
 
-import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -78,11 +77,6 @@ def pair_row(answers: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray
     return {key: np.concatenate([half[key] for half in halves]) for key in halves[0]}
 
 
-def _build(length: int, pair: Pair) -> dict[str, np.ndarray]:
-    logps = [pair.row.values.get(key) for key in LOGP_KEYS]
-    return pair_row(pair.answers, length) | {"reference_logps": np.asarray(logps, np.float32)}
-
-
 def preferences(cfg: Any, context: Context) -> Dataset:
     """Read train.jsonl or dev.jsonl as ``wafer score`` wrote it.
 
@@ -99,8 +93,13 @@ def preferences(cfg: Any, context: Context) -> Dataset:
                     f"{pair.row.where}: {key!r} is {value!r}; `wafer score --params X.yaml "
                     "--checkpoint_path DIR --input pairs.jsonl --output train.jsonl` computes it"
                 )
+    logps = lambda pair: [pair.row.values[key] for key in LOGP_KEYS]
+    build = lambda pair: (
+        pair_row(pair.answers, cfg.max_sequence_length)
+        | {"reference_logps": np.asarray(logps(pair), np.float32)}
+    )
     return Dataset(
-        source=RowSource(pairs, functools.partial(_build, cfg.max_sequence_length), cfg.data_dir),
+        source=RowSource(pairs, build, cfg.data_dir),
         row_length=2 * cfg.max_sequence_length,
         complete=True,
         summary=(

@@ -1,7 +1,7 @@
 """Datasets that Hugging Face's ``datasets`` saved: Arrow files of texts or of token ids."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,16 +98,6 @@ def _documents(path: pathlib.Path, key: str, vocabulary: Vocabulary) -> Iterator
         raise DataError(f"{path}: cannot be read after record {count}: {error}") from error
 
 
-def _end_to_end(documents: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Rows [S] int32: the documents one after the other; an incomplete last row is dropped."""
-    tokens = np.concatenate([*documents, np.empty(0, np.int32)]).astype(np.int32)
-    return list(tokens[: len(tokens) // length * length].reshape(-1, length))
-
-
-def _pieces(documents: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    return [ids[at : at + length] for ids in documents for at in range(0, len(ids), length)]
-
-
 def hugging_face(cfg: Any, context: Context) -> Dataset:
     """Read saved datasets whole; for larger ones there is ``wafer data preprocess``.
 
@@ -124,7 +114,11 @@ def hugging_face(cfg: Any, context: Context) -> Dataset:
         for ids in _documents(file, cfg.text_key, vocabulary)
     ]
     length = cfg.max_sequence_length
-    rows = (_pieces if cfg.use_vsl else _end_to_end)(documents, length)
+    if cfg.use_vsl:
+        rows = [ids[at : at + length] for ids in documents for at in range(0, len(ids), length)]
+    else:  # end to end; an incomplete last row is dropped
+        tokens = np.concatenate([*documents, np.empty(0, np.int32)]).astype(np.int32)
+        rows = list(tokens[: len(tokens) // length * length].reshape(-1, length))
     if not rows:
         raise DataError(
             f"{cfg.data_dir[0]}: {len(documents):,} records with "

@@ -84,13 +84,6 @@ def _question(where: str, qa: Mapping[str, Any], context: str) -> Question:
     return Question(where, qa["question"], context, answers)
 
 
-def _span(offsets: np.ndarray, answer: tuple[str, int]) -> tuple[int, int] | None:
-    """(first, last) token that holds a character of the answer."""
-    begin, end = answer[1], answer[1] + len(answer[0])
-    touched = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
-    return (int(touched[0]), int(touched[-1])) if len(touched) else None
-
-
 def _begins(count: int, room: int, stride: int) -> list[int]:
     begins = [0]
     while begins[-1] + room < count:
@@ -136,7 +129,9 @@ def windows(
         ids, offsets = contexts[question.context]
         asked = vocabulary.encode(question.text)[:query]
         room = length - len(asked) - 3
-        span = _span(offsets, question.answers[0])
+        text, at = question.answers[0]
+        touched = np.flatnonzero((offsets[:, 0] < at + len(text)) & (offsets[:, 1] > at))
+        span = (int(touched[0]), int(touched[-1])) if len(touched) else None
         begins = _begins(len(ids), room, stride)
         central = _central(begins, room, len(ids))
         for number, begin in enumerate(begins):

@@ -176,18 +176,13 @@ def _cut(record: tuple[Any, ...], batch: _Batch) -> Iterator[tuple[Any, ...]]:
         yield record
         return
     while len(text.encode()) > size:
-        end = _paragraph_end(text[:size])
+        paragraph = text.rfind("\n\n", 0, size)
+        sentence = max(text.rfind(mark, 0, size) for mark in ".!?")
+        end = paragraph + 2 if paragraph >= 0 else sentence + 1 or min(size, len(text))
         yield (text[:end],)
         text = text[end:]
     if text:
         yield (text,)
-
-
-def _paragraph_end(text: str) -> int:
-    """Where the last paragraph ends, else the last sentence, else the text."""
-    paragraph = text.rfind("\n\n")
-    sentence = max(text.rfind(mark) for mark in ".!?")
-    return paragraph + 2 if paragraph >= 0 else sentence + 1 or len(text)
 
 
 def _text(batch: _Batch, turns: Turns) -> Document | None:
@@ -208,29 +203,32 @@ def _pretraining(batch: _Batch, documents: Sequence[Document]) -> list[Any]:
         return (
             _dropping(batch, map(_folded, whole, [width] * len(whole))) if settings.vsl else whole
         )
-    made = _plain(batch, texts) if _all_count(documents) else _regions(batch, documents)
+    if all(region.weight == 1 for document in documents for region in document.regions):
+        made = _plain(batch, texts)  # no region's place matters
+    else:
+        tried = [
+            batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
+            for document, encoding in zip(documents, batch.encode(texts), strict=True)
+        ]
+        made = [sequence for sequence in tried if sequence is not None]
     if not settings.vsl:
         return made
     return _dropping(batch, (cut(one, width, eos, settings.rules.exact) for one in made))
-
-
-def _all_count(documents: Sequence[Document]) -> bool:
-    """Whether every token has weight 1, so that no region's place matters."""
-    return all(region.weight == 1 for document in documents for region in document.regions)
 
 
 def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
     """[2, n] ids and weights 1, without special tokens at the end (a mark ends documents)."""
     stretches = [_stretches(text, batch.settings.chunk_bytes) for text in texts]
     with tokenizing("the tokenizer cannot encode a text of the input"):
-        after = _special_at_end(batch.tokenizer)
+        special = batch.tokenizer.encode("a").special_tokens_mask
+        after = next((i for i, mark in enumerate(reversed(special)) if not mark), 0)
         encodings = batch.tokenizer.encode_batch_fast([next(parts) for parts in stretches])
         ids = [to_array(encoding.ids) for encoding in encodings]
         ids = [one[: len(one) - after] for one in ids]
         for i, parts in enumerate(stretches):
-            ids[i] = np.concatenate([ids[i], *(_inside(part) for part in parts)])
-    added = sum(batch.tokenizer.encode("a").special_tokens_mask)
-    batch.count(marks=count_marks(ids, batch.tokenizer) - (added - after) * len(ids))
+            more = (current_for_pieces().encode(p, add_special_tokens=False).ids for p in parts)
+            ids[i] = np.concatenate([ids[i], *map(to_array, more)])
+    batch.count(marks=count_marks(ids, batch.tokenizer) - (sum(special) - after) * len(ids))
     whole = np.concatenate([*ids, np.empty(0, np.int32)])
     rows = np.stack([whole, np.ones_like(whole)])
     ends = itertools.accumulate(map(len, ids))
@@ -246,26 +244,6 @@ def _stretches(text: str, size: int) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
-
-
-def _inside(stretch: str) -> np.ndarray:
-    """[n] ids of a stretch that follows another."""
-    return to_array(current_for_pieces().encode(stretch, add_special_tokens=False).ids)
-
-
-def _special_at_end(tokenizer: Tokenizer) -> int:
-    mask = tokenizer.encode("a").special_tokens_mask
-    return next((i for i, special in enumerate(reversed(mask)) if not special), 0)
-
-
-def _regions(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarray]:
-    """[2, n] ids and weights by regions."""
-    encodings = batch.encode([document.text for document in documents])
-    made = [
-        batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
-        for document, encoding in zip(documents, encodings, strict=True)
-    ]
-    return [sequence for sequence in made if sequence is not None]
 
 
 def _dropping(batch: _Batch, documents: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
@@ -429,10 +407,6 @@ def _supervised(batch: _Batch, document: Document, encoding: Encoding) -> np.nda
     return nothing if kept is None else rows[:, kept]
 
 
-def _id_lists(batch: _Batch, turns: Turns) -> np.ndarray | None:
-    return id_rows(turns, batch.settings.max_seq_length)
-
-
 def _as_they_are(batch: _Batch, made: Sequence[Any]) -> list[Any]:
     del batch
     return list(made)
@@ -474,7 +448,7 @@ _MODES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {
     "pretraining": (_text, _pretraining),
     "finetuning": (_conversation, _finetuning),
     "dpo": (_preferred, _as_they_are),
-    "nlg": (_id_lists, _as_they_are),
+    "nlg": (lambda b, turns: id_rows(turns, b.settings.max_seq_length), _as_they_are),
     "old_images": (_old_image, _fitting),
 }
 """Mode -> how a record's turns are read, and how a batch of that becomes sequences."""

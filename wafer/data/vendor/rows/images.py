@@ -129,14 +129,6 @@ def _part(sequence: ImageSequence, first: int, end: int) -> ImageSequence:
     return ImageSequence(tokens, tuple(sequence.paths[i - 1] for i in present.tolist()))
 
 
-def _joined(first: ImageSequence, second: ImageSequence) -> ImageSequence:
-    tokens = second.tokens.copy()
-    tokens[_NUMBER] += len(first.paths) * (tokens[_NUMBER] > 0)
-    return ImageSequence(
-        np.concatenate([first.tokens, tokens], axis=1), (*first.paths, *second.paths)
-    )
-
-
 def _ended(sequence: ImageSequence, width: int, eos_id: int) -> ImageSequence:
     """With an end mark behind the tokens, or over the last of ``width``."""
     tokens = sequence.tokens
@@ -169,7 +161,10 @@ class ImagePacker(Packer):
         """Pieces of at most S + 1 tokens."""
         if not self._exact:
             sequence = _ended(sequence, sequence.tokens.shape[1] + 1, self._eos)
-        stream = _joined(self._held, sequence)
+        held, tokens = self._held, sequence.tokens.copy()
+        tokens[_NUMBER] += len(held.paths) * (tokens[_NUMBER] > 0)
+        tokens = np.concatenate([held.tokens, tokens], axis=1)
+        stream = ImageSequence(tokens, (*held.paths, *sequence.paths))
         *pieces, rest = [_part(stream, *span) for span in self._spans(stream.tokens[_NUMBER])]
         if not self._pack or rest.tokens.shape[1] > self._length:
             pieces, rest = [*pieces, rest], _NOTHING

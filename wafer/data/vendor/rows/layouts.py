@@ -69,12 +69,6 @@ def _vsl_rows(settings: HookSettings, ids: RowVocabulary, group: Any, draws: Dra
     return (_written(settings, filled),)
 
 
-def _bert_row(settings: HookSettings, ids: RowVocabulary, tokens: np.ndarray, draws: Draws) -> Row:
-    del draws
-    rows = np.concatenate([tokens, np.ones_like(tokens), np.zeros_like(tokens)])
-    return (padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)),)
-
-
 def _mlm_row(settings: HookSettings, ids: RowVocabulary, masked: Masked, draws: Draws) -> Row:
     del draws
     length = settings.max_seq_length
@@ -122,19 +116,16 @@ def layout_of(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) 
     if objective == "bert_pretraining":
         first = settings.truncate_to_msl is True
         pack = functools.partial(BertPacker, length, settings.min_sequence_len, first=first)
-        return Layout((RowGroup("data", _BERT, length),), pack, bind(_bert_row))
+        rows = lambda tokens: np.concatenate([tokens, np.ones_like(tokens), np.zeros_like(tokens)])
+        shape = lambda tokens, draws: (padded(rows(tokens), length, (ids.pad_id, 0, 0)),)
+        return Layout((RowGroup("data", _BERT, length),), pack, shape)
     if settings.vsl:
         return Layout((RowGroup("data", VSL_FEATURES, length),), Ready, bind(_vsl_rows))
     if settings.mode == "dpo":
-        return Layout((RowGroup("data", PAIR_FEATURES, length),), Ready, _as_is)
+        return Layout((RowGroup("data", PAIR_FEATURES, length),), Ready, lambda row, draws: (row,))
     pack = _stream(settings, ids) if settings.mode == "pretraining" else Ready
     shape = _fim_row if objective == "fim" else _rows
     return Layout((RowGroup("data", FEATURES, length),), pack, bind(shape), objective == "fim")
-
-
-def _as_is(row: np.ndarray, draws: Draws) -> Row:
-    del draws
-    return (row,)
 
 
 def _mlm_layout(settings: HookSettings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:

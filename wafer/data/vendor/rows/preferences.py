@@ -47,7 +47,10 @@ def preference_rows(
     prompt = encode(whole[0][:end])
     parts = [_parts(prompt, encode(text[:end] + text[end + len(mark) :])) for text in whole]
     if settings.rules.release < (2, 5):
-        parts = [(_begun(ask, begin), [*answer, ids.eos_id]) for ask, answer in parts]
+        parts = [
+            (ask if begin is None or ask[:1] == [begin] else [begin, *ask], [*answer, ids.eos_id])
+            for ask, answer in parts
+        ]
     longest = max(len(answer) for _, answer in parts)
     rows = [
         _rows(*_shortened(*part, longest, settings), settings.max_seq_length, ids.pad_id)
@@ -60,10 +63,6 @@ def _parts(prompt: list[int], whole: list[int]) -> tuple[list[int], list[int]]:
     """Prompt and answer; a last prompt token that merged with the answer belongs to the answer."""
     count = len(prompt) - int(prompt != whole[: len(prompt)])
     return whole[:count], whole[count:]
-
-
-def _begun(prompt: list[int], begin: int | None) -> list[int]:
-    return prompt if begin is None or prompt[:1] == [begin] else [begin, *prompt]
 
 
 def _shortened(

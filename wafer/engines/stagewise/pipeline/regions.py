@@ -98,13 +98,8 @@ def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tupl
     groups = partition(costs, count)
     places = partition([sum(costs[i] for i in group) for group in groups], devices)
     place_of = {group: place for place, members in enumerate(places) for group in members}
-    named = [(_name(model, group), group) for group in groups]
-    return tuple(StageRegion(name, group, place_of[i]) for i, (name, group) in enumerate(named))
-
-
-def _name(model: Model, group: tuple[int, ...]) -> str:
-    first, last = model.stages[group[0]].name, model.stages[group[-1]].name
-    return first if first == last else f"{first}–{last}"
+    ends = [dict.fromkeys(model.stages[i].name for i in (g[0], g[-1])) for g in groups]
+    return tuple(StageRegion("–".join(ends[i]), g, place_of[i]) for i, g in enumerate(groups))
 
 
 class Copies(NamedTuple):

@@ -91,10 +91,6 @@ class _Record:
         return self.current if self.pending is None else self.pending
 
 
-def _dtype(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
 class FileStore:
     """Records in one file, ``folder/memoryx.bin``, described by ``memoryx.json`` beside it.
 
@@ -155,8 +151,8 @@ class FileStore:
         store.durable, store._end = described["durable"], described["end"]
         for name, (places, size, leaves) in described["records"].items():
             decoded = {
-                key: BlockLeaf(offset, tuple(shape), _dtype(dtype))
-                for key, (offset, shape, dtype) in leaves.items()
+                key: BlockLeaf(at, tuple(shape), np.dtype(getattr(ml_dtypes, kind, None) or kind))
+                for key, (at, shape, kind) in leaves.items()
             }
             store._records[name] = _Record(tuple(places), size, decoded)
         store._sealed = True

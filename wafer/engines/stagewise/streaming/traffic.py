@@ -103,7 +103,9 @@ class Mover:
             return dict(leaves)
         if self._pinned is not None:
             return jax.device_put(dict(leaves), self._pinned)
-        return {name: _local(leaf) for name, leaf in leaves.items()}
+        # This process's copy of an array that is the same everywhere.
+        local = lambda x: np.asarray(x.addressable_data(0) if isinstance(x, jax.Array) else x)
+        return {name: local(leaf) for name, leaf in leaves.items()}
 
     def admit(self, record: str, leaves: Mapping[str, Any], *, again: bool) -> None:
         """Put a record's first contents into the store.
@@ -177,8 +179,3 @@ class Mover:
         self._reader.shutdown(wait=True, cancel_futures=True)
         self._writer.shutdown(wait=True, cancel_futures=True)
         self.store.close()
-
-
-def _local(leaf: Any) -> np.ndarray:
-    """This process's copy of an array that is the same everywhere."""
-    return np.asarray(leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf)
