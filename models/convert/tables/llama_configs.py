@@ -89,15 +89,16 @@ _WINDOWS = {
 def read_gemma2(foreign: Settings) -> Settings:
     """Read Gemma 2, whose code scales embeddings by the root of the width."""
     heads, size = foreign["num_attention_heads"], foreign["head_dim"]
-    kinds = foreign["layer_types"]
-    count = len(kinds) if isinstance(kinds, list) else 0
+    kinds, count = foreign["layer_types"], foreign["num_hidden_layers"]
     patterns = [p for p in _WINDOWS if kinds in (None, _layer_types(p, count))]
     if not patterns:
         raise ValueError(
-            f"layer_types: {kinds}; only a window on every other layer, or on none, is computed"
+            f"layer_types: {kinds}; only a window on every other of the {count} layers, or on "
+            "none, is computed"
         )
-    windows: Settings = {"sliding_window_every_other_decoder_layer_pattern": patterns[0]}
-    if patterns[0] is None:
+    pattern = patterns[-1 if kinds else 0]  # the only layer, a full one, needs no window
+    windows: Settings = {"sliding_window_every_other_decoder_layer_pattern": pattern}
+    if pattern is None:
         windows = {"attention_sliding_window_length": None}
     return {
         **windows,

@@ -43,6 +43,17 @@ def test_the_vendor_begins_with_full_attention_and_hugging_face_with_the_window(
     assert config_from_hf(written)[pattern] == "full_attention_first"
 
 
+def test_layer_types_are_those_of_all_layers_and_a_single_full_one_has_no_window():
+    config = {"model_type": "gemma2", "num_hidden_layers": 3}
+    for kinds in (["full_attention", "sliding_attention"], ["full_attention"] * 4):
+        with pytest.raises(ValueError, match=r"layer_types: \[.*every other of the 3 layers"):
+            config_from_hf(config | {"layer_types": kinds})
+    one = {"model_type": "gemma2", "num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    read = config_from_hf(one)
+    assert read["attention_sliding_window_length"] is None
+    assert config_to_hf(build(read).config)["layer_types"] == ["full_attention"]
+
+
 def test_norms_scale_by_one_plus_the_parameter():
     x = jnp.asarray([[3.0, 4.0]])
     norm = Norm("rmsnorm-1p", 0.0)
