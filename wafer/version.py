@@ -8,7 +8,7 @@ import pathlib
 
 __version__ = "0.1.0"
 
-_SUFFIXES = {".py", ".cc", ".h"}  # the placer and the products are C++
+_SUFFIXES = {".py", ".json", ".cc", ".h"}  # the placer and the products are C++
 
 
 @functools.cache
