@@ -91,7 +91,7 @@ def read_gemma2(foreign: Settings) -> Settings:
     heads, size = foreign["num_attention_heads"], foreign["head_dim"]
     kinds, count = foreign["layer_types"], foreign["num_hidden_layers"]
     kinds = kinds if isinstance(count, int) else None  # the schema refuses such a count
-    patterns = [p for p in _WINDOWS if kinds in (None, _layer_types(p, count))]
+    patterns = [p for p in _WINDOWS if kinds is None or kinds == _layer_types(p, count)]
     if not patterns:
         raise ValueError(
             f"layer_types: {kinds}; only a window on every other of the {count} layers, or on "
