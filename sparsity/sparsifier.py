@@ -75,7 +75,8 @@ class Sparsifier:
         quiet: say nothing of what is selected: the trees are parts of a model.
         partial: trees may be parts of the model: frozen leaves left out, one encoder, a stage.
             Otherwise a mask that finds no weight of its name is an error.
-        dense_words: the default filter leaves dense, too, what ``models.paths.dense_word`` finds.
+        dense_words: the default filter leaves dense, too, what has a
+            ``wafer.models.paths.dense_word``.
     """
 
     groups: tuple[tuple[ParamFilter, Algorithm], ...]

@@ -1,4 +1,4 @@
-"""YAML files of a run, read by ``models.user.yamlfile``; what is wrong is a ``ConfigError``."""
+"""YAML files of a run by ``wafer.models.user.yamlfile``; what is wrong is a ``ConfigError``."""
 
 from pathlib import Path
 from typing import Any

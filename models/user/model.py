@@ -1,7 +1,7 @@
 """Models of users in our trainer: two plain functions, Flax's linen and nnx, and equinox.
 
     def build(hidden: int = 64, vocab_size: int = 256):
-        return models.user.model.plain(init, apply, vocab_size=vocab_size)
+        return own.plain(init, apply, vocab_size=vocab_size)
 
 A run file names the function: ``model: {name: "my_model:build", hidden: 128}``; its other keys are
 the function's arguments. A model gets rows of tokens, [B, S] int32, and gives logits, [B, S, V].
@@ -257,7 +257,7 @@ def _made(name: str, function: Callable[..., Any], arguments: tuple[tuple[str, A
     if not isinstance(model, Model) or not isinstance(model.config, OwnConfig):
         message = (
             f"{name!r} gave {type(model).__name__}; expected a model made by "
-            "models.user.model.plain, .linen, .nnx or .equinox"
+            "wafer.models.user.model.plain, .linen, .nnx or .equinox"
         )
         raise SectionError([Problem(("model", "name"), message)])
     return model

@@ -1,4 +1,4 @@
-"""The native CPU library of sparse products and topology updates; see ``vsl.native.library``."""
+"""The native CPU library of sparse products and topology updates; ``wafer.vsl.native.library``."""
 
 from wafer.vsl.native.library import Library
 

@@ -113,8 +113,8 @@ def _choose(x: Array, weight: "SparseWeight", implementation: Implementation) ->
 class SparseWeight:
     """A [K, N] kernel stored as its kept values.
 
-    ``x @ weight`` multiplies by it; ``models.layers.basic.project(x, kernel)`` takes it in place of
-    an array.
+    ``x @ weight`` multiplies by it; ``wafer.models.layers.basic.project(x, kernel)`` takes it in
+    place of an array.
 
     Attributes:
         values: [nnz] kept weights in canonical order (by n, then k).

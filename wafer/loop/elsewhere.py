@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from wafer.models.errors import did_you_mean
 
-_GENERATE = "use `wafer generate`, or models.generation.decode in Python"
+_GENERATE = "use `wafer generate`, or wafer.models.generation.decode in Python"
 _TREE = "use jax.tree.map or jax.tree.flatten_with_path"
 _FILES = "use save and load; `wafer convert` reads and writes the vendor's .mdl"
 _NAMES = "use model.named_parameters(); programs name operations by jax.named_scope"
@@ -14,7 +14,7 @@ _SCHEDULES = "use optim.lr_scheduler, or a learning_rate section with configure_
 # Name below the package -> what to use.
 ELSEWHERE = {
     "add_debug_name": _NAMES,
-    "cirh": "use jax.lax.top_k and models.generation.sampling",
+    "cirh": "use jax.lax.top_k and wafer.models.generation.sampling",
     "core": "use trace; whether a step is traced is current_backend().tracing",
     "current_backend_impl": "use current_backend()",
     "current_torch_device": "arrays are placed by the loop; use current_backend().mesh",

@@ -218,7 +218,7 @@ def translate(raw: Mapping[str, Any]) -> Translated:
 def section_of(cfg: Any) -> dict[str, Any]:
     """Return a ``model`` section that a run file reads as the configuration.
 
-    ``models.registry.settings_of`` leaves keys out whose defaults in a run file are the vendor's.
+    ``wafer.models.registry.settings_of`` leaves out keys whose defaults here are the vendor's.
     """
     from wafer.models.registry import parse_config, settings_of  # imports jax
 
