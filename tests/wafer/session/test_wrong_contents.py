@@ -331,6 +331,7 @@ EDITS = {
     "max_position_embeddings": 4,
     "filter_size": 8,
     "use_ffn_bias": False,  # arrays that the model has not
+    "initializer": {"name": "truncated_normal", "std": 0.02, "mean": 0.0, "a": -0.04, "b": 0.04},
     "name": "bert",
 }
 READERS = {
@@ -348,7 +349,8 @@ READERS = {
 def test_a_record_of_another_model_is_refused_by_all_that_read_arrays(tmp_path, capsys, key):
     leaves = dict(named_leaves(build(TINY).init(jax.random.key(0))))
     edited, out = tmp_path / "edited", tmp_path / "out"
-    write_params(edited, TINY | {key: EDITS[key]}, leaves, leaves.items())
+    also = {"hidden_size": 16} if key == "initializer" else {}  # its name is no model's
+    write_params(edited, TINY | {key: EDITS[key]} | also, leaves, leaves.items())
     Tokenizer(WordLevel({"a": 0}, "a")).save(str(edited / "tokenizer.json"))
     (tmp_path / "rows").write_text("1 2 3")
     places = {"edited": edited, "out": out, "rows": tmp_path / "rows"}
@@ -372,7 +374,15 @@ def test_the_arrays_that_differ_are_listed(tmp_path):
         load(tmp_path / "a")
 
 
-@pytest.mark.parametrize("model", [{"name": "registered-elsewhere"}, {"name": "mine:build"}, {}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "registered-elsewhere"},
+        {"name": "mine:build"},
+        {"name": "llava", "text_model": {"name": "registered-elsewhere"}},
+        {},
+    ],
+)
 def test_finalize_compares_no_arrays_with_a_model_that_is_not_known(tmp_path, model):
     weight = np.array([[1, np.nan]], np.float32)
     write_params(tmp_path / "a", model, ["w"], [("w", weight)], pruned=["w"])
