@@ -31,6 +31,7 @@ from wafer.data.rowfiles.verify import verify_folder
 from wafer.data.text import tables
 from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.text.wordpiece import Vocabulary
 from wafer.data.vendor import special
 from wafer.errors import DataError
 from wafer.models import guarded
@@ -247,6 +248,15 @@ def test_a_regex_without_end_is_one_line(tmp_path):
     ) as error:
         encode_prompts(loaded, ["x" * 60], marks)
     assert "\n" not in str(error.value)
+    vocabulary = Vocabulary(loaded, tmp_path / "tokenizer.json")
+    for encode, texts in (
+        (vocabulary.encode, "x" * 60),
+        (vocabulary.encode_spans, "x" * 60),
+        (vocabulary.encode_all, ["a", "x" * 60]),
+        (vocabulary.encode_words, ["a", "x" * 60]),
+    ):
+        with pytest.raises(DataError, match=r"tokenizer\.json: the tokenizer cannot encode a text"):
+            encode(texts)
 
 
 def test_a_tokenizer_that_multiplies_is_refused(tmp_path):
