@@ -125,6 +125,16 @@ def config_class(name: str) -> type[ModelConfig]:
     return _of_family(lookup(name).family)[0]
 
 
+def model_keys(name: str) -> list[str]:
+    """Return the keys of a name's ``model`` section that hold sections of models, as of towers."""
+    preset = preset_of(name)
+    fields = _of_family(preset.family)[0].model_fields if preset else {}
+    kinds = {key: field.annotation for key, field in fields.items()}
+    return [
+        k for k, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ModelConfig)
+    ]
+
+
 def list_models() -> dict[str, ModelPreset]:
     """Return every known name with its family, presets and Hugging Face model type."""
     return dict(MODELS)

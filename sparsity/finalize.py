@@ -39,7 +39,7 @@ from wafer.models.errors import CheckpointError, plain
 from wafer.models.files import atomic_write, remove_partials, require_contained, require_path
 from wafer.models.names import preset_of
 from wafer.models.paths import named_leaves
-from wafer.models.registry import settings_of
+from wafer.models.registry import model_keys, settings_of
 from wafer.models.user.trust import is_user_defined, untrusted
 from wafer.models.vendor.mdl import MdlFile
 from wafer.sparsity.stored.inference import forward_of
@@ -198,7 +198,8 @@ def _require_arrays(record: Mapping[str, Any], source: pathlib.Path, tree: Store
         CheckpointError: they are not the model's; lists them.
     """
     section = record_entry(record, source, CONFIG, "model") or {}
-    parts = [section, *(part for part in section.values() if isinstance(part, Mapping))]
+    inner = [section.get(key) for key in model_keys(str(section.get("name")))]
+    parts = [part for part in (section, *inner) if isinstance(part, Mapping)]
     names = [str(part["name"]) for part in parts if "name" in part]
     if not section or not all(preset_of(name) or is_user_defined(name, "model") for name in names):
         return  # none, or one that another program registers

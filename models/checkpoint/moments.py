@@ -6,7 +6,7 @@ the leaf's own path; it is a moment when it also has the parameter's shape, whic
 statistics, counters and placeholders alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ import numpy as np
 from wafer.models.paths import map_named, named_leaves
 
 
-def owner_of(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+def owner_of(path: str, parameters: Container[str]) -> str | None:
     """Return the parameter whose path ends that of a leaf of an optimizer state, or None."""
     parts = path.split("/")
     for i in range(len(parts) + 1):  # the longest suffix first; '' is a lone array's name
         name = "/".join(parts[i:])
-        if name in shapes:
+        if name in parameters:
             return name
     return None
 

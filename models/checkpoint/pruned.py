@@ -49,8 +49,7 @@ def check_weight(
     if not jnp.issubdtype(value.dtype, jnp.floating) or np.isfinite(value).all():
         return value
     wrong = np.isinf(value)
-    may = not dense_word(name) if pruned is None else name in pruned
-    if may and not wrong.any():
+    if _has_marks(name, pruned) and not wrong.any():
         return value
     wrong = wrong if wrong.any() else np.isnan(value)
     first = np.unravel_index(int(wrong.argmax()), value.shape)
@@ -61,6 +60,35 @@ def check_weight(
         f"{where}: weights {name} are no numbers where nothing is pruned ({found}); take an "
         f"earlier checkpoint{hint}"
     )
+
+
+def check_moment(
+    where: object, name: str, weight: str, value: np.ndarray, pruned: Collection[str] | None
+) -> None:
+    """Refuse a moment, or a statistic of another shape, with a NaN that marks no pruned weight.
+
+    Args:
+        where: of the array, for errors.
+        name: of the array.
+        weight: name of the parameter that it belongs to.
+        value: [...] as stored, of any dtype.
+        pruned: as ``check_weight``.
+
+    Raises:
+        ContentError: there is one.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.floating) or _has_marks(weight, pruned):
+        return
+    wrong = int(np.isnan(value).sum())
+    if wrong:
+        raise ContentError(
+            f"{where}: {name} is NaN where nothing is pruned ({wrong} of {value.size:,}); take an "
+            "earlier checkpoint"
+        )
+
+
+def _has_marks(name: str, pruned: Collection[str] | None) -> bool:
+    return not dense_word(name) if pruned is None else name in pruned
 
 
 def masks_of(params: PyTree) -> dict[str, Array]:

@@ -31,7 +31,8 @@ from wafer.models.checkpoint.layout import (
     model_section,
     read_record,
 )
-from wafer.models.checkpoint.pruned import check_weight, clear, masks_of, prunable
+from wafer.models.checkpoint.moments import owner_of
+from wafer.models.checkpoint.pruned import check_moment, check_weight, clear, masks_of, prunable
 from wafer.models.checkpoint.tree import fill_template
 from wafer.models.counts import abstract_params
 from wafer.models.errors import CheckpointError, LinkError, first_lines
@@ -149,7 +150,8 @@ class StoredTree:
         keys: name of each array in the database -> its keys.
         names: path of each array in the tree -> its name in the database.
         sums: path of each array -> the checksum its values must have; None where nobody knows.
-        record: beside the arrays; weights of a model that it names are numbers, NaN where pruned.
+        record: beside the arrays; weights and moments of a model that it names are no NaN but where
+            pruned.
     """
 
     def __init__(
@@ -161,7 +163,6 @@ class StoredTree:
         require_contained(path)
         self.path = path
         self.sums = sums
-        self._weights = f"{PARAMS}/" if record and CONFIG in record else None
         self._pruned = prunable(record or {})
         self._unlisted = itertools.count()  # parameters of NaN that the record does not list
         # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
@@ -170,6 +171,9 @@ class StoredTree:
         self.kv = self.open_kv(path)
         self.keys = self._list()
         self.names = self._match()
+        weights = (name for name in self.names if name.startswith(f"{PARAMS}/"))
+        known = record and CONFIG in record
+        self._weights = {name.removeprefix(f"{PARAMS}/") for name in weights} if known else set()
 
     def _read_index(self) -> Mapping[str, Any]:
         try:
@@ -272,11 +276,13 @@ class StoredTree:
                 f"{self.path}: tensor {name} is damaged: it has checksum {checksum(value)}, it was "
                 f"written with {self.sums[name]}"
             )
-        if self._weights and name.startswith(self._weights):
-            own = name.removeprefix(self._weights)
+        own = owner_of(name, self._weights)
+        if own is not None and name == f"{PARAMS}/{own}":
             check_weight(self.path.parent, own, value, self._pruned)
             if self._pruned is None and np.isnan(value).any() and not next(self._unlisted):
                 _LOG.warning(_UNLISTED, self.path.parent, own)
+        elif own is not None:
+            check_moment(self.path.parent, name, own, value, self._pruned)
         return value
 
     def _read(self, name: str) -> np.ndarray:

@@ -113,8 +113,10 @@ def _require_matches(
     names: Sequence[str],
     has: Callable[[str, str], object],
 ) -> None:
-    """Refuse a pattern that no name has."""
+    """Refuse a pattern that no name has, and the empty one, which all have."""
     for pattern in patterns:
+        if not pattern:
+            raise ValueError(f"{where}: '' matches every name; expected a part of names")
         if not any(has(name, pattern) for name in names):
             words = [re.split(r"[/.]", name)[:-1] for name in names]
             pairs = ("/".join(pair) for own in words for pair in itertools.pairwise(own))

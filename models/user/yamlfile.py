@@ -19,7 +19,9 @@ Lines = dict[tuple[str | int, ...], int]
 
 _MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand; also once aliases are expanded
 _MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
-
+_MAX_DIGITS = 1_000  # of an integer; Python prints some thousand decimal ones at most
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _Base
@@ -32,19 +34,23 @@ class _Loader(_Base):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Build the value of a node."""
+        if node.tag == f"{_TAG}int" and len(node.value) > _MAX_DIGITS:
+            problem = f"{node.value!r:.80} has {len(node.value):,} digits; expected {_MAX_DIGITS:,}"
+            raise ConstructorError(None, None, f"{problem} at most", node.start_mark)
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
-            tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+            tag = str(node.tag).removeprefix(_TAG)
             problem = f"{node.value!r:.80} is no {tag}"
             raise ConstructorError(None, None, problem, node.start_mark) from error
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    f"{_TAG}float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
+_Loader.add_constructor(f"{_TAG}value", _Loader.construct_yaml_str)  # '=', text as any other
 
 
 def read_yaml(path: str | os.PathLike[str]) -> tuple[Any, Lines]:
@@ -75,7 +81,7 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
             node = loader.get_single_node()
             if node is None:
                 raise SectionError([Problem((), "the file is empty")])
-            walk = _Walk()
+            walk = _Walk(loader)
             walk.visit(node, ())
             if walk.problems:
                 raise SectionError(walk.problems)
@@ -116,7 +122,8 @@ def _text(path: Path) -> str:
 class _Walk:
     """Collects lines and duplicate keys over the node graph, aliases expanded."""
 
-    def __init__(self) -> None:
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
         self.lines: Lines = {}
         self.problems: list[Problem] = []
         self._open: set[int] = set()
@@ -137,25 +144,34 @@ class _Walk:
         if isinstance(node, yaml.MappingNode):
             self._mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
+            if node.tag == f"{_TAG}omap":  # a list of mappings with one key each
+                entries = (item.value for item in node.value if isinstance(item, yaml.MappingNode))
+                self._require_distinct([pair for entry in entries for pair in entry], path)
             for i, item in enumerate(node.value):
                 self.visit(item, (*path, i))
         self._open.discard(id(node))
 
     def _mapping(self, node: yaml.MappingNode, path: tuple[str | int, ...]) -> None:
-        seen: dict[tuple[str, str], int] = {}
+        self._require_distinct(node.value, path)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue  # the constructor refuses unhashable keys itself
-            line = key.start_mark.line + 1
-            merge = key.tag == "tag:yaml.org,2002:merge"
-            identity = (key.tag, key.value)
-            if identity in seen and not merge:
-                where = f"lines {seen[identity]} and {line}"
+            merge = key.tag == _MERGE
+            inside = path if merge else (*path, key.value)
+            if not merge:
+                self.lines[inside] = key.start_mark.line + 1
+            self.visit(value, inside)
+
+    def _require_distinct(self, pairs: list[tuple[Any, Any]], path: tuple[str | int, ...]) -> None:
+        """Note keys whose values are equal, whatever their spelling: 1 and 0x1, true and yes."""
+        seen: dict[Any, int] = {}
+        for key, _ in pairs:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            line, value = key.start_mark.line + 1, self._loader.construct_object(key, deep=True)
+            if value in seen:
+                where = f"lines {seen[value]} and {line}"
                 self.problems.append(
                     Problem((*path, key.value), f"duplicate key ({where}); keep one")
                 )
-            seen[identity] = line
-            inside = path if merge else (*path, key.value)
-            if not merge:
-                self.lines[inside] = line
-            self.visit(value, inside)
+            seen[value] = line

@@ -69,6 +69,7 @@ def test_the_product_has_the_kernels_standard_deviation():
     ("keys", "says"),
     [
         ({"target_modules": ["nothing"]}, "target_modules: 'nothing' matches no parameter"),
+        ({"target_modules": [""]}, "target_modules: '' matches every name"),
         ({"sparsity": 0.1}, "0.1 leaves no rank for layers_0/attn"),
     ],
 )

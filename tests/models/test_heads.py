@@ -213,6 +213,7 @@ def test_adapters_start_as_nothing_train_alone_and_fold_back():
         (("attn/query", "fnn/up"), r"'fnn/up' .* did you mean 'ffn/up'\?"),  # each must match
         (("attn/query", "Linear"), r"'Linear' matches no parameter; the model has such as lay"),
         (("MultiheadAttention", "FeedForwardNetwork"), "match no kernel"),
+        (("attn/query", ""), "'' matches every name; expected a part of names"),
     ],
 )
 def test_targets_of_adapters_that_match_nothing_are_named(targets, says):
@@ -263,5 +264,7 @@ def test_images_fill_the_image_slots_and_freeze():
     both = ["^image_model", "^txt_model"]  # each must match
     with pytest.raises(ValueError, match=r"freeze: '\^txt_model' .* did you mean 'text_model'\?"):
         trainable(models.build(LLAVA | {"freeze": both}), params)
+    with pytest.raises(ValueError, match="freeze: '' matches every name"):
+        trainable(models.build(LLAVA | {"freeze": [""]}), params)
     with pytest.raises(ValueError, match="none of the tower's 3 hidden states"):
         models.build(LLAVA | {"image_feature_select_layer_idx": -4})

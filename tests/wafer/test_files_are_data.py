@@ -59,6 +59,28 @@ def nothing_runs(tmp_path, monkeypatch):
     assert not pathlib.Path("ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("-1_0e2", -1000.0),
+        ("1.e2", 100.0),
+        ("+1_.5_0e+1", 15.0),
+        (".5e1", 5.0),
+        ("1_e2", 100.0),
+        ("._5e1", "._5e1"),
+        ("1.2.3e4", "1.2.3e4"),
+        ("1" * 200_000 + "x", "1" * 200_000 + "x"),  # quadratic time would not end
+        ("1_" * 100_000 + "x", "1_" * 100_000 + "x"),
+        ("0x" + "f" * 998, 16**998 - 1),
+        ("=", "="),
+    ],
+)
+def test_scalars(text, value):
+    pathlib.Path("p.yaml").write_text(f"a: {text}\n<<: {{a: 1, b: 2}}\nc: {{1: a, '1': b}}\n")
+    assert read_yaml("p.yaml")[0] == {"a": value, "b": 2, "c": {1: "a", "1": "b"}}
+
+
 def test_yaml_tags_make_no_objects():
     for tag in ("object/apply:os.system ['touch ran']", "name:os.system", "module:os"):
         pathlib.Path("p.yaml").write_text(f"model: !!python/{tag}\n")

@@ -436,10 +436,13 @@ class _Written(NamedTuple):
 
     def whole(self, i: int) -> str:
         """Text behind the prompt; decoded with it, for a token's text can depend on the last."""
+        from wafer.data.text.tokenizer import tokenizing
+
         row = self.rows[i]
         row = row[:-1] if row and row[-1] in self.ends else row
         before = list(self.prompts[i]) if self.prompts else []
-        return self.tokenizer.decode([*before, *row])[len(self.tokenizer.decode(before)) :]
+        with tokenizing("the tokenizer cannot decode the tokens"):
+            return self.tokenizer.decode([*before, *row])[len(self.tokenizer.decode(before)) :]
 
     def text(self, i: int) -> str:
         """Text before all stops."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from wafer.data.text.tokenizer import tokenizing
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import TextMarks
 
@@ -44,12 +45,18 @@ def encode_prompts(
         whole: keep an end mark that the tokenizer adds: an encoder reads whole texts.
 
     Raises:
-        DataError: no id is known that an empty prompt or ``add_bos`` needs.
+        DataError: no id is known that an empty prompt or ``add_bos`` needs, or the tokenizer
+            cannot encode a prompt.
         ValueError: a prompt that is not text.
     """
+
+    def ids_of(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        with tokenizing(f"prompt {text!r:.60}: the tokenizer cannot encode it"):
+            return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
     require_text("prompt", prompts)
     # What the tokenizer itself puts before an empty text.
-    put = (i for i in tokenizer.encode("").ids if i not in marks.ends or i == marks.begin)
+    put = (i for i in ids_of("") if i not in marks.ends or i == marks.begin)
     first = next(put, marks.begin)
     if add_bos and first is None:
         raise DataError(
@@ -59,8 +66,8 @@ def encode_prompts(
     put_first = bool(marks.adds_begin) if add_bos is None else add_bos
     rows = []
     for prompt in prompts:
-        own = tokenizer.encode(prompt, add_special_tokens=False).ids
-        ids = own if add_bos is not None else tokenizer.encode(prompt).ids
+        own = ids_of(prompt, add_special_tokens=False)
+        ids = own if add_bos is not None else ids_of(prompt)
         if put_first and first is not None and ids[:1] != [first]:
             ids = [first, *ids]
         if ids[:2] == [first, first]:  # one in the text, one of the rule

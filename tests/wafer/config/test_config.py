@@ -252,6 +252,11 @@ def test_errors_of_other_packages_join_ours(monkeypatch, error, said):
             "runconfig:\n  seed: 1\n  seed: 2",
             "config.runconfig.seed: duplicate key (lines 2 and 3)",
         ),
+        ("a: 1\n1: a\n0x1: b", "config.0x1: duplicate key (lines 2 and 3)"),
+        ("true: a\nyes: b", "config.yes: duplicate key (lines 1 and 2)"),
+        ("~: a\nnull: b", "config.null: duplicate key (lines 1 and 2)"),
+        ("a: !!omap\n- x: 1\n- x: 2", "config.a.x: duplicate key (lines 2 and 3)"),
+        ("seed: 0x" + "f" * 5_000, "has 5,002 digits; expected 1,000 at most"),
         (
             "model: !!python/object/apply:os.system [ls]",
             "line 1, column 8: not valid YAML: could not",

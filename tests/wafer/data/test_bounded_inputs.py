@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 from helpers.records import texts_of
 from helpers.vendor_data import hook_file, run
-from tokenizers import Regex, Tokenizer, models as kinds, normalizers, processors
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models as kinds,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from wafer.cli import main
+from wafer.commands.prompts import encode_prompts
 from wafer.data.preprocess.records import batches
 from wafer.data.readers.llava import load_image
 from wafer.data.rowfiles.files import Hdf5Source
@@ -22,9 +31,11 @@ from wafer.data.rowfiles.verify import verify_folder
 from wafer.data.text import tables
 from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.text.wordpiece import Vocabulary
 from wafer.data.vendor import special
 from wafer.errors import DataError
 from wafer.models import guarded
+from wafer.models.convert.tokenizer import TextMarks
 
 
 def no_file(path, kind):
@@ -140,38 +151,57 @@ def charsmap(*texts):
     return struct.pack("<II", 4, 0) + "".join(f"{text}\0" for text in texts).encode()
 
 
-MULTIPLYING = {  # of "a", which each text has, and of a letter that few have
-    "twice": (
-        normalizers.Sequence([normalizers.Replace("a", "aa")] * 14),
-        "16,482 characters out of 99 ",
+def replaces(steps, *pairs):
+    """A sequence of replacements, of regular expressions or texts."""
+    return steps.Sequence([steps.Replace(pattern, content) for pattern, content in pairs])
+
+
+THERE = r"(?=[\s\S]*\x{4e8c})"  # matches only where the text goes on to a rare letter
+MULTIPLYING = {  # -> the product of the steps at the first that is beyond 100
+    "twice": (replaces(normalizers, *[("a", "aa")] * 14), "128"),
+    "empty text": (replaces(normalizers, *[("", "b")] * 14), "128"),
+    "half": (replaces(normalizers, *[("aa", "bbb")] * 14), "130"),  # 1.5 ** 12
+    "ends": (replaces(normalizers, *[(Regex("$"), "b" * 9)] * 1200), "1,000"),
+    "rare": (normalizers.Replace("\u0416", "b" * 10**6), "1,000,000"),
+    "rare twice": (replaces(normalizers, ("\u0416", "\u0434" * 90), ("\u0434", "b" * 90)), "8,100"),
+    "regex": (normalizers.Replace(Regex("[\u0400-\u04ff]"), "b" * 101), "101"),
+    "looking ahead": (
+        replaces(normalizers, *[(Regex(r"\x{4e00}" + THERE), "b" * 20)] * 3),
+        "441",
     ),
-    "ends": (  # of the text and of a line: 2 * 10,800 and the 99
-        normalizers.Sequence([normalizers.Replace(Regex("$"), "b" * 9)] * 1200),
-        "21,699 characters out of 99 ",
-    ),
-    "rare": (normalizers.Replace("\u0416", "b" * 10**6), "1,000,000 characters out of 1 "),
-    "rare twice": (
+    "prefix": (normalizers.Prepend("b" * 101), "101"),
+    "charsmap": (normalizers.Precompiled(charsmap("\u0416", "b" * 101)), "101"),
+    "forms": (  # a ligature that becomes 18 letters, put back for each of them
         normalizers.Sequence(
-            [normalizers.Replace("\u0416", "\u0434" * 90), normalizers.Replace("\u0434", "b" * 90)]
+            [normalizers.Replace(Regex("."), "\ufdfa"), normalizers.NFKD()] * 3,
         ),
-        "8,100 characters out of 1 ",
+        "5,832",
     ),
-    "regex": (normalizers.Replace(Regex("[\u0400-\u04ff]"), "b" * 101), "101 characters out of 1 "),
-    "prefix": (normalizers.Prepend("b" * 101), "101 characters out of 1 "),
-    "charsmap": (normalizers.Precompiled(charsmap("\u0416", "b" * 101)), "101 .* out of 1 "),
+    "bytes": (pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()] * 20), "1,024"),
+    "decoder": (replaces(decoders, ("t", "b" * 50), ("b", "c" * 50)), "2,500"),
+    "decoder in another": (
+        decoders.Sequence([decoders.Fuse(), replaces(decoders, ("t", "b" * 50), ("b", "c" * 50))]),
+        "2,500",
+    ),
+    "spaces": (decoders.Sequence([decoders.BPEDecoder(suffix="")] * 30), "128"),
 }
 
 
 @pytest.mark.parametrize("kind", MULTIPLYING)
-def test_a_normalizer_that_multiplies_is_refused(tmp_path, kind):
+def test_steps_that_multiply_are_refused(tmp_path, kind):
     tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    tokenizer.normalizer, made = MULTIPLYING[kind]
+    part, made = MULTIPLYING[kind]
+    is_a = {"normalizer": normalizers.Normalizer, "decoder": decoders.Decoder}
+    (place,) = [name for name, cls in is_a.items() if isinstance(part, cls)] or ["pre_tokenizer"]
+    setattr(tokenizer, place, part)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match=rf"tokenizer\.json: .*it makes {made}"):
+    with pytest.raises(
+        DataError, match=rf"tokenizer\.json: .*it makes {made} characters out of 1 "
+    ):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
-def test_normalizers_of_published_tokenizers_are_read(tmp_path):
+def test_steps_of_published_tokenizers_are_read(tmp_path):
     """Llama's, BERT's, XLNet's, T5's: ligatures of 18 letters, marks of more letters than one."""
     tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.normalizer = normalizers.Sequence(
@@ -179,15 +209,54 @@ def test_normalizers_of_published_tokenizers_are_read(tmp_path):
             normalizers.Prepend("\u2581"),
             normalizers.Replace(" ", "\u2581"),
             normalizers.Replace("``", '"'),
-            normalizers.Replace(Regex(" {2,}"), "\u2581"),
+            *[normalizers.Replace(Regex(" {2,}"), "\u2581")] * 9,  # no match is empty
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Replace(Regex(r"(?:\A| )x"), " "),
             normalizers.Replace("\n", "<newline>"),
-            normalizers.Replace("\t", "<tabulator>"),
             normalizers.BertNormalizer(),
             normalizers.NFKD(),
+            normalizers.Precompiled(charsmap("\u0416", "b" * 18)),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.ByteLevel()]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+            decoders.BPEDecoder(),
+            decoders.CTC(),
+            decoders.WordPiece(),
+            decoders.ByteLevel(),
         ]
     )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(tmp_path / "tokenizer.json").encode("a").ids == [1]
+    load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_a_regex_without_end_is_one_line(tmp_path):
+    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded, marks = load_tokenizer(tmp_path / "tokenizer.json"), TextMarks(None, ())
+    assert encode_prompts(loaded, ["a"], marks) == [[0]]
+    with pytest.raises(
+        DataError, match=r"prompt 'xxx.*: the tokenizer cannot encode it: "
+    ) as error:
+        encode_prompts(loaded, ["x" * 60], marks)
+    assert "\n" not in str(error.value)
+    vocabulary = Vocabulary(loaded, tmp_path / "tokenizer.json")
+    for encode, texts in (
+        (vocabulary.encode, "x" * 60),
+        (vocabulary.encode_spans, "x" * 60),
+        (vocabulary.encode_all, ["a", "x" * 60]),
+        (vocabulary.encode_words, ["a", "x" * 60]),
+    ):
+        with pytest.raises(DataError, match=r"tokenizer\.json: the tokenizer cannot encode a text"):
+            encode(texts)
 
 
 def test_a_tokenizer_that_multiplies_is_refused(tmp_path):

@@ -24,6 +24,7 @@ from wafer.models.checkpoint.reader import load_checkpoint, load_params
 from wafer.models.checkpoint.writer import write_arrays, write_checkpoint, write_params
 from wafer.models.convert.api import from_hf, to_hf
 from wafer.models.convert.vendor.weights import open_cs, to_cs
+from wafer.models.counts import abstract_params
 from wafer.models.paths import named_leaves, unflatten
 from wafer.models.registry import build
 from wafer.models.vendor.mdl import MdlFile
@@ -31,6 +32,7 @@ from wafer.session.foreign import load_hf
 from wafer.sparsity.finalize import finalize
 
 NORM, KERNEL = "final_norm/scale", "layers_0/ffn/up/kernel"
+SCALE = "layers_0/norm1/scale"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,35 @@ def test_what_a_run_pruned_may_be_nan():
                 check_weight("f", KERNEL, value, pruned)
     counts = np.array([2**31 - 1])
     assert check_weight("f", KERNEL, counts, ()) is counts
+
+
+@pytest.mark.parametrize(
+    ("moment", "weight", "pruned", "taken"),
+    [
+        ("exp_avg", KERNEL, [KERNEL], True),
+        ("exp_avg", KERNEL, [], False),
+        ("exp_avg", SCALE, [KERNEL], False),
+        ("rows", SCALE, [KERNEL], False),  # a statistic of another shape
+        ("exp_avg", SCALE, None, False),  # the record does not say what is pruned
+        ("exp_avg", KERNEL, None, True),
+    ],
+)
+def test_nan_in_a_moment_marks_only_a_pruned_weight(tmp_path, moment, weight, pruned, taken):
+    params = {n: np.ones(x.shape, x.dtype) for n, x in named_leaves(abstract_params(build(TINY)))}
+    bad = np.ones(params[weight].shape if moment == "exp_avg" else 2)
+    bad.flat[1] = np.nan
+    tree = {"params": unflatten(params), "opt_state": {"0": {moment: unflatten({weight: bad})}}}
+    said = {} if pruned is None else {"sparsity": {"parameters": pruned}}
+    write_checkpoint(tmp_path / "a", tree, {"step": 1, "config": {"model": TINY}} | said)
+    if taken:
+        finalize(tmp_path / "a", tmp_path / "b")
+        (kept,) = dict(named_leaves(load_checkpoint(tmp_path / "b")[0]["opt_state"])).values()
+        np.testing.assert_array_equal(kept, np.nan_to_num(bad))
+        return
+    for read in (load_checkpoint, lambda path: finalize(path, tmp_path / "b")):
+        with pytest.raises(ContentError, match=rf"opt_state/0/{moment}/{weight} is NaN .*1 of"):
+            read(tmp_path / "a")
+    assert not (tmp_path / "b").exists()
 
 
 ALONE = {
@@ -331,6 +362,7 @@ EDITS = {
     "max_position_embeddings": 4,
     "filter_size": 8,
     "use_ffn_bias": False,  # arrays that the model has not
+    "initializer": {"name": "truncated_normal", "std": 0.02, "mean": 0.0, "a": -0.04, "b": 0.04},
     "name": "bert",
 }
 READERS = {
@@ -348,7 +380,8 @@ READERS = {
 def test_a_record_of_another_model_is_refused_by_all_that_read_arrays(tmp_path, capsys, key):
     leaves = dict(named_leaves(build(TINY).init(jax.random.key(0))))
     edited, out = tmp_path / "edited", tmp_path / "out"
-    write_params(edited, TINY | {key: EDITS[key]}, leaves, leaves.items())
+    also = {"hidden_size": 16} if key == "initializer" else {}  # its name is no model's
+    write_params(edited, TINY | {key: EDITS[key]} | also, leaves, leaves.items())
     Tokenizer(WordLevel({"a": 0}, "a")).save(str(edited / "tokenizer.json"))
     (tmp_path / "rows").write_text("1 2 3")
     places = {"edited": edited, "out": out, "rows": tmp_path / "rows"}
@@ -372,7 +405,15 @@ def test_the_arrays_that_differ_are_listed(tmp_path):
         load(tmp_path / "a")
 
 
-@pytest.mark.parametrize("model", [{"name": "registered-elsewhere"}, {"name": "mine:build"}, {}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "registered-elsewhere"},
+        {"name": "mine:build"},
+        {"name": "llava", "text_model": {"name": "registered-elsewhere"}},
+        {},
+    ],
+)
 def test_finalize_compares_no_arrays_with_a_model_that_is_not_known(tmp_path, model):
     weight = np.array([[1, np.nan]], np.float32)
     write_params(tmp_path / "a", model, ["w"], [("w", weight)], pruned=["w"])

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.text.textfiles import read_json, text_lines, words_of
-from wafer.data.text.tokenizer import load_tokenizer, train_bpe
+from wafer.data.text.tokenizer import load_tokenizer, tokenizing, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.data.vendor.special import SpecialTokens
 from wafer.errors import DataError
@@ -211,9 +211,9 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
         return out._replace(fim=fim_ids(settings, tokenizer, out))
     if settings.mode.startswith("Summarization"):
         encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
-        out = out._replace(
-            before=(encode(settings.prompt_prefix), encode(settings.completion_prefix))
-        )
+        with tokenizing("the tokenizer cannot encode prompt_prefix or completion_prefix"):
+            before = encode(settings.prompt_prefix), encode(settings.completion_prefix)
+        out = out._replace(before=before)
         if settings.sep_token is not None:
             return out._replace(sep_id=needed(tokenizer, settings.sep_token, "sep_token"))
     return out

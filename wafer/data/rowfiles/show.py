@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from wafer.data.rowfiles.described import DAMAGE, describe, open_rows
 from wafer.data.rowfiles.files import find_files, folder_params
 from wafer.data.rowfiles.rules import ATTACHED, IGNORED, checked_row
+from wafer.data.text.tokenizer import tokenizing
 from wafer.errors import DataError
 from wafer.models.errors import plain
 
@@ -282,7 +283,8 @@ def _decoded(ids: list[int], tokenizer: Tokenizer | None) -> str:
         if i is not None and tokenizer.id_to_token(i) is not None:
             known.append(i)
             continue
-        text += tokenizer.decode(known, skip_special_tokens=False)
+        with tokenizing("the tokenizer cannot decode the tokens"):
+            text += tokenizer.decode(known, skip_special_tokens=False)
         text, known = text + ("" if i is None else f"<{i}>"), []
     return text
 

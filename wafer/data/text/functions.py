@@ -33,7 +33,13 @@ import tokenizers
 from tokenizers import Tokenizer, processors
 
 from wafer.cache import cached_arrays
-from wafer.data.text.tokenizer import END_OF_TEXT, encode_words, load_tokenizer, train_bpe
+from wafer.data.text.tokenizer import (
+    END_OF_TEXT,
+    encode_words,
+    load_tokenizer,
+    tokenizing,
+    train_bpe,
+)
 from wafer.errors import DataError
 from wafer.version import __version__
 
@@ -189,7 +195,8 @@ def _tokenized(cfg: Any, tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
         encoded = encode_words(tokenizer, texts)
     else:
         tokenizer.encode_special_tokens = True  # a mark that a source file spells out is text
-        batch = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with tokenizing("the tokenizer cannot encode a text of the input"):
+            batch = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         encoded = [e.ids for e in batch]
     end: Any = tokenizer.token_to_id(END_OF_TEXT)
     documents = [[*ids, end] for ids in encoded]

@@ -21,6 +21,22 @@ from wafer.models.guarded import call_in_subprocess
 END_OF_TEXT = "<|endoftext|>"
 _TRIED = "".join(map(chr, range(32, 127))) + "\n\u00e9\u4e2d\U0001f600"
 _MULTIPLE = 100  # tokens or characters made of one
+# type of a step -> the most characters that it makes of one, in another form of the same text
+_FORMS = {
+    "NFKC": 18,
+    "NFKD": 18,
+    "NFC": 3,
+    "NFD": 4,
+    "BertNormalizer": 3,
+    "Lowercase": 2,
+    "ByteLevel": 4,
+}
+_MULTIPLE_OF_FORMS = 1_000  # XLNet's are NFKD, lower case and a charsmap
+# a regex that begins with one character at least: no match of it is empty
+_CONSUMING = re.compile(
+    r"(?:[^\\\[\](){}*?+|^$]|\\[sSdDwWnrt]|\[[^\[\]\\&]+\])"
+    r"(?:\+|\{[1-9][0-9]*(?:,[0-9]*)?\})?+(?![*?+{])(?:[^|\\]|\\[^K])*+"
+)
 _MOST_TOKENS = 1 << 24  # ids of a vocabulary
 # GPT-2's words, which ByteLevel cuts texts into, where all letters are ASCII
 _WORDS = re.compile(
@@ -126,36 +142,52 @@ def largest_id(path: str) -> int:
 
 
 def _require_bounded(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that makes far more of a text than it has characters."""
-    if tokenizer.normalizer:
-        contents = list(_contents(json.loads(tokenizer.normalizer.__getstate__())))
-        for pattern, content in contents:
-            _require_few("characters", len(content), len(pattern.get("String", "")))
-        said = {text for pattern, content in contents for text in (*pattern.values(), content)}
-        for text in (_TRIED, *said):  # replacements may replace what others put there
-            made = len(tokenizer.normalizer.normalize_str(text))
-            _require_few("characters", made, len(text))
+    """Refuse a tokenizer that may make far more of a text than it has characters."""
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
+    for part in filter(None, parts):
+        replaced = changed = 1.0  # stages multiply each other: a later one finds what one put in
+        for stage in _stages(json.loads(part.__getstate__())):
+            mapped = _longest_mapped(stage)
+            _require_few("characters", max(mapped, len(stage.get("prepend", ""))), _MULTIPLE)
+            replaced *= max(1, _put_for_one(stage))
+            _require_few("characters", replaced, _MULTIPLE)
+            changed *= max(mapped, _FORMS.get(stage["type"], 1))
+            _require_few("characters", changed, _MULTIPLE_OF_FORMS)
     tokens = 0
     with contextlib.suppress(DataError), tokenizing(""):  # one without a token for them all
         tokens = len(tokenizer.encode(_TRIED).ids)
-    _require_few("tokens", tokens, len(_TRIED))
+    _require_few("tokens", tokens, _MULTIPLE, len(_TRIED))
 
 
-def _require_few(what: str, made: int, characters: int) -> None:
-    if made > _MULTIPLE * max(characters, 1):
-        raise DataError(f"it makes {made:,} {what} out of {max(characters, 1)} characters")
+def _require_few(what: str, made: float, most: int, characters: int = 1) -> None:
+    if made > most * characters:
+        raise DataError(f"it makes {made:,.0f} {what} out of {characters} characters")
 
 
-def _contents(normalizer: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
-    """What a normalizer puts into a text, each with the pattern that it replaces, {} for none."""
-    for part in normalizer.get("normalizers", ()):
-        yield from _contents(part)
-    for key in ("content", "prepend"):
-        if key in normalizer:
-            yield normalizer.get("pattern", {}), normalizer[key]
-    charsmap = base64.b64decode(normalizer.get("precompiled_charsmap") or "")
+def _stages(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The steps of a normalizer, pre-tokenizer or decoder, those of sequences one by one."""
+    inner = [part.get(key, ()) for key in ("normalizers", "pretokenizers", "decoders")]
+    if not any(inner):
+        yield part
+    for stage in itertools.chain(*inner):
+        yield from _stages(stage)
+
+
+def _put_for_one(stage: Mapping[str, Any]) -> float:
+    """Count the characters that a replacement puts in place of one, at most."""
+    if "content" in stage and "pattern" in stage:
+        made, pattern = len(stage["content"]), stage["pattern"]
+        if "Regex" in pattern:
+            return made if _CONSUMING.fullmatch(pattern["Regex"]) else made + 1
+        return made / len(pattern["String"]) if pattern["String"] else made + 1
+    # a decoder that finds '' puts a space before each character
+    return 2 if "" in (stage.get("suffix"), stage.get("word_delimiter_token")) else 1
+
+
+def _longest_mapped(stage: Mapping[str, Any]) -> int:
+    charsmap = base64.b64decode(stage.get("precompiled_charsmap") or "")
     trie = 4 + int.from_bytes(charsmap[:4], "little")  # SentencePiece's: size, trie, texts
-    yield from (({}, text.decode(errors="replace")) for text in charsmap[trie:].split(b"\0"))
+    return max(len(text.decode(errors="replace")) for text in charsmap[trie:].split(b"\0"))
 
 
 def _opened(path: str | pathlib.Path) -> Tokenizer:

@@ -2,14 +2,15 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
 from wafer.data.sections.base import InputSection
 from wafer.data.text.textfiles import ending, read_text, text_lines
-from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.text.tokenizer import load_tokenizer, tokenizing
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import special_ids
 
@@ -81,27 +82,31 @@ class Vocabulary:
         """Text of a tokenizer.json; None for other files."""
         return read_text(self.path) if ending(self.path) == ".json" else None
 
+    def _encoded(self, encode: Callable[..., Any], texts: str | list[str]) -> Any:
+        with tokenizing(f"{self.path}: the tokenizer cannot encode a text of the input"):
+            return encode(texts, add_special_tokens=False)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, no special tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encoded(self.tokenizer.encode, text).ids
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids [n] int32 of every text, on all cores and without a Python object per token."""
         ids = []
         for start in range(0, len(texts), _CHUNK):
             part = list(texts[start : start + _CHUNK])
-            encoded = self.tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            encoded = self._encoded(self.tokenizer.encode_batch_fast, part)
             ids += [np.asarray(e.ids, np.int32) for e in encoded]
         return ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of every word by itself; a word the vocabulary drops becomes its unknown token."""
-        encoded = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
+        encoded = self._encoded(self.tokenizer.encode_batch_fast, list(words))
         return [e.ids or [self.id_of("[UNK]", "<unk>")] for e in encoded]
 
     def encode_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids [n] of a text and the characters [n, 2] (first, one past the last) of each."""
-        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        encoded = self._encoded(self.tokenizer.encode, text)
         offsets = np.asarray(encoded.offsets, np.int32).reshape(-1, 2)
         return np.asarray(encoded.ids, np.int32), offsets
 
