@@ -59,6 +59,12 @@ comptime {
 SENDS = "    @mov16(out, d, .{ .async = true, .activate = done });\n"
 TAKES = "    @mov16(d, in, .{ .async = true, .activate = done });\n"
 UNBLOCK = "  sys_mod.unblock_cmd_stream();\n"
+GO = "fn go() void {\n"
+NO_ROWS = (
+    "const e = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{0, 4} -> y[i + j] });\n"
+    + GO
+    + "  @add16(d, %s, d);\n"
+)
 FROM_RAMP = ".rx = .{ RAMP }, .tx = .{ EAST }"
 FROM_WEST = ".rx = .{ WEST }, .tx = .{ RAMP }"
 SECOND_ROUTE = f"  @set_color_config(1, 0, c, .{{ .routes = .{{ {FROM_WEST} }} }});\n"
@@ -95,6 +101,10 @@ MISTAKES = [
             CslError, "input_queue 2 has color 4, and its descriptor says 5"),
     Mistake(".extent = 4, .fabric_color = c, .input_queue", ".extent = 5, .fabric_color = c,"
             " .input_queue", CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    Mistake(GO, NO_ROWS % "e", CslError,
+            "a mem4d_dsd has an extent of 0 beside operands of 4 elements"),
+    Mistake(GO, NO_ROWS % "@increment_dsd_offset(e, @as(i16, y[0]), u16)", FaultError,
+            "an operand has an extent of 0 beside operands that have elements"),
     Mistake(UNBLOCK, "  @assert(y[0] == 9);\n", FaultError, "@assert failed at "),
     Mistake(UNBLOCK, "  y[y[0] * 9000] = 1;\n", FaultError, "is outside of the "),
     Mistake("fn()void", "fn(i16)void", CslError, "'go' is a fn()void, and the layout exports a fn"),

@@ -1,6 +1,7 @@
 """Example programs: each folder's script as a user runs it, and what only other data shows."""
 
 import os
+import re
 import subprocess
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from helpers.examples import runtime, script
 
 from wafer.cli import main
+from wafer.csl import CslError
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.tools.examples import EXAMPLES, summaries, write_example
 from wafer.csl.host.tools.scripts import write_commands
@@ -46,6 +48,27 @@ def test_the_script_of_a_folder(name, commands, tmp_path):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == "SUCCESS!"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("fft", {"length0": 12}, "length0 is a power of two"),
+        ("gemm", {"size": 2, "columns": 4, "half": 1}, "columns are a multiple of 16 bytes"),
+        ("gemv", {"group": 0, "chain": 0, "half": 0, "columns": 4}, "group is at least 1"),
+        ("gemv", {"group": 1, "chain": 0, "half": 2, "columns": 4}, "half is 0 or 1"),
+        ("kvshift", {"slots": 1}, "slots is at least 2"),
+        ("krylov", {"method": 2}, "method is 0 or 1"),
+        ("line_sum", {"group_x": 2, "group_y": 0}, "group_y is at least 1"),
+        ("mandelbrot", {"rows": 0, "columns": 2}, "rows is at least 1"),
+        ("md", {"reach": 5}, "reach is 1 to 4"),
+    ],
+)
+def test_params_that_a_layout_refuses(name, params, said):
+    text = (EXAMPLES / name / "layout.csl").read_text()
+    others = dict.fromkeys(re.findall(r"^param (\w+): u16;", text, re.MULTILINE), 1)
+    with pytest.raises(CslError, match=f"@comptime_assert: {said}"):
+        runtime(name, **(others | params))
 
 
 class TestFft:

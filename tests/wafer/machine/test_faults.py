@@ -33,6 +33,11 @@ def fault(text, programs=(), tiles=((0,),), **tables):
             "memory r0 12 4\nmemory r1 0 4\noperate MOV16 dest=MEMORY src0=MEMORY at=r0\nreturn",
             "test.csl:5: PE (0, 0), local task 8: byte address 16 is outside of the 16 bytes",
         ),
+        (
+            ".shape n0=2 n2=0 n3=4\nconst r0 0\ndsd_set.shape r0 r0 r0\nmemory r1 0 6\n"
+            "operate MOV16 dest=SHAPED src0=MEMORY at=r0\nreturn",
+            "test.csl:7: PE (0, 0), local task 8: an operand has an extent of 0 beside operands",
+        ),
         ("const r0 0\ndiv.i16 r1 r0 r0\nreturn", "integer division by zero"),
         ("again:\n call again r4\n return", "more than 64 calls within each other"),
         (".message 'sum == 3 (a.csl:7)'\nfault 0", "local task 8: sum == 3 (a.csl:7)"),

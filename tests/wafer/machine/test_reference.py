@@ -447,6 +447,47 @@ PROGRAMS = {
         "return",
         "byte address 256 is outside of the 256 bytes",
     ),
+    **{
+        f"no elements in operand {k} of a shape": (
+            f"""
+            .shape n0=2 n2=0 n3=4 s3=1
+            memory r0 words 4
+            memory r1 words 4
+            memory r2 words 4
+            const r{k} 0
+            dsd_set.shape r{k} r{k} r{k}
+            operate ADD16 {kinds} at=r0
+            return
+            """,
+            "return",
+            "an operand has an extent of 0 beside operands that have elements",
+        )
+        for k, kinds in enumerate(
+            (
+                "dest=SHAPED src0=MEMORY src1=MEMORY",
+                "dest=MEMORY src0=SHAPED src1=MEMORY",
+                "dest=MEMORY src0=MEMORY src1=SHAPED",
+            )
+        )
+    },
+    "operands of shapes without elements alone": (
+        """
+        .shape n2=0 n3=4 s3=1
+        .shape n2=3 n3=0 s2=4
+        const r0 0
+        const r1 0
+        const r2 1
+        dsd_set.shape r0 r0 r0
+        dsd_set.shape r1 r1 r2
+        operate MOV16 dest=SHAPED src0=SHAPED at=r0
+        memory r3 words 2
+        const r4 9
+        operate MOV16 dest=MEMORY src0=SCALAR at=r3
+        return
+        """,
+        "return",
+        "",
+    ),
     "a DSR as the scalar": (
         """
         memory r0 words 2

@@ -345,6 +345,9 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
     return fault(core, kWrongOperand, pc, 0, worker), false;
   o.length = length(o, lengths);
+  for (int k = 0; k < 4; ++k)
+    if (stream(o, k).kind == Operand::kShaped && !lengths[k] && o.length)
+      return fault(core, kNoElements, pc, 0, worker), false;
   if (!p.variables.empty() && overruns(core, o, worker)) return false;
   o.op = DsdOp(row.op);
   for (const Stream* s : {&o.src0, &o.src1})

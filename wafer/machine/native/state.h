@@ -231,7 +231,7 @@ struct Print {
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
   kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
-  kOverrun, kOverread
+  kOverrun, kOverread, kNoElements
 };
 
 struct Fault {

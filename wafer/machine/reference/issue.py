@@ -224,6 +224,8 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     base = one.base + jnp.where(one.indexed, 2 * index, 0)
     one = one._replace(index=index, base=base, indexed=one.indexed & (row.index < 0))
     one, length = _with_steps(pe, one), _length(issue.lengths)
+    empty = ((one.kind == Operand.SHAPED) & (issue.lengths == 0)).any()
+    issue = _failed(issue, empty & (length != 0), Kind.NO_ELEMENTS)
     apart = issue.asynchronous & fabric.any()
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)

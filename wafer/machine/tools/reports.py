@@ -25,7 +25,7 @@ Fault = enum.IntEnum(
     """
     NO_FAULT SAME_CYCLE_ARRIVAL OFF_WAFER THREAD_IN_USE OUTSIDE_MEMORY UNBOUND_CONTROL MESSAGE
     DIVISION TOO_DEEP NO_COLOR NO_CONFIG DSR_NOT_LOADED NO_THREAD BAD_CODE WRONG_OPERAND OVERRUN
-    OVERREAD
+    OVERREAD NO_ELEMENTS
     """,
     start=0,
 )
@@ -53,6 +53,8 @@ _FAULTS = {
     Fault.OVERREAD: "an operation reads beyond {variable}; shorten its descriptor (check_bounds)",
     Fault.WRONG_OPERAND: "an output descriptor is read, an input descriptor is written, or there is"
     " no such one",
+    Fault.NO_ELEMENTS: "an operand has an extent of 0 beside operands that have elements; make each"
+    " extent of its mem4d_dsd at least 1",
 }
 _TASKS = ("local task", "data task", "control task", "teardown handler of color",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip

@@ -40,7 +40,8 @@ def main():
     params = json.loads(Path(args.name, "out.json").read_text())["params"]
     shape = int(params["height"]), int(params["width"])
     cells = np.random.default_rng(0).integers(0, 2, shape)
-    cells[:3, :3] = [[0, 1, 0], [0, 0, 1], [1, 1, 1]]  # a glider
+    glider = np.array([[0, 1, 0], [0, 0, 1], [1, 1, 1]])
+    cells[:3, :3] = glider[: shape[0], : shape[1]]
     runner = SdkRuntime(args.name, cmaddr=args.cmaddr)
     runner.load()
     runner.run()

@@ -124,7 +124,8 @@ def main():
     first = run(runner, positions, velocities, pes, 0, segments=segments)
     last = run(runner, positions, velocities, pes, args.steps, segments=segments)
     runner.stop()
-    assert max(reach_of(x, pes) for x in (positions, last[0])) <= reach
+    needed = max(reach_of(x, pes) for x in (positions, last[0]))
+    assert needed <= reach, f"these atoms need reach:{needed}"
     for (x, v, forces, energies, _), steps, loose in ((first, 0, 1), (last, args.steps, 20)):
         want = reference(positions, velocities, steps)
         np.testing.assert_allclose(x, want[0], atol=loose * 1e-5)

@@ -17,3 +17,15 @@ def bandwidth(plan, tile, cycles):
     once = (2 * tile * count + 2 * count + tile + tile * rows).sum()
     moved = (3 * 2 * tile * count).sum()
     return tuple(float(words * 4 * 4 / (len(plan) * cycles)) for words in (once, moved))
+
+
+def rows():
+    """Triples: the case, its figure by a simulated call of 14,284 cycles, and the paper's."""
+    ours, _ = bandwidth([(0, 0, 32, [0], [32])], 50, 14_284)
+    theirs = 92.58e15 / 35_784_000 / 0.85e9  # the abstract's bytes per second; PEs; their clock
+    yield "one full PE, a tile of 50 x 50 and rank 32, bytes per cycle", ours, theirs
+
+
+if __name__ == "__main__":
+    for case, ours, theirs in rows():
+        print(f"{case:<80} {ours:>10,.2f} {theirs:>10,.2f} {ours / theirs - 1:>+7.1%}")

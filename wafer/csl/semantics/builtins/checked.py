@@ -34,7 +34,7 @@ def check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
 def check_bounds(
     ev: Evaluator, values: list[Value], widths: Sequence[int], nodes: Sequence[tree.Node]
 ) -> None:
-    """Refuse an operation that reads or writes beyond the variable of a known descriptor.
+    """Refuse an operation that a known descriptor has no elements for, or not within its variable.
 
     Args:
         ev: of the operation.
@@ -44,6 +44,12 @@ def check_bounds(
     """
     length = _length(ev, values)
     for value, width, node in zip(values, widths, nodes, strict=False):
+        if length and _shape_size(ev, value) == 0:
+            ev.fail(
+                node.at,
+                f"a mem4d_dsd has an extent of 0 beside operands of {length} elements",
+                "make each of its extents at least 1",
+            )
         known = isinstance(value.data, Descriptor) and value.data.address
         if not length or not isinstance(known, Reference):
             continue
@@ -58,6 +64,13 @@ def check_bounds(
                 f" {cell.type}: bytes {first} to {last} of {size}",
                 "make its extent, or that of the first source, smaller",
             )
+
+
+def _shape_size(ev: Evaluator, value: Value) -> int | None:
+    """Elements of a known mem4d_dsd; None for other operands."""
+    if str(value.type) != "mem4d_dsd" or not isinstance(value.data, Descriptor):
+        return None
+    return math.prod(ev.unit.tables["shapes"][value.data.length][:4])
 
 
 def _dimensions(ev: Evaluator, value: Value, length: int) -> list[tuple[int, int]]:
@@ -78,9 +91,8 @@ def _length(ev: Evaluator, values: list[Value]) -> int | None:
         if types.is_descriptor(value.type):
             if not isinstance(value.data, Descriptor) or str(value.type) == "fifo":
                 return None
-            length = value.data.length
-            if str(value.type) == "mem4d_dsd":
-                length = math.prod(ev.unit.tables["shapes"][length][:4])
+            size = _shape_size(ev, value)
+            length = value.data.length if size is None else size
             if length:
                 return None if length == NEVER_ENDS else length
     return None
