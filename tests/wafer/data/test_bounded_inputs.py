@@ -133,6 +133,44 @@ def test_an_arrow_file_that_inflates_is_one_line(tmp_path, monkeypatch, form, co
         texts_of([tmp_path / "x.arrow"])
 
 
+MANY = 2_000_000_000
+DECLARED = {  # values that no byte of the file holds, or one long text again and again
+    "nulls": lambda pa: pa.nulls(MANY),
+    "list": lambda pa: pa.ListArray.from_arrays(pa.array([0, MANY], pa.int32()), pa.nulls(MANY)),
+    "fixed": lambda pa: pa.FixedSizeListArray.from_arrays(pa.nulls(MANY), MANY),
+    "runs": lambda pa: pa.RunEndEncodedArray.from_arrays(pa.array([MANY], pa.int32()), ["ab"]),
+    "dictionary": lambda pa: pa.DictionaryArray.from_arrays(
+        pa.array([0] * 2500, pa.int16()), pa.array(["ab " * 400_000])
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_an_arrow_file_that_declares_more_than_it_holds_is_one_line(tmp_path, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    batch = pyarrow.record_batch([DECLARED[kind](pyarrow)], names=["text"])
+    with pyarrow.ipc.new_stream(str(tmp_path / "x.arrow"), batch.schema) as file:
+        file.write_batch(batch)
+    with pytest.raises(DataError, match=r"x\.arrow: a record batch of .* bytes inflates to \d+,"):
+        texts_of([tmp_path / "x.arrow"])
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "runs", "view"])
+def test_repeated_values_of_an_arrow_file_are_read(tmp_path, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    texts = pyarrow.array(["a"] * 20 + ["b c"] * 20)
+    if kind == "runs":
+        texts = pyarrow.RunEndEncodedArray.from_arrays([20, 40], ["a", "b c"])
+    elif kind == "dictionary":
+        texts = texts.dictionary_encode()
+    else:
+        texts = texts.cast(pyarrow.string_view())
+    batch = pyarrow.record_batch([texts], names=["text"])
+    with pyarrow.ipc.new_stream(str(tmp_path / "x.arrow"), batch.schema) as file:
+        file.write_batch(batch)
+    assert texts_of([tmp_path / "x.arrow"]) == ["a"] * 20 + ["b c"] * 20
+
+
 @pytest.mark.parametrize("form", ["stream", "file"])
 @pytest.mark.parametrize("codec", ["zstd", "lz4", None])
 def test_an_arrow_file_is_read_whole(tmp_path, form, codec):

@@ -270,19 +270,21 @@ def nlg_file(folder, context, completion):
         ([1.5], [4], "context is '[1.5]'"),
         ([-1], [4], "context is '[-1]'"),
         ([1], [1 << 32], "completion is '[4294967296]'"),
+        ([1], [4, 35], "completion is '[4, 35]'"),
+        ([True, False], [4], "context is '[True, False]'"),
     ],
 )
 def test_nlg_rows_of_something_else_are_refused_with_an_example(
     tmp_path, context, completion, what
 ):
-    says = f"a.jsonl: record 1: .*mode nlg: the {re.escape(what)}; expected token ids, as in .*464"
+    says = f"a.jsonl: record 1: .*the {re.escape(what)}; expected token ids .* of 35, as in .*464"
     with pytest.raises(DataError, match=says):
         run(nlg_file(tmp_path, context, completion))
 
 
 def test_nlg_rows_of_token_ids(tmp_path):
-    assert made(nlg_file(tmp_path, [1, 2, 3], [4, 5, 6]), tmp_path) == [
-        [[1, 2, 3, 4, 5, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0], [2, 3, 4, 5, 6, 0, 0, 0]]
+    assert made(nlg_file(tmp_path, [1, 2, 3], [4, 5, 34]), tmp_path) == [
+        [[1, 2, 3, 4, 5, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0], [2, 3, 4, 5, 34, 0, 0, 0]]
     ]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import types
 
 import h5py
 import numpy as np
@@ -259,16 +260,38 @@ def test_bert_csv_with_masks_drawn_beforehand(tmp_path):
     assert batch.extras["next_sentence_label"].tolist() == [1, 1]
     with pytest.raises(DataError, match=r"a\.csv, row 2: labels\[0\] is 9; .* vocabulary of 8"):
         opened(cfg, tmp_path, vocab_size=8)
+    context = Context(vocab_size=1000, config=types.SimpleNamespace(num_segments=2))
     for old, new, says in (
         ("[1, 0]", "[1]", "expected equal lengths"),
         ("[2, 4, 6, 3]", "[]", "expected equal lengths"),
-        ("[1, 0]", "[4, 0]", r"masked_lm_positions\[0\] is 4; expected 0 to 3"),
-        ("[1, 0]", "[-1, 0]", r"masked_lm_positions\[0\] is -1; expected 0 to 3"),
-        ("[2, 4, 6, 3]", "[2, -4, 6, 3]", r"input_ids\[1\] is -4; expected ids of at least 0"),
+        ("[1, 0]", "[4, 0]", r"masked_lm_positions\[0\] is 4; expected .*0 to 3"),
+        ("[1, 0]", "[-1, 0]", r"masked_lm_positions\[0\] is -1; expected .*0 to 3"),
+        ("[2, 4, 6, 3]", "[2, -4, 6, 3]", r"input_ids\[1\] is -4; expected ids below"),
+        ("[2, 4, 6, 3]", "[2.9, 4, 6, 3]", r"input_ids\[0\] is 2.9; expected ids"),
+        ("[2, 4, 6, 3]", "[true, 4, 6, 3]", r"input_ids\[0\] is True; expected ids"),
+        ("[2, 4, 6, 3]", "[99999999999, 4, 6, 3]", r"input_ids\[0\] is 99999999999; expected"),
+        ("[1, 1, 1, 1]", "[0, 0, 0, 0]", "attention_mask is 0 everywhere"),
+        ("[0, 0, 1, 1]", "[0, 0, 2, 1]", r"token_type_ids\[2\] is 2; .*model, 0 to 1"),
+        ("[0, 0, 1, 1]", "[0, -1, 1, 1]", r"token_type_ids\[1\] is -1; .*model, 0 to 1"),
+        ("[0, 0, 1, 1]", "[0, 1]", "expected equal lengths"),
+        ('"[1, 0]","[9', '"[5, 0]","[9', r"masked_lm_weights\[0\] is 5; expected .*0 to 1"),
+        ('"[1, 0]","[9', '"[0.5, 0]","[9', r"masked_lm_weights\[0\] is 0.5; expected .*0 to 1"),
+        ('"[1, 0]","[9', '"[1]","[9', "expected equal lengths"),
+        ("[9, 0]", "[-100, 0]", r"labels\[0\] is -100 with the weight 1; expected an id"),
+        ("[9, 0]", "[9, -7]", r"labels\[1\] is -7 with the weight 0; expected .* -100"),
+        ('"[1]"', '"[2]"', r"next_sentence_label\[0\] is 2; expected .*0 to 1"),
+        ('"[1]"', '"[]"', "next_sentence_label has 0 values; expected one"),
     ):
+        assert old in row
         path.write_text(f"{header}\n{row}\n{row.replace(old, new, 1)}\n")
         with pytest.raises(DataError, match=rf"a\.csv, row 3: .*{says}"):
-            opened(cfg, tmp_path)
+            build_dataset(cfg, tmp_path / "model", context)
+    path.write_text(
+        f"{header}\n{row.replace('[9, 0]', '[9.0, -100]').replace('[1, 0]', '[1.0, 0.0]')}\n"
+    )
+    example = build_dataset(cfg, tmp_path / "model", context).source[0]
+    slots = [example[f"gather_{name}"].tolist() for name in ("positions", "labels", "weights")]
+    assert slots == [[1, 0], [9, 0], [1, 0]]
 
 
 def test_ids_outside_the_vocabulary_are_named_while_training(tmp_path):

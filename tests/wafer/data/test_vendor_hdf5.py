@@ -75,6 +75,34 @@ def test_questions_as_csv_have_their_answers_places(tmp_path):
         read(section | {"max_sequence_length": 4})
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[1, 2, 3]", "[1, -2, 3]", r"input_ids\[1\] is -2; expected ids"),
+        ("[1, 2, 3]", "[1, 2.5, 3]", r"input_ids\[1\] is 2.5; expected ids"),
+        ("[1, 1, 1]", "[1, 7, 1]", r"input_mask\[1\] is 7; expected .*0 to 1"),
+        ("[1, 1, 1]", "[0, 0, 0]", "input_mask is 0 everywhere"),
+        ("[0, 0, 1]", "[0, 0, -1]", r"segment_ids\[2\] is -1; expected segments"),
+        ("[0, 0, 1]", "[0, 0]", "expected equal lengths"),
+        (",1,2", ",-3,2", r"start_position\[0\] is -3; expected .*0 to"),
+        (",1,2", ",1.5,2", r"start_position\[0\] is 1.5; expected whole"),
+        (",1,2", ",99999999999,2", r"start_position\[0\] is 99999999999; expected whole"),
+        (",1,2", ",2,1", "end_position 1 is before start_position 2"),
+        (",1,2", ",,2", r"end_position 2 is before start_position 3 \(none is 3\)"),
+    ],
+)
+def test_questions_as_csv_with_a_wrong_cell_name_the_row(tmp_path, old, new, says):
+    row = '1,"[1, 2, 3]","[1, 1, 1]","[0, 0, 1]",1,2'
+    (tmp_path / "a.csv").write_text(
+        "unique_id,input_ids,input_mask,segment_ids,start_position,end_position\n"
+        f"{row}\n{row.replace(old, new)}\n"
+    )
+    section = {"data_processor": "BertQADataProcessor", "data_dir": str(tmp_path)}
+    section |= {"vocab_file": "unread", "max_sequence_length": 3, "batch_size": 1}
+    with pytest.raises(DataError, match=rf"a\.csv, row 3: .*{says}"):
+        read(section)
+
+
 STEPS = [
     {"name": "expand_to_square", "background_color": [255, 0, 0]},
     {"name": "resize", "size": 4, "interpolation": "bicubic"},

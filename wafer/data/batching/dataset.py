@@ -39,6 +39,16 @@ class Context(NamedTuple):
             return own
         return None if self.begins_from is None else find_tokenizer(self.begins_from)
 
+    @property
+    def last_id(self) -> int:
+        """Highest token id that the model takes; int32's where it has no vocabulary."""
+        return (self.vocab_size or 2**31) - 1
+
+    @property
+    def last_segment(self) -> int:
+        """Highest segment id that the model has an embedding of; int32's where it has none."""
+        return (getattr(self.config, "num_segments", None) or 2**31) - 1
+
     @classmethod
     def of(cls, config: Any, *, training: bool) -> Self:
         """What the data has to fit, from a model's configuration."""

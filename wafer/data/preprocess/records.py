@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 from wafer.data.text.compressed import decompressed, optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.jsonrows import BOM, json_records
-from wafer.data.text.tables import SLICE, arrow_tables, rows_at_once
+from wafer.data.text.tables import arrow_tables, few_rows, rows_at_once
 from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
@@ -208,11 +208,12 @@ def _present(names: Sequence[str], fields: Sequence[str]) -> list[str]:
 def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
     """Records of one Arrow record batch, whose first is number ``first``."""
     have = _present(table.schema.names, fields)
-    for at in range(max(start - first, 0), table.num_rows, SLICE):  # few are text at once
-        columns = [table.column(field).slice(at, SLICE).to_pylist() for field in have]
-        for i, values in enumerate(zip(*columns, strict=True), first + at):
-            texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
-            yield _Read(i, texts, problem, 0)
+    begin = max(start - first, 0)
+    for i, values in enumerate(
+        few_rows([table.column(name) for name in have], begin), first + begin
+    ):
+        texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
+        yield _Read(i, texts, problem, 0)
 
 
 def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:

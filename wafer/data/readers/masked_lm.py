@@ -24,7 +24,7 @@ class _Pair(NamedTuple):
     is_random: int
 
 
-def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
+def _read(row: Row, vocabulary: Vocabulary, cfg: Any, last: int) -> _Pair:
     known = vocabulary.tokenizer.token_to_id
     unknown = vocabulary.id_of("[UNK]", "<unk>")
     ids = []
@@ -40,7 +40,7 @@ def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
             f"{row.where}: {len(ids)} tokens, but max_sequence_length is {length}; sentence pairs "
             "cannot be cut, raise it or write shorter ones (disable_nsp: true cuts)"
         )
-    segments = row.integers("segment_ids")
+    segments = row.integers("segment_ids", 0, last, "segments of the model")
     if len(segments) < len(ids):
         raise DataError(f"{row.where}: {len(segments)} segment_ids for {len(ids)} tokens")
     is_random = str(row.get("is_random_next")).strip().lower()
@@ -99,7 +99,11 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
     """
     files = find_described(cfg.data_dir, ["*.csv"])
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
-    examples = [_read(row, vocabulary, cfg) for file in files for row in read_rows(file)]
+    examples = [
+        _read(row, vocabulary, cfg, context.last_segment)
+        for file in files
+        for row in read_rows(file)
+    ]
     known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)
     mask = functools.partial(
         mask_row,

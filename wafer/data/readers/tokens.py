@@ -11,38 +11,66 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import corrupt_spans, longest_source
 from wafer.data.batching.rowsets import RowSource, fixed, target_row
 from wafer.data.readers.rows import require_length
-from wafer.data.rowfiles.rules import RowGroup, checked_row
+from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
 Rows = dict[str, np.ndarray]
 
 
+def _require_equal(row: Row, columns: Mapping[str, Sequence[int]]) -> None:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise DataError(f"{row.where}: {lengths}; expected equal lengths, at least 1")
+
+
+def _ids(row: Row, context: Context, name: str, low: int = 0) -> list[int]:
+    return row.integers(
+        name, low, context.last_id, f"ids below the vocabulary of {context.last_id + 1}"
+    )
+
+
+def _tokens(row: Row, context: Context, mask: str, segments: str | None) -> Rows:
+    """Ids, mask and segments [S] of a row, from columns of these names."""
+    columns = {"input_ids": _ids(row, context, "input_ids"), mask: row.integers(mask, 0, 1)}
+    if segments is not None:
+        columns[segments] = row.integers(segments, 0, context.last_segment, "segments of the model")
+    _require_equal(row, columns)
+    if not any(columns[mask]):
+        raise DataError(f"{row.where}: {mask} is 0 everywhere: nothing is read of such a row")
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    values = (np.array(values, np.int32) for values in columns.values())
+    return dict(zip(names, values, strict=False))
+
+
 def _static(cfg: Any, context: Context, row: Row) -> Rows:
-    names = ["input_ids", "attention_mask", "masked_lm_positions", "masked_lm_weights", "labels"]
-    names += [] if cfg.disable_nsp else ["token_type_ids", "next_sentence_label"]
-    features = {name: np.array(row.integers(name), np.int32) for name in names}
-    pairs = ("input_ids", "attention_mask"), ("masked_lm_positions", "labels")
-    for pair in pairs:
-        lengths = {name: len(features[name]) for name in pair}
-        if len(set(lengths.values())) > 1 or 0 in lengths.values():
-            raise DataError(f"{row.where}: {lengths}; expected equal lengths, at least 1")
-    groups = tuple(RowGroup(pair[0], pair, len(features[pair[0]])) for pair in pairs)
-    try:
-        stored = [np.stack([features[name] for name in pair]) for pair in pairs]
-        checked_row(groups, stored, context.vocab_size)
-    except DataError as error:
-        raise DataError(f"{row.where}: {error}") from None
-    out = {name: features[name] for name in ("input_ids", "attention_mask")}
-    out |= {
-        "gather_positions": features["masked_lm_positions"],
-        "gather_labels": features["labels"],
-        "gather_weights": features["masked_lm_weights"],
+    out = _tokens(row, context, "attention_mask", None if cfg.disable_nsp else "token_type_ids")
+    slots = {
+        "masked_lm_positions": row.integers("masked_lm_positions", 0, len(out["input_ids"]) - 1),
+        "labels": _ids(row, context, "labels", IGNORED),
+        "masked_lm_weights": row.integers("masked_lm_weights", 0, 1),
     }
+    _require_equal(row, slots)
+    for i, (label, weight) in enumerate(
+        zip(slots["labels"], slots["masked_lm_weights"], strict=True)
+    ):
+        if label < 0 and (weight or label != IGNORED):
+            raise DataError(
+                f"{row.where}: labels[{i}] is {label} with the weight {weight}; expected an id, or "
+                f"{IGNORED} with the weight 0"
+            )
+    for name, values in zip(("positions", "labels", "weights"), slots.values(), strict=True):
+        out[f"gather_{name}"] = np.maximum(np.array(values, np.int32), 0)
     if not cfg.disable_nsp:
-        out["token_type_ids"] = features["token_type_ids"]
-        out["next_sentence_label"] = features["next_sentence_label"][0]
+        out["next_sentence_label"] = _one(row, "next_sentence_label", 1)
     return out
+
+
+def _one(row: Row, name: str, high: int) -> np.int32:
+    values = row.integers(name, 0, high)
+    if len(values) != 1:
+        raise DataError(f"{row.where}: {name} has {len(values)} values; expected one")
+    return np.int32(values[0])
 
 
 def bert_csv(cfg: Any, context: Context) -> Dataset:
@@ -206,23 +234,19 @@ def qa_csv(cfg: Any, context: Context) -> Dataset:
     examples: list[Rows] = []
     for path in find_described(cfg.data_dir, ["*.csv"]):
         for row in read_rows(path):
-            names = ("input_ids", "input_mask", "segment_ids")
-            ids, mask, segments = (row.integers(name) for name in names)
-            if not len(ids) == len(mask) == len(segments) == length:
+            features = _tokens(row, context, "input_mask", "segment_ids")
+            if len(features["input_ids"]) != length:
                 raise DataError(
-                    f"{row.where}: {len(ids)}, {len(mask)} and {len(segments)} ids, masks and "
-                    f"segments, but max_sequence_length is {length}"
+                    f"{row.where}: {len(features['input_ids'])} ids, but max_sequence_length is "
+                    f"{length}"
                 )
-            if context.vocab_size is not None and max(ids) >= context.vocab_size:
-                raise DataError(f"{row.where}: id {max(ids)} is outside the vocabulary")
-            features: dict[str, Any] = {
-                "input_ids": ids,
-                "attention_mask": mask,
-                "token_type_ids": segments,
-            }
-            for part in ("start", "end"):
-                features[f"{part}_positions"] = _place(row, f"{part}_position", length)
-            examples.append({name: np.array(value, np.int32) for name, value in features.items()})
+            start, end = (_place(row, f"{part}_position", length) for part in ("start", "end"))
+            if end < start:
+                raise DataError(
+                    f"{row.where}: end_position {end} is before start_position {start} (none is "
+                    f"{length}); expected the answer's first and last token, or none of both"
+                )
+            examples.append(features | {"start_positions": start, "end_positions": end})
     return Dataset(
         source=RowSource(examples, lambda example: example, cfg.data_dir[0]),
         row_length=length,
@@ -231,10 +255,7 @@ def qa_csv(cfg: Any, context: Context) -> Dataset:
     )
 
 
-def _place(row: Row, name: str, outside: int) -> int:
+def _place(row: Row, name: str, outside: int) -> np.int32:
     """Read a token's place; no answer is a place outside of the window."""
-    text = str(row.get(name)).strip()
-    try:
-        return int(text) if text else outside
-    except ValueError:
-        raise DataError(f"{row.where}: {name!r} is {text!r}; expected a whole number") from None
+    given = str(row.get(name)).strip()
+    return _one(row, name, 2**31 - 1) if given else np.int32(outside)

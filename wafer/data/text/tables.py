@@ -2,14 +2,17 @@
 
 import pathlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 
 SLICE = 16  # rows of a table that are text at once
 _UNPACKED = 1 << 28  # bytes of a table's part in memory, about
+_VALUE = 16  # bytes of a value in memory at least
 _RATIO = 200  # unpacked bytes of a packed one, beyond _UNPACKED; LZ4 reaches 255, texts 10
 
 
@@ -51,10 +54,57 @@ def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
                 _require_bounded("record batch", message.body.size, _unpacked_size(message))
         raw.seek(8 * indexed)
         for table in ipc.open_stream(raw):
+            made = sum(_values_size(column) for column in table.columns)
+            _require_bounded("record batch", table.get_total_buffer_size(), made)
             yield table, raw.tell()
             missing -= 1
         if missing > 0:
             raise DataError(f"the file ends {missing} record batches before its last one")
+
+
+def few_rows(columns: Sequence[Any], start: int = 0) -> Iterator[tuple[Any, ...]]:
+    """Rows of Arrow columns as Python values, few of them at once."""
+    for at in range(start, len(columns[0]), SLICE):
+        yield from zip(*(column.slice(at, SLICE).to_pylist() for column in columns), strict=True)
+
+
+def _values_size(array: Any) -> int:
+    """Bytes of an Arrow array when each value is written out: repeated ones, and those of none."""
+    types, kind = optional("pyarrow", "pyarrow", "reading Arrow").types, array.type
+    if types.is_dictionary(kind):
+        return _VALUE * len(array) + _repeated(array.dictionary, array.indices.drop_null())
+    if types.is_run_end_encoded(kind):
+        runs = np.diff(array.run_ends.to_numpy(), prepend=0).clip(max=len(array))
+        return _VALUE * len(array) + int(_sizes(array.values) @ runs)
+    if types.is_struct(kind):
+        fields = map(array.field, range(kind.num_fields))
+        return _VALUE * len(array) + sum(map(_values_size, fields))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        raise DataError(f"a column of {kind}: its lists may share values; write it as list")
+    if types.is_nested(kind):
+        return _VALUE * len(array) + _values_size(array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return _VALUE * len(array) + int(_sizes(array).sum())
+    return _VALUE * len(array) + array.nbytes
+
+
+def _repeated(values: Any, indices: Any) -> int:
+    return int(_sizes(values)[indices.to_numpy(zero_copy_only=False)].sum())
+
+
+def _sizes(array: Any) -> np.ndarray:
+    """[n] int64 bytes of every value; of nested ones what all of them have."""
+    types, kind = optional("pyarrow", "pyarrow", "reading Arrow").types, array.type
+    if types.is_string_view(kind) or types.is_binary_view(kind):  # 16 bytes, the length first
+        views = np.frombuffer(array.buffers()[1], np.int32)[::4]
+        return views[array.offset : array.offset + len(array)].astype(np.int64)
+    compute = optional("pyarrow.compute", "pyarrow", "reading Arrow")
+    if kind.num_fields or types.is_dictionary(kind):
+        return np.full(len(array), _values_size(array), np.int64)
+    binary = types.is_binary(kind) or types.is_large_binary(kind)
+    if not (binary or types.is_string(kind) or types.is_large_string(kind)):
+        return np.full(len(array), _VALUE, np.int64)
+    return compute.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _unpacked_size(message: Any) -> int:

@@ -68,21 +68,36 @@ class Row(NamedTuple):
             raise DataError(f"{self.where}: {name!r} is {text[:40]!r}; expected a list of {name}")
         return [str(word) for word in words]
 
-    def integers(self, name: str) -> list[int]:
-        """A column of whole numbers: a JSON list, or the vendor's text '[1, 2, 3]'.
+    def integers(
+        self, name: str, low: int = -(2**31), high: int = 2**31 - 1, of: str = "whole numbers"
+    ) -> list[int]:
+        """A column of whole numbers: a JSON list, the vendor's text '[1, 2, 3]', or one number.
+
+        Args:
+            name: the column.
+            low: least value that the column's meaning allows; int32's by default.
+            high: greatest one.
+            of: what the numbers are, for errors.
 
         Raises:
-            DataError: missing, or something else.
+            DataError: missing, or something else (true, 0.5, a number outside).
         """
         value = self.get(name)
         try:
             value = parse_json(value) if isinstance(value, str) else value
-            return [int(item) for item in value]
-        except (OverflowError, TypeError, ValueError):
-            shown = str(self.get(name))[:60]
+        except ValueError:
+            shown = str(value)[:60]
             raise DataError(
-                f"{self.where}: {name!r} is {shown!r}; expected a list of whole numbers"
+                f"{self.where}: {name!r} is {shown!r}; expected a list of {of}"
             ) from None
+        items = value if isinstance(value, list) else [value]
+        for i, item in enumerate(items):
+            whole = type(item) is int or (type(item) is float and item.is_integer())  # 1.0
+            if not whole or not low <= item <= high:
+                raise DataError(
+                    f"{self.where}: {name}[{i}] is {str(item)[:60]}; expected {of}, {low} to {high}"
+                )
+        return [int(item) for item in items]
 
 
 def find_files(

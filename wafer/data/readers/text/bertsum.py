@@ -67,7 +67,7 @@ def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
     sentences = [_text(sentence) for sentence in sentences][: cfg.max_cls_tokens]
     reference = row.values.get("tgt", row.values.get("summary"))
     if "labels" in row.values:
-        labels = row.integers("labels")
+        labels = row.integers("labels", 0, 1)
         if len(labels) != len(row.get("src", "sentences")):
             raise DataError(f"{row.where}: {len(labels)} labels for another number of sentences")
         labels = labels[: len(sentences)]
@@ -94,8 +94,13 @@ def _joined(reference: Any) -> str:
 
 def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
     names = {"input_token_ids", "input_ids"} & set(row.values)
-    ids = row.integers(names.pop() if names else "input_token_ids")
-    segments, labels = row.integers("segment_ids"), row.integers("labels")
+    ids = row.integers(
+        names.pop() if names else "input_token_ids",
+        0,
+        vocabulary.size - 1,
+        f"ids below {vocabulary.size}, the size of {vocabulary.path.name}",
+    )
+    segments, labels = row.integers("segment_ids", 0, 1), row.integers("labels", 0, 1)
     heads = row.integers("cls_indices")
     if len(labels) != len(heads) or len(segments) != len(ids):
         raise DataError(

@@ -1,5 +1,6 @@
 """Datasets that Hugging Face's ``datasets`` saved: Arrow files of texts or of token ids."""
 
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource
 from wafer.data.preprocess.records import find_inputs
-from wafer.data.text.tables import arrow_tables
+from wafer.data.text.tables import SLICE, arrow_tables, few_rows
 from wafer.data.text.textfiles import read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
@@ -52,7 +53,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _numbers(value: Any, mask: Any, size: int) -> np.ndarray | None:
+def _numbers(value: Any, mask: Any = None, *, size: int) -> np.ndarray | None:
     """[n] int32 ids where the mask is not 0; None where the column holds something else."""
     try:
         ids = np.asarray(value, np.int64)
@@ -67,15 +68,14 @@ def _records(table: Any, key: str, vocabulary: Vocabulary) -> Iterator[np.ndarra
     """Ids of every record of a batch; None for one that holds something else."""
     names = table.schema.names
     if key in names:
-        texts = [_text(value) for value in table.column(key).to_pylist()]
-        known = iter(vocabulary.encode_all([text for text in texts if text is not None]))
-        yield from (None if text is None else next(known) for text in texts)
+        rows = few_rows([table.column(key)])
+        while few := [_text(value) for (value,) in itertools.islice(rows, SLICE)]:
+            known = iter(vocabulary.encode_all([text for text in few if text is not None]))
+            yield from (None if text is None else next(known) for text in few)
     elif _IDS in names:
-        ids = table.column(_IDS).to_pylist()
-        marked = "attention_mask" in names
-        masks = table.column("attention_mask").to_pylist() if marked else [None] * len(ids)
-        for value, mask in zip(ids, masks, strict=True):
-            yield _numbers(value, mask, vocabulary.size)
+        wanted = [name for name in (_IDS, "attention_mask") if name in names]
+        for value, *mask in few_rows([table.column(name) for name in wanted]):
+            yield _numbers(value, *mask, size=vocabulary.size)
     else:
         raise DataError(f"no column {key!r} (text_key) or {_IDS!r}; it has: {', '.join(names)}")
 

@@ -448,7 +448,7 @@ _MODES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {
     "pretraining": (_text, _pretraining),
     "finetuning": (_conversation, _finetuning),
     "dpo": (_preferred, _as_they_are),
-    "nlg": (lambda b, turns: id_rows(turns, b.settings.max_seq_length), _as_they_are),
+    "nlg": (lambda b, turns: id_rows(turns, b.settings.max_seq_length, b.ids.size), _as_they_are),
     "old_images": (_old_image, _fitting),
 }
 """Mode -> how a record's turns are read, and how a batch of that becomes sequences."""

@@ -10,19 +10,20 @@ from wafer.data.vendor.hooks import Turns
 from wafer.errors import DataError
 
 
-def id_rows(turns: Turns, length: int) -> np.ndarray | None:
+def id_rows(turns: Turns, length: int, size: int) -> np.ndarray | None:
     """[3, n] int32 ids, loss mask and labels of a context and a completion; None without labels.
 
     Args:
         turns: the context and the completion, lists of token ids.
         length: S, at least n.
+        size: of the tokenizer's vocabulary.
 
     Raises:
         DataError: something else than ids, or too many.
     """
     if not turns:
         return None
-    context, completion = map(_ids, turns[:2])
+    context, completion = (_ids(turn, size) for turn in turns[:2])
     ids = np.array([*context, *completion])
     if not completion or len(ids) < 2:
         return None
@@ -39,15 +40,16 @@ def first_value(turn: Mapping[str, Any]) -> Any:
     return next(value for key, value in turn["content"][0].items() if key != "include_tags")
 
 
-def _ids(turn: Mapping[str, Any]) -> list[int]:
+def _ids(turn: Mapping[str, Any], size: int) -> list[int]:
     value = first_value(turn)
     try:
-        ids = [operator.index(token) for token in value]
+        ids = [-1 if isinstance(token, bool) else operator.index(token) for token in value]
     except TypeError:
         ids = [-1]
-    if any(not 0 <= token < 1 << 31 for token in ids):
+    if any(not 0 <= token < size for token in ids):
         raise DataError(
-            f"mode nlg: the {turn['type']} is {str(value)[:40]!r}; expected token ids, as "
+            f"mode nlg: the {turn['type']} is {str(value)[:40]!r}; expected token ids "
+            f"below the tokenizer's vocabulary of {size}, as "
             'in {"context": [464, 2068], "completion": [7586, 21831]}. For texts: mode: '
             "finetuning, read_hook: prompt_completion_text_read_hook"
         )
