@@ -66,11 +66,11 @@ def _static(cfg: Any, context: Context, row: Row) -> Rows:
     return out
 
 
-def _one(row: Row, name: str, high: int) -> np.int32:
+def _one(row: Row, name: str, high: int) -> np.ndarray:
     values = row.integers(name, 0, high)
     if len(values) != 1:
         raise DataError(f"{row.where}: {name} has {len(values)} values; expected one")
-    return np.int32(values[0])
+    return np.asarray(values[0], np.int32)
 
 
 def bert_csv(cfg: Any, context: Context) -> Dataset:
@@ -255,7 +255,7 @@ def qa_csv(cfg: Any, context: Context) -> Dataset:
     )
 
 
-def _place(row: Row, name: str, outside: int) -> np.int32:
+def _place(row: Row, name: str, outside: int) -> np.ndarray:
     """Read a token's place; no answer is a place outside of the window."""
     given = str(row.get(name)).strip()
-    return _one(row, name, 2**31 - 1) if given else np.int32(outside)
+    return _one(row, name, 2**31 - 1) if given else np.asarray(outside, np.int32)

@@ -70,22 +70,28 @@ def few_rows(columns: Sequence[Any], start: int = 0) -> Iterator[tuple[Any, ...]
 
 def _values_size(array: Any) -> int:
     """Bytes of an Arrow array when each value is written out: repeated ones, and those of none."""
-    types, kind = optional("pyarrow", "pyarrow", "reading Arrow").types, array.type
+    pyarrow = optional("pyarrow", "pyarrow", "reading Arrow")
+    types, kind = pyarrow.types, array.type
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _values_size(array.storage)
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_union(kind):
+        raise DataError(f"a column of {kind} may share values; expected lists, structs or texts")
     if types.is_dictionary(kind):
-        return _VALUE * len(array) + _repeated(array.dictionary, array.indices.drop_null())
-    if types.is_run_end_encoded(kind):
+        inner = _repeated(array.dictionary, array.indices.drop_null())
+    elif types.is_run_end_encoded(kind):
         runs = np.diff(array.run_ends.to_numpy(), prepend=0).clip(max=len(array))
-        return _VALUE * len(array) + int(_sizes(array.values) @ runs)
-    if types.is_struct(kind):
-        fields = map(array.field, range(kind.num_fields))
-        return _VALUE * len(array) + sum(map(_values_size, fields))
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        raise DataError(f"a column of {kind}: its lists may share values; write it as list")
-    if types.is_nested(kind):
-        return _VALUE * len(array) + _values_size(array.flatten())
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return _VALUE * len(array) + int(_sizes(array).sum())
-    return _VALUE * len(array) + array.nbytes
+        inner = int(_sizes(array.values) @ runs)
+    elif types.is_struct(kind):
+        inner = sum(map(_values_size, map(array.field, range(kind.num_fields))))
+    elif types.is_map(kind):
+        inner = _values_size(array.keys) + _values_size(array.items)
+    elif types.is_nested(kind):
+        inner = _values_size(array.flatten())
+    elif types.is_string_view(kind) or types.is_binary_view(kind):
+        inner = int(_sizes(array).sum())
+    else:
+        inner = array.nbytes
+    return _VALUE * len(array) + inner
 
 
 def _repeated(values: Any, indices: Any) -> int:
