@@ -14,7 +14,7 @@ import tempfile
 
 import h5py
 import numpy as np
-from harness import arguments, environment, interleave, ratio, report
+from harness import ROOT, arguments, environment, interleave, ratio, report
 
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES
@@ -106,7 +106,12 @@ def training_rate(steps: int) -> float:
     """Token slots per second of the main job at its best, from its own log."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "wafer", "run", "--mode", "train", "--model_dir", folder]
-        command += ["--params", "models/configs/gpt_pystdlib.yaml", "--max_steps", str(steps)]
+        command += [
+            "--params",
+            str(ROOT / "models/configs/gpt_pystdlib.yaml"),
+            "--max_steps",
+            str(steps),
+        ]
         env = os.environ | {"WAFER_JOBS_DB": f"{folder}/jobs.db"}
         process = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     rates = [float(r) for r in re.findall(r"\bRate=([\d.]+)", process.stdout + process.stderr)]
