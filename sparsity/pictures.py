@@ -7,9 +7,10 @@ them from a checkpoint; ``draw`` and ``draw_flow`` need matplotlib.
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.reader import open_params
 
@@ -80,7 +81,7 @@ def moved(sequence: Sequence[Masks]) -> dict[str, list[float]]:
     }
 
 
-def gradient_flow(grads: Mapping[str, Any], masks: Masks) -> dict[str, float]:
+def gradient_flow(grads: Mapping[str, PyTree], masks: Masks) -> dict[str, float]:
     """Root mean square of the gradients of kept weights (after Evci et al. 2022, 2010.03533)."""
     return {
         name: float(np.sqrt(np.mean(np.square(np.asarray(grads[name], np.float64)[mask]))))

@@ -7,7 +7,6 @@ back at random, at 0.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ class InBandStatic(Algorithm):
         if self.seed is None:
             seed = jax.random.bits(jax.random.fold_in(ctx.run_key, 18), dtype=jnp.uint32)
 
-        def on_host(weight: Any, pruned: Any, seed: Any) -> np.ndarray:
+        def on_host(weight: np.ndarray, pruned: np.ndarray, seed: np.ndarray) -> np.ndarray:
             rng = np.random.default_rng(int(seed) + ctx.position)
             return inband_mask(
                 np.asarray(weight),

@@ -21,6 +21,8 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import PyTree
+
 from wafer.vsl.native.sources import digest
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class Library:
         self,
         name: str,
         result: Any,
-        *operands: Any,
+        *operands: PyTree,
         **attributes: Any,
     ) -> Any:
         """Call a handler; under vmap it runs once per batch element.
@@ -175,7 +177,7 @@ def _find(package: str) -> pathlib.Path:
     raise FileNotFoundError(problem)
 
 
-def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
+def vary_together(operands: Sequence[PyTree]) -> Sequence[PyTree]:
     """Let arrays vary over the same axes of a ``jax.shard_map``, as JAX's own functions do.
 
     A weight that all devices share is cast where it meets their data: the transpose of the cast
