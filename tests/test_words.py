@@ -34,7 +34,7 @@ UNDOCUMENTED = {
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),
-    "wafer.csl": (51, 19),
+    "wafer.csl": (40, 7),
     "wafer.machine": (17, 16),
     "wafer.data": (24, 24),
     "wafer.engines": (36, 14),
@@ -42,6 +42,7 @@ UNDOCUMENTED = {
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),
     "wafer.sweep": (5, 0),
+    "wafer.vendor": (11, 12),
 }
 _ARRAY = re.compile(r"\b(Array|ndarray)\b")
 _JAXTYPING = re.compile(r"\b[A-Z]\w+\[(Array|np.ndarray), ")
