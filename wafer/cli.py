@@ -72,7 +72,7 @@ _VERBS = {
         "wafer.commands.jobs:add_arguments",
     ),
     "convert": (
-        "checkpoints and configs of Hugging Face and of the vendor, both ways",
+        "checkpoints and configs of Hugging Face and of Cerebras's Model Zoo, both ways",
         "wafer.commands.checkpoints.convert:add_arguments",
     ),
 }

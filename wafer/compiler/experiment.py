@@ -194,7 +194,7 @@ def compile_experiment(
 
     Args:
         experiment: ``runconfig.num_replicas`` and ``multireplica`` are followed.
-        folder: made if it is not there; None is ``model_dir/cs_HASH``, as the vendor names it.
+        folder: made if it is not there; None is ``model_dir/cs_HASH``.
         seed: of the placer.
         spec: 'wse2' or 'wse3'.
         inference: from ``inference_of``: a plan of a decoder's forward kernels for one token.

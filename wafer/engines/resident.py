@@ -297,5 +297,5 @@ def structs_of(tree: PyTree) -> PyTree:
 
 
 def norms(tag: str, tree: PyTree) -> Metrics:
-    """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
+    """L2 norm of each top-level branch of a parameter-shaped tree, by tag."""
     return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}

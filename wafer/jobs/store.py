@@ -16,7 +16,7 @@ from wafer.jobs.process import identity
 
 PHASES = ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 FINAL = PHASES[2:]
-PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the vendor's numbers; the smaller goes first
+PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the smaller goes first
 _VERSION = 1
 _KEPT = 1000  # finished jobs remembered
 _PRIVATE = 0o600  # SQLite's journals take it over

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.host.vendor.debug_util import decode_trace
-from wafer.csl.host.vendor.sdk_utils import make_u48
 from wafer.csl.semantics.compile import compile_layout
+from wafer.vendor.sdk.debug_util import decode_trace
+from wafer.vendor.sdk.sdk_utils import make_u48
 
 engine = pytest.importorskip("wafer.machine.engine")
 pytestmark = [

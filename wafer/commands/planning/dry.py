@@ -1,7 +1,6 @@
 """The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures).
 
-For pipelined execution, and on the fabric, they are the vendor's: kernels are matched, a floor
-plan is compiled.
+For pipelined execution, and on the fabric, kernels are matched and a floor plan is compiled.
 """
 
 import math

@@ -9,10 +9,10 @@ from helpers.csl_host import A, FakeMachine, image
 from wafer.csl.host import runtime
 from wafer.csl.host.artifacts import save
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.shims.cerebras.sdk import sdk_utils as shim
-from wafer.csl.host.vendor import sdk, sdk_utils
-from wafer.csl.host.vendor.debug_util import debug_util, decode_trace
 from wafer.machine.image import Symbol
+from wafer.vendor.sdk import sdk, sdk_utils
+from wafer.vendor.sdk.debug_util import debug_util, decode_trace
+from wafer.vendor.sdk.shims.cerebras.sdk import sdk_utils as shim
 
 
 def test_memcpy_view_is_of_the_lower_bits():

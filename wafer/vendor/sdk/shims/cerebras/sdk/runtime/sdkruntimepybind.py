@@ -1,6 +1,5 @@
 """The host's runtime, and layouts written in Python."""
 
-from wafer.csl.host.vendor.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
 from wafer.csl.regions import (
     Color,
     Edge,
@@ -12,6 +11,7 @@ from wafer.csl.regions import (
     get_edge_routing,
     get_platform,
 )
+from wafer.vendor.sdk.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
 
 __all__ = [
     "Color",

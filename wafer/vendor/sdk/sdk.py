@@ -1,8 +1,5 @@
 """The runtime under the names that public programs import."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Self
 
@@ -11,26 +8,12 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
+from wafer.csl.host.tools.traced import RECORDED
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
 from wafer.machine.costs import uncertainty
-from wafer.machine.tools.recording import Recording
 
-__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
-
-# What runtimes record, and those that were made meanwhile.
-_RECORDED = ContextVar[tuple[Recording, list[Runtime]] | None]("recorded", default=None)
-
-
-@contextmanager
-def recorded(recording: Recording) -> Iterator[list[Runtime]]:
-    """Let every runtime made within record its run; they are in the list, in order."""
-    runtimes = list[Runtime]()
-    token = _RECORDED.set((recording, runtimes))
-    try:
-        yield runtimes
-    finally:
-        _RECORDED.reset(token)
+__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
 
 
 class SdkRuntime(Runtime):
@@ -62,7 +45,7 @@ class SdkRuntime(Runtime):
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         image = load(bindir)
         offsets = offsets_of(bindir)
-        recording, runtimes = _RECORDED.get() or (None, [])
+        recording, runtimes = RECORDED.get() or (None, [])
         super().__init__(image, log="sim.log", offsets=offsets, record=recording)
         runtimes.append(self)
 

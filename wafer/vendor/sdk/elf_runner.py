@@ -14,9 +14,9 @@ import numpy.typing as npt
 from wafer.csl.host.artifacts import load, load_cores, offsets_of, save_cores
 from wafer.csl.host.errors import FaultError, HostError
 from wafer.csl.host.symbols import find_symbol
-from wafer.csl.host.vendor.port_map import PortMap, output_array_from_u32, port_map
-from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
 from wafer.machine.engine import Machine, Status
+from wafer.vendor.sdk.port_map import PortMap, output_array_from_u32, port_map
+from wafer.vendor.sdk.sdk_utils import input_array_to_u32
 
 _MOST_CYCLES = 50_000_000
 

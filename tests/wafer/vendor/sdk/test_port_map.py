@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.vendor.port_map import (
+from wafer.vendor.sdk.port_map import (
     convert_input_tensor,
     format_output_tensor,
     port_map,

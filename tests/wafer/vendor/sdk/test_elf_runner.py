@@ -5,7 +5,7 @@ import pytest
 
 from wafer.cli import main
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.vendor.elf_runner import CSELFRunner, ELFMemory
+from wafer.vendor.sdk.elf_runner import CSELFRunner, ELFMemory
 
 pytestmark = pytest.mark.native
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from wafer.csl.host.vendor.debug_util import decode_trace
-from wafer.csl.host.vendor.elf_runner import CSELFRunner
+from wafer.vendor.sdk.debug_util import decode_trace
+from wafer.vendor.sdk.elf_runner import CSELFRunner
 
 __all__ = ["read_trace"]
 

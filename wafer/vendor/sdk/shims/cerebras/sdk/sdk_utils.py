@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from wafer.csl.host.vendor.sdk_utils import (
+from wafer.vendor.sdk.sdk_utils import (
     calculate_cycles,
     cast_uint32,
     float_to_hex,

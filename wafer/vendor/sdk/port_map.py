@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
+from wafer.vendor.sdk.sdk_utils import input_array_to_u32
 
 _FORM = re.compile(
     r"\{\s*\w+\s*((?:\[[^\]]*\]\s*)+)->\s*\[?\s*PE\s*\[([^\]]*)\]\s*->\s*index\s*\[([^\]]*)\]\s*\]?\s*\}"

@@ -5,10 +5,10 @@ import pytest
 
 from wafer import __main__
 from wafer.cli import main
-from wafer.commands.cszoo import VERBS, help_text, translate
 from wafer.errors import WaferError
 from wafer.models.checkpoint.verify import verify
 from wafer.models.checkpoint.writer import write_params
+from wafer.vendor.cszoo import VERBS, help_text, translate
 
 
 @pytest.mark.parametrize(

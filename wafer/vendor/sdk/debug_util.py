@@ -9,9 +9,9 @@ import numpy.typing as npt
 from wafer.csl.host.artifacts import load, load_cores, offsets_of
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.symbols import find_symbol
-from wafer.csl.host.vendor.sdk_utils import make_u48
 from wafer.csl.host.words import dtype_of
 from wafer.machine.codes import Type
+from wafer.vendor.sdk.sdk_utils import make_u48
 
 # As library/debug.csl numbers what is no plain number.
 _BYTES, _TIMESTAMP = 32, 33
