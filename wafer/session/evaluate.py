@@ -111,11 +111,13 @@ def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
     features = run.features(rows, run.experiment.batch("eval"), padded=True)
     aux, outputs = run.engine.predict(state, features, scorer.reads)
-    count, by_row = len(rows["row"]), {}
-    for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
-        rest = value.shape[3:]
-        by_row[name] = np.asarray(value).reshape(count, -1, *rest)
-    scorer.add(rows, by_row)
+    real = rows["row"] != 0  # the others fill up the last batch
+    # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
+    by_row = lambda value: np.asarray(value).reshape(len(real), -1, *value.shape[3:])[real]
+    scorer.add(
+        {name: value[real] for name, value in rows.items()},
+        {name: by_row(value) for name, value in outputs.items()},
+    )
     return aux
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from wafer.data.make.files import Files
+from helpers.data_sets.files import Files
 
 Draw = np.random.Generator
 LENGTH, _VOCAB, _FIRST = 16, 64, 5  # S; V; the first id that is no special token
@@ -31,12 +30,6 @@ def _rows(*features: np.ndarray) -> np.ndarray:
 
 def _named(names: Sequence[str]) -> dict[str, object]:
     return {"features": list(names), "post-process": _AFTER}
-
-
-def gpt_rows(rng: Draw, count: int) -> Files:
-    """Return [N, 3, S]: input_ids, attention_mask (of the loss), labels."""
-    ids, mask = _ragged(rng, count)
-    return {"rows.h5": {"data": _rows(ids, mask, _next(ids))}}
 
 
 def bert_rows(rng: Draw, count: int) -> Files:
@@ -123,19 +116,6 @@ def qa_csv(rng: Draw, count: int) -> Files:
     lists = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
     columns = {"unique_id": range(count)} | {name: _listed(a) for name, a in lists.items()}
     return {"part-1.csv": columns | {"start_position": [4] * count, "end_position": [6] * count}}
-
-
-def mnist(rng: Draw, count: int) -> Files:
-    """Return IDX files of 2 x 2 pixels: bright pixel number c is class c."""
-    del rng
-    files = {}
-    for stem, ending, size in (("train", ".gz", count), ("t10k", "", count // 2)):
-        labels = np.arange(size) % 4
-        images = np.zeros((size, 2, 2), np.uint8)
-        images.reshape(size, 4)[np.arange(size), labels] = 255
-        files[f"{stem}-images-idx3-ubyte{ending}"] = images
-        files[f"{stem}-labels-idx1-ubyte{ending}"] = labels
-    return files
 
 
 def llava(rng: Draw, count: int) -> Files:

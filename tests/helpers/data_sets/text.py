@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from wafer.data.make.files import Files
+from helpers.data_sets.files import Files
 
 Draw = np.random.Generator
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "<|endoftext|>"]
@@ -33,19 +32,6 @@ def _homes(count: int) -> list[tuple[str, str]]:
 
 def _both(stems: Sequence[str], ending: str, content: Any) -> Files:
     return {f"{stem}.{ending}": content for stem in stems}
-
-
-def sst2(rng: Draw, count: int) -> Files:
-    """Return GLUE's SST-2 files: sentence, label."""
-
-    def lines() -> list[str]:
-        rows = ["sentence\tlabel"]
-        for i in range(count):
-            word = rng.choice(GOOD if i % 2 else BAD)
-            rows.append(f"this film is {'very ' * int(rng.integers(3))}{word} .\t{i % 2}")
-        return rows
-
-    return {"train.tsv": lines(), "dev.tsv": lines()}
 
 
 def mnli(rng: Draw, count: int) -> Files:
@@ -140,13 +126,6 @@ def preferences(rng: Draw, count: int) -> Files:
         for name, place in _homes(count)
     ]
     return _both(("train", "dev"), "jsonl", rows)
-
-
-def pairs(rng: Draw, count: int) -> Files:
-    """Return a TSV of sources and targets."""
-    del rng
-    texts = [f"{name} flew to {place} .\t{place} saw {name}" for name, place in _homes(count)]
-    return _both(("train", "dev"), "tsv", ["source\ttarget", *texts])
 
 
 def retrieval(rng: Draw, count: int) -> Files:

@@ -1,11 +1,9 @@
 """Columns to files: the format follows from the name's ending."""
 
 import csv
-import gzip
 import io
 import json
 import pathlib
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,7 +19,7 @@ def write_files(folder: str | pathlib.Path, files: Files) -> None:
     Args:
         folder: where to.
         files: .jsonl takes records, .csv columns, .h5 datasets, .arrow columns, .json anything,
-            .png a color, an IDX file an array [N, ...] of bytes, every other name lines of text.
+            .png a color, every other name lines of text.
     """
     root = pathlib.Path(folder)
     for name, content in files.items():
@@ -78,15 +76,7 @@ def _npy(array: np.ndarray) -> bytes:
     return memory.getvalue()
 
 
-def _idx(array: np.ndarray) -> bytes:
-    """Return the bytes of an IDX file; array [N, ...] of bytes."""
-    head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return head + array.astype(np.uint8).tobytes()
-
-
 _WRITERS: Mapping[str, Callable[[Any], bytes]] = {
-    "-ubyte.gz": lambda array: gzip.compress(_idx(array)),
-    "-ubyte": _idx,
     ".arrow": _arrow,
     ".csv": _csv,
     ".h5": _hdf5,
