@@ -3,10 +3,15 @@
 import ast
 import collections
 import functools
+import importlib.metadata
+import re
 import statistics
+import sys
 import tomllib
 
 from helpers.paths import ROOT
+
+from wafer.models.errors import _EXTRAS
 
 LONGEST = 500
 FULLEST = 15
@@ -257,6 +262,34 @@ def test_documented_shapes_are_checked():
     for module, path in MODULES.items():
         if "jaxtyping" in path.read_text():
             assert any(f"{module}.".startswith(f"{room}.") for room in rooms), module
+
+
+# Imported where they are there already: a build has the first, a notebook the second, a script
+# that `wafer csl run` starts the third.
+THERE = {"setuptools", "IPython", "cerebras"} | sys.stdlib_module_names | {"wafer"}
+
+
+def test_every_package_that_is_imported_is_declared():
+    """What a module imports as it is loaded is a dependency; other packages may be of an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plain = lambda name: re.match(r"[\w.-]+", name)[0].lower().replace("_", "-")
+    extras = {e: set(map(plain, row)) for e, row in project["optional-dependencies"].items()}
+    needed = set(map(plain, project["dependencies"]))
+    names_of = importlib.metadata.packages_distributions()
+    is_of = lambda top, some: any(plain(name) in some for name in names_of[top])
+    for path in FILES:
+        later = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+        late = {id(inner) for node in later for inner in ast.walk(node)}
+        for node in _nodes(tree(path), types=False):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else node.names
+                for name in names:
+                    top = getattr(name, "name", name).partition(".")[0]
+                    if top not in THERE:
+                        others = extras.values() if id(node) in late else ()
+                        assert is_of(top, needed.union(*others)), f"{path}:{node.lineno}: {top}"
+    for package, extra in _EXTRAS.items():
+        assert is_of(package, extras[extra]), package
 
 
 def test_folders_stay_small():

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from wafer.models.errors import optional
+
 Files = Mapping[str, Any]
 """File name -> its content: lines, records, columns, arrays."""
 
@@ -52,8 +54,7 @@ def _hdf5(datasets: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _arrow(columns: Mapping[str, Any]) -> bytes:
-    import pyarrow
-
+    pyarrow = optional("pyarrow", "an Arrow file")
     table = pyarrow.table(dict(columns))
     memory = io.BytesIO()
     with pyarrow.ipc.new_stream(memory, table.schema) as stream:
@@ -62,10 +63,9 @@ def _arrow(columns: Mapping[str, Any]) -> bytes:
 
 
 def _png(color: tuple[int, int, int]) -> bytes:
-    from PIL import Image
-
+    pillow = optional("PIL.Image", "an image")
     memory = io.BytesIO()
-    Image.new("RGB", (6, 9), color).save(memory, "PNG")
+    pillow.new("RGB", (6, 9), color).save(memory, "PNG")
     return memory.getvalue()
 
 

@@ -196,7 +196,9 @@ def floor_plan(cfg: RunConfig) -> None:
     check(experiment)
     result = compile_experiment(experiment)
     CONSOLE.print(summary(result.compiled), markup=False, highlight=False)
-    CONSOLE.print(f"Report and pictures are in {result.folder}. Nothing was run (--compile_only).")
+    CONSOLE.print(
+        f"Report and floor plan are in {result.folder}. Nothing was run (--compile_only)."
+    )
 
 
 def compile_only(job: Run) -> None:

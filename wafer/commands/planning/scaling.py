@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import optional
 
 if TYPE_CHECKING:
     from wafer.roofline import Machine, Prediction
@@ -111,7 +112,8 @@ def draw_scaling(plans: Sequence[ScalingPlan], path: str | None = None) -> Any:
     Raises:
         ConfigError: one number of systems, or a file name that matplotlib cannot write.
     """
-    from matplotlib import figure, ticker
+    figure = optional("matplotlib.figure", "drawing")
+    from matplotlib import ticker
 
     if any(len({p.systems for p in plan.predictions}) < 2 for plan in plans):
         message = "a picture needs at least two numbers of systems, for example 1,4,16,64"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import CompileError, WaferError
+from wafer.models.errors import optional
 
 if TYPE_CHECKING:  # the machine need not be loaded to say which options there are
     from wafer.csl.host.runtime import Runtime
@@ -115,12 +116,12 @@ def trace_script(args: argparse.Namespace) -> int:
 
 
 def _check_endings(wanted: dict[str, Path]) -> None:
-    """Refuse files of an unknown kind before the run, not after it."""
+    """Refuse files of an unknown kind, or that nothing draws, before the run, not after it."""
     known = {"film": {"gif", "png", "webp"}}
-    if "picture" in wanted:
-        from matplotlib.backend_bases import FigureCanvasBase
-
-        known["picture"] = set(FigureCanvasBase.get_supported_filetypes())
+    for option in wanted.keys() - {"chrome"}:
+        bases = optional("matplotlib.backend_bases", f"--{option}")
+        if option == "picture":
+            known["picture"] = set(bases.FigureCanvasBase.get_supported_filetypes())
     for option, path in wanted.items():
         endings = known.get(option)
         if endings and path.suffix.removeprefix(".").lower() not in endings:
