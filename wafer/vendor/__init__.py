@@ -1,0 +1,1 @@
+"""The dialect of the Cerebras Model Zoo: run files of its releases, read and written."""
