@@ -83,7 +83,7 @@ class ModelConfig(
     mixed_precision: bool = False  #: compute in half precision; parameters stay float32
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"  #: which half precision
     compute_dtype: ComputeDtype | None = None  #: overrides both
-    # Without effect, but for enable_vts: a run drops and logs them (wafer.config.vendor.keys)
+    # Without effect, but for enable_vts: a run drops and logs them (wafer.vendor.keys)
     to_float16: bool | None = None
     boundary_casting: bool | None = None
     tf_summary: bool | None = None

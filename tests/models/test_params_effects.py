@@ -16,7 +16,6 @@ import pytest
 from helpers.effects import legal_values
 
 from wafer import models, vsl
-from wafer.config.vendor.keys import KEYS, translate
 from wafer.models.base import Batch
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.dpr import DprConfig
@@ -29,6 +28,7 @@ from wafer.models.families.vision import VisionConfig
 from wafer.models.layers.block_config import FactorConfig, FixedSparse, LoraConfig, MoeConfig
 from wafer.models.layers.positions import RopeScaling
 from wafer.models.schema import Initializer
+from wafer.vendor.keys import KEYS, translate
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 8, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 7, "max_position_embeddings": 4, **SIZES}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from wafer import models, vsl
-from wafer.config.vendor.keys import translate
 from wafer.models.base import Batch
 from wafer.models.paths import named_leaves
 from wafer.optim.groups import make_groups, with_mup_rates
 from wafer.optim.sections import parse_optimizer
+from wafer.vendor.keys import translate
 
 T5 = {"name": "t5", "src_vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
 T5 |= {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2, "dropout_rate": 0.0}

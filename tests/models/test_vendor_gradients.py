@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from wafer import models, vsl
-from wafer.config.vendor.keys import translate
 from wafer.models.base import Batch
 from wafer.models.paths import named_leaves
+from wafer.vendor.keys import translate
 
 LENGTHS, ROOM, V = np.array([4, 2, 3]), 4, 11
 B, T = LENGTHS.size, LENGTHS.size * ROOM

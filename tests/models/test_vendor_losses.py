@@ -116,7 +116,7 @@ T5 |= {"encoder_num_hidden_layers": 1, "dropout_rate": 0.0}
 
 
 def seq2seq(name, **keys):
-    from wafer.config.vendor.keys import translate
+    from wafer.vendor.keys import translate
 
     section = translate({"model": {"name": name, **T5, **keys}}).sections["model"]
     return models.build(section)

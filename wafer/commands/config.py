@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _upgrade(args: argparse.Namespace) -> int:
     import yaml
 
-    from wafer.config.trainer_form import upgrade_file
     from wafer.errors import ConfigError, Problem
+    from wafer.vendor.trainer_form import upgrade_file
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(args.file)

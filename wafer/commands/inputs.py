@@ -11,8 +11,8 @@ import numpy as np
 
 from wafer import models
 from wafer.config import parse_config
+from wafer.config.loader import section_of
 from wafer.config.newfile import Start
-from wafer.config.vendor.keys import section_of
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import errors_of_file
 from wafer.experiment import Experiment

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer import models, sparsity
-from wafer.config.vendor.keys import section_of
+from wafer.config.loader import section_of
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import abstract_params, flops_per_token, forward_flops
 from wafer.models.errors import did_you_mean

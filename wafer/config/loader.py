@@ -12,9 +12,6 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import trainers_of, upgrade_file
-from wafer.config.vendor.keys import translate
-from wafer.config.vendor.removed import explain_removed
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -30,6 +27,9 @@ from wafer.models.user.trust import (
 )
 from wafer.models.user.yamlfile import Lines
 from wafer.optim.sections import Optimizer, parse_optimizer
+from wafer.vendor.keys import translate
+from wafer.vendor.removed import explain_removed
+from wafer.vendor.trainer_form import trainers_of, upgrade_file
 from wafer.yamlfile import read_yaml
 
 _Keys = tuple[str | int, ...]  # path of a section or key
@@ -83,6 +83,22 @@ class RunConfig(Section):
         """Write the resolved configuration; ``load`` reads it back to an equal one."""
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is much faster
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
+
+
+def section_of(cfg: Any) -> dict[str, Any]:
+    """Return a ``model`` section that a run file reads as the configuration.
+
+    ``wafer.models.registry.settings_of`` leaves out keys that are defaults; a run file may have
+    other ones.
+    """
+    from wafer.models.registry import parse_config, settings_of  # imports jax
+
+    return settings_of(cfg, lambda own: parse_config(translate({"model": own}).sections["model"]))
+
+
+def sections_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run file of any form, unchecked."""
+    return upgrade_file(raw).sections if "trainer" in raw else dict(raw)
 
 
 def unseen_lines(cfg: RunConfig) -> list[str]:

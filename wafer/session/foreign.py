@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from wafer.config.vendor.keys import section_of
+from wafer.config.loader import section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.models.base import Model

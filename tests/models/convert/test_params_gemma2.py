@@ -7,13 +7,13 @@ import pytest
 from helpers.paths import GOLDEN
 
 from wafer import models, vsl
-from wafer.config.vendor.keys import translate
 from wafer.models.convert import config_from_hf, config_to_hf
 from wafer.models.convert.standard import in_pairs, offset_norms
 from wafer.models.families.decoder import layer_kinds
 from wafer.models.layers.basic import Norm
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, parse_config
+from wafer.vendor.keys import translate
 
 # As in the vendor's files: plain RMSNorm scales, exact GELU, the scale of embeddings given.
 VENDOR = {"name": "gemma2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}

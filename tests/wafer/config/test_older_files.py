@@ -11,8 +11,8 @@ from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS, metrics
 
 from wafer.config import load_all, parse_config
-from wafer.config.vendor.removed import REMOVED
 from wafer.errors import ConfigError
+from wafer.vendor.removed import REMOVED
 
 
 def trainer(steps, rate):

@@ -7,12 +7,12 @@ from helpers.runs import TINY, TINY_ROWS
 
 from wafer.cli import main
 from wafer.config import load_all, parse_config
-from wafer.config.releases import convert_file
-from wafer.config.trainer_form import upgrade
-from wafer.config.vendor.keys import translate
 from wafer.errors import ConfigError
 from wafer.models import registry
 from wafer.models.errors import SectionError
+from wafer.vendor.keys import translate
+from wafer.vendor.releases import convert_file
+from wafer.vendor.trainer_form import upgrade
 
 SIZES = {key: size for key, size in TINY.items() if key != "name"}
 OLD = {

@@ -10,14 +10,14 @@ from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import upgrade
-from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import batch_shape
 from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.models.sections import parse
 from wafer.sweep.files import read_sweep
+from wafer.vendor.trainer_form import upgrade
+from wafer.vendor.trainer_writer import as_trainer
 
 TRAINER = """
 trainer:

@@ -4,7 +4,7 @@ import pytest
 
 from wafer.config import parse_config
 from wafer.config.runconfig import ClusterKeys
-from wafer.config.trainer_form import BACKEND, CALLBACKS, CLUSTER, PARTS, upgrade
+from wafer.vendor.trainer_form import BACKEND, CALLBACKS, CLUSTER, PARTS, upgrade
 
 MODEL = {"name": "gpt2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2}
 ROWS = {"data_processor": "SyntheticDataProcessor", "vocab_size": 16}

@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from wafer.cli import main
-from wafer.config.trainer_form import upgrade
-from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.optim.chain import learning_rates, make_optimizer
 from wafer.optim.schedule_sections import parse_schedules
+from wafer.vendor.trainer_form import upgrade
+from wafer.vendor.trainer_writer import as_trainer
 
 NAMES = ("embed/token/embedding", "layers_0/up/kernel", "layers_0/up/bias")
 PARAMS = {

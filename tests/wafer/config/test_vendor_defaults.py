@@ -8,13 +8,13 @@ import json
 import pytest
 from helpers.vendor_defaults import FAMILIES, FILE
 
-from wafer.config.vendor.defaults import code_of, covers
-from wafer.config.vendor.keys import translate
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
+from wafer.vendor.defaults import code_of, covers
+from wafer.vendor.keys import translate
 
 TABLES = json.loads(FILE.read_text())
 TABLE = TABLES["defaults"]

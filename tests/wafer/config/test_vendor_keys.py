@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from wafer.config import parse_config
-from wafer.config.vendor.keys import KEYS, translate
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.errors import ConfigError
 from wafer.optim.sections import OPTIMIZERS
+from wafer.vendor.keys import KEYS, translate
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "filter_size": 16}
 MODEL = {"name": "gpt2", "vocab_size": 64, "max_position_embeddings": 8, **SIZES}

@@ -17,14 +17,15 @@ from wafer import models
 from wafer.commands.checkpoints import convert as verbs
 from wafer.commands.inputs import start_of
 from wafer.config import load
+from wafer.config.loader import section_of
 from wafer.config.newfile import run_file
-from wafer.config.releases import convert_file
-from wafer.config.vendor.keys import section_of, translate
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import section_from_hf
 from wafer.models.names import MODELS
 from wafer.models.paths import named_leaves
 from wafer.models.registry import config_class, parse_config, settings_of
+from wafer.vendor.keys import translate
+from wafer.vendor.releases import convert_file
 
 # The same sizes, for names without a Hugging Face form.
 ALIKE = {"ebert": "bert", "bert-summarization": "bert-q&a", "fc_mnist": None}

@@ -18,7 +18,6 @@ from helpers.runs import config
 import wafer.cli
 from wafer import models
 from wafer.config import load
-from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 from wafer.models.checkpoint.writer import write_checkpoint
@@ -29,6 +28,7 @@ from wafer.sweep import children
 from wafer.sweep.costs import costs_of
 from wafer.sweep.files import read_sweep
 from wafer.sweep.trials import Trial, trials_of
+from wafer.vendor.trainer_writer import as_trainer
 
 SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}
 

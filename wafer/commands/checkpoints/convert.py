@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _section_of(cfg: Any) -> dict[str, Any]:
-    from wafer.config.vendor.keys import section_of
+    from wafer.config.loader import section_of
 
     return section_of(cfg)
 
@@ -44,10 +44,10 @@ def rewrite(
         ConfigError: what cannot be said there, or what `wafer run` refuses.
     """
     from wafer.config import parse_config, unseen_lines
-    from wafer.config.releases import convert_file
     from wafer.errors import ConfigError, Problem
     from wafer.experiment import Experiment
     from wafer.models.convert.vendor.weights import FORMATS
+    from wafer.vendor.releases import convert_file
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(path)

@@ -187,7 +187,7 @@ def _advice(
     """Commands that go on from a pruned checkpoint."""
     import yaml
 
-    from wafer.config.vendor.keys import section_of
+    from wafer.config.loader import section_of
     from wafer.session.hints import typed, with_trust
     from wafer.session.masks import section_that_keeps
 
@@ -238,7 +238,7 @@ def _write(
     """Write the checkpoint, NaN at pruned weights, in the dtypes of the one that was read."""
     import numpy as np
 
-    from wafer.config.vendor.keys import section_of
+    from wafer.config.loader import section_of
     from wafer.models.checkpoint.pruned import mark
     from wafer.models.checkpoint.writer import write_params
     from wafer.models.paths import named_leaves
@@ -264,8 +264,8 @@ def _rows(
 ) -> "tuple[InputSection, Dataset]":
     """The rows to calibrate on: of the user's run file or folder, never of a checkpoint's run."""
     from wafer.commands.inputs import experiment_of
+    from wafer.config.loader import section_of
     from wafer.config.newfile import rows_section
-    from wafer.config.vendor.keys import section_of
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.data.registry import parse_input
     from wafer.errors import ConfigError, Problem

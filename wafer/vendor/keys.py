@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wafer.config.vendor.parts import PARTS
-from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
+from wafer.vendor.parts import PARTS
+from wafer.vendor.rules import RULES
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
@@ -213,16 +213,6 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         if isinstance(section, dict):
             _apply(out, KEYS, name, section, name)
     return out
-
-
-def section_of(cfg: Any) -> dict[str, Any]:
-    """Return a ``model`` section that a run file reads as the configuration.
-
-    ``wafer.models.registry.settings_of`` leaves out keys whose defaults here are the vendor's.
-    """
-    from wafer.models.registry import parse_config, settings_of  # imports jax
-
-    return settings_of(cfg, lambda own: parse_config(translate({"model": own}).sections["model"]))
 
 
 def release_of(sections: Mapping[str, Any]) -> tuple[str, str]:

@@ -8,15 +8,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from wafer.config.trainer_schedulers import (
+from wafer.errors import ConfigError, Problem
+from wafer.vendor.keys import release_of
+from wafer.vendor.trainer_schedulers import (
     Path,
     as_list,
     read_class,
     read_mapping,
     read_schedulers,
 )
-from wafer.config.vendor.keys import release_of
-from wafer.errors import ConfigError, Problem
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wafer.config import trainer_form as form
-from wafer.config.trainer_schedulers import write_optimizer
+from wafer.vendor import trainer_form as form
+from wafer.vendor.trainer_schedulers import write_optimizer
 
 _Places = dict[tuple[str, str], tuple[str, ...]]
 

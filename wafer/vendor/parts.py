@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wafer.config.vendor.defaults import Release, changed_defaults, code_of, set_defaults
+from wafer.vendor.defaults import Release, changed_defaults, code_of, set_defaults
 
 # Keys of the vendor's ViT -> the one value that CLIP's tower has; the vendor's default
 _TOWER = {

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import upgrade
-from wafer.config.trainer_writer import as_trainer
-from wafer.config.vendor.defaults import changed_input_defaults, code_of
-from wafer.config.vendor.parts import keep_defaults
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
 from wafer.models.sections import Section
 from wafer.optim.schedule_sections import schedule_class
 from wafer.optim.sections import PAIRS, Optimizer, join_pairs, optimizer_class
 from wafer.sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
+from wafer.vendor.defaults import changed_input_defaults, code_of
+from wafer.vendor.parts import keep_defaults
+from wafer.vendor.trainer_form import upgrade
+from wafer.vendor.trainer_writer import as_trainer
 
 Release = tuple[int, int]
 File = dict[str, Any]

@@ -6,11 +6,11 @@ Each takes the ``Translated`` sections and changes them in place; all are listed
 from collections.abc import Iterator
 from typing import Any
 
-from wafer.config.vendor.defaults import code_of, set_defaults, set_input_defaults
-from wafer.config.vendor.parts import translate_parts
-from wafer.config.vendor.seq2seq import translate_seq2seq
 from wafer.errors import Problem
 from wafer.models.names import MODELS
+from wafer.vendor.defaults import code_of, set_defaults, set_input_defaults
+from wafer.vendor.parts import translate_parts
+from wafer.vendor.seq2seq import translate_seq2seq
 
 _PARTS = ("train_input", "eval_input")
 
