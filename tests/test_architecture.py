@@ -317,3 +317,13 @@ def test_no_test_imports_another():
     for path in (ROOT / "tests").rglob("test_*.py"):
         roots = {name.split(".")[0] for name in imported(path)[0]}
         assert not any(name.startswith("test_") for name in roots), f"{path}: use tests/helpers"
+
+
+def test_the_page_of_a_run_names_fourteen_files_and_what_they_hold():
+    page = (ROOT / "docs" / "concepts" / "run.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \|.*\| `([\w/]+\.py)` \| (.*) \|$", page, re.MULTILINE)
+    assert 10 <= len(rows) <= 14
+    for file, names in rows:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", names):
+            assert re.search(rf"(def|class) {name}\b", text), (file, name)
