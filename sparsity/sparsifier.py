@@ -267,12 +267,6 @@ class Sparsifier:
         if self.groups and not self.quiet:
             log_selected(self.groups, selected)
 
-    def resume(self, *args: Any, **options: Any) -> tuple[SparseState, PyTree, PyTree]:
-        """Call ``sparsity.resume``; this alias is removed in 0.2."""
-        from wafer import sparsity
-
-        return sparsity.resume(self, *args, **options)
-
     def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
         """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
 

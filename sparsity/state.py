@@ -294,7 +294,7 @@ def match(
     """Return the state under the tree's names.
 
     Args:
-        sparse: masks or patterns by name; names of a release before 0.2 become today's.
+        sparse: masks or patterns by name; former names become today's.
         tree: parameters or gradients.
         where: the method, for the error.
         partial: the tree is a part of the model, so that masks may lack a weight.

@@ -54,7 +54,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
-    "job_priority": {"help": "turn in the queue, p1 first"},
+    "job_priority": {"choices": ("p1", "p2", "p3"), "help": "shown by `wafer jobs get ID`"},
     "python_paths": {"nargs": "+", "help": "folders of your own modules"},
     "compile_dir": {"help": "where compiled programs are kept (default: ~/.cache)"},
     "multireplica": {
@@ -96,12 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
     from wafer.config.engines import ENGINES, STRATEGIES
-    from wafer.jobs.store import PRIORITIES
 
     known = {
         "mode": {"choices": MODES},
         "execution_strategy": {"metavar": f"{{{','.join(ENGINES)},module:object}}"},
-        "job_priority": {"choices": tuple(PRIORITIES)},
     }
     parser.add_argument(
         "system",
