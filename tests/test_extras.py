@@ -33,8 +33,8 @@ REFUSED = {
     ),
     "csl trace --film film.gif none.py": ("--film needs the package matplotlib", "pictures"),
     "csl trace --picture time.png none.py": ("--picture needs the package", "pictures"),
-    "data dedup -i rows.parquet -o kept": (
-        "reading rows.parquet needs the package pyarrow",
+    "data dedup -i a.parquet -o kept": (
+        "reading a.parquet needs the package pyarrow",
         "data",
     ),
     "checkpoint info packed.mdl": ("which is compressed, needs the package hdf5plugin", "mdl"),
@@ -46,7 +46,7 @@ def test_what_lacks_a_package_names_its_extra_and_what_can_goes_on(tmp_path):
         file.create_dataset("weight", data=np.zeros(900), chunks=(90,), **hdf5plugin.LZ4())
     with h5py.File(tmp_path / "plain.mdl", "w") as file:
         file.create_dataset("weight", data=np.zeros(900), compression="gzip")
-    (tmp_path / "rows.parquet").touch()
+    (tmp_path / "a.parquet").touch()
     compiled = ["compile", "-p", str(DIGITS), "-o", "plan", "--compile_dir", "kept"]
     commands = [*map(str.split, REFUSED), ["checkpoint", "info", "plain.mdl"], compiled]
     ended = subprocess.run(
