@@ -27,7 +27,6 @@ FLOORS = {
     "wafer.models.registry": 15,
     "wafer.models.generation": 15,
     "wafer.models.checkpoint": 16,
-    "wafer.models.vendor": 16,
     "wafer.models.convert": 17,
     "wafer.sparsity": 20,
     "wafer": 30,  # the lazy public names
@@ -55,6 +54,7 @@ FLOORS = {
     "wafer.engines": 90,
     "wafer.session": 100,
     "wafer.sweep": 105,
+    "wafer.vendor": 109,
     "wafer.loop": 110,
     "wafer.commands": 110,
     "wafer.cli": 120,

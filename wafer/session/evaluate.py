@@ -1,4 +1,4 @@
-"""Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
+"""Evaluation: mean loss, the task's metrics, and bits per byte where bytes are known."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
 
     Returns:
-        tag -> value: ``loss`` (nats per token), the task's metrics under the vendor's names
+        tag -> value: ``loss`` (nats per token), the task's metrics
         (``wafer.data.tasks``, and those of the data's scorer), and ``eval/bits_per_byte`` when
         the data has a tokenizer.
 
