@@ -83,8 +83,8 @@ class Model:
             key) -> carry``; ``stage_params`` maps each role name to the branch of the tree that
             the stage lists at the same place, so every layer passes the same tree structure.
         objective: (last carry, batch) -> Aux.
-        alias: parameter path -> the vendor's dotted name, for filters written for Model Zoo
-            names ('*proj_q_dense_layer.weight').
+        alias: parameter path -> dotted name, as PyTorch modules have it; filters may match it
+            ('*proj_q_dense_layer.weight').
         sparse: parameter path -> whether the model multiplies by a ``SparseWeight`` there.
         weight_layout: what the axes of arrays with three and more are, by glob of names, see
             ``sparsity.configure``; None where there are none, or only convolutions.

@@ -82,10 +82,10 @@ def token_aux(
 
 
 def language_model_aux(cfg: Any, logits: Float[Array, "T V"], batch: Batch) -> Aux:
-    """Score a language model by the vendor's loss knobs.
+    """Score a language model by the loss knobs of its configuration.
 
     ``loss_scaling: num_tokens`` divides the sum by the weights' sum; ``batch_size`` by the number
-    of rows, packed or not, then multiplies by ``loss_weight`` (the vendor's 1/average length).
+    of rows, packed or not, then multiplies by ``loss_weight`` (1 / average length).
 
     Args:
         cfg: has ``loss_scaling``, ``loss_weight`` and ``label_smoothing``.
@@ -101,7 +101,7 @@ def language_model_aux(cfg: Any, logits: Float[Array, "T V"], batch: Batch) -> A
 
 
 def balance_loss(routed: Float[Array, "T 2 E"], batch: Batch, layers: int) -> Float[Array, ""]:
-    """Score how evenly experts are chosen, as the vendor: E^2 x the mean of share x probability.
+    """Score how evenly experts are chosen: E^2 x the mean of share x probability.
 
     Share and probability of an expert are means over the layers and over a row's tokens by weight;
     the product is averaged over rows with weight. Of one row it is Hugging Face's loss.

@@ -1,4 +1,4 @@
-"""The vendor's model names: which family computes each, and what the name presets."""
+"""Model names: which family computes each, and what the name presets."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Unstructured sparse training with the vendor's semantics, around any optax chain.
+"""Unstructured sparse training around any optax chain.
 
 A section becomes a sparsifier:
 

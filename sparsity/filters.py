@@ -1,7 +1,7 @@
 """Which parameters a sparsity section speaks about, by name.
 
-A parameter is known by its '/'-path and by the vendor's dotted name (``Model.alias``); a pattern
-may match either, so filters written for Model Zoo names keep working.
+A parameter is known by its '/'-path and by dotted names, as PyTorch modules have them
+(``Model.alias``); a pattern may match any of them.
 """
 
 import dataclasses
@@ -26,9 +26,8 @@ class ParamFilter:
     """A rule that picks parameters."""
 
     #: "default" takes every parameter of rank > 1 whose lower-cased names hold none of the excluded
-    #: words; "glob" (2.2 and later) matches whole names, case-sensitive; "regex" (1.8-2.1) searches
-    #: anywhere in the name, case-sensitive. Patterns bypass the default exclusions and the rank
-    #: rule
+    #: words; "glob" matches whole names, "regex" searches anywhere in the name, both
+    #: case-sensitive. Patterns bypass the default exclusions and the rank rule
     kind: Literal["default", "glob", "regex"] = "default"
     #: for "glob" and "regex", any of which may match; for "default", the excluded words
     patterns: tuple[str, ...] = DEFAULT_EXCLUDED

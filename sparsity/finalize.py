@@ -1,24 +1,18 @@
 """Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
 
-``python -m wafer.sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or
-the vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory
-does not grow with the model. The output appears under its name only when it is complete.
+Tensors go through one or two at a time, raw ones in blocks, so memory does not grow with the
+model. The output appears under its name only when it is complete.
 """
 
-import argparse
 import dataclasses
-import functools
 import os
 import pathlib
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
-import h5py
 import numpy as np
 
-from wafer.models.base import Model
 from wafer.models.checkpoint.checksums import ArrayRecord
 from wafer.models.checkpoint.layout import (
     CONFIG,
@@ -32,16 +26,12 @@ from wafer.models.checkpoint.layout import (
     record_entry,
 )
 from wafer.models.checkpoint.reader import StoredTree, build_stored, find_items
-from wafer.models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
-from wafer.models.convert.vendor.weights import open_cs, read_weight
-from wafer.models.counts import abstract_params
-from wafer.models.errors import CheckpointError, plain
+from wafer.models.checkpoint.writer import require_written, write_tree
+from wafer.models.errors import CheckpointError
 from wafer.models.files import atomic_write, remove_partials, require_contained, require_path
 from wafer.models.names import preset_of
-from wafer.models.paths import named_leaves
-from wafer.models.registry import model_keys, settings_of
+from wafer.models.registry import model_keys
 from wafer.models.user.trust import is_user_defined, untrusted
-from wafer.models.vendor.mdl import MdlFile
 from wafer.sparsity.stored.inference import forward_of
 
 _BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
@@ -103,18 +93,12 @@ class Report:
         )
 
 
-def finalize(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], model: Model | None = None
-) -> Report:
+def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Report:
     """Turn a sentinel checkpoint into a plain one with zeros at pruned positions.
 
     Args:
-        source: a step's folder of an Orbax checkpoint, a folder Orbax saved a tree to, or a
-            vendor ``.mdl`` file (read by names and tensors only, nothing in it is executed).
-        target: does not exist yet; gets the same layout. From ``.mdl``: a ``.mdl`` of the same
-            release where the name ends so, else an Orbax checkpoint.
-        model: whose parameters a ``.mdl`` holds, so that the checkpoint is one that runs start
-            from; None keeps the tensors under their own names, '.' as tree levels.
+        source: a step's folder of an Orbax checkpoint, or a folder Orbax saved a tree to.
+        target: does not exist yet; gets the same layout.
 
     Returns:
         What was found, per tensor.
@@ -124,40 +108,47 @@ def finalize(
         FileNotFoundError: ``source`` does not exist.
         CheckpointError: names the tensor or file that cannot be read, or the arrays that are not
             those of the record's model; nothing is written.
-        ValueError: a ``.mdl`` is asked for from something else, or does not hold ``model``.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
-    check_paths(source, target, with_model=model is not None)
-    remove_partials(target)
-    to_mdl = target.suffix == ".mdl"
-    as_model = None if model is None else functools.partial(_as_model, model)
-    read_mdl = as_model or (_clear_mdl if to_mdl else _finalize_mdl)
+    check_paths(source, target)
     with atomic_write(target) as partial:
-        tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
+        tensors = _finalize_orbax(source, partial)
     return Report(source, target, tuple(tensors))
 
 
-def check_paths(source: pathlib.Path, target: pathlib.Path, *, with_model: bool) -> None:
-    """Refuse paths that ``finalize`` does not take, before a model is built.
-
-    Args:
-        source: as there.
-        target: as there.
-        with_model: whether there is a ``model``.
+def check_paths(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Refuse paths that ``finalize`` does not take, and remove what a killed one left.
 
     Raises:
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
-        ValueError: a ``.mdl`` is asked for from something else, or a model for anything else.
     """
     if target.exists():
         raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
     require_path(source)
-    to_mdl = target.suffix == ".mdl"
-    if to_mdl and not source.is_file():
-        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
-    if with_model and (to_mdl or not source.is_file()):
-        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
+    remove_partials(target)
+
+
+def dense_tensors(
+    tensors: Iterable[tuple[str, np.ndarray]], reports: list[TensorReport]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Put 0 at every NaN.
+
+    Args:
+        tensors: (name, [...] array), one at a time.
+        reports: gets one of each tensor.
+
+    Yields:
+        The same, without NaN; an array that can be written to is changed in place.
+    """
+    for name, stored in tensors:
+        named = stored.dtype.name.startswith(("bfloat", "float"))  # ml_dtypes' among them
+        floats = named or np.issubdtype(stored.dtype, np.floating)
+        whole = stored.flags.writeable and stored.flags.c_contiguous
+        value = stored if whole or not floats else stored.copy("C")
+        pruned = clear_nan(value) if floats else 0
+        reports.append(TensorReport(name, ArrayRecord.of(value), pruned))
+        yield name, value
 
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
@@ -242,23 +233,12 @@ def _convert(
         for name in tree:
             stored = tree.read(name)
             used = computes(name, stored)
-            value, report = _without_nan(name, np.asarray(used))
-            reports.append(report)
-            yield name, value if report.pruned or used is not stored else None
+            for _, value in dense_tensors([(name, np.asarray(used))], reports):
+                yield name, value if reports[-1].pruned or used is not stored else None
 
     write_tree(tree, target, arrays())
     require_written(target, {report.name: report.array for report in reports})
     return reports
-
-
-def _without_nan(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport]:
-    """Return a tensor with 0 at every NaN, and its report."""
-    pruned = 0
-    named = value.dtype.name.startswith(("bfloat", "float"))  # ml_dtypes' among them
-    if named or np.issubdtype(value.dtype, np.floating):
-        value = value if value.flags.writeable and value.flags.c_contiguous else value.copy("C")
-        pruned = clear_nan(value)
-    return value, TensorReport(name, ArrayRecord.of(value), pruned)
 
 
 def clear_nan(array: np.ndarray) -> int:
@@ -276,72 +256,3 @@ def clear_nan(array: np.ndarray) -> int:
             np.multiply(block, numbers, out=block)  # a quarter of the time of a masked assignment
             pruned += count
     return pruned
-
-
-def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
-    reports: list[TensorReport] = []
-    with MdlFile(source) as stored:
-
-        def tensors() -> Iterator[tuple[str, np.ndarray]]:
-            for name in stored:
-                value, report = _without_nan(name.replace(".", "/"), read_weight(stored, name))
-                reports.append(report)
-                yield report.name, value
-
-        names = [name.replace(".", "/") for name in stored]
-        write_arrays(target, names, tensors(), {"converted_from": "mdl"})
-    return reports
-
-
-def _as_model(model: Model, source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
-    """Write the parameters of a model under its names."""
-    reports: list[TensorReport] = []
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for name, value in stored:
-            dense, report = _without_nan(name, np.asarray(value))
-            reports.append(report)
-            yield name, dense
-
-    stored = open_cs(source, model)
-    names = [name for name, _ in named_leaves(abstract_params(model))]
-    write_params(target, settings_of(model.config), names, tensors())
-    return reports
-
-
-def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
-    """Copy the vendor's file and clear it in place: all else of it stays, byte for byte."""
-    reports: list[TensorReport] = []
-    with MdlFile(source) as stored:
-        shutil.copyfile(source, target)
-        with h5py.File(target, "r+") as file:
-            for name in stored:
-                value, report = _without_nan(name, read_weight(stored, name))
-                reports.append(report)
-                if report.pruned:
-                    dataset: Any = file[stored.dataset(name)]
-                    dataset[...] = value.view(dataset.dtype)  # bfloat16 is stored as integers
-    with MdlFile(target) as written:
-        wrong = [r.name for r in reports if ArrayRecord.of(written.read(r.name)) != r.array]
-    if wrong:
-        raise CheckpointError(f"{target}: tensors read back are not what was written: {wrong[:20]}")
-    return reports
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="finalize", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("-i", "--input", required=True, help="checkpoint folder or .mdl file")
-    parser.add_argument("-o", "--output", required=True, help="must not exist")
-    args = parser.parse_args(argv)
-    try:
-        report = finalize(args.input, args.output)
-    except (CheckpointError, OSError, ValueError) as error:
-        sys.stderr.write(plain(f"finalize: {error}\n"))
-        return 1
-    sys.stdout.write("\n".join(report.lines()) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

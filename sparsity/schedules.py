@@ -1,6 +1,6 @@
 """Values that change with the step: sparsity levels, drop fractions, and when to update.
 
-The forms and their arithmetic (float32, integer step) are those of the vendor's 2.x package. A
+Arithmetic is float32, steps are integers: levels decide exact counts of weights. A
 hyper-parameter schedule is called with the step and its list index; only ``Cycling`` reads the
 index, which advances by one at every due update and wraps to the start. ``schedule`` and
 ``update_schedule`` build them from what users write.
@@ -346,7 +346,6 @@ def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
         return EVERY_STEP
     if isinstance(value, UpdateSchedule):
         return value
-    # The vendor raises NameError for an integer or a function; the meaning is plain.
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"freq": value}
     if isinstance(value, Mapping):

@@ -35,7 +35,7 @@ def listed(names: Sequence[str], shown: int = 3) -> str:
 
 
 def check_level(value: Any) -> float:
-    """Return a constant level, a float with 0 <= level < 1; the vendor refuses integers."""
+    """Return a constant level, a float with 0 <= level < 1; integers are refused."""
     if isinstance(value, str):
         value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, float) or not 0.0 <= value < 1.0:

@@ -105,7 +105,7 @@ def topk_mask(
 def kept_count(sparsity: Array | float, n: Array | int) -> Array:
     """How many of n weights a level keeps: trunc((1 - sparsity) * n), all in float32.
 
-    The rounding is the vendor's 2.x one: 0.8 of 10 weights keeps 1, not 2.
+    In float32 0.8 of 10 weights keeps 1, not 2.
 
     >>> int(kept_count(0.8, 10)), int(kept_count(0.9, 100))
     (1, 10)

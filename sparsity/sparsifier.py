@@ -1,6 +1,6 @@
 """The sparsifier: a frozen bundle of pure functions around any parameter tree and optimizer.
 
-One training step, in the vendor's order (each line is the user's or the trainer's):
+One training step, in this order (each line is the user's or the trainer's):
 
 1. ``ready = sparsifier.prepare(params, sparse)``, then the loss of ``sparsifier.attach(ready,
    sparse)``: pruned weights are 0 in the forward pass
@@ -62,9 +62,9 @@ class Sparsifier:
         weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in], or, by glob of names, a
             letter for each axis, see ``views.LETTERS``; None is "io", without patterns in three or
             more axes.
-        aliases: '/'-path -> the vendor's dotted name, which filters may match too.
-        order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
-            None.
+        aliases: '/'-path -> dotted name, which filters may match too.
+        order: names of all parameters in the order that ``InBandStatic`` seeds by; tree order
+            when None.
         requires_dense: globs of parameters that no group may take.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there instead of an
             array; where not, ``compute: auto`` stores dense, and ``csr`` is refused. None when
@@ -474,7 +474,7 @@ class Sparsifier:
         return sparse, *self.prune(params, opt_state, sparse)
 
     def metrics(self, sparse: SparseState) -> dict[str, Array]:
-        """Target and actual sparsity of each parameter, under the vendor's TensorBoard tags.
+        """Target and actual sparsity of each parameter, under TensorBoard's tags.
 
         Returns:
             ``sparsity/NAME/target`` and ``sparsity/NAME/actual`` -> [] float32. Jit it.

@@ -1,8 +1,8 @@
 """In which order, and among which others, the positions of a weight compete.
 
-The vendor stores weights as [out, in] and scores them flattened row by row, or in groups of
-output or input rows that each keep the same number of weights. Flax stores kernels as
-[..., in, out]. ``CompetitionRows`` turn a weight into the vendor's order, cut it into rows by its
+Weights compete as PyTorch stores them, [out, in], flattened row by row, or in groups of output
+or input rows that each keep the same number of weights. Flax stores kernels as [..., in, out].
+``CompetitionRows`` turn a weight into [out, in, ...], cut it into rows by its
 structure, and go back, so that groups, checkerboards and ties (lowest index first) come out the
 same in both layouts.
 
@@ -242,7 +242,7 @@ class CompetitionRows:
     Each layer and expert of a stacked weight has rows of its own.
     """
 
-    #: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels stored [..., in,
+    #: "oi" for weights stored [out, in, ...] (PyTorch's), "io" for Flax kernels stored [..., in,
     #: out], or a letter for each axis, see ``LETTERS``
     layout: str = "io"
     structure: Structure = UNSTRUCTURED  #: which positions compete
@@ -258,42 +258,42 @@ class CompetitionRows:
         by_output = isinstance(self.structure, FanIn) or (
             isinstance(self.structure, RowGroups) and self.structure.axis == "out"
         )
-        return groups if by_output and self.vendor_shape(shape)[0] % groups == 0 else 0
+        return groups if by_output and self.oi_shape(shape)[0] % groups == 0 else 0
 
-    def to_vendor(self, x: ArrayT) -> ArrayT:
+    def to_oi(self, x: ArrayT) -> ArrayT:
         """Reorder the axes to [out, in, ...]; layers and experts, if any, make one axis before."""
         axes = _axes(self.layout, x.shape)
         stacks = (axes.stacks,) if axes.stacks else ()
         return x.transpose(axes.order).reshape(*stacks, *axes.shape)
 
-    def from_vendor(self, x: ArrayT, shape: Shape) -> ArrayT:
-        """Undo ``to_vendor`` of a weight of the ``shape``."""
+    def from_oi(self, x: ArrayT, shape: Shape) -> ArrayT:
+        """Undo ``to_oi`` of a weight of the ``shape``."""
         order = _axes(self.layout, shape).order
         return x.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
     def rows(self, x: Shaped[ArrayT, "..."]) -> Shaped[ArrayT, "R n"]:
         """Turn a weight into its competing rows."""
-        vendor = self.to_vendor(x)
+        stored = self.to_oi(x)
         if not _axes(self.layout, x.shape).stacks:
-            return self.structure.rows(vendor)
-        return _each(self.structure.rows, vendor).reshape(self.groups(x.shape), -1)
+            return self.structure.rows(stored)
+        return _each(self.structure.rows, stored).reshape(self.groups(x.shape), -1)
 
     def unrows(self, rows: Shaped[ArrayT, "R n"], shape: Shape) -> Shaped[ArrayT, "..."]:
         """Turn rows back into an array of the weight's ``shape``."""
         axes = _axes(self.layout, shape)
         back = lambda one: self.structure.unrows(one, axes.shape)
         if not axes.stacks:
-            return self.from_vendor(back(rows), shape)
-        return self.from_vendor(_each(back, rows.reshape(axes.stacks, -1, rows.shape[-1])), shape)
+            return self.from_oi(back(rows), shape)
+        return self.from_oi(_each(back, rows.reshape(axes.stacks, -1, rows.shape[-1])), shape)
 
     def slice_shape(self, shape: Shape) -> Shape:
         """Return the shape [kernel ..., in, out] of one layer or expert, heads joined."""
-        vendor = self.vendor_shape(shape)
-        return (*vendor[2:], *vendor[:2][::-1])
+        stored = self.oi_shape(shape)
+        return (*stored[2:], *stored[:2][::-1])
 
     def check(self, name: str, shape: Shape) -> None:
         """Raise ValueError when a weight cannot have the structure."""
-        problem = self.structure.problem(self.vendor_shape(shape))
+        problem = self.structure.problem(self.oi_shape(shape))
         if problem:
             raise ValueError(
                 f"sparsity of {name!r}: {problem} (shape {tuple(shape)}, axes "
@@ -310,7 +310,7 @@ class CompetitionRows:
         """Number of cells n in each row."""
         return math.prod(shape) // (self.groups(shape) * self.cell)
 
-    def vendor_shape(self, shape: Shape) -> Shape:
+    def oi_shape(self, shape: Shape) -> Shape:
         """Return the shape [out, in, ...] of one layer or expert, heads joined."""
         return _axes(self.layout, shape).shape
 

@@ -32,7 +32,6 @@ FLOORS = {
     "wafer.models.registry": 15,
     "wafer.models.generation": 15,
     "wafer.models.checkpoint": 16,
-    "wafer.models.vendor": 16,
     "wafer.models.convert": 17,
     "wafer.sparsity": 20,
     "wafer": 30,  # the lazy public names

@@ -222,7 +222,7 @@ def layout_from_spans(
 ) -> Layout:
     """Describe rows that pack several documents, flattened, as a stream with gaps.
 
-    Since Model Zoo 1.9 a VSL row carries, per key j, how many later queries may attend it
+    A VSL row of Cerebras's Model Zoo carries, per key j, how many later queries may attend it
     (``attention_span``, counting down to 0 inside each document) and its position
     (``position_ids``, counting up from 0). Causal: query i sees key j iff j <= i <= j + span[j].
 

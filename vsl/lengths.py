@@ -1,6 +1,6 @@
-"""Sequence lengths from masks, on the host, with the misuses that stalled the vendor's machine.
+"""Sequence lengths from masks, on the host, with the misuses that stall a wafer.
 
-That machine ends a row at the first 0 of its mask and compiles whatever it is given; a hole in a
+It ends a row at the first 0 of its mask and compiles whatever it is given; a hole in a
 mask then hangs the run. Here it is an error that names the row before anything is compiled.
 ``wafer.vsl.checks`` has the same checks for use inside jit.
 """

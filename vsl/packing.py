@@ -116,7 +116,7 @@ def first_fit(
         capacity: tokens a bin holds.
         max_sequences: sequences a bin holds at most.
         decreasing: place long sequences first (first-fit decreasing); else in the given order.
-        newest_first: try the youngest bin first, as Model Zoo's VSL packing does.
+        newest_first: try the youngest bin first.
         urgent: [N] bool, sequences to place before all others, into the first bins.
 
     Returns:

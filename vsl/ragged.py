@@ -1,7 +1,7 @@
 """Strip padding from tensors and restore it: selection matrices, each the other's transpose.
 
-What the vendor's layers StripPadding and RestorePadding do (Model Zoo 1.7 and 1.8): a row ends at
-the first 0 of its mask. Both directions are gathers, forward and backward.
+As Cerebras's layers StripPadding and RestorePadding: a row ends at the first 0 of its mask. Both
+directions are gathers, forward and backward.
 """
 
 import dataclasses
@@ -123,7 +123,7 @@ def strip_padding(
             values become NaN, so that a loss cannot look healthy; see ``debug``.
         holes: what to do about a 0 before a row's last 1, such as padding on the left. ``error``
             raises on the host; under jit, where nothing can raise, no token is dropped and floating
-            values become NaN. ``truncate`` ends the row there, as the vendor does; ``keep`` strips
+            values become NaN. ``truncate`` ends the row there, as the layers do; ``keep`` strips
             the hole and keeps what follows.
         domain: static name for this set of positions.
         debug: under ``checkify``, report overflow and holes instead.

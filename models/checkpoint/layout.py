@@ -150,9 +150,9 @@ def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
     section = record_entry(record, folder, CONFIG, "model")
     if section is None:
         raise CheckpointError(
-            f"{folder} does not say what model it is of: its weights keep the names of the .mdl "
-            "they were read from. Convert the .mdl itself: wafer convert convert --src-fmt cs-X.Y "
-            "--tgt-fmt wafer --config params.yaml"
+            f"{folder} does not say what model it is of: its weights keep the names of the file "
+            "they were read from. Convert that file itself: wafer convert convert --tgt-fmt wafer "
+            "--config params.yaml"
         )
     return dict(section)
 

@@ -1,15 +1,11 @@
 """Differences between two weight files, name by name."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from wafer.models.checkpoint.layout import is_checkpoint
-from wafer.models.checkpoint.reader import open_params
-from wafer.models.convert.files import open_tensors
-from wafer.models.files import require_path
+from wafer.models.convert.files import open_arrays
 
 
 def diff_weights(
@@ -30,7 +26,7 @@ def diff_weights(
     Raises:
         FileNotFoundError: a path that does not exist; names what is near in its folder.
     """
-    a, b = _open(left), _open(right)
+    a, b = open_arrays(Path(left)), open_arrays(Path(right))
     lines = [f"only in {left}: {name}" for name in a if name not in b]
     lines += [f"only in {right}: {name}" for name in b if name not in a]
     for name in a:
@@ -39,11 +35,6 @@ def diff_weights(
             if difference := _difference(x, y, operator, (str(left), str(right))):
                 lines.append(f"{name}: {difference}")
     return lines
-
-
-def _open(path: str | Path) -> Mapping[str, Any]:
-    require_path(Path(path))
-    return open_params(path)[1] if is_checkpoint(Path(path)) else open_tensors(path)
 
 
 def _difference(x: np.ndarray, y: np.ndarray, operator: str, files: tuple[str, str]) -> str:

@@ -10,31 +10,20 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from wafer.models.base import Model
 from wafer.models.checkpoint.pruned import check_weight
+from wafer.models.checkpoint.tensors import Tensors
 from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from wafer.models.counts import abstract_params
 from wafer.models.lazy import LazyArray
 from wafer.models.paths import named_leaves
 
 _LOG = logging.getLogger(__name__)
-
-
-class Tensors(Protocol):
-    """Where foreign tensors come from: names, shapes without reading, values."""
-
-    def __iter__(self) -> Iterator[str]: ...
-    def __contains__(self, name: object, /) -> bool: ...
-    def __getitem__(self, name: str, /) -> np.ndarray: ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape without reading it."""
-        ...
 
 
 class Row(NamedTuple):

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from wafer.models.checkpoint.layout import is_checkpoint
+from wafer.models.checkpoint.reader import open_params
 from wafer.models.convert.unpickle import TorchArchive
-from wafer.models.files import contained_file, not_a_file, read_json
+from wafer.models.files import contained_file, not_a_file, read_json, require_path
 
 _LONGEST_NAME = 255
 # In the order in which transformers looks for them.
@@ -81,6 +83,17 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its values."""
         return self._where[name].shape(name)
+
+
+def open_arrays(path: Path) -> Mapping[str, Any]:
+    """Open a checkpoint of ours (its parameters), or what ``open_tensors`` opens: name -> array.
+
+    Raises:
+        FileNotFoundError: a path that does not exist; names what is near in its folder.
+        ValueError: as ``open_tensors``.
+    """
+    require_path(path)
+    return open_params(path)[1] if is_checkpoint(path) else open_tensors(path)
 
 
 def open_tensors(path: str | Path) -> TensorFiles:

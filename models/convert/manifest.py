@@ -1,25 +1,22 @@
-"""Checksums beside weights whose form has none: Hugging Face's folders, the vendor's ``.mdl``.
+"""Checksums beside weights whose form has none: Hugging Face's folders, files of other formats.
 
 A manifest is a JSON file: ``{"tensors": {name: {"shape": …, "dtype": …, "checksum": …}}}``, with
 the checksums of our own format.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wafer.models.checkpoint.checksums import ArrayRecord
-from wafer.models.checkpoint.layout import is_checkpoint
-from wafer.models.checkpoint.reader import open_params
+from wafer.models.checkpoint.tensors import Tensors
 from wafer.models.checkpoint.verify import Verified
-from wafer.models.convert.files import open_tensors
+from wafer.models.convert.files import open_arrays
 from wafer.models.errors import CheckpointError, first_lines
-from wafer.models.files import contained_file, read_json, require_path, write_text
-from wafer.models.vendor.mdl import MdlFile
+from wafer.models.files import contained_file, read_json, write_text
 
 _NAME = "manifest.json"
 
@@ -45,22 +42,23 @@ def keep_manifest(path: Path, records: Mapping[str, ArrayRecord]) -> Path:
     return target
 
 
-def write_manifest(path: Path) -> Path:
+def write_manifest(path: Path, tensors: Tensors | None = None) -> Path:
     """Read every tensor of a folder or file and write its manifest.
 
     Args:
-        path: a checkpoint of ours, a Hugging Face folder or weight file, a ``.mdl``.
+        path: a checkpoint of ours, a Hugging Face folder or weight file.
+        tensors: what is there, of a file in another format.
 
     Raises:
         FileNotFoundError: nothing there.
         ValueError: no weights, or damaged ones.
     """
-    with _opened(path) as tensors:
-        return keep_manifest(path, {name: ArrayRecord.of(value) for name, value in tensors})
+    arrays: Any = open_arrays(path) if tensors is None else tensors
+    return keep_manifest(path, {name: ArrayRecord.of(np.asarray(arrays[name])) for name in arrays})
 
 
-def verify_manifest(path: Path) -> Verified:
-    """Read every tensor and compare it with the manifest.
+def verify_manifest(path: Path, tensors: Tensors | None = None) -> Verified:
+    """Read every tensor and compare it with the manifest; arguments as ``write_manifest``.
 
     Raises:
         CheckpointError: no manifest, a damaged one, or tensors that differ from it; lists them.
@@ -80,10 +78,11 @@ def verify_manifest(path: Path) -> Verified:
     found: dict[str, ArrayRecord] = {}
     size = 0
     try:
-        with _opened(path) as tensors:
-            for name, value in tensors:
-                found[name] = ArrayRecord.of(value)
-                size += value.nbytes
+        arrays: Any = open_arrays(path) if tensors is None else tensors
+        for name in arrays:
+            value = np.asarray(arrays[name])
+            found[name] = ArrayRecord.of(value)
+            size += value.nbytes
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     wrong = [
@@ -96,15 +95,3 @@ def verify_manifest(path: Path) -> Verified:
         listed = first_lines(wrong)
         raise CheckpointError(f"{path} is not what its manifest was written of:\n  {listed}")
     return Verified(len(found), size, checked=True)
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Iterator[tuple[str, Any]]]:
-    """Give (name, value) of every tensor, one at a time."""
-    require_path(path)
-    if path.suffix == ".mdl":
-        with MdlFile(path) as file:
-            yield ((name, file.read(name)) for name in file)
-        return
-    tensors: Any = open_params(path)[1] if is_checkpoint(path) else open_tensors(path)
-    yield ((name, np.asarray(tensors[name])) for name in tensors)

@@ -1,8 +1,8 @@
 """Bring parameters into the one form that Hugging Face's code computes with.
 
-muP scales have no place in most config.json files: they are folded into the weights, as the
-vendor's converter does. Rotary features come in the vendor's order (adjacent pairs) or in halves:
-queries and keys are permuted to the one that the target knows.
+muP scales have no place in most config.json files: they are folded into the weights. Rotary
+features come in adjacent pairs or in halves: queries and keys are permuted to the order that the
+target knows.
 """
 
 import math
@@ -79,7 +79,7 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
 
 
 def in_pairs(cfg: Any, leaves: Leaves) -> tuple[Any, Leaves]:
-    """Bring rotary features into adjacent pairs and norms to plain scales, as the vendor's."""
+    """Bring rotary features into adjacent pairs and norms to plain scales."""
     if isinstance(cfg, DecoderConfig | EncoderConfig):
         return order_rotary(*offset_norms(cfg, leaves, "rmsnorm"), pairs=True)
     return cfg, leaves

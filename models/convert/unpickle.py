@@ -38,7 +38,7 @@ class TorchArchive(Mapping[str, np.ndarray]):
     """The tensors of one .bin file; each is read from disk when asked for.
 
     Raises:
-        ValueError: not a zip archive (saved before torch 1.6), a pickle that names anything but
+        ValueError: not a zip archive (saved by torch before 2020), a pickle that names anything but
             tensors, sizes that the file does not have, tensors that reach beyond their storage.
     """
 
@@ -46,7 +46,7 @@ class TorchArchive(Mapping[str, np.ndarray]):
         self._path, self._bytes = path, path.stat().st_size
         if not zipfile.is_zipfile(path):
             raise ValueError(
-                f"{path}: not a zip archive as torch >= 1.6 writes; save it again as safetensors"
+                f"{path}: not a zip archive, as torch writes since 2020; save it as safetensors"
             )
         with _reading(path, "damaged zip archive"):
             self._zip = zipfile.ZipFile(path)

@@ -60,7 +60,7 @@ class Adapted(NamedTuple):
         return base + self.scale.astype(x.dtype) * low
 
 
-# The vendor names classes a Linear layer must lie in, all of them; here what their names contain.
+# Classes that a Linear layer must lie in, all of them -> what names of parameters contain there.
 _CLASSES = {
     "TransformerDecoderLayer": "layers_",
     "TransformerDecoder": "layers_",
@@ -191,7 +191,7 @@ def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> PyTre
 
     With ``lora_params`` only adapters and task heads do. Frozen are ``position/slopes`` unless
     ``alibi_trainable_slopes``, and whatever a regex of ``freeze`` (and of the configuration's
-    ``freeze``) finds in our name or the vendor's.
+    ``freeze``) finds in a parameter's path or dotted name.
 
     Raises:
         ValueError: a regex that finds nothing.

@@ -17,8 +17,8 @@ from wafer.models.errors import Problem, SectionError, did_you_mean
 
 Lines = dict[tuple[str | int, ...], int]
 
-_MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand; also once aliases are expanded
-_MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
+_MAX_BYTES = 1_000_000  # run files have some ten thousand; also once aliases are expanded
+_MAX_NODES = 100_000  # expanded size; run files have a few hundred
 _MAX_DIGITS = 1_000  # of an integer; Python prints some thousand decimal ones at most
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"

@@ -1,1 +1,1 @@
-"""Static, GMP, SET and RigL, and the release 1.8 rule; ``base`` has the registry."""
+"""Static, GMP, SET and RigL, and static masks drawn on the host; ``base`` has the registry."""

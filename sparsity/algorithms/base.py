@@ -34,7 +34,7 @@ class InitContext(NamedTuple):
 
     Attributes:
         name: '/'-path of the parameter
-        position: its place in the list of all parameters (the 1.8 dialect seeds by it)
+        position: its place in the list of all parameters (``InBandStatic`` seeds by it)
         weight: the parameter, any shape
         sparsity: [] float32 level in [0, 1]; concrete under jit, too
         key: consumed; this parameter's own

@@ -22,7 +22,7 @@ class Dynamic(Algorithm):
     """Drop the lowest-scored active weights, grow the highest-scored of the rest.
 
     The count after an update is exactly that of the scheduled level; a level that rises faster
-    than the share to drop is not reached (the vendor's rule). Positions just dropped may
+    than the share to drop is not reached. Positions just dropped may
     grow back at once and go on as they were; weights that were not active start at 0.
 
     Attributes:
@@ -101,8 +101,8 @@ class Dynamic(Algorithm):
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
         keep, missing = self.counts(ctx, active)
-        # Only active positions may survive a drop. The vendor scores pruned ones as 0 too, so
-        # that active weights that are exactly 0 (just regrown) lose to pruned positions.
+        # Only active positions may survive a drop. Pruned ones score 0 too in Cerebras's reference,
+        # so that active weights that are exactly 0 (just regrown) lose to pruned positions.
         survivors = view.rows(ctx.mask) > 0
         stay = jnp.minimum(keep, jnp.sum(survivors, axis=1, dtype=jnp.int32))
         drop, grow = (view.rows(scores.astype(jnp.float32)) for scores in (drop, grow))

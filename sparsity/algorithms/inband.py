@@ -1,4 +1,4 @@
-"""Static sparsity of release 1.8/1.9: masks drawn on the host, levels edited between runs.
+"""Static sparsity with masks drawn on the host and levels edited between runs.
 
 Each weight is masked by numpy with the seed ``base + index of the parameter``. Starting from a
 checkpoint, positions that were pruned score below all live ones: a higher level prunes more of
@@ -20,7 +20,7 @@ from wafer.sparsity.views import CompetitionRows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InBandStatic(Algorithm):
-    """The 1.8 rule; ``sparsity`` is constant."""
+    """A constant level that each run may raise or lower; chosen by the key ``seed``."""
 
     update: UpdateSchedule = NEVER
     seed: int | None = None  #: base seed; None draws it from the run's key
@@ -69,18 +69,18 @@ def inband_mask(
         weight: values; read for "topk" and "from_zeros" only.
         pruned: bool, positions without a value so far.
         rng: consumed.
-        sparsity: level; n weights keep ``n - round_half_even(sparsity * n)``. (2.x truncates.)
+        sparsity: level; n weights keep ``n - round_half_even(sparsity * n)``; other
+            algorithms truncate.
         method: "random", "topk" or "from_zeros".
         view: the rows among which weights compete.
 
     Returns:
-        bool array of the weight's shape. A level that keeps nothing keeps nothing: the vendor's
-        slice by minus zero keeps everything.
+        bool array of the weight's shape. A level that keeps nothing keeps nothing.
     """
     if method == "from_zeros":
         return ~pruned & (weight != 0)
-    # Random numbers are drawn for the vendor's orientation of the weight.
-    stored, live = view.to_vendor(weight), ~view.to_vendor(pruned)
+    # Random numbers are drawn for the weight as [out, in, ...].
+    stored, live = view.to_oi(weight), ~view.to_oi(pruned)
     if method == "random":
         dtype = np.float64 if stored.dtype == np.float64 else np.float32
         score = rng.random(stored.shape, dtype)
@@ -88,7 +88,7 @@ def inband_mask(
     else:
         score = np.abs(stored.astype(np.float64 if stored.dtype == np.float64 else np.float32))
         score[~live] = -rng.random(int((~live).sum()), score.dtype)
-    rows = view.rows(view.from_vendor(score, weight.shape))
+    rows = view.rows(view.from_oi(score, weight.shape))
     n = rows.shape[1]
     keep = n - int(np.round(sparsity * n))
     order = np.argsort(-rows, axis=1, kind="stable")[:, :keep]  # lowest index first among equals

@@ -46,7 +46,7 @@ def _named_mask(
     method: str, weight: Array, sparsity: Array | float, key: Array, view: CompetitionRows
 ) -> Array:
     if method == "random":
-        # Drawn in the vendor's order so that both weight layouts get the same pattern.
+        # Drawn in [out, in] order so that both weight layouts get the same pattern.
         scores = jax.random.uniform(key, (view.groups(weight.shape), view.row_length(weight.shape)))
         return _keep_highest(scores, sparsity, weight.shape, view)
     if method == "topk":
@@ -76,15 +76,15 @@ def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: Competit
     The level must be concrete, as the pattern's period decides array shapes.
     """
     level = float(np.clip(float(sparsity), 0.0, 1.0))
-    vendor = jax.eval_shape(view.to_vendor, jax.ShapeDtypeStruct(shape, bool)).shape
-    pattern = jnp.asarray(_checkerboard(view.vendor_shape(shape), level))
-    return view.from_vendor(jnp.broadcast_to(pattern, vendor), shape)
+    stacked = jax.eval_shape(view.to_oi, jax.ShapeDtypeStruct(shape, bool)).shape
+    pattern = jnp.asarray(_checkerboard(view.oi_shape(shape), level))
+    return view.from_oi(jnp.broadcast_to(pattern, stacked), shape)
 
 
 @functools.lru_cache(maxsize=64)
 def _checkerboard(shape: tuple[int, ...], sparsity: float) -> np.ndarray:
     one, eps = np.float32(1), np.float32(1e-5)
-    density = one - np.float32(sparsity)  # the vendor's arithmetic is float32 throughout
+    density = one - np.float32(sparsity)  # float32 throughout: the level decides exact counts
     columns = shape[-1]
     if density <= 0:
         return np.zeros(columns, bool)

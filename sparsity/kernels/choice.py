@@ -2,7 +2,7 @@
 
 The crossover was measured with ``tests/bench/sparse_dot.py`` on two cores of an EPYC (Zen 4,
 AVX-512), forward + dx + dW against XLA's dense products, with room for other machines: with half
-of the weights kept it is 1.3 to 1.6 times faster. The compressed kernel pays for reading its tile
+of the weights kept it is about 1.4 times faster. The compressed kernel pays for reading its tile
 at random, dense XLA for every zero; so what decides is the share of kept weights. The rule reads
 only the shape, the share and whether the library is there: the same run chooses the same way every
 time.

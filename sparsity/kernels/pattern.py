@@ -1,7 +1,7 @@
 """Where the kept weights of a [K, N] matrix lie.
 
 ``values`` [nnz] hold them in canonical order: by output column n, then by input k. That is the
-flat order of W^T, the vendor's [out, in] storage, so "lowest index first" means the same in both.
+flat order of W^T, PyTorch's [out, in] storage, so "lowest index first" means the same in both.
 A pattern is the compressed rows of W^T, and the order in which the native products walk W^T (for
 y = x W and for dW) and W (for dx), see ``walk.h``; it is made when the topology changes. With the
 values it holds 8.6 bytes per kept weight at 90 % zeros.

@@ -73,8 +73,8 @@ def rigl_update(
 
     The ``keep`` active weights of largest magnitude stay; ``grow`` positions are added at the
     highest scores among all that did not stay, those just dropped included: a weight that grows
-    back at once goes on with its value and moments, as in the vendor's stack. SET is the same
-    with random scores. Ties go to the lowest place in canonical order; NaN scores count as +inf.
+    back at once goes on with its value and moments. SET is the same with random scores. Ties go to
+    the lowest place in canonical order; NaN scores count as +inf.
 
     Args:
         values: [nnz] kept weights.

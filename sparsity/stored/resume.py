@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 
 _ADVICE = {  # whether updates move the level -> how it moves
-    False: "To move the level between runs, use the 1.8 keys (add `seed`); to move it during a "
-    "run, use gmp, set or rigl with a schedule",
+    False: "To move the level between runs, add `seed`; to move it during a run, use gmp, set or "
+    "rigl with a schedule",
     True: "The next updates of the topology move it there",
 }
 
@@ -56,13 +56,13 @@ def resume(
 ) -> tuple[SparseState, PyTree, PyTree]:
     """Rebuild the sparse state from stored weights.
 
-    A parameter with NaN keeps its mask in the 2.x dialects (an edited level is reached by a
-    schedule only); in the 1.8 dialect its level is raised or lowered to the section's, and
-    weights that come back start at 0, as do their moments. A parameter without NaN gets a first
-    mask, as in a fresh run, unless ``meta`` says that it was sparse with nothing pruned yet.
+    A parameter with NaN keeps its mask (an edited level is reached by a schedule only);
+    ``InBandStatic`` raises or lowers its level to the section's, and weights that come back start
+    at 0, as do their moments. A parameter without NaN gets a first mask, as in a fresh run, unless
+    ``meta`` says that it was sparse with nothing pruned yet.
 
     Weights that are not trained are computed with as they are stored: a parameter with NaN keeps
-    its mask in every dialect, one without NaN gets none, and no filter needs to take either.
+    its mask, one without NaN gets none, and no filter needs to take either.
 
     Args:
         sparsifier: from the section of this run.

@@ -1,4 +1,4 @@
-"""HDF5: rows to train on, and the vendor's ``.mdl`` checkpoints."""
+"""HDF5: rows to train on, and ``.mdl`` checkpoints."""
 
 import io
 import json
@@ -12,10 +12,11 @@ from fuzz.mutations import damaged
 from wafer import models
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.models.alias import is_decayed
-from wafer.models.convert.vendor.state import read_optimizer_state, structural_groups
-from wafer.models.convert.vendor.training import carried_sections
-from wafer.models.vendor.mdl import MdlFile
+from wafer.optim.groups import ParamGroups
+from wafer.optim.sections import parse_optimizer
+from wafer.vendor.mdl.file import MdlFile
+from wafer.vendor.mdl.optimizer import groupings, read_state
+from wafer.vendor.mdl.sections import carried_sections
 
 
 def _file(fill):
@@ -119,10 +120,10 @@ def read_mdl(path):
     """Every tensor and a number; the optimizer's state, by name and as it is carried over."""
     with MdlFile(path) as stored:
         stored.scalar("global_step")
-        tensors = {name: stored.read(name) for name in stored}
+        tensors = {name: stored[name] for name in stored}
         if stored.entries("optimizer."):
             model = models.build(_GPT2)
-            groups = structural_groups(lambda name: is_decayed(name, model.alias(name)))
-            read_optimizer_state(path, model, groups)
+            section = parse_optimizer({"optimizer_type": "AdamW", "learning_rate": 0.1})
+            read_state(stored, model, groupings(section, ParamGroups(alias=model.alias)))
             carried_sections(stored, model, "cs-2.5")
     return tensors

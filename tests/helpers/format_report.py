@@ -16,25 +16,35 @@ sys.path += [str(folder) for folder in Path(__file__).parents[1:3]]  # installed
 
 import h5py
 import numpy as np
+from helpers.mdl import read_weights
 from helpers.parity_report import PAGE
 from helpers.paths import GOLDEN
 
-from wafer.models.alias import is_decayed
 from wafer.models.convert.api import from_hf
 from wafer.models.convert.standard import in_pairs
-from wafer.models.convert.vendor.state import read_optimizer_state, structural_groups
-from wafer.models.convert.vendor.training import training_sections
-from wafer.models.convert.vendor.weights import FAMILIES, open_cs, renamed, to_cs
 from wafer.models.names import MODELS
 from wafer.models.paths import named_leaves, unflatten
 from wafer.models.registry import build
-from wafer.models.vendor.mdl import MdlFile
-from wafer.models.vendor.older import names_of_16
+from wafer.optim.groups import ParamGroups
+from wafer.optim.sections import parse_optimizer
+from wafer.vendor.mdl.file import MdlFile
+from wafer.vendor.mdl.optimizer import groupings, read_state
+from wafer.vendor.mdl.sections import training_sections
+from wafer.vendor.mdl.weights import write_weights
+from wafer.vendor.tensors import FAMILIES, tensor_names
 
 MARKS = ("<!-- formats: tests/helpers/format_report.py --write -->", "<!-- /formats -->")
 OLDER = {"cs-1.6": (1, 6), "cs-1.7 to 2.0": (2, 0), "cs-2.1 to 2.4": (2, 4)}
 WRITTEN = {"cs-2.5": "cs-2.5", "cs-2.6 to 2.10": "cs-2.10"}
 STATE = "AdamW's state"
+BEFORE_21 = (
+    (r"position_embeddings\.embed\.weight$", "position_embeddings.weight"),
+    (r"^(encoder|decoder)_embeddings\.position_embed_helper\.", r"relative_position_\1."),
+    (r"^embedding_layer\.position_embed_helper\.", "relative_pe_helper."),
+)
+OF_16 = re.compile(
+    r"bert\.(embeddings|encoder|pooler\.dense)\.|cls\.|(en|de)coder(\.(block|final|abs)|_token_emb)"
+)
 
 
 def equal(left, right):
@@ -43,13 +53,18 @@ def equal(left, right):
     )
 
 
-def older_names(newest, path, release):
+def older_names(model, newest, path, release):
     """Copy a file with its tensors called as a release before 2.5 called them."""
+    known = {name: names for names in tensor_names(model).values() for name in names}
     with MdlFile(newest) as file, h5py.File(path, "w") as older:
         for name in file:
-            own = name.removeprefix("model.").removeprefix("model.")
-            called = next(names_of_16(own), own) if release == (1, 6) else own
-            older[f"model.{renamed(called, release)}"] = file.read(name)
+            called = own = name.removeprefix("model.").removeprefix("model.")
+            if release == (1, 6):
+                called = next((n for n in known.get(own, ()) if OF_16.match(n)), own)
+            if release < (2, 1):
+                for pattern, other in BEFORE_21:
+                    called = re.sub(pattern, other, called)
+            older[f"model.{called}"] = file[name]
 
 
 def with_state(model, params, folder):
@@ -60,12 +75,14 @@ def with_state(model, params, folder):
         for field in ("exp_avg", "exp_avg_sq")
     }
     state = {f"0/{field}/{n}": x for field, own in moments.items() for n, x in own.items()}
-    record = {"config": {"optimizer": {"optimizer_type": "AdamW"}}, "step": 3}
+    section = {"optimizer_type": "AdamW", "learning_rate": 0.1}
+    record = {"config": {"optimizer": section}, "step": 3}
     tree = {"params": unflatten(params), "opt_state": unflatten(state)}
     sections = training_sections(model, record, tree, "cs-2.10")
-    to_cs(model, params, folder / "state.mdl", "cs-2.10", step=3, training=sections)
-    groups = structural_groups(lambda name: is_decayed(name, model.alias(name)))
-    back = read_optimizer_state(folder / "state.mdl", model, groups).moments
+    write_weights(model, params, folder / "state.mdl", "cs-2.10", step=3, training=sections)
+    groups = groupings(parse_optimizer(section), ParamGroups(alias=model.alias))
+    with MdlFile(folder / "state.mdl") as file:
+        back = read_state(file, model, groups).moments
     trained = {n for n in params if not n.endswith("/slopes")}
     return all(
         equal({n: x for n, x in own.items() if n in trained}, back[field])
@@ -77,12 +94,12 @@ def columns(model, params, folder):
     """What one stored model does: format -> whether it came back bit by bit."""
     same = {}
     for column, format_ in WRITTEN.items():
-        to_cs(model, params, folder / f"{format_}.mdl", format_)
-        same[column] = equal(params, dict(open_cs(folder / f"{format_}.mdl", model)))
+        write_weights(model, params, folder / f"{format_}.mdl", format_)
+        same[column] = equal(params, read_weights(folder / f"{format_}.mdl", model))
     for column, release in OLDER.items():
         path = folder / f"{column}.mdl"
-        older_names(folder / "cs-2.5.mdl", path, release)
-        same[column] = equal(params, dict(open_cs(path, model)))
+        older_names(model, folder / "cs-2.5.mdl", path, release)
+        same[column] = equal(params, read_weights(path, model))
     return same | {STATE: with_state(model, params, folder)}
 
 

@@ -49,7 +49,7 @@ def test_rows_are_undone(axes, sizes, on_host):
     stacks = math.prod(n for n, axis in zip(shape, axes, strict=True) if axis in "le")
     assert rows.shape == (stacks, x.size // stacks) == (view.groups(shape), view.row_length(shape))
     assert np.array_equal(view.unrows(rows, shape), x)
-    assert np.array_equal(view.from_vendor(view.to_vendor(x), shape), x)
+    assert np.array_equal(view.from_oi(view.to_oi(x), shape), x)
     assert math.prod(view.slice_shape(shape)) * stacks == x.size
 
 

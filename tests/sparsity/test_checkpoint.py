@@ -3,8 +3,6 @@
 import json
 import os
 
-import h5py
-import hdf5plugin
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -18,8 +16,7 @@ from wafer import sparsity
 from wafer.models.checkpoint.reader import StoredTree
 from wafer.models.errors import CheckpointError
 from wafer.models.paths import named_leaves
-from wafer.models.vendor.mdl import MdlFile
-from wafer.sparsity.finalize import clear_nan, finalize, main
+from wafer.sparsity.finalize import clear_nan, finalize
 from wafer.sparsity.stored.resume import resume
 
 VECTORS = GOLDEN / "sparsity"
@@ -189,8 +186,8 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
     assert [record.message for record in caplog.records if "masks are kept" in record.message] == [
         "sparsity: the checkpoint's masks are kept: 25.0% pruned, the section asks for 50.0%. To "
-        "move the level between runs, use the 1.8 keys (add `seed`); to move it during a run, use "
-        "gmp, set or rigl with a schedule"
+        "move the level between runs, add `seed`; to move it during a run, use gmp, set or rigl "
+        "with a schedule"
     ]
 
 
@@ -271,16 +268,14 @@ def test_finalize_gives_what_the_model_computed(checkpoint, tmp_path):
     assert "0 of 11 tensors were sparse" in "".join(again.lines())
 
 
-def test_finalize_refuses_to_overwrite_and_explains(checkpoint, tmp_path, capsys):
+def test_finalize_refuses_to_overwrite_and_explains(checkpoint, tmp_path):
     path, _ = checkpoint
     with pytest.raises(FileExistsError, match="never overwrites"):
         finalize(path, tmp_path)
-    assert main(["-i", str(tmp_path / "no"), "-o", str(tmp_path / "x")]) == 1
-    assert "does not exist" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        finalize(tmp_path / "no", tmp_path / "x")
     with pytest.raises(CheckpointError, match=r"give the folder of a step.*\.\.\./3"):
         finalize(path.parent, tmp_path / "x")
-    assert main(["-i", str(path), "-o", str(tmp_path / "x")]) == 0
-    assert "params/a/kernel" in capsys.readouterr().out
 
 
 def damage_truncate(state):
@@ -352,61 +347,6 @@ def test_clear_nan(dtype):
     want = np.asarray([[0.0, 1.0, -0.0], [np.inf, 0.0, -np.inf]]).astype(dtype)
     assert clear_nan(array) == 2
     assert array.tobytes() == want.tobytes()
-
-
-# --- the vendor's files ------------------------------------------------------------------------
-
-
-def test_mdl_is_read_without_its_pickles_and_turned_into_ours(tmp_path):
-    want = np.load(VECTORS / "sample_v0.5.npz")
-    with MdlFile(VECTORS / "sample_v0.5.mdl") as stored:
-        assert stored.scalar("global_step") == 5
-        assert stored.scalar("nothing") is None
-        for name in ("weight", "bias"):
-            np.testing.assert_array_equal(stored.read(f"model.{name}"), want[name])
-    report = finalize(VECTORS / "sample_v0.5.mdl", tmp_path / "7")
-    state, meta = load(tmp_path / "7")
-    np.testing.assert_array_equal(state["model"]["weight"], want["weight"])
-    assert (meta["format_version"], meta["converted_from"]) == (2, "mdl")
-    assert len(report.tensors) == 10
-
-
-def test_a_truncated_mdl_is_named(tmp_path):
-    whole = (VECTORS / "sample_v0.5.mdl").read_bytes()
-    broken = tmp_path / "broken.mdl"
-    broken.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointError, match=r"broken\.mdl is no readable"):
-        finalize(broken, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_mdl_knows_bfloat16_by_its_attribute_and_refuses_what_is_not_stored(tmp_path):
-    with h5py.File(tmp_path / "a.mdl", "w") as file:
-        half = file.create_dataset("half", data=np.array([0x3F80, 0x4000], np.uint16))
-        half.attrs["dtypes"] = ["torch.bfloat16"]
-        full = file.create_dataset("full", shape=(3,), dtype="f4")
-        full.attrs.update({"is_constructible": True, "shape": (3,), "fill_value": 2.0})
-        file.create_dataset("huge", shape=(10**9, 10**3), dtype="f4", chunks=(1, 1000))
-    with MdlFile(tmp_path / "a.mdl") as opened:
-        assert opened.read("half").astype(np.float32).tolist() == [1.0, 2.0]
-        assert opened.read("full").tolist() == [2.0, 2.0, 2.0]
-        with pytest.raises(CheckpointError, match=r"a\.mdl: tensor huge .* was never filled"):
-            opened.read("huge")
-    with h5py.File(tmp_path / "a.mdl", "w") as file:
-        file["w"] = h5py.ExternalLink("/etc/passwd", "w")
-    with pytest.raises(CheckpointError, match="w is a link to elsewhere"):
-        MdlFile(tmp_path / "a.mdl")
-
-
-def test_lz4_is_read(tmp_path):
-    repeated, random = np.tile(np.arange(7, dtype=np.int16), 900), RNG.bytes(100)
-    with h5py.File(tmp_path / "a.mdl", "w") as file:
-        file.create_dataset("packed", data=repeated, chunks=(640,), **hdf5plugin.LZ4(256))
-        file.create_dataset("stored", data=np.frombuffer(random, "u1"), **hdf5plugin.LZ4())
-        assert file["packed"].id.get_storage_size() < repeated.nbytes / 4
-    with MdlFile(tmp_path / "a.mdl") as opened:
-        np.testing.assert_array_equal(opened.read("packed"), repeated)
-        assert opened.read("stored").tobytes() == random
 
 
 KEYS = {

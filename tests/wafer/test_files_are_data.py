@@ -36,7 +36,7 @@ from wafer.data.vendor.special import render_chat
 from wafer.errors import CheckpointError, ConfigError, DataError
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.files import open_tensors
-from wafer.models.vendor.mdl import MdlFile
+from wafer.vendor.mdl.file import MdlFile
 from wafer.yamlfile import read_yaml
 
 RUNS = f"touch {shlex.quote('ran')}"
@@ -210,7 +210,7 @@ def test_hdf5_reads_no_other_file(way, reader):
     readers = {
         "rows": lambda: Hdf5Source(["."], 8),
         "llava": lambda: LlavaSource([path], pathlib.Path(), (3, 4, 4)),
-        "mdl": lambda: [stored.read(name) for stored in [MdlFile(path)] for name in stored],
+        "mdl": lambda: [stored[name] for stored in [MdlFile(path)] for name in stored],
     }
     with pytest.raises(ValueError, match=r"link to elsewhere|in other files"):
         readers[reader]()

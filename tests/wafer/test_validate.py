@@ -12,7 +12,7 @@ from wafer.cli import main
 from wafer.config import parse_config
 from wafer.errors import ConfigError
 from wafer.models.checkpoint.writer import Checkpoints
-from wafer.models.convert.vendor.weights import to_cs
+from wafer.vendor.mdl.weights import write_weights
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_what_a_run_begins_from_is_compared_with_its_model(begins, tmp_path):
     params = model.init(jax.random.key(0))
     folder, file = tmp_path / "theirs", tmp_path / "theirs.mdl"
     models.to_hf(model, params, folder)
-    to_cs(model, params, file, "cs-2.5", step=3)
+    write_weights(model, params, file, "cs-2.5", step=3)
     own = Checkpoints(tmp_path).save(1, {"params": params}, {"step": 1, "config": {}})
     for path in (folder, file, own):
         code, said = begins(path)

@@ -42,8 +42,8 @@ def normalize_window(window: int | Window | None, *, causal: bool) -> Window | N
 
     Args:
         window: W means the W key positions (i - W, i] of a causal model, the query's own included
-            (Hugging Face, Model Zoo 2.10), and |i - j| < W of a bidirectional one. A pair
-            (left, right) means [i - left, i + right]; (W, 0) is the rule of Model Zoo 2.2.
+            (Hugging Face's rule), and |i - j| < W of a bidirectional one. A pair
+            (left, right) means [i - left, i + right].
         causal: whether keys right of the query are hidden anyway.
 
     Raises:

@@ -302,10 +302,11 @@ def _built(experiment: "Experiment") -> "Iterator[Run]":
     """Build a run, say where it is; close its engine in the end."""
     from wafer.models.user.flags import own_flags
     from wafer.session.build import build
+    from wafer.vendor.mdl.optimizer import load_mdl
 
     line = "%d system(s) on %s, seed %d, model_dir %s"
     with own_flags():
-        job = build(experiment)
+        job = build(experiment, {".mdl": load_mdl})
         _LOG.info(line, job.num_csx, job.device, experiment.seed, job.model_dir)
         try:
             yield job

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import pathlib
 import secrets
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from wafer.engines.choose import choose, make
 from wafer.engines.cluster import all_max
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
+from wafer.session.foreign import Readers
 from wafer.session.warm import AheadOfTimeCompiler
 
 _SAMPLED = 1024  # sequences whose lengths choose the capacities
@@ -43,6 +45,7 @@ class Run:
     #: capacities of stripped streams under ``model.enable_vts``; else None
     ladder: vsl.Ladder | None
     warmup: AheadOfTimeCompiler  #: makes the first state and compiles in the background
+    readers: Readers  #: of files in other formats
 
     @property
     def cfg(self) -> RunConfig:
@@ -92,8 +95,12 @@ def seed_of(cfg: RunConfig) -> int:
     return seed
 
 
-def build(experiment: Experiment) -> Run:
+def build(experiment: Experiment, readers: Readers = MappingProxyType({})) -> Run:
     """Choose and make the engine on this machine, and read the data that the mode needs.
+
+    Args:
+        experiment: what is trained.
+        readers: of weights in other formats than ours and Hugging Face's.
 
     Raises:
         ConfigError: the engine does not do what the configuration asks for.
@@ -117,6 +124,7 @@ def build(experiment: Experiment) -> Run:
         eval_data=_dataset(experiment, "eval"),
         ladder=_ladder(experiment, train) if stripped else None,
         warmup=warmup,
+        readers=readers,
     )
 
 

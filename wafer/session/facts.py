@@ -11,7 +11,6 @@ import numpy as np
 
 from wafer.config import RunConfig
 from wafer.models.checkpoint import layout
-from wafer.session.foreign import is_foreign
 from wafer.version import __version__, code_digest
 
 _OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
@@ -65,10 +64,10 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _checkpoint(path: pathlib.Path) -> str:
     """Name a checkpoint by its record, in which step and data position stand; others by sizes."""
     content = hashlib.sha256()
-    if is_foreign(path):
+    record = sorted((path / layout.META).glob("*"))
+    for file in record:
+        content.update(file.read_bytes())
+    if not record:
         for file in [path] if path.is_file() else sorted(path.glob("*")):
             content.update(f"{file.name} {file.stat().st_size}\n".encode())
-    else:
-        for file in sorted((path / layout.META).glob("*")):
-            content.update(file.read_bytes())
     return f"{path.name} ({content.hexdigest()[:12]})"

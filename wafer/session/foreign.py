@@ -1,30 +1,24 @@
-"""Weights in other people's forms: Hugging Face's folders, the vendor's ``.mdl``."""
+"""Weights in other forms: Hugging Face's folders, and files that the entry has readers for."""
 
 import logging
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from wafer.config.loader import section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.models.base import Model
-from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
-from wafer.models.checkpoint.tree import to_tree
+from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, is_checkpoint
 from wafer.models.convert.api import open_hf, to_hf
 from wafer.models.convert.same import differences
 from wafer.models.convert.standard import offset_norms, order_rotary
-from wafer.models.convert.vendor.state import read_optimizer_state
-from wafer.models.convert.vendor.weights import open_cs
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.paths import unflatten
-from wafer.optim.groups import make_groups
-from wafer.optim.vendor import our_tree, vendor_groupings
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,57 +29,44 @@ def is_hf_folder(path: pathlib.Path) -> bool:
     return theirs and not is_checkpoint(path)
 
 
-def is_foreign(path: pathlib.Path) -> bool:
-    """Whether weights there are not in our form: a Hugging Face folder, or a ``.mdl`` file."""
-    return path.suffix == ".mdl" or is_hf_folder(path)
+Reader = Callable[[pathlib.Path, Experiment, bool], dict[str, Any]]
+"""(file, experiment, whether to read the optimizer's state) -> the arrays of a checkpoint."""
+Readers = Mapping[str, Reader]
+"""Suffix of a file in another format -> its reader."""
+
+
+def is_foreign(path: pathlib.Path, readers: Readers) -> bool:
+    """Whether weights there are not in our form: a Hugging Face folder, or a file to be read."""
+    return path.suffix in readers or is_hf_folder(path)
 
 
 def load_foreign(
-    path: pathlib.Path, experiment: Experiment, *, with_state: bool = True
+    path: pathlib.Path, experiment: Experiment, readers: Readers, *, with_state: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load them as a checkpoint: (tree of arrays, record).
 
     Args:
         path: where ``is_foreign``.
         experiment: the run file's. A folder's own ``config.json`` must compute like its model; a
-            ``.mdl`` must have its tensors. Weights that a mask of the ``.mdl`` prunes are NaN.
-        with_state: read the optimizer, the loss scale and the step of a ``.mdl`` that has them;
-            else the checkpoint is of weights alone.
+            file must have its tensors.
+        readers: of files.
+        with_state: read the optimizer, the loss scale and the step of a file that has them; else
+            the checkpoint is of weights alone.
 
     Raises:
         CheckpointError: damaged or incomplete files, another model or optimizer.
     """
-    if path.suffix != ".mdl":
+    if path.suffix not in readers:
         return load_hf(path, experiment.model)
     try:
-        tree = {PARAMS: unflatten(dict(open_cs(path, experiment.model)))}
+        tree = readers[path.suffix](path, experiment, with_state)
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
         raise CheckpointError(str(error)) from error
-    if with_state:
-        tree |= _training_state(path, experiment)
     if OPT_STATE not in tree:
         _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
     return tree, {CONFIG: {"model": section_of(experiment.model.config)}}
-
-
-def _training_state(path: pathlib.Path, experiment: Experiment) -> dict[str, Any]:
-    """Read what a ``.mdl`` holds of the training; {} when it holds no optimizer."""
-    section, model = experiment.cfg.optimizer, experiment.model
-    if section is None:
-        return {}
-    groups = make_groups(section, alias=model.alias)
-    state = read_optimizer_state(path, model, vendor_groupings(section, groups))
-    if state is None:
-        return {}
-    template = jax.eval_shape(experiment.tx.init, experiment.shapes)
-    fresh = to_tree(experiment.scaler.init())
-    scale = {k: np.asarray(state.scaler.get(k, own), own.dtype) for k, own in fresh.items()}
-    _LOG.info("%s: the optimizer continues at step %d; the data start over", path, state.step)
-    return {
-        OPT_STATE: our_tree(state, section, template, experiment.shapes, str(path)),
-        SCALE: scale,
-        STEP: np.int32(state.step),
-    }
 
 
 def load_hf(
@@ -101,7 +82,7 @@ def load_hf(
     Raises:
         CheckpointError: damaged or incomplete files, or another model.
     """
-    config, arrays = _open_hf(path, model)
+    config, arrays = open_like(path, model)
     try:
         leaves: Any = dict(arrays)
     except CheckpointError:
@@ -113,22 +94,12 @@ def load_hf(
     return {PARAMS: unflatten(values)}, {CONFIG: {"model": section_of(config)}}
 
 
-def check_foreign(path: pathlib.Path, model: Model) -> None:
-    """Compare names, shapes and configuration with a model; values are not read.
+def open_like(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:
+    """Open a Hugging Face folder: its configuration, (name, array), values not read yet.
 
     Raises:
-        CheckpointError: incomplete files, or another model.
+        CheckpointError: incomplete files, or of another model than ``model``.
     """
-    if path.suffix != ".mdl":
-        _open_hf(path, model)
-        return
-    try:
-        open_cs(path, model)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _open_hf(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:
     try:
         theirs, arrays = open_hf(path, heads_of=None if model is None else model.config)
     except (OSError, ValueError) as error:

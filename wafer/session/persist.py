@@ -106,7 +106,9 @@ def resume(run: Run) -> Resumed:
     if start is not None and not _has_begun(run, start):
         path = pathlib.Path(start)
         tree, meta = _opened(run, path, lazily=lazily)
-        if is_foreign(path) and layout.OPT_STATE in tree:  # randomness is each stack's own
+        if (
+            is_foreign(path, run.readers) and layout.OPT_STATE in tree
+        ):  # randomness is each stack's own
             tree = tree | {layout.KEY: state.key}
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
@@ -127,7 +129,12 @@ def resume(run: Run) -> Resumed:
         _LOG.info("Loaded only: %s", ", ".join(parts))
     _tell_changes(path, meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
     data = layout.record_entry(meta, path, layout.DATA) if "dataloader" in parts else None
-    if data is None and parts == _PARTS and "train" in settings.mode and not is_foreign(path):
+    if (
+        data is None
+        and parts == _PARTS
+        and "train" in settings.mode
+        and not is_foreign(path, run.readers)
+    ):
         raise CheckpointError(
             f"{path}: its record has no {layout.DATA}, the position in the training data; put it "
             "back, or begin the data anew: --load_checkpoint_states "
@@ -138,11 +145,11 @@ def resume(run: Run) -> Resumed:
 
 def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
     """Return the arrays and the record of a checkpoint, ours or foreign."""
-    if is_foreign(path):
+    if is_foreign(path, run.readers):
         settings = run.cfg.runconfig
         wanted = settings.load_checkpoint_states or ("optimizer",)
         with_state = "optimizer" in wanted and not settings.is_pretrained_checkpoint
-        return load_foreign(path, run.experiment, with_state=with_state)
+        return load_foreign(path, run.experiment, run.readers, with_state=with_state)
     return load_checkpoint(path, lazily=lazily)
 
 
@@ -170,7 +177,7 @@ def _has_begun(run: Run, path: str) -> bool:
     """
     settings = run.cfg.runconfig
     states = settings.load_checkpoint_states
-    anew = settings.is_pretrained_checkpoint or is_foreign(pathlib.Path(path))
+    anew = settings.is_pretrained_checkpoint or is_foreign(pathlib.Path(path), run.readers)
     anew |= states is not None and "global_step" not in states
     if not (anew and settings.autoload_last_checkpoint and "train" in settings.mode):
         return False

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wafer.errors import WaferError
-from wafer.models.convert.vendor.weights import FORMATS
 from wafer.models.errors import did_you_mean
+from wafer.vendor.mdl.weights import FORMATS
 
 
 class Verb(NamedTuple):

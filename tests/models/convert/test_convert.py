@@ -15,11 +15,11 @@ from helpers import hf_parity
 from safetensors.numpy import save_file
 
 from wafer import models
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.models.checkpoint.reader import open_params
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert import config_from_hf, config_to_hf
 from wafer.models.convert.api import convert_table
-from wafer.models.convert.cli import add_arguments
 from wafer.models.convert.codecs import PATCHES, Fused, fused_order
 from wafer.models.convert.compare import diff_weights
 from wafer.models.convert.engine import import_tensors

@@ -11,15 +11,15 @@ import yaml
 from helpers.hf_parity import CHEAP, shaken
 
 from wafer import models, vsl
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.models.checkpoint.reader import open_params
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import config_to_hf
-from wafer.models.convert.cli import add_arguments
 from wafer.models.convert.compare import diff_weights
 from wafer.models.convert.files import open_tensors, read_config
-from wafer.models.convert.vendor.weights import to_cs
 from wafer.models.names import MODELS
 from wafer.models.paths import map_named, named_leaves
+from wafer.vendor.mdl.weights import write_weights
 
 TINY = {
     "vocab_size": 31,
@@ -261,7 +261,7 @@ def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys):
     write_params(tmp_path / "ours", section, [name for name, _ in leaves], leaves)
     params, mdl = tmp_path / "params.yaml", tmp_path / "a.mdl"
     params.write_text(yaml.safe_dump({"model": section}))
-    to_cs(model, dict(leaves), mdl, "cs-2.5")
+    write_weights(model, dict(leaves), mdl, "cs-2.5")
 
     def fails(verb, name, source, target, *words):
         fmt = ("--model", name, "--src-fmt", source, "--tgt-fmt", target)

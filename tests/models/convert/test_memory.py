@@ -15,7 +15,7 @@ import argparse, json, pathlib, sys, threading, time
 import numpy as np
 from wafer import models
 from wafer.models.convert.api import config_to_hf, convert_table
-from wafer.models.convert.cli import add_arguments
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.models.convert.engine import export_tensors
 from wafer.models.convert.shards import write_shards
 from wafer.models.counts import abstract_params

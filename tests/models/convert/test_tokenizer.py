@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import models as kinds, trainers
 
 from wafer import models
-from wafer.models.convert.cli import add_arguments
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.models.convert.tokenizer import (
     TextMarks,
     carry_tokenizer,

@@ -13,9 +13,9 @@ from helpers.hf_sections import REMOTE, SECTIONS, section
 
 import wafer
 from wafer import models
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.data.text.tokenizer import END_OF_TEXT, train_bpe
 from wafer.models.convert.api import configs_to_hf
-from wafer.models.convert.cli import add_arguments
 from wafer.models.convert.files import open_tensors, read_config
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.llava import LlavaConfig

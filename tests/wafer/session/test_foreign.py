@@ -14,9 +14,9 @@ import wafer
 from wafer import models
 from wafer.errors import CheckpointError, ConfigError
 from wafer.models.checkpoint.layout import PARAMS
-from wafer.models.convert.vendor.weights import to_cs
 from wafer.models.registry import settings_of
 from wafer.session.foreign import load_hf
+from wafer.vendor.mdl.weights import write_weights
 
 SECTIONS = {
     "train_input": TINY_ROWS,
@@ -78,7 +78,7 @@ def mdl(tmp_path):
     model = models.build(TINY)
     params = model.init(jax.random.key(7))
     path = tmp_path / "theirs.mdl"
-    to_cs(model, params, path, "cs-2.5", step=3)
+    write_weights(model, params, path, "cs-2.5", step=3)
     with h5py.File(path, "r+") as file:
         weight: Any = file[f"model.model.{UP}"]
         assert weight.shape == (16, 8)

@@ -17,7 +17,7 @@ from wafer import models
 from wafer.cli import main
 from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.paths import named_leaves
-from wafer.models.vendor.mdl import MdlFile
+from wafer.vendor.mdl.file import MdlFile
 
 MODEL = {k: size for k, size in TINY.items() if k != "name"} | {  # 2.2 had no name there
     "embedding_dropout_rate": 0.0,
@@ -74,7 +74,7 @@ def layout_04(source, path, masks):
         tensors = set(file)
         for name in file.entries(""):
             if name in tensors:
-                older[name] = file.read(name)
+                older[name] = file[name]
                 older[name].attrs[kind] = "TorchTensorH5Type"
             elif isinstance(value := file.scalar(name), int | float):
                 older[name] = value

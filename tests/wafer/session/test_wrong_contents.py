@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from helpers.mdl import read_weights
 from helpers.runs import TINY, config
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+import wafer
 from wafer.cli import main
 from wafer.commands.inputs import load, load_decoding
 from wafer.errors import CheckpointError
@@ -23,13 +25,13 @@ from wafer.models.checkpoint.pruned import check_weight, prunable
 from wafer.models.checkpoint.reader import load_checkpoint, load_params
 from wafer.models.checkpoint.writer import write_arrays, write_checkpoint, write_params
 from wafer.models.convert.api import from_hf, to_hf
-from wafer.models.convert.vendor.weights import open_cs, to_cs
 from wafer.models.counts import abstract_params
 from wafer.models.paths import named_leaves, unflatten
 from wafer.models.registry import build
-from wafer.models.vendor.mdl import MdlFile
 from wafer.session.foreign import load_hf
 from wafer.sparsity.finalize import finalize
+from wafer.vendor.mdl.file import MdlFile
+from wafer.vendor.mdl.weights import write_weights
 
 NORM, KERNEL = "final_norm/scale", "layers_0/ffn/up/kernel"
 SCALE = "layers_0/norm1/scale"
@@ -241,7 +243,7 @@ def test_convert_makes_no_pruned_weights_of_a_damaged_folder(tmp_path, capsys, d
 def put_number(path, number):
     """In the first tensor of sevens, one other number."""
     with MdlFile(path) as stored:
-        at = next(stored.dataset(n) for n in stored if np.all(stored.read(n) == np.float32(7)))
+        at = next(stored.dataset(n) for n in stored if np.all(stored[n] == np.float32(7)))
     with h5py.File(path, "r+") as file:
         value = file[at][...]
         value.flat[3] = number
@@ -262,16 +264,18 @@ def test_in_a_mdl_only_weights_that_can_be_sparse_have_marks(trained, tmp_path):
         )
     ):
         path = tmp_path / f"{i}.mdl"
-        to_cs(model, unflatten(leaves | {name: np.full_like(leaves[name], 7.0)}), path, "cs-2.5")
+        write_weights(
+            model, unflatten(leaves | {name: np.full_like(leaves[name], 7.0)}), path, "cs-2.5"
+        )
         put_number(path, number)
         if taken:
-            assert np.isnan(dict(open_cs(path, model))[name]).sum() == 1
-            assert finalize(path, tmp_path / f"{i}-dense.mdl").lines()
+            assert np.isnan(read_weights(path, model)[name]).sum() == 1
+            assert wafer.finalize(path, tmp_path / f"{i}-dense.mdl").lines()
             continue
         with pytest.raises(ContentError, match=r"weights \S+ are no numbers .*(nan|inf) at"):
-            dict(open_cs(path, model))
+            read_weights(path, model)
         with pytest.raises(ContentError, match="are no numbers"):
-            finalize(path, tmp_path / f"{i}-dense.mdl")
+            wafer.finalize(path, tmp_path / f"{i}-dense.mdl")
 
 
 @pytest.mark.parametrize("form", ["hf", "cs"])
@@ -286,7 +290,7 @@ def test_what_is_written_from_python_holds_numbers(tmp_path, form, number):
     def write(values, **options):
         if form == "hf":
             return to_hf(model, values, out, **options)
-        return to_cs(model, values, out, "cs-2.5", **options)
+        return write_weights(model, values, out, "cs-2.5", **options)
 
     for pruned in ((), {KERNEL.replace("up", "down")}):
         with pytest.raises(ContentError, match=rf"weights {KERNEL} .*{number} at \[0, 1\]"):
@@ -297,7 +301,7 @@ def test_what_is_written_from_python_holds_numbers(tmp_path, form, number):
             write(bad, pruned=[KERNEL])
         return
     write(bad, pruned=[KERNEL])
-    back = dict(open_cs(out, model)) if form == "cs" else dict(named_leaves(from_hf(out)[1]))
+    back = read_weights(out, model) if form == "cs" else dict(named_leaves(from_hf(out)[1]))
     expected = leaves[KERNEL].copy()
     expected[0, 1] = 0
     np.testing.assert_array_equal(back[KERNEL], expected)

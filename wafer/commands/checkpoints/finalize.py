@@ -60,9 +60,9 @@ def finalize(
     Tensors go through one or two at a time, so memory does not grow with the model.
 
     Args:
-        input: a checkpoint folder, or a ``.mdl`` file.
+        input: a checkpoint folder, or a ``.mdl`` file of the Model Zoo.
         output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
-            ``.mdl`` keeps the input's own format; no tokenizer is written beside it.
+            ``.mdl`` gives such a file of the same release; no tokenizer is written beside it.
         params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
             checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
         trust_code: import code that the checkpoint names, such as a sparsity algorithm; it may do
@@ -81,19 +81,25 @@ def finalize(
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
+    from wafer.commands.checkpoints.convert import read_model
     from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
-    from wafer.models.convert.vendor.weights import read_model
     from wafer.models.names import FAMILIES_ALONE
     from wafer.sparsity.finalize import check_paths, finalize
+    from wafer.vendor.mdl.finalize import finalize_mdl
 
-    paths = (pathlib.Path(path).resolve() for path in (input, output))
-    check_paths(*paths, with_model=params is not None)
+    source, target = (pathlib.Path(path).resolve() for path in (input, output))
+    check_paths(source, target)
+    to_mdl, from_mdl = target.suffix == ".mdl", source.is_file()
+    if to_mdl and not from_mdl:
+        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
+    if params is not None and (to_mdl or not from_mdl):
+        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
     require_outside(output, input)
     with trusting(trust_code=trust_code):
         with looking(FAMILIES_ALONE):
             model = None if params is None else read_model(params)
         text = text_folder(input)  # refuses links before anything is written
-        report = finalize(input, output, model)
+        report = finalize_mdl(source, target, model) if from_mdl else finalize(source, target)
     if report.target.is_dir():
         carry_tokenizer(report.source, report.target)
     elif text is not None and text_folder(report.target) != text:

@@ -1,10 +1,12 @@
 """``wafer checkpoint``: verify, describe, copy, move and delete checkpoints."""
 
 import argparse
+import contextlib
 import datetime
 import pathlib
 import shutil
 import sys
+from typing import Any
 
 from wafer.models.errors import plain
 
@@ -50,9 +52,11 @@ def _verify(args: argparse.Namespace) -> int:
         try:
             summed = manifest_of(path).is_file()
             own = is_checkpoint(path) or not (alone or summed)
-            report = verify(path) if own else verify_manifest(path)
-            if own and summed:
-                verify_manifest(path)
+            report = verify(path) if own else None
+            if summed or report is None:
+                with _other(path) as tensors:
+                    listed = verify_manifest(path, tensors)
+                report = report or listed
         except CheckpointError as error:
             damaged = 1
             sys.stderr.write(plain(f"{error}\n"))
@@ -62,10 +66,19 @@ def _verify(args: argparse.Namespace) -> int:
     return damaged
 
 
+def _other(path: pathlib.Path) -> contextlib.AbstractContextManager[Any]:
+    """Open a file of another format than ours and Hugging Face's; gives None for those."""
+    from wafer.vendor.mdl.file import MdlFile
+
+    return MdlFile(path) if path.suffix == ".mdl" else contextlib.nullcontext()
+
+
 def _manifest(args: argparse.Namespace) -> int:
     from wafer.models.convert.manifest import write_manifest
 
-    sys.stdout.write(f"Saved {write_manifest(pathlib.Path(args.path))}\n")
+    path = pathlib.Path(args.path)
+    with _other(path) as tensors:
+        sys.stdout.write(f"Saved {write_manifest(path, tensors)}\n")
     return 0
 
 
@@ -95,14 +108,13 @@ def _checkpoint_path(text: str) -> pathlib.Path:
 
 def _info(args: argparse.Namespace) -> int:
     from wafer.models.checkpoint.layout import STEP, read_record, record_entry
-    from wafer.models.vendor.mdl import MdlFile
 
     path = _checkpoint_path(args.path)
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
     if path.is_dir():
         step = record_entry(read_record(path)[0], path, STEP)
     else:
-        with MdlFile(path) as file:
+        with _other(path) as file:
             step = file.scalar("global_step")
     changed = datetime.datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
     size = sum(file.stat().st_size for file in files) / 1e6

@@ -27,10 +27,11 @@ from wafer.models.checkpoint.reader import build_stored, open_params
 from wafer.models.paths import named_leaves
 from wafer.models.user.trust import looking
 from wafer.session.build import Run
-from wafer.session.foreign import check_foreign, is_foreign
+from wafer.session.foreign import is_hf_folder, open_like
 from wafer.session.logs import CONSOLE
 from wafer.sparsity import Selected
 from wafer.sparsity.stored.inference import forward_of
+from wafer.vendor.mdl.weights import check_mdl
 
 _MIB = 2**20
 _LISTED = 200  # rows of a table that a user still reads
@@ -108,8 +109,9 @@ def _start_line(experiment: Experiment) -> str:
     path = pathlib.Path(start)
     if not path.exists():
         raise CheckpointError(f"checkpoint_path: {path}: no such file or folder")
-    if is_foreign(path):
-        check_foreign(path, experiment.model)
+    if path.suffix == ".mdl" or is_hf_folder(path):
+        check = check_mdl if path.suffix == ".mdl" else open_like
+        check(path, experiment.model)
         return f"checkpoint_path: {path} fits the model"
     stored = {name: leaf.shape for name, leaf in open_params(path)[1].items()}
     own = {name: leaf.shape for name, leaf in named_leaves(experiment.shapes)}

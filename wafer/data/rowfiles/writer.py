@@ -9,9 +9,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from wafer.data.rowfiles.hdf5 import create_hdf5
 from wafer.data.rowfiles.rules import Attachment, RowGroup
 from wafer.models.files import atomic_write
-from wafer.models.vendor.hdf5 import create_hdf5
 
 Append = Callable[[Sequence[np.ndarray]], None]
 

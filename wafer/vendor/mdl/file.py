@@ -1,4 +1,4 @@
-"""Read the vendor's ``.mdl`` checkpoints of every release: flat HDF5, one dataset per tensor.
+"""Read ``.mdl`` checkpoints of every release: flat HDF5, one dataset per tensor.
 
 Only dataset names, shapes and values are read. Structure records (``__spec__``) before layout 0.5
 are pickles and never opened, so nothing in the file can run.
@@ -7,8 +7,8 @@ are pickles and never opened, so nothing in the file can run.
 import math
 import os
 import pathlib
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import h5py
 import ml_dtypes
@@ -16,22 +16,25 @@ import numpy as np
 
 from wafer.models.errors import CheckpointError, MissingPackageError, optional
 from wafer.models.guarded import call_in_subprocess
-from wafer.models.vendor.leaves import Leaf, follow, read_leaves
-from wafer.models.vendor.order import listed_keys
+from wafer.vendor.mdl.entries import Entry, follow, listed_keys, read_entries
 
 _DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
+_TENSORS = ("tensor", "filled")
 _MOST_FILLED = 16 << 30  # bytes of a tensor that is stored as one value and a shape
 
 
-class MdlFile:
-    """A vendor checkpoint opened for reading; a context manager and an iterable of names.
+class MdlFile(Mapping[str, np.ndarray]):
+    """A checkpoint opened for reading: '.'-joined names, in name order -> tensors, read each time.
+
+    A context manager. Tied tensors are there under each of their names.
 
     Attributes:
         path: of the file.
         model_keys: of its ``model`` in their own order; [] in a file before layout 0.5.
 
     Raises:
-        CheckpointError: no HDF5 file, a damaged one, or one whose writer did not finish.
+        CheckpointError: no HDF5 file, a damaged one, one whose writer did not finish, or one whose
+            tensors are missing or in other files.
         MissingPackageError: it is compressed as HDF5 itself cannot read, and hdf5plugin is missing.
     """
 
@@ -42,28 +45,39 @@ class MdlFile:
             raise CheckpointError(f"{path}: no such file; {path.parent} has: {beside}")
         try:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
-            flags, tensors = call_in_subprocess(
-                "wafer.models.vendor.mdl:attributes", os.path.abspath(path)
+            flags, datasets = call_in_subprocess(
+                "wafer.vendor.mdl.file:attributes", os.path.abspath(path)
             )
             modern = float(flags.get("__version__", 0.1)) >= 0.5
             self.model_keys = listed_keys(flags.get("__spec__"))
-            self._leaves = read_leaves(flags, tensors)
+            self._entries = read_entries(flags, datasets)
+        except _DAMAGE as error:
+            raise CheckpointError(f"{path} is no readable .mdl (HDF5) file: {error}") from None
+        if modern and not flags.get("__SUCCESS__", False):
+            raise CheckpointError(
+                f"{path} is incomplete: its writer did not mark it finished (__SUCCESS__)"
+            )
+        found = {name: self._follow(name) for name in self._entries}
+        for name, entry in found.items():
+            if entry.kind == "elsewhere":
+                raise CheckpointError(
+                    f"{path}: tensor {name} is in another file, {entry.where}; save the checkpoint "
+                    "with all its tensors inside"
+                )
+            if entry.kind == "tensor" and entry.where not in datasets:
+                raise CheckpointError(f"{path}: tensor {name} is missing")
+        self._tensors = {n: entry for n, entry in found.items() if entry.kind in _TENSORS}
+        try:
             self._file = h5py.File(path, "r")
         except _DAMAGE as error:
             raise CheckpointError(f"{path} is no readable .mdl (HDF5) file: {error}") from None
         try:
-            if modern and not flags.get("__SUCCESS__", False):
-                raise CheckpointError(
-                    f"{path} is incomplete: its writer did not mark it finished (__SUCCESS__)"
-                )
-            here = {n: leaf for n in self._leaves if (leaf := self._tensor(n, tensors))}
-            self._tensors: dict[str, Leaf] = here
             self._require_filters()
-        except (CheckpointError, MissingPackageError):
+        except MissingPackageError:
             self.close()
             raise
 
-    def __enter__(self) -> "MdlFile":
+    def __enter__(self) -> Self:
         """Return the open file."""
         return self
 
@@ -76,42 +90,43 @@ class MdlFile:
         self._file.close()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over tensor names, '.'-joined, in name order; tied ones under each name."""
         return iter(self._tensors)
 
-    def _follow(self, name: str) -> Leaf:
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read one tensor.
+
+        Raises:
+            CheckpointError: names the tensor.
+        """
+        return self._read(name, self._tensors[name])
+
+    def _follow(self, name: str) -> Entry:
         try:
-            return follow(self._leaves, name)
+            return follow(self._entries, name)
         except ValueError as error:
             raise CheckpointError(f"{self.path}: {error}") from None
 
-    def _tensor(self, name: str, datasets: Collection[str]) -> Leaf | None:
-        """Return what a tensor's entry holds; None for what is no tensor."""
-        leaf = self._follow(name)
-        if leaf.kind == "elsewhere":
-            raise CheckpointError(
-                f"{self.path}: tensor {name} is in another file, {leaf.where}; save the checkpoint "
-                "with all its tensors inside"
-            )
-        if leaf.kind == "tensor" and leaf.where not in datasets:
-            raise CheckpointError(f"{self.path}: tensor {name} is missing")
-        return leaf if leaf.kind in {"tensor", "filled"} else None
-
     def _require_filters(self) -> None:
-        """Load what unpacks the tensors where HDF5 itself does not: the vendor writes LZ4."""
-        for name in {leaf.where for leaf in self._tensors.values() if leaf.kind == "tensor"}:
+        """Load what unpacks the tensors where HDF5 itself does not: these files have LZ4."""
+        for name in {entry.where for entry in self._tensors.values() if entry.kind == "tensor"}:
             try:
                 settings = h5py.h5d.open(self._file.id, name.encode()).get_create_plist()
                 codes = [settings.get_filter(n)[0] for n in range(settings.get_nfilters())]
             except _DAMAGE:
-                continue  # `read` names it
+                continue  # `_read` names it
             if not all(map(h5py.h5z.filter_avail, codes)):
                 optional("hdf5plugin", f"{self.path}, which is compressed,")
                 return
 
     def entries(self, prefix: str) -> list[str]:
         """List all entries whose names begin so, numbers and texts too, in name order."""
-        return [name for name in self._leaves if name.startswith(prefix)]
+        return [name for name in self._entries if name.startswith(prefix)]
 
     def scalar(self, name: str) -> Any:
         """Return a number or text of the checkpoint (such as ``global_step``), or None.
@@ -119,14 +134,14 @@ class MdlFile:
         Raises:
             CheckpointError: it is damaged, or a pickled object.
         """
-        if name not in self._leaves:
+        if name not in self._entries:
             return None
-        leaf = self._follow(name)
-        if leaf.kind == "object":
+        entry = self._follow(name)
+        if entry.kind == "object":
             raise CheckpointError(f"{self.path}: {name} is a pickled object, which is not opened")
-        if leaf.kind == "value":
-            return leaf.value
-        value = self._read(name, leaf)
+        if entry.kind == "value":
+            return entry.value
+        value = self._read(name, entry)
         if value.size != 1:
             raise CheckpointError(f"{self.path}: {name} has shape {value.shape}; expected a number")
         return value.item()
@@ -137,10 +152,12 @@ class MdlFile:
         Raises:
             CheckpointError: none does, the tensor is a shape and one value.
         """
-        leaf = self._tensors[name]
-        if leaf.kind == "filled":
-            raise CheckpointError(f"{self.path}: {name} is one value, {leaf.value}, at every place")
-        return leaf.where
+        entry = self._tensors[name]
+        if entry.kind == "filled":
+            raise CheckpointError(
+                f"{self.path}: {name} is one value, {entry.value}, at every place"
+            )
+        return entry.where
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading it.
@@ -148,55 +165,46 @@ class MdlFile:
         Raises:
             CheckpointError: names the tensor.
         """
-        leaf = self._tensors[name]
-        if leaf.kind == "filled":
-            return leaf.shape
+        entry = self._tensors[name]
+        if entry.kind == "filled":
+            return entry.shape
         try:
-            dataset: Any = self._file[leaf.where]
+            dataset: Any = self._file[entry.where]
             return tuple(dataset.shape)
         except _DAMAGE as error:
             raise CheckpointError(f"{self.path}: tensor {name} is damaged: {error}") from None
 
-    def read(self, name: str) -> np.ndarray:
-        """Read one tensor.
-
-        Raises:
-            CheckpointError: names the tensor.
-        """
-        return self._read(name, self._tensors[name])
-
-    def _read(self, name: str, leaf: Leaf) -> np.ndarray:
+    def _read(self, name: str, entry: Entry) -> np.ndarray:
         try:
-            value = self._filled_entry(leaf) if leaf.kind == "filled" else self._stored_entry(leaf)
+            return self._filled(entry) if entry.kind == "filled" else self._stored(entry)
         except _DAMAGE as error:
             raise CheckpointError(
                 f"{self.path}: tensor {name} cannot be read, the file is damaged: {error}"
             ) from None
-        return value
 
-    def _stored_entry(self, leaf: Leaf) -> np.ndarray:
-        dataset: Any = self._file[leaf.where]
+    def _stored(self, entry: Entry) -> np.ndarray:
+        dataset: Any = self._file[entry.where]
         if dataset.dtype.kind not in "biufc":
             raise ValueError(f"holds {dataset.dtype}; expected numbers")
         _require_stored(dataset)
         value = dataset[()]
-        if leaf.bfloat16 and value.dtype.itemsize == 2:
+        if entry.bfloat16 and value.dtype.itemsize == 2:
             value = value.view(ml_dtypes.bfloat16)
         return value
 
-    def _filled_entry(self, leaf: Leaf) -> np.ndarray:
+    def _filled(self, entry: Entry) -> np.ndarray:
         """Build a tensor that is stored as one value and a shape."""
-        dataset: Any = None if leaf.dtype else self._file[leaf.where]  # has it before 0.5
-        stored = leaf.dtype or dataset.dtype
-        dtype = np.dtype(ml_dtypes.bfloat16 if leaf.bfloat16 else stored)
-        if dtype.kind not in "biufc" and not leaf.bfloat16:
+        dataset: Any = None if entry.dtype else self._file[entry.where]  # has it before 0.5
+        stored = entry.dtype or dataset.dtype
+        dtype = np.dtype(ml_dtypes.bfloat16 if entry.bfloat16 else stored)
+        if dtype.kind not in "biufc" and not entry.bfloat16:
             raise ValueError(f"holds {dtype}; expected numbers")
-        if math.prod(leaf.shape) * dtype.itemsize > _MOST_FILLED:
-            raise ValueError(f"shape {leaf.shape} of one value")
+        if math.prod(entry.shape) * dtype.itemsize > _MOST_FILLED:
+            raise ValueError(f"shape {entry.shape} of one value")
         try:
-            return np.full(leaf.shape, leaf.value, dtype)
+            return np.full(entry.shape, entry.value, dtype)
         except MemoryError:
-            raise ValueError(f"shape {leaf.shape} of one value is beyond this memory") from None
+            raise ValueError(f"shape {entry.shape} of one value is beyond this memory") from None
 
 
 def _require_stored(dataset: Any) -> None:

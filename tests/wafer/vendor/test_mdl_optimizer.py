@@ -1,4 +1,4 @@
-"""Optimizer states of the vendor's files: one that its own software wrote, and the ways back."""
+"""Optimizer states of ``.mdl`` files: one that its own software wrote, and the ways back."""
 
 import argparse
 import lzma
@@ -12,20 +12,25 @@ from helpers.runs import TINY, TINY_ROWS
 
 import wafer
 from wafer import models
+from wafer.commands.checkpoints.convert import add_arguments
 from wafer.experiment import Experiment
 from wafer.models.checkpoint.moments import field_of
-from wafer.models.convert.cli import add_arguments
-from wafer.models.convert.vendor.state import KEYS, OptimizerState, read_optimizer_state
-from wafer.models.convert.vendor.training import training_sections
-from wafer.models.convert.vendor.weights import placed, to_cs
 from wafer.models.errors import CheckpointError
 from wafer.models.paths import named_leaves
-from wafer.models.vendor.mdl import MdlFile
-from wafer.models.vendor.order import in_order_of_registration
 from wafer.optim.groups import make_groups
 from wafer.optim.sections import parse_optimizer
-from wafer.optim.vendor import finished_steps, our_tree, vendor_groupings
-from wafer.session.foreign import load_foreign
+from wafer.vendor.mdl.file import MdlFile
+from wafer.vendor.mdl.optimizer import (
+    KEYS,
+    OptimizerState,
+    finished_steps,
+    groupings,
+    load_mdl,
+    read_state,
+)
+from wafer.vendor.mdl.sections import training_sections
+from wafer.vendor.mdl.weights import numbered_tensors, write_weights
+from wafer.vendor.tensors import in_order_of_registration
 
 ADAMW = {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1}
 MOMENTUM = {"momentum": 0.9}
@@ -53,7 +58,7 @@ def theirs(tmp_path):
 def test_weights_and_moments_of_the_vendors_own_file(tmp_path, theirs):
     path, want = theirs
     experiment = Experiment.from_config(sections(tmp_path))
-    tree, _ = load_foreign(path, experiment)
+    tree = load_mdl(path, experiment, True)
     alias = experiment.model.alias
     shapes = {name: leaf.shape for name, leaf in named_leaves(tree["params"])}
     compared = 0
@@ -86,7 +91,7 @@ def test_a_run_goes_on_at_the_files_step_or_begins_with_its_weights_alone(tmp_pa
 def test_the_order_of_registration_is_the_files_own(theirs):
     with MdlFile(theirs[0]) as file:
         listed = [key.removeprefix("model.") for key in file.model_keys]
-        first = list(placed(models.build(TINY), file))
+        first = list(numbered_tensors(models.build(TINY), file))
     assert in_order_of_registration(listed) == listed
     assert first == [key for key in listed if key in first]
     assert len(first) == 20
@@ -166,12 +171,8 @@ def test_every_optimizer_there_and_back_bit_by_bit(tmp_path, kind):
     tree = {"params": params, "opt_state": state}
     sections_ = training_sections(model, record, tree, "cs-2.9")
     path = tmp_path / "a.mdl"
-    to_cs(model, params, path, "cs-2.9", step=7, training=sections_)
-    section = experiment.cfg.optimizer
-    groupings = vendor_groupings(section, make_groups(section, alias=model.alias))
-    back = our_tree(
-        read_optimizer_state(path, model, groupings), section, template, shapes, str(path)
-    )
+    write_weights(model, params, path, "cs-2.9", step=7, training=sections_)
+    back = load_mdl(path, experiment, True)["opt_state"]
     want = dict(named_leaves(state))
     for name, leaf in named_leaves(back):
         np.testing.assert_array_equal(leaf, want[name], err_msg=name)
@@ -198,7 +199,7 @@ def test_the_command_carries_the_state_between_releases_and_from_our_checkpoints
         assert [n for n in right.entries("optimizer.") if "weight_decay" not in n] == names
         for name in names:
             if name in set(left):
-                np.testing.assert_array_equal(left.read(name), right.read(name), err_msg=name)
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
             else:
                 assert left.scalar(name) == right.scalar(name), name
         assert right.scalar("schedulers.0.last_epoch") == 5
@@ -229,7 +230,7 @@ def test_groups_by_tag_decay_and_rate_in_the_vendors_order():
     )
     groups = make_groups(section, alias=models.build(TINY).alias)
     names = ["embed/token/embedding", "norm_f/scale", "layers_0/up/kernel", "layers_0/up/bias"]
-    first, *_ = vendor_groupings(section, groups)
+    first, *_ = groupings(section, groups)
     assert first(names) == [
         ["embed/token/embedding"],
         ["layers_0/up/kernel"],
@@ -255,8 +256,11 @@ def test_a_state_that_does_not_fit_is_one_error(tmp_path, theirs):
     adafactor = {"optimizer_type": "Adafactor", "learning_rate": 0.01}
     with pytest.raises(CheckpointError, match=r"Adafactor cannot take its optimizer state over"):
         wafer.train(sections(tmp_path, adafactor), checkpoint_path=str(path))
-    with pytest.raises(CheckpointError, match=r"groups of \[8, 12\] parameters; .* \[3, 17\]"):
-        read_optimizer_state(path, models.build(TINY), [lambda n: [list(n[:3]), list(n[3:])]])
+    model = models.build(TINY)
     crossed = [lambda n: [[n[1], n[0], *n[2:8]], list(n[8:])]]
-    with pytest.raises(CheckpointError, match=r"state\.0\.exp_avg has shape \(16, 8\); .*\(8, 8\)"):
-        read_optimizer_state(path, models.build(TINY), crossed)
+    with MdlFile(path) as file:
+        with pytest.raises(CheckpointError, match=r"groups of \[8, 12\] parameters; .* \[3, 17\]"):
+            read_state(file, model, [lambda n: [list(n[:3]), list(n[3:])]])
+        wrong = r"state\.0\.exp_avg has shape \(16, 8\); .*\(8, 8\)"
+        with pytest.raises(CheckpointError, match=wrong):
+            read_state(file, model, crossed)

@@ -1,4 +1,4 @@
-"""The vendor's ``.mdl`` of every release: all families there and back, bit by bit."""
+"""``.mdl`` files of every release: all families there and back, bit by bit."""
 
 import argparse
 import itertools
@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from helpers.mdl import read_weights
 from helpers.paths import GOLDEN
 
 from wafer import models, vsl
+from wafer.commands.checkpoints.convert import add_arguments, read_section
 from wafer.models.convert.api import from_hf, to_hf
-from wafer.models.convert.cli import add_arguments
 from wafer.models.convert.standard import in_pairs
-from wafer.models.convert.vendor.weights import open_cs, read_section, to_cs
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build
-from wafer.models.vendor.mdl import MdlFile
+from wafer.vendor.mdl.file import MdlFile
+from wafer.vendor.mdl.weights import write_weights
 
 FOLDERS = [
     path
@@ -60,15 +61,15 @@ def test_every_family_through_mdl_and_hugging_face_and_back(tmp_path, folder):
     model = build(cfg)
     for release in ("cs-2.5", "cs-2.9"):
         path = tmp_path / f"{release}.mdl"
-        to_cs(model, params, path, release)
-        same(params, dict(open_cs(path, model)))
+        write_weights(model, params, path, release)
+        same(params, read_weights(path, model))
     to_hf(model, params, tmp_path / "hf")
     back, again = from_hf(tmp_path / "hf")
-    to_cs(back, again, tmp_path / "back.mdl", "cs-2.9")
+    write_weights(back, again, tmp_path / "back.mdl", "cs-2.9")
     with MdlFile(tmp_path / "back.mdl") as left, MdlFile(tmp_path / "cs-2.9.mdl") as right:
         assert list(left) == list(right)
         for name in left:
-            np.testing.assert_array_equal(left.read(name), right.read(name), err_msg=name)
+            np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
@@ -95,7 +96,7 @@ def test_the_command_between_all_three_formats_keeps_the_logits(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump({"trainer": {"init": {"model": LLAMA}}}))
     first = tmp_path / "first.mdl"
-    to_cs(model, params, first, "cs-2.5", step=7)
+    write_weights(model, params, first, "cs-2.5", step=7)
     ours = converted("cs-2.5", "wafer", first, config, tmp_path / "ours")
     there = converted("wafer", "cs-2.9", ours, None, tmp_path / "there")
     config = there / "params_model.yaml"
@@ -103,7 +104,7 @@ def test_the_command_between_all_three_formats_keeps_the_logits(tmp_path):
     again = converted("hf", "cs-2.9", hf, None, tmp_path / "again")
     last = next(again.glob("*.mdl"))
     back, arrays = from_hf(hf)
-    same(params, dict(open_cs(last, model)))
+    same(params, read_weights(last, model))
     ids = jnp.arange(8)
     batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([5, 3]), 8))
     want = jax.jit(model.apply)(params, batch)
@@ -114,7 +115,7 @@ def test_the_command_between_all_three_formats_keeps_the_logits(tmp_path):
 def test_names_before_21_and_a_mask_and_second_names_alone(tmp_path):
     model = models.build({"name": "gpt2", "vocab_size": 11, "max_position_embeddings": 8, **SIZES})
     params = dict(named_leaves(model.init(jax.random.key(3))))
-    to_cs(model, params, tmp_path / "a.mdl", "cs-2.5")
+    write_weights(model, params, tmp_path / "a.mdl", "cs-2.5")
     moved = {
         "model.model.embedding_layer.position_embeddings.embed.weight": (
             "model.embedding_layer.position_embeddings.weight"
@@ -127,9 +128,9 @@ def test_names_before_21_and_a_mask_and_second_names_alone(tmp_path):
     with MdlFile(tmp_path / "a.mdl") as file, h5py.File(tmp_path / "b.mdl", "w") as old:
         for name in file:
             if "transformer_decoder.norm" not in name:
-                old[moved.get(name, name)] = file.read(name)
+                old[moved.get(name, name)] = file[name]
         old[f"{up}_mask"] = mask
-    got = dict(open_cs(tmp_path / "b.mdl", model))
+    got = read_weights(tmp_path / "b.mdl", model)
     dense = np.asarray(params["layers_0/ffn/up/kernel"])
     same(params | {"layers_0/ffn/up/kernel": np.where(mask.T, dense, np.nan)}, got)
 
@@ -138,11 +139,11 @@ def test_what_is_not_written_and_what_does_not_fit_is_said(tmp_path):
     model = models.build(LLAMA)
     params = model.init(jax.random.key(3))
     with pytest.raises(ValueError, match=r"cs-2\.2: releases before 2\.5 load files with a pickle"):
-        to_cs(model, params, tmp_path / "a.mdl", "cs-2.2")
-    to_cs(model, params, tmp_path / "a.mdl", "cs-2.5")
+        write_weights(model, params, tmp_path / "a.mdl", "cs-2.2")
+    write_weights(model, params, tmp_path / "a.mdl", "cs-2.5")
     other = models.build(LLAMA | {"vocab_size": 12})
     with pytest.raises(ValueError, match=r"word_embeddings\.weight: shape \(11, 8\), expected"):
-        open_cs(tmp_path / "a.mdl", other)
+        read_weights(tmp_path / "a.mdl", other)
     fmt = ("--src-fmt", "cs-2.5", "--tgt-fmt", "wafer")
     with pytest.raises(ValueError, match=r"--config: a \.mdl does not tell its model"):
         command("convert", "--model", "llama", *fmt, tmp_path / "a.mdl")
@@ -299,7 +300,7 @@ def test_names_of_release_16(tmp_path, section, names, pairs):
         for name, value in stored.items():
             file[f"model.{name}"] = value
     model = models.build(section)
-    own = dict(open_cs(tmp_path / "a.mdl", model))
+    own = read_weights(tmp_path / "a.mdl", model)
     assert own.keys() == dict(named_leaves(model.init(jax.random.key(0)))).keys()
     for name, theirs in pairs.items():
         value = stored[theirs].T if name.endswith("kernel") else stored[theirs]

@@ -1,4 +1,4 @@
-"""Write a ``.mdl`` of layout 0.5, which the vendor's releases 2.5 and later load; no pickles."""
+"""Write a ``.mdl`` of layout 0.5, which releases 2.5 and later load; no pickles."""
 
 import json
 import pathlib
@@ -8,25 +8,17 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from wafer.data.rowfiles.hdf5 import create_hdf5
 from wafer.models.files import atomic_write
 from wafer.models.lazy import LazyArray
-from wafer.models.vendor.hdf5 import create_hdf5
 
-# What the vendor's runtime calls each dtype.
-_CODES = {
-    "bool": 1,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "uint8": 6,
-    "uint16": 7,
-    "uint32": 8,
-    "uint64": 9,
-    "float16": 10,
-    "float32": 11,
-    "float64": 12,
-    "bfloat16": 15,
-}
+# What the Model Zoo's runtime calls each dtype, counted from 1.
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16"),
+)
+_UNWRITTEN = ("int8", "complex64", "complex128")
+_CODES = {name: code for code, name in enumerate(_DTYPES, 1) if name not in _UNWRITTEN}
 
 
 class Link(NamedTuple):
@@ -44,8 +36,8 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
 
     Args:
         path: of the file.
-        tree: what the vendor's loader is to return; a list stays a list, a tuple a tuple.
-        version: of the vendor's release, 'X.Y.Z'; its trainer loads its own only.
+        tree: what the Model Zoo's loader is to return; a list stays a list, a tuple a tuple.
+        version: of the release, 'X.Y.Z'; its trainer loads its own only.
 
     Raises:
         ValueError: a dtype that the layout has no code for.

@@ -1,17 +1,19 @@
-"""Files of every layout of the vendor, written here by hand as its savers lay them out."""
+"""Files of every layout, written here by hand as the Model Zoo's savers lay them out."""
 
 import json
 import pathlib
 
 import h5py
+import hdf5plugin
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.paths import GOLDEN
 
 import wafer
+from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.errors import CheckpointError
-from wafer.models.vendor.mdl import MdlFile
-from wafer.sparsity.finalize import finalize
+from wafer.vendor.mdl.file import MdlFile
 
 WEIGHT = np.asarray([[1.5, np.nan], [-2.0, 0.25]], np.float32)
 HALF = np.asarray([1.0, -3.0], ml_dtypes.bfloat16)
@@ -53,11 +55,11 @@ def the_same(path: pathlib.Path) -> None:
             "model.weight",
             "optimizer.state.0.exp_avg",
         ]
-        np.testing.assert_array_equal(stored.read("model.weight"), WEIGHT)
-        np.testing.assert_array_equal(stored.read("model.tied"), WEIGHT)
-        assert stored.read("model.half").dtype == HALF.dtype
-        np.testing.assert_array_equal(stored.read("model.half"), HALF)
-        assert stored.read("optimizer.state.0.exp_avg").tolist() == [[0, 0, 0], [0, 0, 0]]
+        np.testing.assert_array_equal(stored["model.weight"], WEIGHT)
+        np.testing.assert_array_equal(stored["model.tied"], WEIGHT)
+        assert stored["model.half"].dtype == HALF.dtype
+        np.testing.assert_array_equal(stored["model.half"], HALF)
+        assert stored["optimizer.state.0.exp_avg"].tolist() == [[0, 0, 0], [0, 0, 0]]
         assert stored.scalar("global_step") == 7
         assert stored.scalar("again") == 7
         assert stored.scalar("text") == "LM"
@@ -115,9 +117,9 @@ def test_layout_05_where_constants_links_and_numbers_have_no_dataset(tmp_path):
     path = modern(tmp_path / "b.mdl", records, arrays | {"model.head_kernel": WEIGHT})
     with MdlFile(path) as stored:
         assert "model.head_kernel" in list(stored)
-        np.testing.assert_array_equal(stored.read("model.tied"), WEIGHT)
-        np.testing.assert_array_equal(stored.read("model.half"), HALF)
-        assert not stored.read("optimizer.state.0.exp_avg").any()
+        np.testing.assert_array_equal(stored["model.tied"], WEIGHT)
+        np.testing.assert_array_equal(stored["model.half"], HALF)
+        assert not stored["optimizer.state.0.exp_avg"].any()
         assert (stored.scalar("again"), stored.scalar("text")) == (7, "LM")
 
 
@@ -135,7 +137,7 @@ def test_layouts_01_and_02_by_their_flags(tmp_path):
     for version in (None, 0.2):
         with MdlFile(old(tmp_path / f"{version}.mdl", version, entries)) as stored:
             assert list(stored) == ["model.weight", "optimizer.state.0.exp_avg"]
-            assert stored.read("optimizer.state.0.exp_avg").tolist() == [2.0, 2.0, 2.0]
+            assert stored["optimizer.state.0.exp_avg"].tolist() == [2.0, 2.0, 2.0]
             assert (stored.scalar("global_step"), stored.scalar("text")) == (9, "LM")
             assert stored.scalar("lm_head") is None
 
@@ -147,7 +149,7 @@ def test_constants_and_tied_tensors_come_through_finalize(tmp_path):
         "model.weight": (WEIGHT, {kind: "TorchTensorH5Type"}),
         "model.ones": (h5py.Empty("i2"), full),
     }
-    report = finalize(old(tmp_path / "a.mdl", 0.4, entries), tmp_path / "out")
+    report = wafer.finalize(old(tmp_path / "a.mdl", 0.4, entries), tmp_path / "out")
     tensors = {t.name: (t.shape, t.dtype, t.pruned) for t in report.tensors}
     assert tensors == {
         "model/ones": ((4,), "bfloat16", 0),
@@ -168,7 +170,7 @@ def test_a_mdl_finalized_to_a_mdl_differs_only_where_it_was_pruned(tmp_path):
     arrays = {"model.weight": WEIGHT, "model.half": sparse.view("i2"), "model.ids": ids}
     source = modern(tmp_path / "a.mdl", records, arrays)
     before = source.read_bytes()
-    report = finalize(source, tmp_path / "b.mdl")
+    report = wafer.finalize(source, tmp_path / "b.mdl")
     assert {t.name: t.pruned for t in report.sparse} == {
         "model.half": 1,
         "model.tied": 1,
@@ -179,9 +181,9 @@ def test_a_mdl_finalized_to_a_mdl_differs_only_where_it_was_pruned(tmp_path):
         assert dict(new_file.attrs) == dict(old_file.attrs)
         assert set(new_file) == set(old_file)
     with MdlFile(tmp_path / "b.mdl") as stored:
-        np.testing.assert_array_equal(stored.read("model.tied"), [[1.5, 0], [-2, 0.25]])
-        np.testing.assert_array_equal(stored.read("model.half").astype("f4"), [1, 0])
-        np.testing.assert_array_equal(stored.read("model.ids"), ids)
+        np.testing.assert_array_equal(stored["model.tied"], [[1.5, 0], [-2, 0.25]])
+        np.testing.assert_array_equal(stored["model.half"].astype("f4"), [1, 0])
+        np.testing.assert_array_equal(stored["model.ids"], ids)
 
 
 @pytest.mark.parametrize("there", [{}, {"config.json": '{"eos_token_id": 7}', "model": "x"}])
@@ -208,13 +210,13 @@ def test_an_infinite_weight_of_a_mdl_is_refused(tmp_path, target):
     wrong.reshape(-1)[:2] = np.inf, np.nan
     source = modern(tmp_path / "a.mdl", {"model.w": TENSOR}, {"model.w": wrong})
     with pytest.raises(CheckpointError, match=r"a\.mdl: weights model\.w .* \(1 of .*: inf at"):
-        finalize(source, tmp_path / target)
+        wafer.finalize(source, tmp_path / target)
     assert not (tmp_path / target).exists()
 
 
 def test_a_folder_does_not_become_a_mdl(tmp_path):
     with pytest.raises(ValueError, match=r"b\.mdl: only a \.mdl becomes a \.mdl"):
-        finalize(tmp_path, tmp_path / "b.mdl")
+        wafer.finalize(tmp_path, tmp_path / "b.mdl")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_a_folder_does_not_become_a_mdl(tmp_path):
 def test_hostile_entries_are_one_line_before_any_work(tmp_path, record, message):
     path = modern(tmp_path / "a.mdl", {"model.w": record}, {})
     with pytest.raises(CheckpointError, match=message):
-        finalize(path, tmp_path / "out")
+        wafer.finalize(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -245,7 +247,7 @@ def test_a_huge_constant_is_refused_without_memory(tmp_path):
     record = {"__TYPE__": "DeferredFullTensor", "fill_value": 0, "dtype": "torch.float32"}
     path = modern(tmp_path / "a.mdl", {"model.w": record | {"shape": [1 << 40]}}, {})
     with MdlFile(path) as stored, pytest.raises(CheckpointError, match=r"model\.w .*1099511627776"):
-        stored.read("model.w")
+        stored["model.w"]
 
 
 def test_an_unfinished_file_and_a_record_that_is_no_json_are_named(tmp_path):
@@ -256,3 +258,58 @@ def test_an_unfinished_file_and_a_record_that_is_no_json_are_named(tmp_path):
         file.attrs["model.w.__metadata__"] = "{" * 9
     with pytest.raises(CheckpointError, match=r"entry model\.w is damaged"):
         MdlFile(path)
+
+
+def test_mdl_is_read_without_its_pickles_and_turned_into_ours(tmp_path):
+    want = np.load(GOLDEN / "sparsity" / "sample_v0.5.npz")
+    with MdlFile(GOLDEN / "sparsity" / "sample_v0.5.mdl") as stored:
+        assert stored.scalar("global_step") == 5
+        assert stored.scalar("nothing") is None
+        for name in ("weight", "bias"):
+            np.testing.assert_array_equal(stored[f"model.{name}"], want[name])
+    report = wafer.finalize(GOLDEN / "sparsity" / "sample_v0.5.mdl", tmp_path / "7")
+    state, meta = load_checkpoint(tmp_path / "7")
+    np.testing.assert_array_equal(state["model"]["weight"], want["weight"])
+    assert meta["converted_from"] == "mdl"
+    assert len(report.tensors) == 10
+
+
+def test_a_truncated_mdl_is_named(tmp_path):
+    whole = (GOLDEN / "sparsity" / "sample_v0.5.mdl").read_bytes()
+    broken = tmp_path / "broken.mdl"
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=r"broken\.mdl is no readable"):
+        wafer.finalize(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_mdl_knows_bfloat16_by_its_attribute_and_refuses_what_is_not_stored(tmp_path):
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        half = file.create_dataset("half", data=np.array([0x3F80, 0x4000], np.uint16))
+        half.attrs["dtypes"] = ["torch.bfloat16"]
+        full = file.create_dataset("full", shape=(3,), dtype="f4")
+        full.attrs.update({"is_constructible": True, "shape": (3,), "fill_value": 2.0})
+        file.create_dataset("huge", shape=(10**9, 10**3), dtype="f4", chunks=(1, 1000))
+    with MdlFile(tmp_path / "a.mdl") as opened:
+        assert opened["half"].astype(np.float32).tolist() == [1.0, 2.0]
+        assert opened["full"].tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(CheckpointError, match=r"a\.mdl: tensor huge .* was never filled"):
+            opened["huge"]
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        file["w"] = h5py.ExternalLink("/etc/passwd", "w")
+    with pytest.raises(CheckpointError, match="w is a link to elsewhere"):
+        MdlFile(tmp_path / "a.mdl")
+
+
+def test_lz4_is_read(tmp_path):
+    repeated, random = (
+        np.tile(np.arange(7, dtype=np.int16), 900),
+        np.random.default_rng(0).bytes(100),
+    )
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        file.create_dataset("packed", data=repeated, chunks=(640,), **hdf5plugin.LZ4(256))
+        file.create_dataset("stored", data=np.frombuffer(random, "u1"), **hdf5plugin.LZ4())
+        assert file["packed"].id.get_storage_size() < repeated.nbytes / 4
+    with MdlFile(tmp_path / "a.mdl") as opened:
+        np.testing.assert_array_equal(opened["packed"], repeated)
+        assert opened["stored"].tobytes() == random

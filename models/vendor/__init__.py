@@ -1,1 +1,0 @@
-"""The vendor's checkpoint files: what they hold, without its pickles."""

@@ -1,0 +1,1 @@
+"""Checkpoints of the Model Zoo (``.mdl``) of every release, both ways: weights and optimizer."""
