@@ -55,6 +55,7 @@ FLOORS = {
     "wafer.engines": 90,
     "wafer.session": 100,
     "wafer.sweep": 105,
+    "wafer.vendor": 109,
     "wafer.loop": 110,
     "wafer.commands": 110,
     "wafer.cli": 120,
