@@ -19,10 +19,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
+from wafer.data.preprocess.parts import preprocess_all
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.data.vendor.load import load_settings
-from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import WaferError
+from wafer.vendor.preprocess.load import load_settings
 
 SENTENCES = [
     f"The {i}th story tells of a town by the sea, and of its {i} ships. " for i in range(99)

@@ -18,7 +18,7 @@ from harness import ROOT, arguments, environment, interleave, ratio, report
 
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES
-from wafer.data.preprocess.layouts import lm_row
+from wafer.data.preprocess.rows.layouts import lm_row
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.rules import RowGroup
 from wafer.data.rowfiles.writer import write_rows

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from fuzz.mutations import EDGES, damaged
-from wafer.data.preprocess.records import batches
+from wafer.data.preprocess.records import TEXT, batches
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes, train_bpe
 
 _ODD = [
@@ -42,7 +42,7 @@ def _all_text(records):
 
 def read_lines(path):
     """All records of a file."""
-    return [record for batch in batches([path], ["text"]) for record in batch.records]
+    return [record for batch in batches([path], TEXT) for record in batch.records]
 
 
 def tokenizer_files(rng, folder):

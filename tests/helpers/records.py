@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 
-from wafer.data.preprocess.records import RecordPosition, batches
+from wafer.data.preprocess.records import TEXT, RecordPosition, batches
 
 TEXTS = ["a b c", "d e", "f g h a b"]
 
@@ -51,4 +51,4 @@ def _write_table(path, records):
 
 
 def texts_of(paths, start=RecordPosition(), **kwargs):  # noqa: B008
-    return [r[0] for batch in batches(paths, ["text"], start, **kwargs) for r in batch.records]
+    return [r.values[0] for batch in batches(paths, TEXT, start, **kwargs) for r in batch.records]

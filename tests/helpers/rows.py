@@ -6,8 +6,7 @@ import h5py
 import numpy as np
 from helpers.records import TEXTS, write
 
-from wafer.data.preprocess.settings import Settings
-from wafer.models.sections import parse
+from wafer.vendor.preprocess.load import load_settings
 
 
 def settings(tmp_path, vocabulary, **keys):
@@ -24,7 +23,7 @@ def settings(tmp_path, vocabulary, **keys):
         "processes": 1,
         "display_pbar": False,
     }
-    return parse(Settings, given | keys)
+    return load_settings(None, given | keys)
 
 
 def rows_in(folder, name="data"):

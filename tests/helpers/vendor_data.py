@@ -5,8 +5,9 @@ import json
 import yaml
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from wafer.data.preprocess.rows.hooks import load_hook
 from wafer.data.preprocess.run import preprocess
-from wafer.data.vendor.load import load_settings
+from wafer.vendor.preprocess.load import hook_name, load_settings
 
 HOOKS = "cerebras.modelzoo.data_preparation.data_preprocessing.hooks:"
 END = "<|endoftext|>"
@@ -64,6 +65,11 @@ def hook_file(tmp_path, records, hook="text_read_hook", *, processing=None, data
     path = tmp_path / "file.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+def hook(name, keys, release=(2, 10)):
+    """A hook by the name that a file gives it."""
+    return load_hook(hook_name(name, release), keys)
 
 
 def run(path, **flags):

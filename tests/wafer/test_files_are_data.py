@@ -20,6 +20,7 @@ import safetensors.numpy
 import yaml
 from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS
+from helpers.vendor_data import hook
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -27,12 +28,11 @@ import wafer
 from wafer import models
 from wafer.cli import main
 from wafer.csl.host.artifacts import load as load_program
+from wafer.data.preprocess.rows.chat import render_chat
 from wafer.data.readers.llava import LlavaSource, load_image
 from wafer.data.readers.row_pairs import REFERENCE, _reference
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.text.textfiles import read_rows
-from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.special import render_chat
 from wafer.errors import CheckpointError, ConfigError, DataError
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.files import open_tensors
@@ -104,11 +104,11 @@ def test_a_read_hook_is_a_function_of_the_users():
     pathlib.Path("hooks_of_mine.py").write_text(
         "from os import system\n\ndef hook(example, key):\n    return [example[key]]\n"
     )
-    assert load_hook("hooks_of_mine:hook", {"key": "a"})({"a": 3}) == [3]
+    assert hook("hooks_of_mine:hook", {"key": "a"})({"a": 3}) == [3]
     before = [*sys.path]
     for name in ("os:system", "os.system", "hooks_of_mine:system", "shutil:rmtree"):
         with pytest.raises(DataError, match=f"read_hook: {name} cannot be imported"):
-            load_hook(name, {})
+            hook(name, {})
     assert sys.path == before
     sys.modules.pop("hooks_of_mine")
 
@@ -120,14 +120,14 @@ def test_the_working_directory_is_searched_for_the_users_hook_alone(monkeypatch,
     before = [*sys.path]
     for name in ("os:system", "nowhere:hook", "cerebras.x.hooks:text_read_hook"):
         with contextlib.suppress(DataError, ConfigError):
-            load_hook(name, {})
+            hook(name, {})
         assert sys.path == before
     keys = {"text_key": "a"}
-    assert load_hook("hooks:text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
+    assert hook("hooks:text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
     pathlib.Path("hooks.py").write_text("def text_read_hook(example, text_key):\n    return [3]\n")
     importlib.invalidate_caches()
-    assert load_hook("hooks:text_read_hook", keys)({"a": "b"}) == [3]  # the user's own
-    assert load_hook("text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
+    assert hook("hooks:text_read_hook", keys)({"a": "b"}) == [3]  # the user's own
+    assert hook("text_read_hook", keys)({"a": "b"}) == [{"content": [{"text": "b"}]}]
     assert sys.path == [*before, str(tmp_path / "code")]
     sys.modules.pop("hooks")
 

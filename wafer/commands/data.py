@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from wafer.data.preprocess.settings import MODES, Settings
-from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
+from wafer.data.preprocess.settings import HIDDEN, Settings
 from wafer.models.sections import meanings
 from wafer.models.user.trust import add_option, looking, refusal
+from wafer.vendor.preprocess.keys import MODES, HookKeys, OlderKeys
 
 if TYPE_CHECKING:
     from wafer.config import RunConfig
@@ -35,12 +35,11 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
         description="Turn text into HDF5 rows. A run that was killed goes on when the same "
         "command is given again. Keys come from --params (the vendor's YAML), flags win.",
     )
-    modes = (*MODES, *VENDOR_MODES)
-    parser.add_argument("mode", nargs="?", choices=modes, help="what the rows are for")
+    parser.add_argument("mode", nargs="?", choices=MODES, help="what the rows are for")
     parser.add_argument("-p", "--params", "--config", help="YAML with the keys below")
-    told = meanings(HookSettings) | meanings(Settings)
+    told = meanings(Settings) | meanings(HookKeys) | meanings(OlderKeys)
     for name, field in _keys().items():
-        if name != "mode" and name not in Settings.no_effect:
+        if name != "mode":
             default = "" if field.is_required() or field.default is None else str(field.default)
             shown = f"{told.get(name, '')} [{default}]" if default else told.get(name, "")
             if get_origin(field.annotation) is Literal:
@@ -51,14 +50,15 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
 
 def _keys() -> dict[str, Any]:
     """Every key of a preprocessing file of either form, but those whose value is a mapping."""
-    hooked = {k: f for k, f in HookSettings.model_fields.items() if k not in HIDDEN}
-    flat = {k: f for k, f in hooked.items() if get_origin(f.annotation) is not dict}
-    return flat | Settings.model_fields
+    every = Settings.model_fields | HookKeys.model_fields | OlderKeys.model_fields
+    hidden = (*HIDDEN, "tokenizer_params")
+    known = {key: field for key, field in every.items() if key not in hidden}
+    return {k: field for k, field in known.items() if get_origin(field.annotation) is not dict}
 
 
 def _preprocess(args: argparse.Namespace) -> int:
-    from wafer.data.vendor.load import load_settings
-    from wafer.data.vendor.splits import preprocess_all
+    from wafer.data.preprocess.parts import preprocess_all
+    from wafer.vendor.preprocess.load import load_settings
 
     _show_log()
     flags = {name: getattr(args, name, None) for name in _keys()}
@@ -326,11 +326,11 @@ def _add_new(verbs: argparse._SubParsersAction) -> None:
 def _new(args: argparse.Namespace) -> int:
     import pathlib
 
-    from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
     from wafer.models.files import made_folder
+    from wafer.vendor.preprocess.templates import preprocessing_file, template_names
 
     if args.template is None:
-        _say("\n".join(f"{name:<16} {one.help}" for name, one in TEMPLATES.items()))
+        _say("\n".join(f"{name:<16} {about}" for name, about in template_names().items()))
         return 0
     text = preprocessing_file(args.template)
     path = pathlib.Path(args.output_dir) / f"{args.template}.yaml"

@@ -24,7 +24,8 @@ from tokenizers import (
 
 from wafer.cli import main
 from wafer.commands.prompts import encode_prompts
-from wafer.data.preprocess.records import batches
+from wafer.data.preprocess.records import TEXT, batches
+from wafer.data.preprocess.rows import chat
 from wafer.data.readers.llava import load_image
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
@@ -32,7 +33,6 @@ from wafer.data.text import tables
 from wafer.data.text.textfiles import read_rows
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.text.wordpiece import Vocabulary
-from wafer.data.vendor import special
 from wafer.errors import DataError
 from wafer.models import guarded
 from wafer.models.convert.tokenizer import TextMarks
@@ -94,7 +94,7 @@ def test_rows_of_a_table_are_read_few_at_once(tmp_path, monkeypatch):
     assert (tmp_path / "x.parquet").stat().st_size < 1000
     with parquet.ParquetFile(tmp_path / "x.parquet") as file:
         assert tables.rows_at_once(file.metadata.row_group(0)) < 50
-    lengths = [len(b.records) for b in batches([tmp_path / "x.parquet"], ["text"])]
+    lengths = [len(b.records) for b in batches([tmp_path / "x.parquet"], TEXT)]
     assert sum(lengths) == 5000
     assert max(lengths) < 20
 
@@ -347,7 +347,7 @@ def test_a_chat_template_without_end_names_the_record(
 ):
     pytest.importorskip("jinja2")
     if "0.2" in problem:
-        special.render_chat("", [], {})  # jinja2 is imported
+        chat.render_chat("", [], {})  # jinja2 is imported
         monkeypatch.setattr(guarded, "_LIMIT", 0.2)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     kwargs = {
@@ -369,7 +369,7 @@ def test_a_chat_template_without_end_names_the_record(
     ):
         (other.submit(run, path).result() if thread else run(path))
     monkeypatch.undo()
-    assert special.render_chat("{{ 'a' * 9 }}", [], {}) == "a" * 9  # no limit is left behind
+    assert chat.render_chat("{{ 'a' * 9 }}", [], {}) == "a" * 9  # no limit is left behind
 
 
 def test_a_process_that_dies_names_the_file(tmp_path, monkeypatch):
@@ -416,6 +416,6 @@ def test_a_packed_line_is_read_in_bounds(tmp_path):
         file.write(json.dumps({"text": "ok"}).encode() + b'\n{"text": "')
         for _ in range(300):
             file.write(b"a" * (1 << 20))
-    read = batches([path], ["text"])
+    read = batches([path], TEXT)
     with pytest.raises(DataError, match="line 2 has more than 268,435,456 bytes"):
         next(read)

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models as kinds, pre_tokenizers
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.preprocess.run import preprocess
 from wafer.data.registry import parse_input
-from wafer.data.vendor.load import load_settings
 from wafer.errors import DataError
+from wafer.vendor.preprocess.load import load_settings
 
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 KEYS = {

@@ -6,10 +6,9 @@ import re
 import numpy as np
 import pytest
 from helpers.rows import rows_in
-from helpers.vendor_data import END, IDS, characters, hook_file, run
+from helpers.vendor_data import END, IDS, characters, hook as hook_of, hook_file, run
 
-from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.rows.packers import CutPacker, MaskPacker
+from wafer.data.preprocess.rows.packing import MaskPacker, StreamPacker
 from wafer.errors import ConfigError, DataError
 
 DOCUMENTS = [{"text": t} for t in ("abcdefgh", "ijklm", "nop", "qrstuvwxyzabcdef")]
@@ -386,26 +385,26 @@ def test_hooks_of_other_forms():
         "<|start_header_id|>user<|end_header_id|>\n\n hi <|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\nho<|eot_id|>"
     )
-    hook = load_hook("hooks:llama3_1_chat_formatted_data_hook", {"chat_key": "c"})
+    hook = hook_of("hooks:llama3_1_chat_formatted_data_hook", {"chat_key": "c"})
     turns = hook({"c": text})
     assert [(t["type"], t["content"][0]["text"]) for t in turns] == [
         ("user", "hi"),
         ("assistant", "ho"),
     ]
-    raw = load_hook("hooks:text_read_hook", {"text_key": "t"}, (2, 3))({"t": " a "})
+    raw = hook_of("hooks:text_read_hook", {"text_key": "t"}, (2, 3))({"t": " a "})
     assert raw == [{"content": [{"text": " a "}]}]
     keys = {"chosen_key": "c", "rejected_key": "r"}
     example = {"c": "Human: a Assistant: b", "r": "Human: a Assistant: c"}
-    texts = [t["content"][0]["text"] for t in load_hook("hooks:dpo_read_hook", keys)(example)]
+    texts = [t["content"][0]["text"] for t in hook_of("hooks:dpo_read_hook", keys)(example)]
     assert texts == ["Human: a Assistant:", " b", " c"]
     odd = {"m": [{"role": "user", "content": "a"}]}
-    assert load_hook("hooks:chat_read_hook", CHAT_KEYS)(odd) == []
+    assert hook_of("hooks:chat_read_hook", CHAT_KEYS)(odd) == []
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: CutPacker(4, 2, 0, pack=True, exact=True),
+        lambda: StreamPacker(5, 0, 2, every=True, eos_id=0),
         lambda: MaskPacker(0.5, 4, 0, 1, special=frozenset({0}), allowed=range(2, 30)),
     ],
 )

@@ -10,19 +10,18 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from helpers.vendor_data import characters, hook_file, run
+from helpers.vendor_data import characters, hook as hook_of, hook_file, run
 from PIL import Image
 
 from wafer import models
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.preprocess.parts import preprocess_all
+from wafer.data.preprocess.rows.images import ImagePacker, ImageSequence
 from wafer.data.registry import parse_input
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.load import load_settings
-from wafer.data.vendor.rows.images import ImagePacker, ImageSequence
-from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError, DataError
+from wafer.vendor.preprocess.load import load_settings
 
 TEMPLATE = (
     "{% for m in messages %}{{ '>' if m['role'] == 'user' else '<' }}{{ m['content'] }}"
@@ -231,7 +230,7 @@ def test_what_rows_of_images_cannot_be(tmp_path, dataset, setup, message):
 def test_texts_and_images_in_turn_by_their_addresses(tmp_path):
     (tmp_path / "ca978112ca.png").touch()  # sha256 of 'a', ten digits
     arguments = {"image_dir": str(tmp_path), "image_key": "i", "caption_key": "t"}
-    hook = load_hook("hooks:obelics_hook", arguments)
+    hook = hook_of("hooks:obelics_hook", arguments)
     example = {"i": [None, "http://x.org/p/a?w=1", "http://x.org/b"], "t": ["one", None, None]}
     assert hook(example) == [{"content": [{"text": "one"}, {"image": "ca978112ca.png"}]}]
 

@@ -9,11 +9,11 @@ import yaml
 from helpers.vendor_data import END, HOOKS, characters, hook_file
 from PIL import Image
 
-from wafer.data.preprocess.settings import Settings
-from wafer.data.vendor.load import load_settings
-from wafer.data.vendor.settings import HIDDEN, HookSettings
-from wafer.data.vendor.splits import preprocess_all
+from wafer.data.preprocess.parts import preprocess_all
+from wafer.data.preprocess.settings import HIDDEN, Settings
 from wafer.errors import WaferError
+from wafer.vendor.preprocess.keys import NO_EFFECT, OLDER, OLDER_ALONE, HookKeys, OlderKeys
+from wafer.vendor.preprocess.load import load_settings
 
 RECORDS = [
     {
@@ -138,7 +138,7 @@ T5 = {"mode": "T5", "max_seq_length": 16, "tgt_max_sequence_length": 12}
 FIM_OLD = {"mode": "FIM"}
 TRAINED = {"tokenizer_type": "TrainBPE", "huggingface_tokenizer": None, "vocab_size": 300}
 WORDS = {"tokenizer_type": "BertTokenizer", "huggingface_tokenizer": None, "vocab_file": "VOCAB"}
-FLAT = {key: HOOKED[key] for key in set(HOOKED) & set(Settings.model_fields)} | {
+FLAT = {key: HOOKED[key] for key in set(HOOKED) & OLDER} | {
     "mode": ({}, "MLM_NSP"),
     "skip_bad_records": ({"jsonl_key": "m"}, True),
     "seed": (FIM_OLD, 3),
@@ -238,18 +238,21 @@ HOOKED_BASE = COMMON | {
     "use_ftfy": False,
 }
 FLAT_BASE = COMMON | {"tokenizer_type": "HuggingFaceTokenizer", "huggingface_tokenizer": "CHARS"}
-FORMS = {"hooked": (HookSettings, HOOKED, HOOKED_BASE), "flat": (Settings, FLAT, FLAT_BASE)}
+FORMS = {"hooked": (HOOKED, HOOKED_BASE), "flat": (FLAT, FLAT_BASE)}
+NEWER = (set(Settings.model_fields) | set(HookKeys.model_fields)) - OLDER_ALONE - set(NO_EFFECT)
+IGNORED = {"write_in_batch", "split_text_to_tokenize", "chunk_len_to_split"}
+IGNORED |= {"remove_bos_in_chunks", "input_ids_dtype", "input_mask_dtype"}
 
 
 def test_the_tables_have_every_key():
-    for settings, table, _ in FORMS.values():
-        assert set(table) == set(settings.model_fields) - FREE - set(HIDDEN)
+    assert set(HOOKED) == NEWER - FREE - set(HIDDEN)
+    assert set(FLAT) == (OLDER | set(OlderKeys.model_fields) | IGNORED) - FREE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_key_does_something(form, places, caplog):
-    _, table, base = FORMS[form]
+    table, base = FORMS[form]
     data = {"data": {"type": "local", "source": str(places / "texts")}}
     base |= data if form == "hooked" else {"input_dir": str(places / "texts")}
     base |= {"output_dir": str(places / "out")}

@@ -5,8 +5,7 @@ from helpers.records import write
 from helpers.rows import rows_in
 
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import Settings
-from wafer.models.sections import parse
+from wafer.vendor.preprocess.load import load_settings
 
 
 @pytest.mark.parametrize("mode", ["LMData", "MLM", "T5"])
@@ -17,7 +16,7 @@ def test_what_carries_loss_is_counted(tmp_path, mode):
     keys = {"mode": mode, "input_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")}
     keys |= {"tokenizer_type": "TrainBPE", "vocab_size": 400, "max_seq_length": 64, "processes": 1}
     keys |= {"tgt_max_sequence_length": 32} if mode == "T5" else {}
-    report = preprocess(parse(Settings, keys | {"min_sequence_len": 0, "display_pbar": False}))
+    report = preprocess(load_settings(None, keys | {"min_sequence_len": 0, "display_pbar": False}))
     count = report.params["post-process"].get("loss_valid_tokens")
     if mode == "MLM":
         assert count is None

@@ -9,23 +9,24 @@ from helpers.rows import rows_in
 
 from wafer.data.batching.dataset import Dataset
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import Settings
 from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer
 from wafer.session.hints import first_words
+from wafer.vendor.preprocess.load import load_settings
 
 TEXT = f"before {END_OF_TEXT} after {END_OF_TEXT}!"
 
 
 def _preprocessed(tmp_path, **keys):
     write(tmp_path / "in.jsonl", [{"text": TEXT}, {"text": "plain"}])
-    settings = Settings.model_validate(
+    settings = load_settings(
+        None,
         {
             "input_dir": str(tmp_path / "in.jsonl"),
             "output_dir": str(tmp_path / "out"),
             "processes": 1,
         }
         | {"tokenizer_type": "TrainBPE", "vocab_size": 258, "max_seq_length": 16}
-        | {"min_sequence_len": 1, "display_pbar": False, **keys}
+        | {"min_sequence_len": 1, "display_pbar": False, **keys},
     )
     report = preprocess(settings)
     tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer.json")

@@ -13,8 +13,8 @@ from wafer.data.batching.objectives import (
     next_token,
     raw_length,
 )
-from wafer.data.preprocess.layouts import lm_row, vsl_row
-from wafer.data.preprocess.packing import BinPacker, SinglePacker, StreamPacker
+from wafer.data.preprocess.rows.layouts import lm_row, vsl_row
+from wafer.data.preprocess.rows.packing import BinPacker, SinglePacker, StreamPacker
 
 VECTORS = np.load(GOLDEN / "vsl" / "vsl.npz")
 

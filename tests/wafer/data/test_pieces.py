@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from wafer.data.preprocess import encode
-from wafer.data.preprocess.layouts import layout_of
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.rows.layouts import layout_of
 from wafer.data.preprocess.vocabulary import describe
 from wafer.data.text.pieces import decode_inside, for_pieces
+from wafer.vendor.preprocess.load import load_settings
 
 TEXT = "the quick brown fox"
 MARKS = ["<fim_prefix>", "<fim_middle>", "<fim_suffix>"]
@@ -78,9 +78,10 @@ def test_pieces_joined_are_the_text_at_every_cut(kind):
 def test_a_row_with_a_moved_middle_holds_its_text(kind, spm_rate):
     tokenizer = TOKENIZERS[kind]()
     tokenizer.add_special_tokens([*MARKS, "</s>"])
-    settings = Settings.model_validate(
+    settings = load_settings(
+        None,
         {"mode": "FIM", "fim_rate": 1.0, "spm_rate": spm_rate, "max_seq_length": 64}
-        | {"tokenizer_type": "HuggingFaceTokenizer", "input_dir": "-"}
+        | {"tokenizer_type": "HuggingFaceTokenizer", "input_dir": "-"},
     )
     ids = describe(settings, tokenizer)
     encode.start_worker(encode.Encoder(settings, ids, tokenizer.to_str()), None)
@@ -88,7 +89,7 @@ def test_a_row_with_a_moved_middle_holds_its_text(kind, spm_rate):
     pre, mid, suf = (tokenizer.token_to_id(mark) for mark in MARKS)
     for seed in range(8):
         tokens = np.array([*body, ids.eos_id], np.int32)
-        (row,) = layout_of(settings, ids).shape(
+        (row,) = layout_of(settings, ids, tokenizer).shape(
             tokens, functools.partial(np.random.default_rng, seed)
         )
         moved = row[0].tolist()[: row[0].tolist().index(ids.eos_id)]

@@ -20,11 +20,9 @@ from wafer.data.preprocess import progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext, fix_text
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import Settings
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.data.vendor.load import load_settings
 from wafer.errors import ConfigError, DataError, SectionError
-from wafer.models.sections import parse
+from wafer.vendor.preprocess.load import load_settings
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
 FIM = {"mode": "FIM", "fim_prefix_tok": "a", "fim_middle_tok": "b", "fim_suffix_tok": "c"}
@@ -197,7 +195,7 @@ def trained(library, out, mode, **keys):
         "processes": 1,
         "display_pbar": False,
     }
-    return parse(Settings, given | keys)
+    return load_settings(None, given | keys)
 
 
 def test_rows_do_not_depend_on_the_number_of_processes(library, tmp_path):
@@ -361,8 +359,8 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(VENDOR)
     got = load_settings(path, {"max_seq_length": "512", "use_ftfy": "false", "seed": None})
-    assert (got.mode, got.fields, got.max_seq_length) == (
-        "Summarization",
+    assert (got.mode, got.columns.names, got.max_seq_length) == (
+        "finetuning",
         ("source", "target"),
         512,
     )

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.preprocess.rows.sentences import SentencePacker
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.sentences import SentencePacker
 from wafer.data.registry import parse_input
 from wafer.data.rowfiles.verify import verify_folder
 

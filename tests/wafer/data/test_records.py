@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.records import TEXTS, lines, texts_of, write
 
-from wafer.data.preprocess.records import RecordPosition, batches, find_inputs
+from wafer.data.preprocess.records import TEXT, Columns, RecordPosition, batches, find_inputs
 from wafer.errors import DataError
 
 
@@ -34,7 +34,7 @@ def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
     assert texts_of([path]) == TEXTS
     assert texts_of([path, path], RecordPosition(0, 2)) == [TEXTS[2], *TEXTS]
     assert texts_of([path, path], RecordPosition(1, 1)) == TEXTS[1:]
-    (batch,) = batches([path], ["text"])
+    (batch,) = batches([path], TEXT)
     assert batch.bytes_read == path.stat().st_size
     assert batch.end == RecordPosition(1, 0)
 
@@ -62,13 +62,13 @@ def test_what_a_folder_holds_besides_is_counted_by_its_endings(tmp_path, caplog)
     assert "1 without an ending" in message
     assert ".txt, .md)" in message
     caplog.clear()  # a README beside pairs is no pair
-    pairs = find_inputs([str(tmp_path)], None, ("prompt", "completion"))
+    pairs = find_inputs([str(tmp_path)], None, Columns(("prompt", "completion")))
     assert [path.name for path in pairs] == ["f.jsonl"]
     assert "6 of 7 files left out" in caplog.text
     assert "3 .txt" not in caplog.text
     assert "2 .txt" in caplog.text
     with pytest.raises(DataError, match=r"a\.TXT: a \.txt file is one text, but .* prompt, comp"):
-        next(batches([tmp_path / "a.TXT"], ["prompt", "completion"]))
+        next(batches([tmp_path / "a.TXT"], Columns(("prompt", "completion"))))
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.md", "x.jsonl", "x.jsonl.GZ"])
@@ -116,7 +116,7 @@ def test_text_that_no_tokenizer_takes_is_named(tmp_path, line, problem):
     path.write_bytes(b'{"text": "\\ud83d\\ude00"}\n' + line)
     with pytest.raises(DataError, match=rf"a\.jsonl: record 2: not JSON .*{problem}"):
         texts_of([path])
-    assert next(iter(batches([path], ["text"], skip_bad=True))).records == [("\U0001f600",)]
+    assert next(iter(batches([path], TEXT, skip_bad=True))).records[0].values == ("\U0001f600",)
 
 
 def test_bad_records_are_named_or_left_out(tmp_path, caplog):
@@ -126,7 +126,7 @@ def test_bad_records_are_named_or_left_out(tmp_path, caplog):
         texts_of([path])
     assert texts_of([path], skip_bad=True) == ["a", "b"]
     assert "record 3: no field 'text'" in caplog.text
-    assert sum(batch.skipped for batch in batches([path], ["text"], skip_bad=True)) == 2
+    assert sum(batch.skipped for batch in batches([path], TEXT, skip_bad=True)) == 2
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])

@@ -8,22 +8,22 @@ from helpers.runs import config
 from helpers.vendor_data import characters
 
 from wafer.cli import main
-from wafer.data.vendor.load import parse_settings
-from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
+from wafer.data.preprocess.settings import Settings
 from wafer.errors import DataError
+from wafer.models.sections import parse
+from wafer.vendor.preprocess.templates import preprocessing_file, template_names
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", template_names())
 def test_every_template_is_a_file_that_is_read(name, tmp_path, monkeypatch):
-    from wafer.data.vendor.load import load_settings
+    from wafer.vendor.preprocess.load import load_settings
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     path = tmp_path / "file.yaml"
     path.write_text(preprocessing_file(name))
     settings = load_settings(path, {})
-    assert settings.mode == TEMPLATES[name].mode
-    assert parse_settings(settings.model_dump()) == settings
+    assert parse(Settings, settings.model_dump()) == settings
 
 
 def test_a_template_makes_rows(tmp_path, monkeypatch, capsys):

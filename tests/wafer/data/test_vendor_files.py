@@ -12,14 +12,13 @@ from helpers.vendor_data import IDS, characters, hook_file, run
 
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.preprocess.parts import preprocess_all
 from wafer.data.sections.rows import GptHDF5MapDataProcessor
 from wafer.data.text.tokenizer import train_bpe
-from wafer.data.vendor.keys import NO_EFFECT, REFUSED
-from wafer.data.vendor.load import load_settings
-from wafer.data.vendor.settings import HookSettings
-from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError
 from wafer.models.convert.tokenizer import special_ids
+from wafer.vendor.preprocess.keys import NO_EFFECT, REFUSED, HookKeys
+from wafer.vendor.preprocess.load import load_settings
 
 LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
 
@@ -244,11 +243,12 @@ def test_keys_without_effect_are_named(tmp_path, caplog):
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "data.revision: no effect here: nothing is downloaded",
+        "Rows of release 2.10 without its losses of text (release: 2.10 has those, too)",
+        "truncate_to_msl.truncation_mode: no effect: the keys are prompt_truncation_mode, "
+        "max_turn_length",
         "mlm_fraction: no effect here: it needs training_objective mlm",
         "truncate_to_msl: no effect here: it needs mode finetuning or training_objective "
         "bert_pretraining",
-        "truncate_to_msl.truncation_mode: no effect: the keys are prompt_truncation_mode, "
-        "max_turn_length",
     ]
 
 
@@ -316,8 +316,8 @@ def test_files_with_fim_marks_move_middles(tmp_path, caplog):
 
 
 def test_every_key_has_one_meaning():
-    """Keys that change nothing, keys that are refused and keys with an effect are three sets."""
-    sets = [set(NO_EFFECT), set(REFUSED), set(HookSettings.model_fields)]
+    """Keys that change nothing, keys that are refused and keys of another name are three sets."""
+    sets = [set(NO_EFFECT), set(REFUSED), set(HookKeys.model_fields)]
     assert not sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2]
 
 

@@ -8,13 +8,13 @@ import os
 import pytest
 import yaml
 from helpers.records import write
-from helpers.vendor_data import HOOKS, hook_file
+from helpers.vendor_data import HOOKS, hook, hook_file
 
-from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.load import load_settings
-from wafer.data.vendor.settings import HIDDEN, HookSettings
-from wafer.data.vendor.source import data_source, inputs_of
+from wafer.data.preprocess.settings import HIDDEN, Settings
 from wafer.errors import ConfigError, WaferError
+from wafer.vendor.preprocess.keys import NO_EFFECT, OLDER_ALONE, HookKeys
+from wafer.vendor.preprocess.load import load_settings
+from wafer.vendor.preprocess.source import data_source, inputs_of
 
 EMPTY = (False, 0, "", [], {})
 # Key -> empty values that the vendor's tool reads, or that say the default
@@ -30,9 +30,10 @@ TAKEN = {
     "truncate_to_msl": (False, {}),
 }
 SWITCHES = {
-    name for name, field in HookSettings.model_fields.items() if isinstance(field.default, bool)
+    name for name, field in Settings.model_fields.items() if isinstance(field.default, bool)
 } | {"resume_from_checkpoint"}
-KEYS = sorted(set(HookSettings.model_fields) - set(HIDDEN) - {"input_dir"})
+KNOWN = {*Settings.model_fields, *HookKeys.model_fields}
+KEYS = sorted(KNOWN - {*HIDDEN, *NO_EFFECT, *OLDER_ALONE, "input_dir"})
 
 
 def place(key):
@@ -103,7 +104,7 @@ LLAVA = CHAT | {"image_key": "i", "image_token": "<i>"}
 
 
 @pytest.mark.parametrize(
-    ("hook", "keys", "message"),
+    ("name", "keys", "message"),
     [
         ("text_read_hook", {"text_key": "t", "nonsense": 1}, "nonsense: unknown keyword; it takes"),
         ("text_read_hook", {"text_kye": "t"}, r"text_kye: .* did you mean 'text_key'"),
@@ -118,20 +119,18 @@ LLAVA = CHAT | {"image_key": "i", "image_token": "<i>"}
     ],
 )
 @pytest.mark.parametrize("release", [(2, 3), (2, 10)])
-def test_a_hook_gets_the_arguments_that_it_takes(hook, keys, message, release):
+def test_a_hook_gets_the_arguments_that_it_takes(name, keys, message, release):
     with pytest.raises(ConfigError, match=rf"read_hook_kwargs\.\S*.*{message}"):
-        load_hook(HOOKS + hook, keys, release)
+        hook(HOOKS + name, keys, release)
 
 
 def test_arguments_of_the_vendors_files_that_no_hook_reads_are_named(tmp_path, caplog):
     keys = {"text_key": "text", "system_prompt_style": "vicuna_v1"}
     with caplog.at_level(logging.INFO):
-        load_settings(hook_file(tmp_path, [], processing={"read_hook_kwargs": keys}), {})
+        read = load_settings(hook_file(tmp_path, [], processing={"read_hook_kwargs": keys}), {})
     line = "read_hook_kwargs.system_prompt_style: no effect: the hook does not read it"
     assert line in caplog.messages
-    assert load_hook(HOOKS + "text_read_hook", keys)({"text": " a "})[0]["content"][0] == {
-        "text": "a"
-    }
+    assert read.read_hook_kwargs == {"text_key": "text"}
 
 
 def test_a_users_hook_is_asked_what_it_takes(tmp_path, monkeypatch):
@@ -140,9 +139,7 @@ def test_a_users_hook_is_asked_what_it_takes(tmp_path, monkeypatch):
         "def closed(example, text_key, level=1): return []\n"
         "def open(example, **keys): return [keys]\n"
     )
-    closed, free = (
-        functools.partial(load_hook, f"hooks_of_values:{n}") for n in ("closed", "open")
-    )
+    closed, free = (functools.partial(hook, f"hooks_of_values:{n}") for n in ("closed", "open"))
     closed({"text_key": "t", "level": "any"})
     with pytest.raises(ConfigError, match=r"levl: .*did you mean 'level'\?; it takes text_key"):
         closed({"text_key": "t", "levl": 2})

@@ -2,15 +2,14 @@
 
 import pytest
 
-from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary
 from wafer.errors import DataError
-from wafer.models.sections import parse
+from wafer.vendor.preprocess.load import load_settings
 
 
 def _settings(mode, size):
     keys = {"tokenizer_type": "TrainBPE", "input_dir": "in", "output_dir": "out"}
-    return parse(Settings, keys | {"mode": mode, "vocab_size": size})
+    return load_settings(None, keys | {"mode": mode, "vocab_size": size})
 
 
 @pytest.mark.parametrize("mode", ["LMData", "MLM", "FIM"])

@@ -18,6 +18,7 @@ import numpy as np
 
 from wafer.data.preprocess.records import (
     BEGINNING,
+    Columns,
     RecordBatch,
     RecordPosition,
     batches,
@@ -217,7 +218,9 @@ def deduplicate(
         index = _Index(options, files[2])
         for at in range(standing.position.file, len(paths)):
             start = RecordPosition(0, standing.position.record)
-            read = batches([paths[at]], (options.key,), start, skip_bad=options.skip_bad_records)
+            read = batches(
+                [paths[at]], Columns((options.key,)), start, skip_bad=options.skip_bad_records
+            )
             for batch in read:
                 standing = _sift(batch, paths[at], index, files, standing)
                 if batch.end.file == 0:  # else the file is at its end
@@ -243,7 +246,7 @@ def _sift(
     standing: _Standing,
 ) -> _Standing:
     """Write each text to the file it belongs to; sums and sizes after it."""
-    texts = [record[0] for record in batch.records]
+    texts = [record.values[0] for record in batch.records]
     kept: list[bytes] = []
     removed: list[bytes] = []
     identical = lost = 0

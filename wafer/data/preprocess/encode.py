@@ -1,7 +1,4 @@
-"""What a worker process does with a batch of records: mend the text, tokenize, mark the loss.
-
-Light on purpose: a spawned worker imports only this, numpy and the tokenizer.
-"""
+"""A worker process: its settings and tokenizer, what it counts, how it mends texts."""
 
 import dataclasses
 import functools
@@ -14,12 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from wafer.data.batching.objectives import conversation
-from wafer.data.preprocess.sentences import sentences
-from wafer.data.preprocess.settings import RunSettings
+from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.text.pieces import for_pieces
-from wafer.data.text.tokenizer import tokenizing
 from wafer.models.errors import optional
 
 
@@ -55,7 +49,7 @@ class Encoded(NamedTuple):
 class Encoder:
     """Everything an encoding depends on; small enough to send to a process."""
 
-    settings: Any  #: the run's
+    settings: Settings  #: the run's
     vocabulary: RowVocabulary  #: ids
     tokenizer: str  #: its JSON
 
@@ -110,7 +104,7 @@ def detokenize_wikitext(text: str) -> str:
     return text
 
 
-def mended(text: str, settings: RunSettings) -> str:
+def mended(text: str, settings: Settings) -> str:
     """A text as ftfy and the detokenizer leave it."""
     if settings.use_ftfy:
         text = fix_text(text, settings.ftfy_normalizer)
@@ -167,36 +161,6 @@ def current_for_pieces() -> Tokenizer:
     return _for_pieces(encoder.tokenizer, tokenizer.encode_special_tokens)
 
 
-def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
-    """Tokenize a batch of records, in their order."""
-    encoder, tokenizer = current()
-    settings = encoder.settings
-    texts = [mended(text, settings) for record in records for text in record]
-    if settings.contexts_key is not None:
-        is_context = (i < len(r) - 2 for r in records for i in range(len(r)))
-        separator = settings.context_separator
-        texts = [t + separator * c for t, c in zip(texts, is_context, strict=True)]
-    if settings.mode == "MLM_NSP":
-        return _documents(texts, encoder, tokenizer)
-    ids = _encoded(texts, tokenizer)
-    if settings.mode.startswith("Summarization"):
-        unread = iter(ids)
-        read = [[next(unread) for _ in record] for record in records]
-        row_of = _turns if settings.contexts_key is None else _with_contexts
-        rows = [row_of(record, encoder) for record in read]
-    else:
-        eos = encoder.vocabulary.eos_id
-        ids = [to_array(tokens) for tokens in ids]
-        rows = [np.append(tokens, np.int32(eos)) if len(tokens) else None for tokens in ids]
-    kept = [row for row in rows if row is not None]
-    return _counted(rows, kept, texts, count_marks(ids, tokenizer))
-
-
-def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
-    with tokenizing("the tokenizer cannot encode a text of the input"):
-        return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
 def to_array(ids: Sequence[int]) -> np.ndarray:
     """[n] int32 ids of a text."""
     return np.fromiter(ids, np.int32, len(ids))
@@ -209,53 +173,3 @@ def count_marks(texts: Sequence[Sequence[int] | np.ndarray], tokenizer: Tokenize
     special[[i for i, token in added.items() if token.special]] = True
     whole = np.concatenate([*texts, np.empty(0, np.int32)])
     return int(np.count_nonzero(special.take(whole.astype(np.intp), mode="clip")))
-
-
-def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:
-    """Documents whose sentences end with the end mark; the mark itself is in no sentence."""
-    eos = encoder.vocabulary.eos_id
-    split = [sentences(text) for text in texts]
-    flat = [sentence for one in split for sentence in one]
-    encoded = _encoded(flat, tokenizer)
-    unread = iter(encoded)
-    rows = []
-    for one in split:
-        ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
-        rows.append(np.array(ids, np.int32))
-    kept = [row for row in rows if (row != eos).any()]
-    return _counted(rows, kept, texts, count_marks(encoded, tokenizer))
-
-
-def _counted(rows: Sequence[Any], kept: list[Any], texts: Sequence[str], marks: int) -> Encoded:
-    discarded, characters = len(rows) - len(kept), sum(map(len, texts))
-    return Encoded(kept, ReadCounts(discarded=discarded, characters=characters, marks=marks))
-
-
-def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
-    """Rows of prompts and completions in turns; None when they do not fit or one is empty."""
-    settings, ids = encoder.settings, encoder.vocabulary
-    between = [] if ids.sep_id is None else [ids.sep_id]
-    if settings.eos_after_prompt:
-        between = [ids.eos_id, *between]
-    asks, answers = ids.before
-    pairs = zip(texts[::2], texts[1::2], strict=True)
-    turns = [([*asks, *ask, *between, *answers], answer) for ask, answer in pairs]
-    rows = conversation(turns, eos_id=ids.eos_id, pad_id=ids.pad_id)
-    if settings.vsl:
-        rows = rows[:, :-1]  # side by side, the end mark is a label only, as in other VSL rows
-    length = rows.shape[1]
-    short = sum(map(len, texts)) < settings.min_sequence_len
-    return None if not all(texts) or short or length > settings.max_seq_length else rows
-
-
-def _with_contexts(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
-    """Rows of a prompt behind as many of its contexts, the best first, as fit whole."""
-    *contexts, ask, answer = texts
-    if not ask:
-        return None
-    for count in range(len(contexts), -1, -1):
-        before = [token for context in contexts[:count] for token in context]
-        rows = _turns([[*before, *ask], answer], encoder)
-        if rows is not None:
-            return rows
-    return None

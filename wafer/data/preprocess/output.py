@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -11,13 +12,12 @@ from tokenizers import Tokenizer
 
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.encode import ReadCounts
-from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import OutputCounts, ResumePoint, Saved
+from wafer.data.preprocess.rows.layouts import Layout
+from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
-from wafer.data.vendor.keys import vendor_params
-from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
 
@@ -71,7 +71,7 @@ class OutputSummary(NamedTuple):
 class PreprocessJob(NamedTuple):
     """A checked run, ready to start."""
 
-    settings: AnySettings
+    settings: Settings
     inputs: list[pathlib.Path]
     tokenizer: Tokenizer
     ids: RowVocabulary
@@ -102,7 +102,7 @@ class Sink:
         self._skipped = saved.skip if saved else 0  # of these, in complete files already
         self._written = self._complete = saved.written if saved else OutputCounts()
         limit = job.settings.files_per_record
-        self._limit = limit * job.settings.max_seq_length if self._corpus else limit
+        self._limit = limit if job.layout.groups else limit * job.settings.max_seq_length
         self._open = contextlib.ExitStack()
         self._append: Append | None = None
 
@@ -113,10 +113,6 @@ class Sink:
         """Drop the file that is not complete."""
         unfinished = DataError("not complete")
         self._open.__exit__(type(unfinished), unfinished, None)
-
-    @property
-    def _corpus(self) -> bool:
-        return self._job.settings.data_format == "corpus"
 
     @property
     def rows(self) -> int:
@@ -146,19 +142,17 @@ class Sink:
             self._standing, self._since = standing, 0
 
     def _write(self, rows: list[np.ndarray]) -> None:
-        job = self._job
+        job, groups = self._job, self._job.layout.groups
         if self._append is None:
             path = job.folder / f"{job.settings.output_name}_{self._written.files:05d}.h5"
             compression = None if job.settings.compression == "none" else job.settings.compression
-            groups = () if self._corpus else job.layout.groups
             self._append = self._open.enter_context(
                 growing(path, groups, compression, attachments=job.layout.attachments)
             )
         self._append(rows)
-        counted = rows[: len(job.layout.groups)]
-        features = [group.features for group in job.layout.groups]
-        tokens = 0 if self._corpus else _tokens(counted, features[0])
-        loss = 0 if self._corpus else _with_loss(counted, features, job.settings)
+        counted, features = rows[: len(groups) or 1], [group.features for group in groups]
+        tokens = _tokens(counted, features[0]) if groups else 0
+        loss = _with_loss(counted, features, job.settings) if groups else 0
         self._written = self._written.plus(counted, tokens, loss, job.ids.eos_id, job.ids.pad_id)
 
     def _end_file(self) -> None:
@@ -205,12 +199,12 @@ def _loss_masks(features: Sequence[str]) -> list[int]:
 
 
 def _with_loss(
-    groups: list[np.ndarray], features: Sequence[Sequence[str]], settings: AnySettings
+    groups: list[np.ndarray], features: Sequence[Sequence[str]], settings: Settings
 ) -> int:
     """Count the positions that carry loss in the rows of each group."""
     count = 0
     for rows, names in zip(groups, features, strict=True):
-        if tuple(names) == ("labels",) and isinstance(settings, HookSettings):
+        if tuple(names) == ("labels",):
             count += int(np.count_nonzero(rows != settings.ignore_index))
         for i in _loss_masks(names):
             inverted = settings.inverted_mask and names[i] in {"attention_mask", "loss_mask"}
@@ -219,11 +213,9 @@ def _with_loss(
 
 
 def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
-    """The content of ``data_params.json``: the vendor's keys, the settings, and what came out."""
-    settings = job.settings
-    corpus = settings.data_format == "corpus"
-    layout = {"features": ["tokens"]} if corpus else described(job.layout.groups)
-    layout |= job.layout.described
+    """The content of ``data_params.json``: settings, layout, and what came out."""
+    settings, ids, groups = job.settings, job.ids, job.layout.groups
+    layout = described(groups) if groups else {"features": ["tokens"]}
     after: dict[str, Any] = {
         "processed": counts.records,
         "discarded": counts.discarded,
@@ -231,34 +223,31 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
         "raw_chars_count": counts.characters,
         "special_tokens_in_texts": counts.marks,
         "files": written.files,
-        "vocab_size": job.ids.size,
-        "eos_id": job.ids.eos_id,
-        "pad_id": job.ids.pad_id,
+        "vocab_size": ids.size,
+        "eos_id": ids.eos_id,
+        "pad_id": ids.pad_id,
     }
-    if job.ids.mask_id is not None:
-        after |= {"mask_id": job.ids.mask_id, "special_ids": _special(job)}
-    if not corpus:
-        after |= {
-            "num_slots": written.slots,
-            "num_tokens": written.tokens,
-            "loss_valid_tokens": written.loss,
-        }
-    # Whether the positions that carry loss are drawn when rows are read.
-    drawn = not corpus and not any(
-        _loss_masks(g.features) or g.features == ("labels",) for g in job.layout.groups
-    )
-    vendor: dict[str, Any] = {}
-    if isinstance(settings, HookSettings):
-        features = job.layout.groups[0].features
-        vendor, sums = vendor_params(settings, written, counts, job.ids, features)
-        after |= sums
+    if ids.mask_id is not None:
+        after |= {"mask_id": ids.mask_id, "special_ids": _special(job)}
+    if groups:
+        after |= {"num_slots": written.slots, "num_tokens": written.tokens}
+        after["loss_valid_tokens"] = written.loss
+    more = dict(settings.described)
+    if more:
+        known = {"eos_id": ids.eos_id, "pad_id": ids.pad_id, "vocab_size": ids.size}
+        more["processing"] = dict(more.get("processing") or {}) | known
+        more["features"] = list(groups[0].features)
+        after |= _sums(settings, written, counts)
         if settings.mode != "pretraining":
             del after["special_tokens_in_texts"]  # they are not counted
-    for key in ("loss_valid_tokens", "num_masked_tokens") if drawn else ():
-        after.pop(key, None)
-    return vendor | {
+    # Whether the positions that carry loss are drawn when rows are read.
+    if not any(_loss_masks(g.features) or g.features == ("labels",) for g in groups):
+        for key in ("loss_valid_tokens", "num_masked_tokens"):
+            after.pop(key, None)
+    return more | {
         "n_examples": written.rows,
         **layout,
+        **job.layout.described,
         "data_format": settings.data_format,
         "dtype": "i4",
         "compression": settings.compression,
@@ -268,6 +257,32 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
         "settings": settings.model_dump(),
         "post-process": after,
     }
+
+
+def _sums(settings: Settings, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
+    """Sums of ``post-process`` under the names that files with groups of keys know."""
+    read, rows = counts.records - counts.empty, max(written.rows, 1)
+    sums: dict[str, Any] = {
+        "processed_files": read,
+        "discarded_files": counts.discarded,
+        "successful_files": read - counts.discarded,
+        "n_examples": written.rows,
+        "raw_bytes_count": counts.raw_bytes,
+        "normalized_chars_count": counts.clean_characters,
+        "normalized_bytes_count": counts.clean_bytes,
+        "average_chars_per_sequence": math.ceil(counts.characters / rows),
+        "average_bytes_per_sequence": math.ceil(counts.raw_bytes / rows),
+        "num_tokens": written.slots,
+        "num_pad_tokens": written.pads,
+        "non_pad_tokens": written.plain,
+        "num_masked_tokens": written.slots - written.loss,
+    }
+    if settings.mode == "finetuning":
+        sums |= {"total_raw_docs": counts.records, "raw_docs_skipped": counts.empty}
+    if settings.vsl:
+        sums["num_sequences_before_packing"] = counts.sequences
+        sums["vsl_packing_factor"] = counts.sequences / rows
+    return sums
 
 
 def _special(job: PreprocessJob) -> list[int]:

@@ -1,26 +1,33 @@
-"""Texts shared out to parts, such as training and evaluation: each document is in one part."""
+"""Whole runs: parts such as training and evaluation, lengths of rows, shuffled rows.
+
+Each document is in one part.
+"""
 
 import hashlib
 import json
 import logging
 import pathlib
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.data.preprocess import progress
-from wafer.data.preprocess.output import OutputSummary
+from wafer.data.preprocess.output import OutputSummary, outputs
 from wafer.data.preprocess.records import batches, find_inputs
-from wafer.data.preprocess.run import preprocess
+from wafer.data.preprocess.rows.documents import training_texts
+from wafer.data.preprocess.run import Keep, preprocess
+from wafer.data.preprocess.settings import ContextSplits, DocumentSplit, Settings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
-from wafer.data.rowfiles.folders import split_folder
-from wafer.data.vendor.load import is_hooked, parse_settings
-from wafer.data.vendor.settings import AnySettings
-from wafer.errors import DataError
+from wafer.data.rowfiles.folders import shuffle_folder, split_folder
+from wafer.errors import ConfigError, DataError, Problem
+from wafer.models.sections import parse
 
 _LOG = logging.getLogger(__name__)
+_IN_ORDER = ".in_order"  # rows that are still to be shuffled
 _BY_ROW = "--by row shares the rows out one by one, whatever documents they hold"
 
 Document = tuple[Any, ...]
@@ -72,11 +79,11 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     return Parts(seed, hashes[starts])
 
 
-def _part_folder(settings: AnySettings, part: int) -> pathlib.Path:
+def _part_folder(settings: Settings, part: int) -> pathlib.Path:
     return pathlib.Path(settings.output_dir) / f"split_{part}"
 
 
-def _is_complete(folder: pathlib.Path, settings: AnySettings) -> bool:
+def _is_complete(folder: pathlib.Path, settings: Settings) -> bool:
     """Whether an earlier run has finished this part.
 
     Raises:
@@ -90,7 +97,7 @@ def _is_complete(folder: pathlib.Path, settings: AnySettings) -> bool:
     return True
 
 
-def preprocess_parts(settings: AnySettings) -> Iterator[OutputSummary]:
+def preprocess_parts(settings: Settings) -> Iterator[OutputSummary]:
     """Make the rows of each part in a folder of its own: ``output_dir/split_0``, ``split_1``, ...
 
     A vocabulary is trained on the texts of the first part. A run that was killed goes on.
@@ -105,11 +112,13 @@ def preprocess_parts(settings: AnySettings) -> Iterator[OutputSummary]:
         DataError: all parts are complete, or what ``preprocess`` raises.
     """
     ratios = settings.split or (1.0,)
+    lists = settings.columns.lists
+    document = lambda r: tuple(training_texts([r], settings)) if lists else r.values
     inputs = find_inputs(
-        settings.input_dir, settings.metadata_files, settings.fields, settings.output_dir
+        settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
     )
-    read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
-    parts = share_out((r for batch in read for r in batch.records), ratios, settings.seed)
+    read = batches(inputs, settings.columns, skip_bad=settings.skip_bad_records)
+    parts = share_out((document(r) for batch in read for r in batch.records), ratios, settings.seed)
     made = 0
     for part in range(len(ratios)):
         folder = _part_folder(settings, part)
@@ -122,7 +131,7 @@ def preprocess_parts(settings: AnySettings) -> Iterator[OutputSummary]:
             _LOG.info("%s is complete", folder)
             continue
         made += 1
-        yield preprocess(share, lambda document, part=part: parts.part_of(document) == part)
+        yield preprocess(share, lambda record, part=part: parts.part_of(document(record)) == part)
     if not made:
         raise DataError(
             f"{settings.output_dir}: holds all {len(ratios)} parts already. Give another "
@@ -154,7 +163,7 @@ def split_rows(
         DataError: rows that cannot be read, texts that are no longer there.
     """
     params = folder_params(source)
-    written = params.get("settings")
+    written = params.get("settings") or {}
     if by == "document" and not written:
         _LOG.warning(
             "%s: %s does not say which documents the rows hold; pieces of one document may be in "
@@ -162,8 +171,7 @@ def split_rows(
             source,
             PARAMS,
         )
-    whole = str(params.get("mode")).startswith(("Summarization", "finetuning", "dpo", "nlg"))
-    if by == "row" or not written or whole:
+    if by == "row" or "rules" not in written or written["mode"] != "pretraining":
         return split_folder(source, target, ratios, seed=seed, samples_per_file=size)
     own = {
         "output_dir": target,
@@ -172,14 +180,14 @@ def split_rows(
         "files_per_record": size,
         "resume_from_checkpoint": None,
     }
-    if not is_hooked(written):  # a read hook's file names the tokenizer's folder
+    if not written["rules"]["named_marks"]:  # else settings name the tokenizer's folder
         own["tokenizer_type"] = "HuggingFaceTokenizer"
         own["huggingface_tokenizer"] = str(pathlib.Path(source) / "tokenizer.json")
-    settings = parse_settings(written | own)
+    settings = parse(Settings, written | own)
     _LOG.info("Making the rows of %s again, so that each document is in one part", source)
     try:
         find_inputs(
-            settings.input_dir, settings.metadata_files, settings.fields, settings.output_dir
+            settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
         )
     except DataError as error:
         raise DataError(
@@ -195,3 +203,121 @@ def split_rows(
     if now != then:
         _LOG.warning("%s: made of %s records, of which there are %s now", source, then, now)
     return {summary.folder: summary.written.rows for summary in made}
+
+
+class _Share(NamedTuple):
+    """A part of the documents."""
+
+    name: str  #: of its folder
+    low: float  #: low, high: of the documents' draws, from 0 to 1
+    high: float
+    splits: ContextSplits | None = None  #: ``context_splits`` of its own
+
+
+def preprocess_all(settings: Settings) -> Iterator[OutputSummary]:
+    """Make every part that the settings ask for.
+
+    Yields:
+        What was written for each.
+
+    Raises:
+        ConfigError: fractions or lengths that are none.
+        DataError: what ``preprocess`` raises.
+    """
+    if settings.subsets:
+        for name, inputs in settings.subsets.items():
+            folder = str(pathlib.Path(settings.output_dir) / name)
+            keys = {"input_dir": tuple(inputs), "output_dir": folder, "subsets": {}}
+            yield from preprocess_all(settings.model_copy(update=keys))
+    elif settings.split:
+        yield from preprocess_parts(settings)
+    else:
+        for share, keep in _parts(settings):
+            yield _shuffled(share, keep) if share.shuffle else preprocess(share, keep)
+
+
+def _parts(settings: Settings) -> Iterator[tuple[Settings, Keep | None]]:
+    """Settings and documents of each split and each length."""
+    if not settings.data_splits and not settings.context_splits:
+        yield settings, None
+        return
+    splits = settings.data_splits or {"": DocumentSplit(split_fraction=1)}
+    fractions = [split.split_fraction for split in splits.values()]
+    inner = [split.context_splits or settings.context_splits for split in splits.values()]
+    for split in _shares("data_splits", list(splits), fractions, inner):
+        contexts = split.splits or ContextSplits(
+            MSL_List=(settings.max_seq_length,), split_fractions=(1,)
+        )
+        names = [str(name) for name in contexts.MSL_List]
+        for context in _shares(
+            "context_splits", names, contexts.split_fractions, [None] * len(names)
+        ):
+            folder = pathlib.Path(settings.output_dir) / split.name
+            folder = folder / f"msl_{context.name}" if split.splits else folder
+            own = {"output_dir": str(folder), "max_seq_length": row_length(context.name)}
+            draws = ((settings.split_seed, split), (settings.split_seed + 1, context))
+            yield (
+                settings.model_copy(update=own),
+                lambda record, draws=draws: all(
+                    share.low <= document_hash(record.values, seed) / 2**64 < share.high
+                    for seed, share in draws
+                ),
+            )
+
+
+def _shares(key: str, names: list[str], fractions: Any, inner: list[Any]) -> list[_Share]:
+    """Parts of [0, 1) in proportion to numbers, or texts such as 1/3."""
+    try:
+        parts = np.array([float(Fraction(str(fraction))) for fraction in fractions])
+    except (ValueError, ZeroDivisionError, TypeError):
+        parts = np.zeros(0)
+    if len(parts) != len(names) or not len(parts) or (parts <= 0).any():
+        message = f"{fractions!r}: expected one number above 0 for each of {', '.join(names)}"
+        raise ConfigError([Problem((key, "split_fractions"), message)])
+    ends = np.cumsum(parts) / parts.sum()
+    starts = [0.0, *ends[:-1]]
+    ends[-1] = 2.0
+    return [_Share(*part) for part in zip(names, starts, ends, inner, strict=True)]
+
+
+def row_length(text: str) -> int:
+    """S of a context length: 1K is 1024, 0.5K is 512.
+
+    Raises:
+        ConfigError: it is no length.
+
+    >>> row_length("0.5K")
+    512
+    """
+    number = text.upper().removesuffix("K")
+    try:
+        length = float(number) * (1024 if number != text.upper() else 1)
+    except ValueError:
+        length = 0.5
+    if length != int(length) or length < 2:
+        message = f"{text!r}: expected a length such as 2048 or 2K"
+        raise ConfigError([Problem(("context_splits", "MSL_List"), message)])
+    return int(length)
+
+
+def _shuffled(settings: Settings, keep: Keep | None) -> OutputSummary:
+    """Make the rows in order, then write them in random order."""
+    folder = pathlib.Path(settings.output_dir)
+    first = folder / _IN_ORDER
+    if settings.resume_from_checkpoint is False:
+        (folder / PARAMS).unlink(missing_ok=True)
+    elif (folder / PARAMS).is_file():
+        raise DataError(
+            f"{folder}: holds a complete dataset already. Give another output_dir, or "
+            "--resume_from_checkpoint false to make it again"
+        )
+    elif (first / PARAMS).is_file():
+        shutil.rmtree(first)  # the run was killed while it shuffled
+    for path in outputs(folder, "examples"):
+        path.unlink()
+    summary = preprocess(settings.model_copy(update={"output_dir": str(first)}), keep)
+    shuffle_folder(
+        first, folder, seed=settings.shuffle_seed, samples_per_file=settings.files_per_record
+    )
+    shutil.rmtree(first)
+    return summary._replace(folder=folder)

@@ -14,12 +14,12 @@ import numpy as np
 
 from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.records import RecordPosition
-from wafer.data.preprocess.settings import RunSettings
+from wafer.data.preprocess.settings import Settings
 from wafer.errors import DataError
 from wafer.models.files import atomic_write
 
 _FILE = ".preprocess.npz"
-_FORMAT = 3  # of what is in it
+_FORMAT = 4  # of what is in it
 # Keys that change how fast or how loudly, never what is written.
 _FREE = (
     "processes",
@@ -27,7 +27,7 @@ _FREE = (
     "resume_from_checkpoint",
     "skip_bad_records",
     "output_dir",
-    "given",
+    "described",
 )
 
 
@@ -74,7 +74,7 @@ def deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _FREE}
 
 
-def fingerprint(settings: RunSettings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
+def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
     keys = deciding(settings.model_dump())
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]

@@ -1,6 +1,6 @@
 """The records of input files, one after the other, from any position: text, JSON lines, tables.
 
-A record is the texts of its fields. Every reader can start at a record number, so that a killed
+Every reader can start at a record number, so that a killed
 preprocessing goes on where it was; what cannot be read names its file and line.
 """
 
@@ -10,43 +10,43 @@ import pathlib
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from wafer.data.text.compressed import decompressed, unpacked
-from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.jsonrows import BOM, json_records
 from wafer.data.text.tables import arrow_tables, few_rows, rows_at_once
 from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
-from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 from wafer.models.errors import optional
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
-_BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
+_BATCH_RECORDS, _BATCH_BYTES = 1024, 1 << 20
 
 
-class TextRecord(tuple[Any, ...]):
-    """The texts of one record's fields."""
+class Columns(NamedTuple):
+    """What is read of a record."""
 
-    where: str = ""  #: 'path: record N' (from 1), for errors; travels to other processes
+    names: tuple[str, ...] = ("text",)  #: of its fields
+    lists: tuple[str, ...] = ()  #: those that hold lists; the others hold texts
+    lenient: bool = False  #: values are taken as they are, missing ones are None
+    by_line: bool = False  #: each line of a text file is a record, instead of the whole file
+
+    @property
+    def is_one_text(self) -> bool:
+        """Whether a record is one text, as a whole file can be."""
+        return len(self.names) == 1 and not self.lists
 
 
-class Columns(tuple[str, ...]):
-    """Names of columns whose values a read hook takes as they are; missing ones are None.
+TEXT = Columns()
 
-    Args:
-        names: of the columns.
-    """
 
-    by_line: bool  #: each line of a text file is a record, instead of the whole file
+class InputRecord(NamedTuple):
+    """One record."""
 
-    def __new__(cls, names: Iterable[str], *, by_line: bool = False) -> "Columns":
-        """Make the names; a ``tuple`` is complete before ``__init__``."""
-        columns = super().__new__(cls, names)
-        columns.by_line = by_line
-        return columns
+    values: tuple[Any, ...]  #: of its columns
+    where: str = ""  #: 'path: record N' (from 1), for errors
 
 
 class RecordPosition(NamedTuple):
@@ -62,7 +62,7 @@ BEGINNING = RecordPosition()
 class RecordBatch(NamedTuple):
     """Records that are worked on together."""
 
-    records: list[TextRecord]  #: their texts, in the order of the files
+    records: list[InputRecord]  #: in the order of the files
     end: RecordPosition  #: where the next batch begins
     bytes_read: int  #: bytes of the input that were read so far, for a progress bar
     skipped: int  #: records left out because they could not be read
@@ -77,44 +77,28 @@ class _Read(NamedTuple):
     offset: int
 
 
-def _texts(record: Any, fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
+def _values(record: Any, columns: Columns) -> tuple[tuple[Any, ...] | None, str]:
+    """The columns of a record, and what is wrong with it."""
+    names = columns.names
     if not isinstance(record, dict):
-        return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
-    return _values(record, fields) if isinstance(fields, Columns) else _fields(record, fields)
-
-
-def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[tuple[Any, ...] | None, str]:
-    texts: tuple[str, ...] = ()
-    for field in fields:
-        if field not in record:
-            known = ", ".join(map(str, list(record)[:8]))
-            keys = "jsonl_key, prompt_key, multi_turn_key, contexts_key"
-            return None, f"no field '{field}' (see {keys}); it has: {known}"
-        if isinstance(field, Turns):
-            return read_turns(record[field], field)
-        if isinstance(field, Contexts):
-            contexts, problem = read_contexts(record[field], field)
-            if contexts is None:
-                return None, problem
-            texts += contexts
-            continue
-        if not isinstance(record[field], str):
-            return None, f"field {field!r} is {type(record[field]).__name__}, expected text"
-        texts += (record[field],)
-    return texts, ""
-
-
-def _values(record: dict[str, Any], fields: Columns) -> tuple[tuple[Any, ...] | None, str]:
-    """The columns of a record, numbers as text."""
-    if not any(field in record for field in fields):
+        return None, f"expected an object with {', '.join(names)}, got {type(record).__name__}"
+    missing = [name for name in names if name not in record]
+    if len(missing) == len(names) or (missing and not columns.lenient):
         known = ", ".join(map(str, list(record)[:8]))
-        return None, f"no field {' or '.join(fields)} (see read_hook_kwargs); it has: {known}"
-    values = (record.get(field) for field in fields)
-    return tuple(str(v) if isinstance(v, int | float) else v for v in values), ""
+        shown = " or ".join(names) if columns.lenient else repr(missing[0])
+        hint = "keys that end in _key name the columns"
+        return None, f"no field {shown} ({hint}); it has: {known}"
+    values = [record.get(name) for name in names]
+    if columns.lenient:
+        return tuple(str(v) if isinstance(v, int | float) else v for v in values), ""
+    for name, value in zip(names, values, strict=True):
+        if name not in columns.lists and not isinstance(value, str):
+            return None, f"field {name!r} is {type(value).__name__}, expected text"
+    return tuple(values), ""
 
 
 def _size(record: Any) -> int:
-    """Bytes of the texts in a record, as the vendor counts them for a chunk."""
+    """Bytes of the texts in a record."""
     if isinstance(record, str):
         return len(record.encode())
     if isinstance(record, dict):
@@ -122,18 +106,13 @@ def _size(record: Any) -> int:
     return sum(map(_size, record)) if isinstance(record, list | tuple) else 0
 
 
-def _is_one_text(fields: Sequence[str]) -> bool:
-    """Whether a record is one text, as a whole file can be."""
-    return len(fields) == 1 and not isinstance(fields[0], Turns)
-
-
-def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    if not _is_one_text(fields):
+def _text(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
+    if not columns.is_one_text:
         raise DataError(
             f"a {ending(path)} file is one text, but this mode reads the fields "
-            f"{', '.join(fields)}; use JSON lines, Parquet or a dataset"
+            f"{', '.join(columns.names)}; use JSON lines, Parquet or a dataset"
         )
-    if isinstance(fields, Columns) and fields.by_line:
+    if columns.by_line:
         yield from _text_lines(path, start)
     elif start == 0:
         size = path.stat().st_size
@@ -156,9 +135,9 @@ def _text_lines(path: pathlib.Path, start: int) -> Iterator[_Read]:
                 yield _Read(number, None, f"not UTF-8 text: {error}", stream.tell())
 
 
-def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _fasta(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     """Each sequence, its lines joined; the names are left out."""
-    if not isinstance(fields, Columns) or len(fields) != 1:
+    if not columns.lenient or len(columns.names) != 1:
         raise DataError("a .fasta file has one column, for a read hook with one")
     number, parts = -1, []
     with path.open("rb") as stream:
@@ -172,56 +151,56 @@ def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
 
 
 def _json(
-    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int
+    stream: BinaryIO, tell: Callable[[], int], columns: Columns, start: int
 ) -> Iterator[_Read]:
     for number, value, problem in json_records(stream, start):
-        texts, wrong = (None, problem) if problem else _texts(value, fields)
+        texts, wrong = (None, problem) if problem else _values(value, columns)
         yield _Read(number, texts, wrong, tell())
 
 
-def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _json_lines(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     with unpacked(path) as (stream, tell):
-        yield from _json(stream, tell, fields, start)
+        yield from _json(stream, tell, columns, start)
 
 
-def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _zstd_tar(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     first = 0
     with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
             number = -1
-            for read in _json(decompressed(file, member.name), tell, fields, 0) if file else ():
+            for read in _json(decompressed(file, member.name), tell, columns, 0) if file else ():
                 number = read.number
                 if first + number >= start:
                     yield read._replace(number=first + number)
             first += number + 1
 
 
-def _present(names: Sequence[str], fields: Sequence[str]) -> list[str]:
+def _present(names: Sequence[str], columns: Columns) -> list[str]:
     """The fields that a table has."""
-    have = [field for field in fields if field in names]
-    if len(have) < (1 if isinstance(fields, Columns) else len(fields)):
-        missing = next(field for field in fields if field not in have)
+    have = [name for name in columns.names if name in names]
+    if len(have) < (1 if columns.lenient else len(columns.names)):
+        missing = next(name for name in columns.names if name not in have)
         raise DataError(f"no column {missing!r}; it has: {', '.join(names)}")
     return have
 
 
-def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
+def _rows(table: Any, columns: Columns, first: int, start: int) -> Iterator[_Read]:
     """Records of one Arrow record batch, whose first is number ``first``."""
-    have = _present(table.schema.names, fields)
+    have = _present(table.schema.names, columns)
     begin = max(start - first, 0)
     for i, values in enumerate(
         few_rows([table.column(name) for name in have], begin), first + begin
     ):
-        texts, problem = _texts(dict(zip(have, values, strict=True)), fields)
+        texts, problem = _values(dict(zip(have, values, strict=True)), columns)
         yield _Read(i, texts, problem, 0)
 
 
-def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _parquet(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     parquet = optional("pyarrow.parquet", f"reading {path.name}")
     with parquet.ParquetFile(path) as file:
         size, total = path.stat().st_size, max(file.metadata.num_rows, 1)
-        have, first = _present(file.schema_arrow.names, fields), 0
+        have, first = _present(file.schema_arrow.names, columns), 0
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if first + about.num_rows <= start:
@@ -229,15 +208,15 @@ def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[
                 continue
             rows = min(rows_at_once(about), _BATCH_RECORDS)
             for table in file.iter_batches(rows, row_groups=[group], columns=have):
-                for read in _rows(table, fields, first, start):
+                for read in _rows(table, columns, first, start):
                     yield read._replace(offset=size * (read.number + 1) // total)
                 first += table.num_rows
 
 
-def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _arrow(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     first = 0
     for table, offset in arrow_tables(path):
-        for read in _rows(table, fields, first, start):
+        for read in _rows(table, columns, first, start):
             yield read._replace(offset=offset)
         first += table.num_rows
 
@@ -294,7 +273,7 @@ def _entry(path: pathlib.Path, key: str, kind: Any, within: Any = None) -> Any:
 def find_inputs(
     inputs: Sequence[str] | None,
     metadata_files: Sequence[str] | None,
-    fields: Sequence[str] = ("text",),
+    columns: Columns = TEXT,
     output: str | None = None,
 ) -> list[pathlib.Path]:
     """List the files to read, in the order of reading.
@@ -304,7 +283,7 @@ def find_inputs(
     Args:
         inputs: files, folders of files (in the order of their names, deep), datasets on disk.
         metadata_files: files that list input files, one to a line; they win over ``inputs``.
-        fields: names of the text fields; texts (.txt) in a folder count only where there is one.
+        columns: of a record; texts (.txt) in a folder count only where there is one.
         output: folder that is written to. What lies in it, or in another folder of rows below an
             input folder, is no input: the next run would read its JSON files as texts.
 
@@ -321,7 +300,7 @@ def find_inputs(
         files = [pathlib.Path(line) for line in lines if line]
     else:
         places = [pathlib.Path(name) for name in inputs or ()]
-        files = [path for place in places for path in _under(place, fields, output)]
+        files = [path for place in places for path in _under(place, columns, output)]
     for path in files:
         if not path.is_file():
             if path.exists():
@@ -340,7 +319,7 @@ def find_inputs(
     return files
 
 
-def _under(path: pathlib.Path, fields: Sequence[str], output: str | None) -> list[pathlib.Path]:
+def _under(path: pathlib.Path, columns: Columns, output: str | None) -> list[pathlib.Path]:
     if not path.is_dir():
         return [path]
     root, target = path.resolve(), pathlib.Path(output or os.devnull).resolve()
@@ -351,7 +330,7 @@ def _under(path: pathlib.Path, fields: Sequence[str], output: str | None) -> lis
         )
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         return _dataset_files(path)
-    one, hooked = _is_one_text(fields), isinstance(fields, Columns)
+    one, hooked = columns.is_one_text, columns.lenient
     wanted = {_text: one, _fasta: one and hooked}
     known = {end: read for end, read in SUFFIXES.items() if wanted.get(read, True)}
     inside = sorted(p for p in path.rglob("*") if p.is_file())
@@ -375,12 +354,12 @@ def _under(path: pathlib.Path, fields: Sequence[str], output: str | None) -> lis
     return files
 
 
-def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def _read(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     """Records of a file; damage that ends reading names the file and the last good record."""
     reader = _reader(path)
     last = start - 1
     try:
-        for read in reader(path, fields, start) if reader else ():
+        for read in reader(path, columns, start) if reader else ():
             last = read.number
             yield read
     except DataError as error:
@@ -394,7 +373,7 @@ def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
 
 def batches(
     files: Sequence[pathlib.Path],
-    fields: Sequence[str],
+    columns: Columns,
     start: RecordPosition = BEGINNING,
     *,
     skip_bad: bool = False,
@@ -404,22 +383,22 @@ def batches(
 
     Args:
         files: from ``find_inputs``.
-        fields: names of the text fields.
+        columns: of a record.
         start: first record to read.
         skip_bad: log and leave out records that cannot be read.
-        chunk: bytes of a batch, which ends before the record that no longer fits (the vendor's
-            rule); None ends it after the record that fills it.
+        chunk: bytes of a batch, which ends before the record that no longer fits;
+            None ends it after the record that fills it.
 
     Raises:
         DataError: a bad record, unless skipped; names file and record.
     """
     before = sum(path.stat().st_size for path in files[: start.file])
-    records: list[TextRecord] = []
+    records: list[InputRecord] = []
     size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
         bad, left_out = [], 0
-        for read in _read(path, fields, start.record if index == start.file else 0):
+        for read in _read(path, columns, start.record if index == start.file else 0):
             if read.texts is None:
                 left_out += 1
                 if len(bad) < _SHOWN:
@@ -430,16 +409,15 @@ def batches(
                     )
                 skipped += 1
             else:
-                added = sum(map(len, read.texts)) if chunk is None else _size(read.texts)
+                added = _size(read.texts)
                 if chunk is not None and size and size + added > chunk:
                     yield RecordBatch(
                         records, RecordPosition(index, read.number), before + read.offset, skipped
                     )
                     records, size, skipped = [], 0, 0
-                records.append(TextRecord(read.texts))
-                records[-1].where = f"{path}: record {read.number + 1}"
+                records.append(InputRecord(read.texts, f"{path}: record {read.number + 1}"))
                 size += added
-            full = size >= _BATCH_CHARACTERS or len(records) >= _BATCH_RECORDS
+            full = size >= _BATCH_BYTES or len(records) >= _BATCH_RECORDS
             if chunk is None and full:
                 end = RecordPosition(index, read.number + 1)
                 yield RecordBatch(records, end, before + read.offset, skipped)

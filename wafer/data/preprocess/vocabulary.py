@@ -1,20 +1,37 @@
-"""The tokenizer of a preprocessing run: loaded from the vendor's files, or trained on the input."""
+"""The tokenizer of a preprocessing run, loaded or trained, and the ids of its marks."""
 
 import pathlib
+import shutil
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from wafer.data.preprocess.settings import RunSettings, Settings
+from wafer.data.preprocess.rows.chat import (
+    CHAT_TEMPLATE,
+    CHATML,
+    SETTINGS_FILES,
+    SPECIAL_IDS,
+    SpecialTokens,
+    read_special_tokens,
+)
+from wafer.data.preprocess.settings import Settings
+from wafer.data.rowfiles.writer import write_json
 from wafer.data.text.textfiles import read_json, text_lines, words_of
 from wafer.data.text.tokenizer import load_tokenizer, tokenizing, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
-from wafer.data.vendor.special import SpecialTokens
 from wafer.errors import DataError
+from wafer.models.files import write_text
 
 END_MARKS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 _PADS = ("<pad>", "[PAD]", "<|pad|>")
+_MASKS = ("[MASK]", "<mask>")
+_BERT = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
+_FIM = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
+_OWN_MARKS = {  # of tokenizers without files that name them
+    "GPT2Tokenizer": SpecialTokens(bos=END_MARKS[0], eos=END_MARKS[0]),
+    "NeoXTokenizer": SpecialTokens(bos=END_MARKS[0], eos=END_MARKS[0], pad="<|padding|>"),
+}
 
 
 class RowVocabulary(NamedTuple):
@@ -23,37 +40,47 @@ class RowVocabulary(NamedTuple):
     size: int  #: V, sentinels of T5 included
     eos_id: int  #: end of a document
     pad_id: int  #: unused positions
-    sep_id: int | None = None  #: between prompt and completion, or None
     cls_id: int | None = None  #: begins a BERT row, or None
+    sep_id: int | None = None  #: ends a text of a BERT row, or None
     mask_id: int | None = None  #: hides a token of a BERT row, or None
     fim: tuple[int, int, int] | None = None  #: ids of the prefix, middle and suffix marks, or None
-    #: ids before each prompt, and before each completion
-    before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    #: texts of the special tokens, of a vendor's file with a read hook
-    special: SpecialTokens = SpecialTokens()
+    before_prompt: tuple[int, ...] = ()  #: ids before each prompt that is encoded apart
+    after_prompt: tuple[int, ...] = ()  #: ids behind it
+    before_answer: tuple[int, ...] = ()  #: ids before each completion
+    special: SpecialTokens = SpecialTokens()  #: texts of the special tokens
     image_id: int | None = None  #: stands for an image in a text, or None
 
 
 def _existing(settings: Settings, key: str) -> pathlib.Path:
+    """A tokenizer's file, or its folder."""
     value = getattr(settings, key)
     if value is None:
         raise DataError(f"{key}: missing; tokenizer_type {settings.tokenizer_type} needs it")
-    path = pathlib.Path(value)
-    if key == "huggingface_tokenizer" and path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        hint = (
-            "; names on the Hugging Face hub are not fetched here: download its tokenizer.json "
-            "and name that file"
-            if key == "huggingface_tokenizer"
-            else ""
+    path = pathlib.Path(value).expanduser()
+    if path.exists():
+        return path
+    hub = value.count("/") == 1 and not value.startswith(("/", "."))
+    hint = (
+        f"; names on the Hugging Face hub are not fetched here: `hf download {value} --include "
+        "'tokenizer*' 'special_tokens_map.json' --local-dir FOLDER`, then name that folder"
+    )
+    raise DataError(f"{key}: no such file: {path}{hint if hub else ''}")
+
+
+def _folder_file(settings: Settings) -> pathlib.Path:
+    """The ``tokenizer.json`` of a Hugging Face tokenizer."""
+    path = _existing(settings, "huggingface_tokenizer")
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(
+            f"{path}: holds no tokenizer.json; write one with AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER) of Hugging Face's transformers"
         )
-        raise DataError(f"{key}: no such file: {path}{hint}")
-    return path
+    return file
 
 
-def gpt2_tokenizer(encoder: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
-    """Make a byte-level BPE from the two files of OpenAI's release, in the vendor's naming."""
+def _gpt2_tokenizer(encoder: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
+    """A byte-level BPE from the two files of OpenAI's release."""
     lines = text_lines(merges)
     pairs = [tuple(words_of(line)) for line in lines if line and not line.startswith("#version")]
     vocab = read_json(encoder)
@@ -65,15 +92,14 @@ def gpt2_tokenizer(encoder: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
 
 
 def _wanted(settings: Settings) -> list[str]:
-    """Special tokens that the mode needs besides the end mark."""
-    wanted = []
-    if settings.mode.startswith("MLM"):
-        wanted += ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
-    if settings.mode == "FIM":
-        wanted += [settings.fim_prefix_tok, settings.fim_middle_tok, settings.fim_suffix_tok]
-    if settings.sep_token is not None and settings.mode.startswith("Summarization"):
-        wanted.append(settings.sep_token)
-    return wanted
+    """Special tokens that a plain mode needs besides the end mark."""
+    if not settings.rules.plain:
+        return []
+    if settings.mode == "finetuning":
+        return [settings.sep_token] if settings.sep_token and not settings.is_multimodal else []
+    if settings.training_objective in ("dynamic_mlm", "nsp"):
+        return ["[PAD]", *_BERT.values()]
+    return [getattr(settings, key) for key in _FIM] if settings.training_objective == "fim" else []
 
 
 def _trained_size(settings: Settings) -> int:
@@ -86,7 +112,7 @@ def _trained_size(settings: Settings) -> int:
 
 
 def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
-    """Load the tokenizer, or train it.
+    """Load the tokenizer, or train it; with rows of images, add ``image_token`` where it has none.
 
     Args:
         settings: name the tokenizer's kind and files.
@@ -100,44 +126,40 @@ def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
         if kind == "TrainBPE":
             tokenizer = train_bpe(texts, _trained_size(settings))
         elif kind == "GPT2Tokenizer":
-            tokenizer = gpt2_tokenizer(
-                _existing(settings, "encoder_file"), _existing(settings, "vocab_file")
-            )
+            files = (_existing(settings, key) for key in ("encoder_file", "vocab_file"))
+            tokenizer = _gpt2_tokenizer(*files)
         elif kind == "BertTokenizer":
             path = str(_existing(settings, "vocab_file"))
             tokenizer = load_vocabulary(path, do_lower=settings.do_lower).tokenizer
+        elif kind == "NeoXTokenizer":
+            tokenizer = load_tokenizer(_existing(settings, "encoder_file"))
         else:
-            key = "encoder_file" if kind == "NeoXTokenizer" else "huggingface_tokenizer"
-            tokenizer = load_tokenizer(_existing(settings, key))
+            tokenizer = load_tokenizer(_folder_file(settings))
     except DataError:
         raise
     except Exception as error:  # the tokenizers library raises plain Exception
         raise DataError(f"tokenizer_type {kind}: cannot make the tokenizer: {error}") from error
     added = [name for name in _wanted(settings) if tokenizer.token_to_id(name) is None]
-    if added and (kind == "TrainBPE" or settings.sep_token in added):
-        tokenizer.add_special_tokens([AddedToken(name, special=True) for name in added])
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    if kind != "TrainBPE" and settings.sep_token not in added:
+        added = []
+    registers = settings.is_multimodal and settings.register_special_image_token
+    if registers and tokenizer.token_to_id(settings.image_token) is None:
+        added.append(settings.image_token)
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in added])
+    if settings.rules.plain:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
     return tokenizer
 
 
-def first_of(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
+def _first_of(tokenizer: Tokenizer, names: Sequence[str | None]) -> int | None:
     """Id of the first of these tokens that the vocabulary has."""
-    ids = (tokenizer.token_to_id(name) for name in names)
+    ids = (tokenizer.token_to_id(name) for name in names if name is not None)
     return next((i for i in ids if i is not None), None)
 
 
-def needed(tokenizer: Tokenizer, name: str, key: str) -> int:
-    """Return the id of a token that a mode cannot do without.
-
-    Args:
-        tokenizer: whose vocabulary is searched.
-        name: of the token.
-        key: of the settings, for the message.
-
-    Raises:
-        DataError: the vocabulary lacks it.
-    """
+def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
+    """The id of a token that a mode cannot do without; ``key`` of the settings names it."""
     index = tokenizer.token_to_id(name)
     if index is None:
         raise DataError(
@@ -147,23 +169,12 @@ def needed(tokenizer: Tokenizer, name: str, key: str) -> int:
     return index
 
 
-def fim_ids(
-    settings: RunSettings, tokenizer: Tokenizer, ids: RowVocabulary
-) -> tuple[int, int, int]:
-    """Return the ids of the prefix, middle and suffix marks.
-
-    Args:
-        settings: that name the marks.
-        tokenizer: that has them.
-        ids: the end mark and padding, which are none of them.
-
-    Raises:
-        DataError: the vocabulary lacks one, or one has two meanings.
-    """
+def _fim_ids(settings: Settings, tokenizer: Tokenizer, ids: RowVocabulary) -> tuple[int, int, int]:
+    """The ids of the prefix, middle and suffix marks, none of which has two meanings."""
     taken, marks = {ids.pad_id: "padding", ids.eos_id: "the end mark"}, []
-    for key in ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok"):
+    for key in _FIM:
         name = getattr(settings, key)
-        index = needed(tokenizer, name, key)
+        index = _needed(tokenizer, name, key)
         if index in taken:
             raise DataError(f"{key}: {name!r} is {taken[index]}, too; name a token of its own")
         taken[index] = key
@@ -172,48 +183,98 @@ def fim_ids(
     return pre, mid, suf
 
 
-def check_ids(size: int, eos_id: int, pad_id: int) -> None:
-    """Check the ids of the end mark and of padding against the size of the vocabulary.
+def _special_tokens(settings: Settings) -> SpecialTokens:
+    """Special tokens by the tokenizer's own files."""
+    if not settings.rules.named_marks:
+        return SpecialTokens()
+    if settings.tokenizer_type in _OWN_MARKS:
+        return _OWN_MARKS[settings.tokenizer_type]
+    return read_special_tokens(_folder_file(settings).parent)
 
-    Args:
-        size: V.
-        eos_id: of the end mark.
-        pad_id: of padding.
 
-    Raises:
-        DataError: one is outside.
-    """
+def _plain_ids(settings: Settings, tokenizer: Tokenizer, ids: RowVocabulary) -> RowVocabulary:
+    """With what stands around prompts and completions that are encoded apart."""
+    encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+    with tokenizing("the tokenizer cannot encode prompt_prefix or completion_prefix"):
+        before, answer = encode(settings.prompt_prefix), encode(settings.completion_prefix)
+        between = encode(settings.sep_token or "") if settings.is_multimodal else ()
+    if settings.sep_token and not settings.is_multimodal:
+        between = (_needed(tokenizer, settings.sep_token, "sep_token"),)
+    between = (ids.eos_id, *between) if settings.eos_after_prompt else between
+    return ids._replace(before_prompt=before, after_prompt=between, before_answer=answer)
+
+
+def _end_and_padding(
+    settings: Settings, tokenizer: Tokenizer, special: SpecialTokens
+) -> tuple[int, int]:
+    eos_id, pad_id, size = settings.eos_id, settings.pad_id, tokenizer.get_vocab_size()
+    if eos_id is None:
+        eos_id = _first_of(tokenizer, (special.eos, *END_MARKS))
+    if eos_id is None:
+        raise DataError(
+            "eos_id: the tokenizer's files name no eos_token of the vocabulary, which has none of "
+            f"{', '.join(END_MARKS)} either; give its id"
+        )
+    if pad_id is None:
+        usual = _PADS if settings.training_objective in ("dynamic_mlm", "nsp", "t5") else ()
+        named = None if settings.eos_id is not None else special.pad
+        own = _first_of(tokenizer, (named, *usual))
+        pad_id = eos_id if own is None else own
     for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
         if value >= size:
             raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
+    return eos_id, pad_id
 
 
 def describe(settings: Settings, tokenizer: Tokenizer) -> RowVocabulary:
-    """Look up the ids that the mode needs.
+    """Look up the ids that rows need: by the settings, the tokenizer's own files, or usual names.
 
     Raises:
         DataError: a token that the mode needs is not in the vocabulary, an id outside it.
     """
-    size = tokenizer.get_vocab_size()
-    eos_id = first_of(tokenizer, END_MARKS) if settings.eos_id is None else settings.eos_id
-    if eos_id is None:
-        raise DataError(f"eos_id: the tokenizer has none of {', '.join(END_MARKS)}; give its id")
-    pad_id = settings.pad_id
-    if pad_id is None:
-        own = first_of(tokenizer, _PADS) if settings.mode in ("MLM", "MLM_NSP", "T5") else None
-        pad_id = eos_id if own is None else own
-    check_ids(size, eos_id, pad_id)
-    out = RowVocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
-    if settings.mode.startswith("MLM"):
-        names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
-        return out._replace(**{k: needed(tokenizer, v, "MLM") for k, v in names.items()})
-    if settings.mode == "FIM":
-        return out._replace(fim=fim_ids(settings, tokenizer, out))
-    if settings.mode.startswith("Summarization"):
-        encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
-        with tokenizing("the tokenizer cannot encode prompt_prefix or completion_prefix"):
-            before = encode(settings.prompt_prefix), encode(settings.completion_prefix)
-        out = out._replace(before=before)
-        if settings.sep_token is not None:
-            return out._replace(sep_id=needed(tokenizer, settings.sep_token, "sep_token"))
-    return out
+    special, size = _special_tokens(settings), tokenizer.get_vocab_size()
+    objective = settings.training_objective
+    eos_id, pad_id = _end_and_padding(settings, tokenizer, special)
+    template = settings.chat_template or special.chat_template or CHATML
+    ids = RowVocabulary(
+        size + (settings.extra_ids if objective == "t5" else 0),
+        eos_id,
+        pad_id,
+        special=special._replace(eos=tokenizer.id_to_token(eos_id), chat_template=template),
+    )
+    if settings.is_multimodal:
+        ids = ids._replace(image_id=_needed(tokenizer, settings.image_token, "image_token"))
+    if settings.rules.plain and settings.mode == "finetuning":
+        return _plain_ids(settings, tokenizer, ids)
+    if objective == "fim":
+        return ids._replace(fim=_fim_ids(settings, tokenizer, ids))
+    if objective in ("dynamic_mlm", "nsp"):
+        return ids._replace(**{k: _needed(tokenizer, v, "MLM") for k, v in _BERT.items()})
+    if objective == "mlm":
+        name = special.mask or next((m for m in _MASKS if tokenizer.token_to_id(m)), _MASKS[0])
+        return ids._replace(mask_id=_needed(tokenizer, name, "training_objective mlm"))
+    return ids
+
+
+def keep_marks(
+    settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer, folder: pathlib.Path
+) -> None:
+    """Keep special ids, chat template and the tokenizer's own settings beside the rows.
+
+    Args:
+        settings: of the run.
+        ids: from ``describe``.
+        tokenizer: saved in ``folder`` already.
+        folder: of the rows; a training run takes the files from it.
+    """
+    tokens = {"bos_token_id": ids.special.bos, "pad_token_id": ids.special.pad}
+    found = {key: _first_of(tokenizer, (token,)) for key, token in tokens.items()}
+    known = {key: index for key, index in found.items() if index is not None}
+    write_json(folder / SPECIAL_IDS, known | {"eos_token_id": ids.eos_id})
+    if settings.tokenizer_type not in _OWN_MARKS:
+        beside = _folder_file(settings).parent
+        for name in SETTINGS_FILES:
+            if (beside / name).is_file() and (beside / name).resolve() != (folder / name).resolve():
+                shutil.copyfile(beside / name, folder / name)
+    if settings.chat_template:
+        write_text(folder / CHAT_TEMPLATE, settings.chat_template)

@@ -23,7 +23,7 @@ _GATHERED = (  # positions, labels, weights of hidden tokens
     ("masked_lm_positions", "labels", "masked_lm_mask"),
 )
 _WINDOW = 128  # tokens of a corpus that are one row here
-_STREAMS = ("LMData", "FIM", "pretraining")  # modes whose rows go on across documents
+_WHOLE = ("dynamic_mlm", "nsp", "t5")  # objectives whose rows tell where their texts end
 
 
 class ShownRow(NamedTuple):
@@ -59,7 +59,8 @@ def read_rows_of(path: pathlib.Path, first: int, count: int) -> Iterator[ShownRo
     files = find_files([path]) if path.is_dir() else [path]
     params = folder_params(files[0].parent)
     after, settings = params.get("post-process", {}), params.get("settings") or {}
-    streams = str(params.get("mode")).startswith(_STREAMS) and not settings.get("use_vsl")
+    streams = params.get("mode") == "pretraining" and not settings.get("use_vsl")
+    streams = streams and settings.get("training_objective") not in _WHOLE
     keys: dict[str, Any] = {"inverted": bool(settings.get("inverted_mask"))}
     keys["eos_id"] = after.get("eos_id") if streams else None
     for file in files:

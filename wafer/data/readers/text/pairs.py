@@ -9,10 +9,10 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import conversation
 from wafer.data.batching.rowsets import RowSource, target_row
 from wafer.data.batching.sources import FEATURES
+from wafer.data.preprocess.rows.chat import tell_of_template
 from wafer.data.text.textfiles import Row, find_files, read_rows
-from wafer.data.text.turns import Turns, read_turns
+from wafer.data.text.turns import read_turns
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
-from wafer.data.vendor.special import tell_of_template
 from wafer.errors import DataError
 
 
@@ -28,11 +28,11 @@ def _texts(row: Row, cfg: Any) -> Sequence[str]:
     """Prompts and completions in turns."""
     if cfg.multi_turn_key is None:
         return row.text(cfg.prompt_key), row.text(cfg.completion_key)
-    field = Turns(cfg.multi_turn_key, cfg.multi_turn_content_key, cfg.multi_turn_role_key)
-    texts, problem = read_turns(row.get(field), field)
-    if texts is None:
-        raise DataError(f"{row.where}: {problem}")
-    return texts
+    keys, field = (cfg.multi_turn_content_key, cfg.multi_turn_role_key), cfg.multi_turn_key
+    try:
+        return tuple(read_turns(row.get(field), field, *keys))
+    except DataError as error:
+        raise DataError(f"{row.where}: {error}") from None
 
 
 def prompts(cfg: Any, context: Context) -> Dataset:

@@ -9,7 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-from wafer.data.preprocess.sentences import sentences
+from wafer.data.preprocess.rows.sentences import sentences
 from wafer.data.text.textfiles import Row, text_lines
 from wafer.errors import DataError
 

@@ -1,1 +1,0 @@
-"""From turns to rows: regions, tokens, loss weights, and which sequences share a row."""

@@ -1,0 +1,1 @@
+"""The vendor's preprocessing files, of any release, as settings of ``wafer.data.preprocess``."""
