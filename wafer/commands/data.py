@@ -1,7 +1,10 @@
 """Make, check and look at data before training: ``wafer data``."""
 
 import argparse
+import contextlib
+import itertools
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from wafer.data.preprocess.settings import HIDDEN, Settings
@@ -299,8 +302,9 @@ def _add_benchmark(verbs: argparse._SubParsersAction) -> None:
 
 
 def _benchmark(args: argparse.Namespace) -> int:
+    import numpy as np
+
     from wafer.config import load
-    from wafer.data.batching.benchmark import reading_rate
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.errors import ConfigError, Problem
 
@@ -311,8 +315,18 @@ def _benchmark(args: argparse.Namespace) -> int:
         raise ConfigError([Problem(("train_input",), "missing; there is no data to read")])
     for name, section in given.items():
         data = build_dataset(section, cfg.runconfig.model_dir, Context(name == "train_input"))
-        rate = reading_rate(data, section.batch_size, args.num_epochs, args.steps_per_epoch)
-        _say(f"{name}: {rate}")
+        batches = size = 0
+        begin = time.monotonic()
+        for _ in range(args.num_epochs):
+            with contextlib.closing(data.loader(section.batch_size, num_epochs=1)) as loader:
+                for batch in itertools.islice(loader, args.steps_per_epoch):
+                    batches += 1
+                    size += sum(np.asarray(values).nbytes for values in batch.values())
+        seconds = max(time.monotonic() - begin, 1e-9)
+        _say(
+            f"{name}: {batches:,} batches in {seconds:.2f} s: {batches / seconds:,.1f} "
+            f"batches/s, {size / seconds / 1e6:,.1f} MB/s"
+        )
     return 0
 
 

@@ -203,7 +203,7 @@ def test_padding_that_carries_loss_is_of_the_vendors_csv_alone(tmp_path):
     assert row["attention_mask"].sum() == 3
     (tmp_path / "train.csv").unlink()
     write_lines(tmp_path / "train.txt", ["film O"])
-    with pytest.raises(DataError, match="row 1: include_padding_in_loss is for the vendor's CSV"):
+    with pytest.raises(DataError, match="row 1: include_padding_in_loss is for CSV of pieces"):
         data("conll", tmp_path, context)
 
 

@@ -1,4 +1,4 @@
-"""The vendor's list of image transforms, on pictures of Pillow."""
+"""The steps of ``transforms``, on pictures of Pillow."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -14,7 +14,7 @@ from wafer.data.batching.rowsets import RowSource
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
-_MEAN, _STD = 0.1307, 0.3081  # of MNIST's training pixels, as the vendor normalizes them
+_MEAN, _STD = 0.1307, 0.3081  # of MNIST's training pixels
 _UNSIGNED_BYTE = 0x08
 
 

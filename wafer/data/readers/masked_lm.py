@@ -1,4 +1,4 @@
-"""BERT pre-training from the vendor's CSV: sentence pairs, masked anew whenever a row is read."""
+"""BERT pre-training from CSV of tokens: sentence pairs, masked anew whenever a row is read."""
 
 import functools
 from typing import Any

@@ -10,25 +10,20 @@ import numpy as np
 
 from wafer.data.batching.batches import row_lengths
 from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES
 from wafer.data.readers.rows import assemble, row_folders
 from wafer.data.readers.text.preferences import pair_row
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.errors import DataError
 
-Rows = dict[str, np.ndarray]
-
 REFERENCE = "reference_logps.npy"  # float32 [N, 2] beside the rows, which `wafer score` writes
 
-_QUESTION = ("questions_input_ids", "questions_attention_mask")
-_CONTEXT = ("ctx_input_ids", "ctx_attention_mask")
-_SEGMENTS = ("questions_token_type_ids", "ctx_token_type_ids")
-
-
-def _open(folder: str, features: Sequence[str], vocab_size: int | None) -> Hdf5Source:
-    source = Hdf5Source([folder], vocab_size)
-    source.require(features)
-    return source
+_NAMES = {  # feature of a row -> of a batch
+    f"{side}_{name}": f"{prefix}{name}"
+    for side, prefix in (("questions", ""), ("ctx", "context_"))
+    for name in ("input_ids", "attention_mask", "token_type_ids")
+}
 
 
 class PairSource:
@@ -46,7 +41,9 @@ class PairSource:
     def __init__(
         self, folders: Sequence[str], vocab_size: int | None = None, *, reference: bool = True
     ) -> None:
-        self._parts = [_open(folder, PAIR_FEATURES, vocab_size) for folder in folders]
+        self._parts = [Hdf5Source([folder], vocab_size) for folder in folders]
+        for part in self._parts:
+            part.require(PAIR_FEATURES)
         self._ends = np.cumsum([len(part) for part in self._parts])
         self._reference = None
         if reference:
@@ -101,13 +98,12 @@ def dpo_rows(cfg: Any, context: Context) -> Dataset:
     dpo = getattr(context.config, "dpo", None)
     free = dpo is not None and dpo.reference_free
     open_rows = functools.partial(PairSource, vocab_size=context.vocab_size, reference=not free)
-    source, note = assemble(cfg, open_rows)
-    length = PairSource(row_folders(cfg)[:1], reference=False).length
+    source, first, note = assemble(cfg, open_rows)
     return Dataset(
         source=source,
-        row_length=2 * length,
+        row_length=2 * first.length,
         complete=True,
-        summary=f"HDF5: {len(source):,} pairs of answers of {length} tokens{note}",
+        summary=f"HDF5: {len(source):,} pairs of answers of {first.length} tokens{note}",
     )
 
 
@@ -117,9 +113,8 @@ def dpr_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows without the features.
     """
-    needed = (*_QUESTION, *_CONTEXT)
-    first = _open(row_folders(cfg)[0], needed, context.vocab_size)
-    source, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    source, first, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    first.require([name for name in _NAMES if not name.endswith("token_type_ids")])
     contexts = next(group for group in first.groups if "ctx_input_ids" in group.features)
     if not contexts.contexts:
         raise DataError(
@@ -138,7 +133,4 @@ def dpr_rows(cfg: Any, context: Context) -> Dataset:
 def _question(row: Rows, rng: np.random.Generator) -> Rows:
     """Rename a row's features to a batch's."""
     del rng
-    names = dict(zip(_QUESTION, ("input_ids", "attention_mask"), strict=True))
-    names |= dict(zip(_CONTEXT, ("context_input_ids", "context_attention_mask"), strict=True))
-    names |= dict(zip(_SEGMENTS, ("token_type_ids", "context_token_type_ids"), strict=True))
-    return {batch: row[stored] for stored, batch in names.items() if stored in row}
+    return {batch: row[stored] for stored, batch in _NAMES.items() if stored in row}

@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import decoders
 
 from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.pipeline import Rows, Transform
 from wafer.data.batching.sources import FEATURES, Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
 from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
@@ -19,8 +20,7 @@ from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 from wafer.models.convert.tokenizer import IDS, special_ids
 
-Rows = dict[str, np.ndarray]
-Open = Callable[[Sequence[str]], Source]
+S = TypeVar("S", bound=Source)
 
 
 def row_folders(cfg: Any) -> tuple[str, ...]:
@@ -48,29 +48,32 @@ def require_length(cfg: Any, where: str, length: int) -> None:
         )
 
 
-def assemble(cfg: Any, open_rows: Open) -> tuple[Source, str]:
-    """Open the source that a section names, cut and mixed, and describe both for the log.
+def assemble(cfg: Any, open_rows: Callable[[Sequence[str]], S]) -> tuple[Source, S, str]:
+    """Open the source that a section names, cut and mixed.
 
     Args:
         cfg: the section.
         open_rows: folders -> source.
+
+    Returns:
+        (the source, its first part uncut, what is cut and mixed for the log).
     """
     if cfg.mixture is None:
-        source = open_rows(row_folders(cfg))
-        note = ""
-        if cfg.data_subset is not None or cfg.num_samples is not None:
-            source = Subset(source, cfg.data_subset, cfg.num_samples)
-            note = f" (subset {cfg.data_subset or 'all'})"
-        return source, note
-    parts: list[Source] = []
-    for part in cfg.mixture:
-        rows = open_rows(part.data_dir)
-        parts.append(rows if part.data_subset is None else Subset(rows, part.data_subset))
+        first = open_rows(cfg.data_dir)
+        if cfg.data_subset is None and cfg.num_samples is None:
+            return first, first, ""
+        source = Subset(first, cfg.data_subset, cfg.num_samples)
+        return source, first, f" (subset {cfg.data_subset or 'all'})"
+    opened = [open_rows(part.data_dir) for part in cfg.mixture]
+    cut = lambda rows, subset: rows if subset is None else Subset(rows, subset)
     total = sum(part.weight for part in cfg.mixture)
     shares = ", ".join(f"{part.weight / total:.1%} {part.data_dir[0]}" for part in cfg.mixture)
-    mixed = Mixture(parts, [part.weight / total for part in cfg.mixture])
+    mixed = Mixture(
+        [cut(rows, part.data_subset) for rows, part in zip(opened, cfg.mixture, strict=True)],
+        [part.weight / total for part in cfg.mixture],
+    )
     source = mixed if cfg.num_samples is None else Subset(mixed, None, cfg.num_samples)
-    return source, f" (mixture: {shares})"
+    return source, opened[0], f" (mixture: {shares})"
 
 
 def gpt_rows(cfg: Any, context: Context) -> Dataset:
@@ -85,9 +88,8 @@ def gpt_rows(cfg: Any, context: Context) -> Dataset:
         raise DataError(f"{', '.join(folders)}: some hold rows, others a corpus; use one kind")
     if kinds == {True}:
         return _corpus(cfg, context)
-    check = functools.partial(_gpt_source, cfg, context)
-    source, note = assemble(cfg, check)
-    features, length = _gpt_source(cfg, context, folders[:1]).row_shape
+    source, first, note = assemble(cfg, functools.partial(_gpt_source, cfg, context))
+    features, length = first.row_shape
     return Dataset(
         source=source,
         **_transformed(cfg, length),
@@ -153,7 +155,7 @@ def _corpus(cfg: Any, context: Context) -> Dataset:
             f"{folders[0]}: a corpus does not know where documents end, so use_vsl cannot work; "
             "preprocess in mode LMData_VSL"
         )
-    source, note = assemble(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
+    source, _, note = assemble(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
     return Dataset(
         source=source,
         **_transformed(cfg, length),
@@ -204,21 +206,16 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
     folders = row_folders(cfg)
     states = getattr(context.config, "epigenetic_vocab_size", None)
 
-    def rows(names: Sequence[str]) -> Hdf5Source:
-        return Hdf5Source(names, context.vocab_size, states)
-
-    first = rows(folders[:1])
+    source, first, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size, states))
     length = first.row_shape[1]
     require_length(cfg, folders[0], length)
-    written = folder_params(folders[0]).get("post-process", {})
     static = "labels" in first.features
     first.require(needed)
     most = cfg.max_predictions_per_seq or max(1, round(length * cfg.masked_lm_prob))
     if static:
         transform = functools.partial(_gathered, most=most, kept=needed)
     else:
-        transform = _masking(cfg, context, written, folders[0], most)
-    source, note = assemble(cfg, rows)
+        transform = _masking(cfg, context, folders[0], most)
     how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
     return Dataset(
         source=source,
@@ -229,9 +226,8 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
     )
 
 
-def _masking(
-    cfg: Any, context: Context, written: Mapping[str, Any], folder: str, most: int
-) -> Callable[[Rows, np.random.Generator], Rows]:
+def _masking(cfg: Any, context: Context, folder: str, most: int) -> Transform:
+    written = folder_params(folder).get("post-process", {})
     mask_id = written.get("mask_id") if cfg.mask_id is None else cfg.mask_id
     vocab_size = written.get("vocab_size", context.vocab_size)
     if mask_id is None or vocab_size is None:
@@ -280,10 +276,8 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows without the five features.
     """
-    folders = row_folders(cfg)
-    first = Hdf5Source(folders[:1], context.vocab_size)
+    source, first, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     first.require(_T5, "preprocess in mode T5")
-    source, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     lengths = "/".join(str(group.length) for group in first.groups)
     return Dataset(
         source=source,

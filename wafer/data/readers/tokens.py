@@ -1,21 +1,19 @@
-"""The vendor's tokenized text: BERT's CSV, T5's lines with spans to hide, Transformer's pairs."""
+"""Tokenized text: CSV of ids for BERT, T5's lines with spans to hide, Transformer's pairs."""
 
-import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import corrupt_spans, longest_source
+from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, fixed, target_row
 from wafer.data.readers.rows import require_length
 from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
-
-Rows = dict[str, np.ndarray]
 
 
 def _require_equal(row: Row, columns: Mapping[str, Sequence[int]]) -> None:
@@ -100,37 +98,40 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
     )
 
 
-def _vocabulary(cfg: Any) -> dict[str, int]:
+class _Words(NamedTuple):
+    """A vocabulary of one token a line."""
+
+    ids: dict[str, int]  #: token -> id
+    fold: Callable[[str], str]  #: what is done to tokens first
+    unknown: int  #: id of what the vocabulary lacks
+    end: int  #: id that ends a row
+    pad: int  #: id of padding
+    start: int  #: first input of the decoder
+
+    def encode(self, line: str) -> list[int]:
+        return [self.ids.get(self.fold(token), self.unknown) for token in words_of(line)]
+
+
+def _words(cfg: Any, context: Context, sentinels: int = 0) -> _Words:
     path = pathlib.Path(cfg.src_vocab_file)
     if not path.is_file():
         raise DataError(f"src_vocab_file: no such file: {path}")
-    words = text_lines(path)
     fold = str.lower if cfg.do_lower else str
-    vocabulary = {fold(word.split("\t")[0]): index for index, word in enumerate(words)}
-    for key in ("oov_token", "eos_token", "pad_token"):
-        if fold(getattr(cfg, key)) not in vocabulary:
+    ids = {fold(line.split("\t")[0]): index for index, line in enumerate(text_lines(path))}
+    marks = {key: fold(getattr(cfg, key)) for key in ("oov_token", "eos_token", "pad_token")}
+    for key, mark in marks.items():
+        if mark not in ids:
             raise DataError(
                 f"{key}: {getattr(cfg, key)!r} is not in {path}; name the token it has, or add it"
             )
-    return vocabulary
-
-
-def _pieces(cfg: Any, vocabulary: Mapping[str, int], longest: int) -> Iterator[np.ndarray]:
-    fold = str.lower if cfg.do_lower else str
-    unknown = vocabulary[fold(cfg.oov_token)]
-    for path in find_described(cfg.src_data_dir, ["*.txt"], "src_data_dir"):
-        for line in text_lines(path):
-            ids = [vocabulary.get(fold(token), unknown) for token in words_of(line)]
-            for at in range(0, len(ids), longest):
-                if len(ids) - at > 1:  # one token leaves nothing to hide
-                    yield np.array(ids[at : at + longest], np.int32)
-
-
-def _corrupted(row: Rows, rng: np.random.Generator, *, cfg: Any, ids: Mapping[str, int]) -> Rows:
-    pair = corrupt_spans(row["tokens"][: int(row["length"])], rng, vocab_size=ids["size"])
-    source, target = (np.append(part, np.int32(ids["eos"])) for part in pair)
-    lengths = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
-    return {"row": row["row"]} | target_row(source, target, lengths, ids["start"], ids["pad"])
+    if context.vocab_size is not None and len(ids) + sentinels > context.vocab_size:
+        more = f" and {sentinels} sentinels" if sentinels else ""
+        raise DataError(
+            f"src_vocab_file: {len(ids)} tokens{more}, but the model's vocabulary has "
+            f"{context.vocab_size}"
+        )
+    unknown, end, pad = (ids[mark] for mark in marks.values())
+    return _Words(ids, fold, unknown, end, pad, ids.get(fold(cfg.sos_token), pad))
 
 
 def t5_dynamic(cfg: Any, context: Context) -> Dataset:
@@ -139,31 +140,28 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a missing file or token, targets that cannot fit.
     """
-    vocabulary = _vocabulary(cfg)
+    words = _words(cfg, context, cfg.extra_ids)
     lengths = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
     longest = longest_source(*lengths, cfg.extra_ids)
-    size = len(vocabulary) + cfg.extra_ids
-    if context.vocab_size is not None and size > context.vocab_size:
-        raise DataError(
-            f"src_vocab_file: {len(vocabulary)} tokens and {cfg.extra_ids} sentinels, but the "
-            f"model's vocabulary has {context.vocab_size}"
-        )
-    fold = str.lower if cfg.do_lower else str
-    pad = vocabulary[fold(cfg.pad_token)]
-    ids = {
-        "size": size,
-        "eos": vocabulary[fold(cfg.eos_token)],
-        "pad": pad,
-        "start": vocabulary.get(fold(cfg.sos_token), pad),
-    }
-    examples = list(_pieces(cfg, vocabulary, longest))
+    pieces: list[np.ndarray] = []
+    for path in find_described(cfg.src_data_dir, ["*.txt"], "src_data_dir"):
+        for ids in map(words.encode, text_lines(path)):
+            parts = (ids[at : at + longest] for at in range(0, len(ids) - 1, longest))
+            pieces += [np.array(part, np.int32) for part in parts]
+
+    def corrupted(row: Rows, rng: np.random.Generator) -> Rows:
+        tokens = row["tokens"][: int(row["length"])]
+        pair = corrupt_spans(tokens, rng, vocab_size=len(words.ids) + cfg.extra_ids)
+        source, target = (np.append(part, np.int32(words.end)) for part in pair)
+        return {"row": row["row"]} | target_row(source, target, lengths, words.start, words.pad)
+
     build = lambda tokens: {"tokens": fixed(tokens, longest), "length": np.int32(len(tokens))}
     return Dataset(
-        source=RowSource(examples, build, cfg.src_data_dir[0]),
+        source=RowSource(pieces, build, cfg.src_data_dir[0]),
         row_length=cfg.src_max_sequence_length,
         complete=True,
-        transform=functools.partial(_corrupted, cfg=cfg, ids=ids),
-        summary=f"T5 text: {len(examples):,} pieces of up to {longest} tokens, spans hidden anew",
+        transform=corrupted,
+        summary=f"T5 text: {len(pieces):,} pieces of up to {longest} tokens, spans hidden anew",
     )
 
 
@@ -193,29 +191,21 @@ def transformer_pairs(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a missing file or token, files of different lengths, no pair that fits.
     """
-    vocabulary = _vocabulary(cfg)
-    fold = str.lower if cfg.do_lower else str
-    if context.vocab_size is not None and len(vocabulary) > context.vocab_size:
-        raise DataError(
-            f"src_vocab_file: {len(vocabulary)} tokens, but the model's vocabulary has "
-            f"{context.vocab_size}"
-        )
-    marks = {key: vocabulary[fold(getattr(cfg, f"{key}_token"))] for key in ("oov", "eos", "pad")}
-    start = vocabulary.get(fold(cfg.sos_token), marks["pad"])
+    words = _words(cfg, context)
     width, height = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
-    encode = lambda line: [vocabulary.get(fold(t), marks["oov"]) for t in words_of(line)]
     examples, seen = [], 0
     for names in _pairs_of_files(cfg.src_data_dir):
         sources, targets = (list(text_lines(name)) for name in names)
         if len(sources) != len(targets):
             raise DataError(f"{names[0]} has {len(sources)} lines, {names[1]} {len(targets)}")
         seen += len(sources)
-        for source, target in zip(map(encode, sources), map(encode, targets), strict=True):
+        for pair in zip(sources, targets, strict=True):
+            source, target = map(words.encode, pair)
             if 0 < len(source) < width and 0 < len(target) < height:
-                examples.append((source, [*target, marks["eos"]]))
+                examples.append((source, [*target, words.end]))
     if not examples:
         raise DataError(f"{cfg.src_data_dir[0]}: no pair of lines that fits {width} and {height}")
-    build = lambda pair: target_row(pair[0], pair[1], (width, height), start, marks["pad"])
+    build = lambda pair: target_row(*pair, (width, height), words.start, words.pad)
     return Dataset(
         source=RowSource(examples, build, cfg.src_data_dir[0]),
         row_length=width,

@@ -1,4 +1,4 @@
-"""HDF5 files of rows, as the vendor's scripts and ``wafer data preprocess`` write them.
+"""HDF5 files of rows, as ``wafer data preprocess`` writes them.
 
 "sample": dataset ``data`` int32 [N, F, S], or ``data_0``, ``data_1``, ... for features of different
 lengths; ``data_params.json`` beside the files names the features, and without it F says which
@@ -61,24 +61,16 @@ def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
     return paths
 
 
-def check_count(folder: str | pathlib.Path, count: int, unit: str) -> None:
-    """Compare what a folder holds with its ``data_params.json``.
-
-    Raises:
-        DataError: it tells of another number of rows or tokens: a file is missing or empty.
-    """
-    expected = folder_params(folder).get("n_examples")
-    if expected is not None and expected != count:
-        raise DataError(
-            f"{folder}: {PARAMS} tells of {expected} {unit}, found {count}; a file is missing or "
-            f"empty. Restore it, or set n_examples in {PARAMS} to {count}"
-        )
-
-
 def _check_folders(sizes: Mapping[pathlib.Path, int], unit: str) -> None:
     """Compare each folder's files, path -> rows or tokens, with its ``data_params.json``."""
     for folder in dict.fromkeys(path.parent for path in sizes):
-        check_count(folder, sum(n for path, n in sizes.items() if path.parent == folder), unit)
+        count = sum(n for path, n in sizes.items() if path.parent == folder)
+        expected = folder_params(folder).get("n_examples")
+        if expected is not None and expected != count:
+            raise DataError(
+                f"{folder}: {PARAMS} tells of {expected} {unit}, found {count}; a file is missing "
+                f"or empty. Restore it, or set n_examples in {PARAMS} to {count}"
+            )
 
 
 class StoredRows:
@@ -147,9 +139,12 @@ class Hdf5Source(StoredRows):
             if described.corpus:
                 raise DataError(f"{path}: a list of tokens (a corpus); expected rows [N, F, S]")
             if self.groups and groups != self.groups:
+                here, there = (
+                    ", ".join(str(g.shape) for g in part) for part in (groups, self.groups)
+                )
                 raise DataError(
-                    f"{path}: rows of {_shown(groups)}, but {paths[0]} has "
-                    f"{_shown(self.groups)}; one data_dir must hold one row format"
+                    f"{path}: rows of {here}, but {paths[0]} has {there}; one data_dir must hold "
+                    "one row format"
                 )
             self.groups = groups
             counts.append(count)
@@ -212,10 +207,6 @@ def _attachments(path: pathlib.Path) -> tuple[Attachment, ...]:
             Attachment(data.name.lstrip("/"), data.shape[1:], kinds.get(data.dtype.kind, "i4"))
             for data in present
         )
-
-
-def _shown(columns: Sequence[RowGroup]) -> str:
-    return ", ".join(str(c.shape) for c in columns)
 
 
 class CorpusSource(StoredRows):

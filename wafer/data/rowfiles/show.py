@@ -70,8 +70,11 @@ def read_rows_of(path: pathlib.Path, first: int, count: int) -> Iterator[ShownRo
         size = -(-described.size // window) if described.corpus else described.size
         with open_rows(file) as opened:
             for number in range(first, min(first + count, size)):
-                row = _corpus_row if described.corpus else _sample_row
-                values, problem = row(opened, described.groups, number, window)
+                if described.corpus:
+                    part = opened["data"][number * window : (number + 1) * window]
+                    values, problem = {_IDS: part}, ""
+                else:
+                    values, problem = _sample_row(opened, described.groups, number)
                 yield ShownRow(f"{file}: row {number}", values, problem, **keys)
                 count -= 1
         first = max(first - size, 0)
@@ -79,12 +82,7 @@ def read_rows_of(path: pathlib.Path, first: int, count: int) -> Iterator[ShownRo
             return
 
 
-def _corpus_row(file: Any, _: Any, number: int, window: int) -> tuple[dict[str, Any], str]:
-    tokens = file["data"][number * window : (number + 1) * window]
-    return {_IDS: tokens}, ""
-
-
-def _sample_row(file: Any, groups: Any, number: int, _: int) -> tuple[dict[str, Any], str]:
+def _sample_row(file: Any, groups: Any, number: int) -> tuple[dict[str, Any], str]:
     try:
         stored = [file[group.name][number] for group in groups]
         values: dict[str, Any] = {}

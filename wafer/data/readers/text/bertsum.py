@@ -1,7 +1,7 @@
 """Extractive summarization (Liu 2019, BERTSUM): which sentences of a document to keep.
 
 A row is ``[CLS] sentence [SEP] [CLS] sentence [SEP] ...`` with alternating segments; the head
-scores every ``[CLS]``. Read are the vendor's CSV of token ids, CNN/DailyMail's stories, and JSON
+scores every ``[CLS]``. Read are CSV of token ids, CNN/DailyMail's stories, and JSON
 lines of sentences with labels, a reference summary, or both; without labels the sentences that
 together come nearest to the reference are marked (the paper's greedy oracle).
 """

@@ -1,7 +1,7 @@
-"""Token classification: CoNLL-like columns (a word and its label per line) or the vendor's CSV.
+"""Token classification: CoNLL-like columns (a word and its label per line) or CSV of pieces.
 
 Of columns, the first piece of a word carries its label; the others, ``[CLS]`` and ``[SEP]`` carry
-no loss. The vendor's CSV labels every piece ('X' continues a word), ``[CLS]`` and ``[SEP]``, and
+no loss. The CSV labels every piece ('X' continues a word), ``[CLS]`` and ``[SEP]``, and
 all of them carry loss; with ``model.include_padding_in_loss`` padding does, too, as class 0.
 """
 
@@ -28,7 +28,7 @@ from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
 _ENDINGS = ("txt", "conll", "bio", "tsv", "csv")
-_NO_WORD = {"X", "[CLS]", "[SEP]", "[PAD]"}  # labels of the vendor's that begin no word
+_NO_WORD = {"X", "[CLS]", "[SEP]", "[PAD]"}  # labels of the CSV that begin no word
 
 
 class Sentence(NamedTuple):
@@ -37,7 +37,7 @@ class Sentence(NamedTuple):
     where: str
     words: list[str]
     labels: list[str]
-    pieces: bool = False  #: the words are word pieces and special tokens already (the vendor's)
+    pieces: bool = False  #: the words are word pieces and special tokens already (CSV)
 
 
 # ids of pieces and special tokens, positions of those that carry loss, their classes
@@ -135,12 +135,12 @@ def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def _untyped(label: str) -> str:
-    """Type of a label without one: the vendor's plain B and I are one type."""
+    """Type of a label without one: plain B and I are one type."""
     return label if label not in {"B", "I"} else "B/I"
 
 
 class TokenScorer:
-    """Macro F1 over the B- and I- classes of tokens (the vendor's), and F1 of whole entities.
+    """Macro F1 over the B- and I- classes of tokens, and F1 of whole entities.
 
     Tokens are those that carry loss; entities are those of words.
 
@@ -194,7 +194,7 @@ def _sentences(cfg: Any, *, training: bool) -> list[Sentence]:
 
 
 def token_classification(cfg: Any, context: Context) -> Dataset:
-    """Read train.* or dev.* (also valid.*, devel.*) files; in a vendor folder the CSV files.
+    """Read train.* or dev.* (also valid.*, devel.*) files, or the files that ``meta.dat`` names.
 
     Raises:
         DataError: a wrong line or label; names file and row. Columns where padding carries loss.
@@ -210,7 +210,7 @@ def token_classification(cfg: Any, context: Context) -> Dataset:
     other = next((sentence.where for sentence in sentences if not sentence.pieces), None)
     if padded and other is not None:
         raise DataError(
-            f"{other}: include_padding_in_loss is for the vendor's CSV, which labels [CLS], [SEP] "
+            f"{other}: include_padding_in_loss is for CSV of pieces, which labels [CLS], [SEP] "
             "and every piece of a word; drop the key"
         )
     length = cfg.max_sequence_length
