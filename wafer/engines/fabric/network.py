@@ -43,7 +43,6 @@ from wafer.spec import WSE2, Region, WaferSpec
 
 _MAX_CYCLES = 100_000_000  # of a step
 
-Dense = DenseLayer  # the name until 0.2
 Memory = Mapping[str, np.ndarray]  # array -> [H, W, n] values in all PEs
 
 
