@@ -120,28 +120,24 @@ def _memory(kernel: Kernel, setting: Setting) -> float:
 def _all_choices(kernels: Sequence[Kernel], settings: Sequence[Setting]) -> list[Choices]:
     """Choices that fit a PE; kernels that differ in name alone share them."""
     known: dict[tuple[Kernel, Setting], Choices] = {}
+    out = []
     for kernel, setting in zip(kernels, settings, strict=True):
-        key = _key(kernel, setting)
+        key = dataclasses.replace(kernel, name="", layer="", names=(), source=""), setting
         if key not in known:
             known[key] = choices_of(kernel, setting).fitting(setting.spec.sram_bytes)
-    return [known[_key(k, s)] for k, s in zip(kernels, settings, strict=True)]
+        out.append(known[key])
+    return out
 
 
-def _key(kernel: Kernel, setting: Setting) -> tuple[Kernel, Setting]:
-    return dataclasses.replace(kernel, name="", layer="", names=(), source=""), setting
-
-
-def _capacity(graph: Graph, settings: Sequence[Setting], choices: Sequence[Choices]) -> None:
+def _capacity(
+    graph: Graph, held: Sequence[float], choices: Sequence[Choices], spec: WaferSpec
+) -> None:
     """Refuse what cannot fit, before any search.
 
     Raises:
         CapacityError: the kernel that needs most, the bytes, the advice.
     """
-    spec = settings[0].spec
     pes = spec.width * spec.height
-    held = [
-        _memory(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)
-    ]
     areas = [int((c.rows * c.columns).min()) if len(c.rows) else pes + 1 for c in choices]
     if sum(areas) > pes:
         alone = max(areas) > pes  # a kernel that fits no number of PEs is the one to name
@@ -223,11 +219,9 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     spec = options.spec
     settings = _settings(graph, options)
     choices = _all_choices(graph.kernels, settings)
-    _capacity(graph, settings, choices)
+    held = list(map(_memory, graph.kernels, settings))
+    _capacity(graph, held, choices, spec)
     choices, fastest = _fastest(graph, choices, options)
-    held = [
-        _memory(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)
-    ]
     if fastest is None:
         copies = options.replicas or 1
         each = [size * copies for size in held]
@@ -238,8 +232,8 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     if across * down > 1 and (alone := fit(choices, edges, spec.width, spec.height)):
         single = lay_out(choices, edges, alone, options.seed)
     regions, kernels = [], []
-    for kernel, setting, option, spot in zip(
-        graph.kernels, settings, choices, floor.spots, strict=True
+    for kernel, setting, option, spot, size in zip(
+        graph.kernels, settings, choices, floor.spots, held, strict=True
     ):
         h, w = int(option.rows[spot.choice]), int(option.columns[spot.choice])
         wide, high = (h, w) if spot.turned else (w, h)
@@ -258,7 +252,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
             useful=useful_cycles(kernel, setting),
             flops=round(sum(flops) - pruned),
             sram=int(option.sram[spot.choice]),
-            held=round(_memory(kernel, setting)),
+            held=round(size),
             weights=kernel.weights,
             density=kernel.density,
             in_side="W" if spot.turned else "N",

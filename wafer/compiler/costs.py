@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wafer.compiler.decode.costs import attention_cycles, gemv_cycles, norm_cycles
+from wafer.compiler.decode.mesh import attention_cycles, gemv_cycles, norm_cycles
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
 from wafer.fabric.library.kernels import FMACS_LOOP
@@ -48,6 +48,10 @@ class Setting:
     #: that a decoder writes at once, a token of one after another; 0 is no decoding
     sequences: int = 0
 
+    def simd(self, kernel: Kernel) -> int:
+        """Numbers that a PE works on in a cycle."""
+        return self.spec.simd_16bit if kernel.bits == 16 else 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
@@ -67,17 +71,14 @@ class Choices:
 
     def fitting(self, limit: int) -> "Choices":
         """Those whose fullest PE needs at most ``limit`` bytes."""
-        keep = self.sram <= limit
-        return Choices(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
+        return self._where(self.sram <= limit)
 
     def within(self, slack: float) -> "Choices":
         """Those at most so many times as slow as the fastest."""
-        keep = self.cycles <= slack * self.cycles.min()
+        return self._where(self.cycles <= slack * self.cycles.min())
+
+    def _where(self, keep: Array) -> "Choices":
         return Choices(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
-
-
-def _up(n: int, parts: Array) -> Array:
-    return -(-n // parts)
 
 
 def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
@@ -94,7 +95,7 @@ def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
     return np.minimum(k * n * _turn(m, simd), k * m * _turn(n, simd))
 
 
-def _ceil(a: Array | int, b: int) -> Array:
+def _ceil(a: Array | int, b: Array | int) -> Array:
     return -(-np.asarray(a) // b)
 
 
@@ -177,9 +178,9 @@ def _matmul(kernel: Kernel, setting: Setting) -> Choices:
     K, N = product.K, product.N
     wide = K * product.groups if kernel.kind == "convolution" else K
     h, w = _grid(N, wide, spec)
-    k, n = _up(wide, w), _up(N, h)
+    k, n = _ceil(wide, w), _ceil(N, h)
     pes = h * w
-    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    simd = setting.simd(kernel)
     density, kept = None, k * n
     if kernel.density < 1:  # the share kept in the fullest of random tiles, in expectation
         spread = np.sqrt(
@@ -209,9 +210,9 @@ def _attention(kernel: Kernel, setting: Setting) -> Choices:
     first, second = kernel.products[0], kernel.products[min(1, len(kernel.products) - 1)]
     heads, queries, size, keys = first.groups, first.T, first.K, first.N
     h, w = _grid(heads * queries, keys, spec)
-    p, s = _up(heads * queries, h), _up(keys, w)
+    p, s = _ceil(heads * queries, h), _ceil(keys, w)
     pes = h * w
-    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    simd = setting.simd(kernel)
     own = np.ceil(p / queries)  # heads whose keys a PE needs
     block = np.minimum(p, queries)
     pack = 2 if simd > 1 else 1
@@ -235,7 +236,7 @@ def _lookup(kernel: Kernel, setting: Setting) -> Choices:
     spec = setting.spec
     product = max(kernel.products, key=lambda x: x.K)
     h, w = _grid(product.K, product.N, spec)
-    n, held = _up(product.N, w), _up(product.K, h) * _up(product.N, w)
+    n, held = _ceil(product.N, w), _ceil(product.K, h) * _ceil(product.N, w)
     each = weight_bytes(kernel, setting)
     pack = 2 if kernel.bits == 16 else 1
     lanes, lanes_back, stash = _rest(kernel, setting, h * w)
@@ -313,8 +314,8 @@ def _gemv(kernel: Kernel, setting: Setting) -> Choices:
     spec = setting.spec
     product = max(kernel.products, key=lambda p: p.macs)
     h, w = _grid(product.N, product.K, spec)
-    k, n = _up(product.K, w), _up(product.N, h)
-    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    k, n = _ceil(product.K, w), _ceil(product.N, h)
+    simd = setting.simd(kernel)
     others = sum(p.macs for p in kernel.products) / product.macs
     lanes, _, _ = _rest(kernel, setting, h)
     forward = gemv_cycles(k, n, (h, w), simd) * others + lanes
@@ -327,7 +328,7 @@ def _cached_attention(kernel: Kernel, setting: Setting) -> Choices:
     """Attention of one token to those before it, whose keys and values stay on the PEs."""
     spec, product = setting.spec, kernel.products[0]
     h, w = _grid(product.groups, product.N, spec)
-    own, held = _up(product.groups, h), _up(product.N, w)
+    own, held = _ceil(product.groups, h), _ceil(product.N, w)
     forward = attention_cycles(kernel, own, held, w, spec)
     cache = 2 * own * product.K * held * setting.sequences
     scores = own * product.T * (held + 3 * product.K)
@@ -380,7 +381,7 @@ def is_dense_net(kernels: tuple[Kernel, ...]) -> bool:
 
 def useful_cycles(kernel: Kernel, setting: Setting) -> float:
     """Cycles of one PE at full rate that the kernel's arithmetic of a sample takes."""
-    simd = setting.spec.simd_16bit if kernel.bits == 16 else 1
+    simd = setting.simd(kernel)
     passes = 1.0
     if setting.train:
         passes += (2 if kernel.kind == "attention" else 1) * kernel.needs_dx

@@ -101,7 +101,6 @@ def dense_cost(
     input_gradient: bool = True,
     momentum: bool = False,
     stages_after: int = 1,
-    loss_pes: int = 1,
     spec: WaferSpec = WSE2,
 ) -> DenseCost:
     """Cost of one dense layer with bias on ``height x width`` PEs.
@@ -117,7 +116,6 @@ def dense_cost(
         momentum: whether the update keeps a velocity.
         stages_after: kernels behind this one, the loss included: they set how many inputs wait
             for their gradient.
-        loss_pes: PEs of the loss, which take the micro-batches in turn.
         spec: the machine.
 
     Raises:
@@ -154,7 +152,7 @@ def dense_cost(
         outputs=outputs // batch,
         stored=kept + outputs // batch,
         batch=batch,
-        slots=2 * stages_after + loss_pes,
+        slots=2 * stages_after + 1,
         input_gradient=input_gradient,
         momentum=momentum,
     )

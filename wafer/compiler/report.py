@@ -80,14 +80,15 @@ def _decoding(compiled: Compiled) -> list[tuple[str, str]]:
 
 def report_text(compiled: Compiled) -> str:
     """Write ``compile_report.txt``: its head, further figures, a line per kernel."""
-    lines = ["Estimated Overall Performance", "-" * 31]
-    lines += [f"{name + ':':<30}{value}" for name, value in _head(compiled)]
-    if decoding := _decoding(compiled):
-        lines += ["", "Decoding (a sample is a token)", "-" * 31]
-        lines += [f"{name + ':':<30}{value}" for name, value in decoding]
-    lines += ["", "Compilation", "-" * 31]
-    lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
-    lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
+    lines = list[str]()
+    for title, figures in (
+        ("Estimated Overall Performance", _head(compiled)),
+        ("Decoding (a sample is a token)", _decoding(compiled)),
+        ("Compilation", _more(compiled)),
+    ):
+        if figures:
+            lines += [title, "-" * 31, *(f"{name + ':':<30}{value}" for name, value in figures), ""]
+    lines += ["Kernels (cycles per sample of the busiest PE)", "-" * 31]
     rows: list[list[str]] = [list(_COLUMNS)]
     for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
         rows.append(
@@ -169,16 +170,18 @@ def from_json(stored: dict[str, Any]) -> Compiled:
 
 def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
     """Layer -> (kernels, PEs, weights, cycles of its slowest)."""
-    layers: dict[str, tuple[int, int, int, int]] = {}
-    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
-        count, pes, weights, cycles = layers.get(kernel.layer, (0, 0, 0, 0))
-        layers[kernel.layer] = (
-            count + 1,
-            pes + region.width * region.height,
-            weights + kernel.weights,
-            max(cycles, kernel.cycles),
+    layers: dict[str, list[PlacedKernel]] = {}
+    for kernel in compiled.kernels:
+        layers.setdefault(kernel.layer, []).append(kernel)
+    return {
+        layer: (
+            len(own),
+            sum(k.rows * k.columns for k in own),
+            sum(k.weights for k in own),
+            max(k.cycles for k in own),
         )
-    return layers
+        for layer, own in layers.items()
+    }
 
 
 def summary(compiled: Compiled) -> str:

@@ -140,10 +140,7 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
         ConfigError: the file asks for it.
     """
     row = _named_row(experiment, row)
-    complaints = problems(experiment, row) + list(_no_copies(experiment, row))
-    complaints += _no_teacher(experiment, row)
-    complaints += _no_selected_norm(experiment, row)
-    if complaints:
+    if complaints := [*problems(experiment, row), *_missing(experiment, row)]:
         raise ConfigError(complaints)
 
 
@@ -152,45 +149,41 @@ def _named_row(experiment: Experiment, row: EngineRow | None) -> EngineRow | Non
     return engine_row(name) if row is None and name is not None else row
 
 
-def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
-    """Copies are of a model that lies on the wafer whole, in regions of its own."""
-    settings = experiment.cfg.runconfig
-    if row is not None and row.copies:
-        return
+def _missing(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
+    """What the file asks for and the row of the engine says that it has not."""
+    cfg, settings = experiment.cfg, experiment.cfg.runconfig
     asked = {
         # Files of 1.x allow copies whatever runs; only where an engine is named they are wanted.
         "multireplica": settings.multireplica and settings.execution_strategy is not None,
         "num_replicas": settings.num_replicas != 1,
     }
     for key in (key for key, is_asked in asked.items() if is_asked):
-        message = (
-            f"{getattr(settings, key)!r}: copies are of a pipeline, whose stages all stay on the "
-            f"wafer; {'this run' if row is None else row.name} has none. Set execution_strategy: "
-            f"{engines_with('copies')}, or drop the key (num_csx shares a batch with any strategy)"
+        # Copies are of a model that lies on the wafer whole, in regions of its own.
+        if row is None or not row.copies:
+            message = (
+                f"{getattr(settings, key)!r}: copies are of a pipeline, whose stages all stay on"
+                f" the wafer; {'this run' if row is None else row.name} has none. Set"
+                f" execution_strategy: {engines_with('copies')}, or drop the key (num_csx shares a"
+                " batch with any strategy)"
+            )
+            yield Problem(("runconfig", key), message)
+    if row is None:
+        return
+    if cfg.distillation is not None and not row.distils:
+        # A teacher's weights lie on the device beside the student's.
+        message = f"{row.name} has no teacher; set runconfig.execution_strategy: "
+        yield Problem(
+            ("distillation",), message + f"{engines_with('distils')}, or drop the section"
         )
-        yield Problem(("runconfig", key), message)
-
-
-def _no_teacher(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
-    """A teacher's weights lie on the device beside the student's."""
-    if experiment.cfg.distillation is None or row is None or row.distils:
-        return
-    message = f"{row.name} has no teacher; set runconfig.execution_strategy: "
-    yield Problem(("distillation",), message + f"{engines_with('distils')}, or drop the section")
-
-
-def _no_selected_norm(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
-    """The norm of selected elements takes their masks, which are not there when it is measured."""
-    section = experiment.cfg.optimizer
-    if section is None or not section.selective_grad or row is None or row.clips_selected:
-        return
-    if section.max_gradient_norm is None:
-        return
-    message = (
-        f"{row.name} does not clip it by norm; set runconfig.execution_strategy: "
-        f"{engines_with('clips_selected')}, or use max_gradient_value"
-    )
-    yield Problem(("optimizer", "selective_grad"), message)
+    section = cfg.optimizer
+    clips = section is not None and section.selective_grad and section.max_gradient_norm is not None
+    if clips and not row.clips_selected:
+        # It takes the masks of selected elements, which are not there when the norm is measured.
+        message = (
+            f"{row.name} does not clip it by norm; set runconfig.execution_strategy: "
+            f"{engines_with('clips_selected')}, or use max_gradient_value"
+        )
+        yield Problem(("optimizer", "selective_grad"), message)
 
 
 def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:

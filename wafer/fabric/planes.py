@@ -15,9 +15,10 @@ import numpy as np
 
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.program.ops import FabIn, FabOut, Op, steps_of
-from wafer.fabric.program.tables import NO_SWITCH, TORN, Port, Program
+from wafer.fabric.program.tables import Port, Program
 from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
+from wafer.machine.codes import NO_SWITCH, TORN
 from wafer.vsl.native.library import Library
 
 _LIBRARY = Library(package="wafer.fabric.native", instead="the machine")

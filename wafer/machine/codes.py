@@ -10,6 +10,7 @@ splits.
 import enum
 
 DEEPEST_CALL = 64  # calls within each other
+NEVER_ENDS = 0x7FFF  # the length of a fabric descriptor that ends by control wavelets alone
 
 
 # Types of scalars; in memory a bool takes 16 bits, a descriptor 64.
@@ -189,3 +190,16 @@ CONFIG = {
     "timestamp": 0x7F70,  # the counter's three words, the lowest first
     "timer": 0x7F73,  # whether it runs
 }
+TORN = 1 << 14  # bit of a color register
+NO_POSITION = 5  # of a switch
+NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
+
+
+def switch_position(side: str, mask: int) -> int:
+    """A position as the switch register has it.
+
+    Args:
+        side: that it changes: "rx" or "tx".
+        mask: of one port.
+    """
+    return (side == "rx") << 3 | mask.bit_length() - 1

@@ -3,6 +3,7 @@
 Tables are int32 arrays of rows; their columns are listed here and nowhere else.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,37 @@ COLUMNS = {
         *("controls_filtered", "low", "high"),  # kind 0 none, 1 counter, 2 sparse counter, 3 range
     ),
 }
+
+
+class TableRows:
+    """Rows of a program's tables while it is written, each once.
+
+    Args:
+        default: of columns that are not given.
+        others: columns with another default.
+    """
+
+    def __init__(self, default: int = -1, others: Mapping[str, int] | None = None) -> None:
+        self._default, self._others = default, others or {}
+        names = [name for name in COLUMNS if name not in {"queues", "filters"}]
+        self._rows: dict[str, dict[tuple[int, ...], int]] = {name: {} for name in names}
+
+    def row(self, table: str, **values: int) -> int:
+        """The place of a row in a table, which is added if it is not there."""
+        given = {name: self._others.get(name, self._default) for name in COLUMNS[table]} | values
+        assert len(given) == len(COLUMNS[table]), values
+        return self._rows[table].setdefault(tuple(map(int, given.values())), len(self._rows[table]))
+
+    def at(self, table: str, place: int) -> tuple[int, ...]:
+        """The row at a place."""
+        return list(self._rows[table])[place]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """[rows, columns] int32 of each table."""
+        return {
+            name: np.array([*rows], np.int32).reshape(-1, len(COLUMNS[name]))
+            for name, rows in self._rows.items()
+        }
 
 
 class Symbol(NamedTuple):

@@ -13,8 +13,8 @@ from wafer.commands.planning.compile import compile
 from wafer.compiler.compile import CompileOptions, compile_graph
 from wafer.compiler.costs import Setting, choices_of
 from wafer.compiler.decode import mesh
-from wafer.compiler.decode.costs import gemv_cycles
 from wafer.compiler.decode.kernels import Inference, decoding_graph, with_decoding
+from wafer.compiler.decode.mesh import gemv_cycles
 from wafer.compiler.graph import Graph, Kernel, Product
 from wafer.compiler.report import from_json, report_text, to_json
 from wafer.errors import ConfigError

@@ -15,7 +15,7 @@ from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.fabric import Fabric
 from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import Function
-from wafer.csl.semantics.files import Files
+from wafer.csl.semantics.files import Files, OpenFile
 from wafer.csl.semantics.language.calls import write_functions
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax.builtins import ARGUMENTS
@@ -187,15 +187,14 @@ def compile_call(unit, module, number, text):
     else:
         ev = Evaluator(unit, module)
         run(ev, module.blocks[number])
-        for value, at in unit.active:
+        for value, at in unit.setup.active:
             local_task(ev, value, at)
-        for value, _, at in unit.gates:
+        for value, _, at in unit.setup.gates:
             gated(ev, value, at)
     unit.memory()
     unit.raise_problems()
     unit.code.table()
-    for name, rows in unit.tables.items():
-        assert all(-(1 << 31) <= number < 1 << 31 for row in rows for number in row), name
+    unit.tables.arrays()
 
 
 def check_calls(folder, context, texts):
@@ -207,7 +206,7 @@ def check_calls(folder, context, texts):
     lines = [CONTEXTS[context].format(number, text) for number, text in enumerate(texts)]
     path.write_text(NAMES + "\n".join(lines), encoding="utf-8")
     files, right = Files((), layout), 0
-    files._parsed[path] = read(Source.open(path))  # without the check of counts
+    files._opened[path] = OpenFile(read(Source.open(path)))  # without the check of counts
     first = NAMES.count("\n") + 1
     for number, text in enumerate(lines):
         unit = Unit(RULES, files, "wse2", running=context != "layout", fabric=Fabric())

@@ -38,7 +38,10 @@ def decoding_graph(graph: Graph, inference: Inference) -> Graph:
     Raises:
         ValueError: no embedding to read a sequence's length from.
     """
-    length = _length(graph)
+    reads = [kernel for kernel in graph.kernels if kernel.kind == "embedding"]
+    if not reads:
+        raise ValueError("the graph has no embedding: tokens per second are of decoders alone")
+    length = reads[0].products[0].T  # tokens of the sequence that was traced
     into: dict[int, int] = {}
     for _, target, numbers in graph.edges:
         into[target] = max(into.get(target, 0), numbers)
@@ -48,14 +51,6 @@ def decoding_graph(graph: Graph, inference: Inference) -> Graph:
     )
     edges = tuple((a, b, max(1, n // length)) for a, b, n in graph.edges)
     return Graph(kernels, edges, 4)  # a token's number
-
-
-def _length(graph: Graph) -> int:
-    """Tokens of the sequence that was traced."""
-    for kernel in graph.kernels:
-        if kernel.kind == "embedding":
-            return kernel.products[0].T
-    raise ValueError("the graph has no embedding: tokens per second are of decoders alone")
 
 
 def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
@@ -115,42 +110,34 @@ def with_decoding(
         kind = compiled.kernels[at].kind
         kinds[kind] = kinds.get(kind, 0) + busy[at]
     kinds["ways"] = latency - sum(kinds.values())
-    caches = [_cache(kernel) for kernel in graph.kernels]
-    fullest = max(
-        (
-            math.ceil(p.groups / placed.rows) * 2 * p.K * math.ceil(p.N / placed.columns)
-            * (k.bits // 8) * inference.sequences
-            for k, placed in zip(graph.kernels, compiled.kernels, strict=True)
-            if k.kind == "attention"
-            for p in k.products[:1]
-        ),
-        default=0,
-    )  # fmt: skip
+    caches, fullest = [0], [0]  # bytes of keys and values: of a sequence, of a kernel's fullest PE
+    for kernel, placed in zip(graph.kernels, compiled.kernels, strict=True):
+        if kernel.kind == "attention":
+            product = kernel.products[0]
+            size = 2 * product.K * (kernel.bits // 8)
+            caches.append(size * product.groups * product.N)
+            heads, tokens = product.groups / placed.rows, product.N / placed.columns
+            fullest.append(size * math.ceil(heads) * math.ceil(tokens) * inference.sequences)
     decoding = Decoding(
         context=inference.context,
         sequences=inference.sequences,
         latency=latency,
         kinds=dict(sorted(kinds.items(), key=lambda pair: -pair[1])),
         cache=sum(caches),
-        cache_pe=fullest,
+        cache_pe=max(fullest),
         mesh=mesh,
     )
     return dataclasses.replace(compiled, decoding=decoding)
-
-
-def _cache(kernel: Kernel) -> int:
-    """Bytes of a sequence's keys and values."""
-    if kernel.kind != "attention":
-        return 0
-    product = kernel.products[0]
-    return 2 * product.groups * product.K * product.N * (kernel.bits // 8)
 
 
 def _longest(busy: Sequence[int], regions: Sequence[Region], graph: Graph) -> tuple[int, list[int]]:
     """Cycles until the last kernel is through, and the kernels on the way that takes longest."""
     done, before = list(busy), [-1] * len(busy)
     for source, target, _ in sorted(graph.edges, key=lambda edge: edge[1]):
-        arrived = done[source] + _hops(regions[source], regions[target])
+        a, b = regions[source], regions[target]
+        across = abs(2 * a.x + a.width - 2 * b.x - b.width)  # between the middles, in half PEs
+        down = abs(2 * a.y + a.height - 2 * b.y - b.height)
+        arrived = done[source] + (across + down) // 2  # a router takes a cycle
         if arrived + busy[target] > done[target]:
             done[target], before[target] = arrived + busy[target], source
     at = max(range(len(done)), key=done.__getitem__)
@@ -159,12 +146,6 @@ def _longest(busy: Sequence[int], regions: Sequence[Region], graph: Graph) -> tu
         way.append(at)
         at = before[at]
     return latency, way[::-1]
-
-
-def _hops(a: Region, b: Region) -> int:
-    """Routers between the middles of two regions, one cycle each."""
-    across = abs(2 * a.x + a.width - 2 * b.x - b.width)
-    return (across + abs(2 * a.y + a.height - 2 * b.y - b.height)) // 2
 
 
 def fastest_mesh(cfg: object, inference: Inference, spec: WaferSpec) -> Mesh | None:

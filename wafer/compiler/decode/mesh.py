@@ -1,15 +1,19 @@
-"""A decoder on one mesh of PEs, all of which do every product: what a PE has, cycles of a token.
+"""Cycles of decoding: of a kernel for one token, and of a decoder on one mesh of PEs.
 
-The program is the example ``decoder`` (``wafer/csl/examples/decoder``); the closed form is within
-5 % of its simulated cycles on up to 32 x 32 PEs.
+On a mesh all PEs do every product, as in the example ``decoder`` (``wafer/csl/examples/decoder``);
+the closed form is within 5 % of its simulated cycles on up to 32 x 32 PEs. The kernels of a floor
+plan take their figures from it: a row of a product takes its elements and a few cycles more, a sum
+over PEs the words that the middle one adds and sends, and the way there. Keys and values stay where
+they are, dealt out to the PEs token by token.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.compiler.graph import Kernel
 from wafer.models.families.decoder_config import DecoderConfig
-from wafer.spec import WSE2
+from wafer.spec import WSE2, WaferSpec
 
 Array = np.ndarray
 
@@ -17,9 +21,9 @@ Array = np.ndarray
 # least squares to 576 tokens of 64 random runs on up to 7 x 7 PEs and lines of 8 to 39 PEs; then
 # what moving descriptors cost less since was counted.
 ROW_CYCLES = 13.6  # of a product
-CACHED_ROW_CYCLES = 15.9  # of a product with keys or values
-HEAD_CYCLES = 155
-SHARE_CYCLES = 80.7  # of a token, in softmax
+_CACHED_ROW_CYCLES = 15.9  # of a product with keys or values
+_HEAD_CYCLES = 155
+_SHARE_CYCLES = 80.7  # of a token, in softmax
 LINE_CYCLES = 23.8  # a sum over a line of PEs
 SIDE_CYCLES = 12.9  # the other side of a line of more than two
 HOP_CYCLES = 6.8  # from PE to PE on the way to the middle of a line
@@ -31,6 +35,7 @@ _ACTIVATION_CYCLES = {2: 136, 3: 71.5, 4: 116}  # GELU, GELU by tanh, SiLU: a nu
 _SKIPPED_CYCLES = 8.1  # a number whose activation another PE of the column computes
 _CHOICE_CYCLES = 220  # of the next token
 _SCORE_CYCLES = 17.2  # of a token that may be chosen
+_ROOT_CYCLES = 110  # of a square root and a division, scalar code
 
 _ACTIVATIONS = {
     "relu": 0, "reglu": 0, "squared_relu": 1, "gelu": 2, "geglu": 2, "gelu_new": 3, "gelu_fast": 3,
@@ -186,6 +191,65 @@ def line_cycles(pes: Array | int, words: Array | int) -> Array:
     return np.where(pes > 1, busy, 0)
 
 
+def _product_cycles(k: Array | int, n: Array | int) -> Any:
+    """Cycles of a product of k rows inside a PE, each of which takes n steps."""
+    return k * (n + ROW_CYCLES)
+
+
+def _head_cycles(size: int, held: Array | int, simd: int = 1) -> Any:
+    """Cycles of a head of a token, of ``size`` numbers, on a PE that holds the keys of some."""
+    rows = size * (_ceil(held, simd) + _CACHED_ROW_CYCLES)
+    rows = rows + held * (_ceil(size, simd) + _CACHED_ROW_CYCLES)
+    return rows + held * _SHARE_CYCLES + _HEAD_CYCLES
+
+
+def _ceil(a: Array | int, b: int) -> Any:
+    return -(-a // b)
+
+
+def gemv_cycles(k: Array, n: Array, grid: tuple[Array, Array], simd: int) -> Array:
+    """Cycles of ``y[n] += x[k] W[k, n]`` per PE, with the way in and the sums along the rows.
+
+    Args:
+        k: [choices] inputs of a PE.
+        n: [choices] outputs of a PE.
+        grid: h and w, [choices] each: outputs are on h rows of PEs, inputs on w columns.
+        simd: numbers per cycle; a word of 32 bits carries two where it is more than one.
+    """
+    (h, w), pack = grid, 2 if simd > 1 else 1
+    product = _product_cycles(k, _ceil(n, simd))
+    return _ceil(k, pack) + h + product + line_cycles(w, _ceil(n, pack))
+
+
+def attention_cycles(
+    kernel: Kernel, own: Array, held: Array, columns: Array, spec: WaferSpec
+) -> Array:
+    """Cycles of a token's attention to those that a PE holds.
+
+    Args:
+        kernel: products [queries, head] x [head, tokens] in groups that share keys.
+        own: [choices] groups of a PE.
+        held: [choices] tokens of a PE.
+        columns: [choices] PEs that share the tokens of a head.
+        spec: the machine.
+    """
+    product = kernel.products[0]
+    queries, size = own * product.T, product.K
+    each = _head_cycles(size, held, spec.simd_16bit if kernel.bits == 16 else 1)
+    greatest = line_cycles(columns, queries)
+    return queries * each + greatest + line_cycles(columns, queries * (size + 1))
+
+
+def norm_cycles(lanes: Array, columns: Array) -> Array:
+    """Return the cycles of a vector's norm on a line of PEs.
+
+    Args:
+        lanes: [choices] lane operations of each PE.
+        columns: [choices] PEs of the line.
+    """
+    return lanes + line_cycles(columns, 2) + _ROOT_CYCLES
+
+
 def token_cycles(parts: MeshParts, position: int) -> int:
     """Return the cycles of reading one token and choosing the next, on the PE with most to do.
 
@@ -196,16 +260,15 @@ def token_cycles(parts: MeshParts, position: int) -> int:
     p, up = parts, parts.filter * parts.gates
     held = position // p.height + 1  # tokens whose keys the first PE of a column has
     layer = _LAYER_CYCLES + p.features * _FEATURE_CYCLES
-    layer += (2 * p.features + p.here + p.filter) * ROW_CYCLES
-    layer += p.features * (4 * p.here + up + p.filter)
-    each = HEAD_CYCLES + (p.part + held) * CACHED_ROW_CYCLES + held * (SHARE_CYCLES + 2 * p.part)
-    layer += p.heads * (each + p.rotary * p.part * _PAIR_CYCLES)
+    sizes = (p.features, 3 * p.here), (p.here, p.features), (p.features, up), (p.filter, p.features)
+    layer += sum(_product_cycles(k, n) for k, n in sizes)
+    layer += p.heads * (_head_cycles(p.part, held) + p.rotary * p.part * _PAIR_CYCLES)
     along_columns = [2, 3 * p.here, p.heads, p.here + p.heads, 2, up]
     if p.activation in _ACTIVATION_CYCLES:
         number = _ACTIVATION_CYCLES[p.activation]
         layer += p.filter * _SKIPPED_CYCLES + -(-p.filter // p.height) * number
         along_columns.append(p.filter)
-    last = p.features * (ROW_CYCLES + p.vocab)
+    last = _product_cycles(p.features, p.vocab)
     last += _CHOICE_CYCLES + -(-p.vocab // p.height) * _SCORE_CYCLES
     sums = (
         (p.height, along_columns * p.layers + [2, p.vocab, 1, 1] + [p.part] * p.rotary),

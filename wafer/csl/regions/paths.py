@@ -97,18 +97,15 @@ def _shortest(first: Cell, usable: Test, is_end: Test) -> list[Cell] | None:
     while waiting:
         cell = waiting.popleft()
         if is_end(cell):
-            return list(_traced(cell, before))[::-1]
+            way = [cell]
+            while (previous := before[way[-1]]) is not None:
+                way.append(previous)
+            return way[::-1]
         for following in (step(cell, side) for side in _SIDES):
             if following not in before and usable(following):
                 before[following] = cell
                 waiting.append(following)
     return None
-
-
-def _traced(cell: Cell | None, before: dict[Cell, Cell | None]) -> Iterator[Cell]:
-    while cell is not None:
-        yield cell
-        cell = before[cell]
 
 
 def _hops(cells: list[Cell]) -> Iterator[Hop]:

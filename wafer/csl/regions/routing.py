@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from wafer.csl.semantics.builtins.routes import NO_POSITION, NO_SWITCH
 from wafer.machine.arch import PORTS, neighbor
+from wafer.machine.codes import NO_POSITION, NO_SWITCH, switch_position
 
 Cell = tuple[int, int]  # column and row of the fabric
 
@@ -129,7 +129,7 @@ def registers_of(positions: Sequence[Sides]) -> tuple[int, int]:
                 f"position {number + 1} has {mask.bit_count()} {changed[0]}, and a switch position"
                 " changes to one side"
             )
-        code = (changed[0] == "inputs") << 3 | mask.bit_length() - 1
+        code = switch_position("rx" if changed[0] == "inputs" else "tx", mask)
         switch ^= (NO_POSITION ^ code) << 4 * number
     inputs, outputs = positions[0]
     return outputs | inputs << len(Route), switch

@@ -28,7 +28,9 @@ from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
 from wafer.csl.semantics.routed import check_routed
+from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
+from wafer.machine.codes import NO_SWITCH
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
 _BUILTINS = (
@@ -63,7 +65,8 @@ def param_value(text: Any) -> Value:
 def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
     """Evaluate a file's layout block."""
     layout = unit.layout = Layout()
-    block = unit.files.layout(path)
+    declarations = unit.files.opened(path).declarations
+    block = next((d for d in declarations if isinstance(d, tree.Layout)), None)
     if block is None:
         at = Position(str(path), 1, 1)
         hint = "compile the file that places others with @set_tile_code"
@@ -98,7 +101,7 @@ def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
         if (key := _key(tile)) not in out:
             own = unit.of_program()
             program = compile_program(own, tile, layout)
-            out[key] = program and _Compiled(program, own.routes, _streams(own.modules))
+            out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules))
             problems += own.problems
     if problems:
         raise CslError(dict.fromkeys(problems), unit.files.source(problems[0].at))
@@ -120,18 +123,6 @@ class _Wiring(NamedTuple):
         self.filters[y, x, color], self.routed[y, x, color] = config.filter, True
         place = f"{config.at.file}:{config.at.line}"
         self.route_lines[y, x, color] = self.route_places.setdefault(place, len(self.route_places))
-
-
-def _wired(width: int, height: int) -> _Wiring:
-    shape = (height, width, COLORS)
-    return _Wiring(
-        colors=np.zeros(shape, np.int32),
-        switches=np.full(shape, 5 << 8 | 5 << 4 | 5, np.int32),
-        routed=np.zeros(shape, bool),
-        filters=np.zeros((*shape, len(COLUMNS["filters"])), np.int32),
-        route_lines=np.zeros(shape, np.uint16),
-        route_places={"": 0},
-    )
 
 
 def _key(tile: Tile) -> Any:
@@ -163,7 +154,15 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
     programs = _programs(unit, layout)
     assert unit.rectangle is not None
     width, height = unit.rectangle
-    tiles, wiring = np.full((height, width), -1, np.int32), _wired(width, height)
+    tiles, shape = np.full((height, width), -1, np.int32), (height, width, COLORS)
+    wiring = _Wiring(
+        colors=np.zeros(shape, np.int32),
+        switches=np.full(shape, NO_SWITCH, np.int32),
+        routed=np.zeros(shape, bool),
+        filters=np.zeros((*shape, len(COLUMNS["filters"])), np.int32),
+        route_lines=np.zeros(shape, np.uint16),
+        route_places={"": 0},
+    )
     order = {key: k for k, key in enumerate(programs)}
     for (x, y), tile in layout.tiles.items():
         if tile is None:
@@ -181,12 +180,7 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
         arch=unit.arch,
         programs=tuple(compiled.program for compiled in programs.values()),
         tiles=tiles,
-        colors=wiring.colors,
-        switches=wiring.switches,
-        routed=wiring.routed,
-        filters=wiring.filters,
-        route_lines=wiring.route_lines,
-        route_places=tuple(wiring.route_places),
+        **wiring._asdict() | {"route_places": tuple(wiring.route_places)},
         exports=tuple(layout.exports.values()),
         streams=streams,
         params=dict(params),

@@ -1,5 +1,6 @@
 """Where imported files are found, and the instances made of them."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -28,25 +29,21 @@ class Files:
     def __init__(self, import_paths: tuple[str, ...], layout_path: Path) -> None:
         self.import_paths = import_paths
         self.layout_path = layout_path
-        self._parsed: dict[Path, Parsed] = {}
-        self._mentioned: dict[str, frozenset[str]] = {}
-        self._changed: dict[str, frozenset[str]] = {}
-        self._importing: dict[str, tuple[str, ...]] = {}
-        self._addressed: dict[Position, frozenset[str]] = {}
+        self._opened: dict[Path, OpenFile] = {}
 
     def source(self, at: Position) -> Source | None:
         """The text of the file that a position is in, if it was opened."""
-        return next((p.source for p in self._parsed.values() if p.source.file == at.file), None)
+        return next((f.source for f in self._opened.values() if f.source.file == at.file), None)
 
-    def parsed(self, path: Path) -> Parsed:
+    def opened(self, path: str | Path) -> "OpenFile":
         """A file's tree.
 
         Raises:
             CslError: it is not CSL.
         """
-        if path not in self._parsed:
-            self._parsed[path] = check(Source.open(path))
-        return self._parsed[path]
+        if (path := Path(path)) not in self._opened:
+            self._opened[path] = OpenFile(check(Source.open(path)))
+        return self._opened[path]
 
     def found(self, name: str, importer: str, at: Position) -> Path:
         """The path of a file or system module that another file names.
@@ -85,62 +82,52 @@ class Files:
 
     def module(self, path: Path, params: dict[str, Value], name: str = "") -> Module:
         """A new instance of the file at a path."""
-        declarations = self.parsed(path).file.declarations
+        declarations = self.opened(path).declarations
         named = {d.name: d for d in declarations if isinstance(d, tree.Variable | tree.Function)}
         blocks = tuple(d.body for d in declarations if isinstance(d, tree.Comptime))
         library = path.is_relative_to(LIBRARY)
         return Module(str(path), name or path.name, named, blocks, params, library)
 
-    def mentioned(self, path: str) -> frozenset[str]:
-        """The names that a file uses anywhere."""
-        if path not in self._mentioned:
-            names = _nodes(self.parsed(Path(path)).file, tree.Name)
-            self._mentioned[path] = frozenset(node.id for node in names)
-        return self._mentioned[path]
 
-    def changed(self, path: str) -> frozenset[str]:
-        """The names that a file assigns to, or takes the address of; of arrays not all."""
-        if path not in self._changed:
-            file = self.parsed(Path(path)).file
-            places = [node.target for node in _nodes(file, tree.Assign)]
-            places += [node.operand for node in _nodes(file, tree.Unary) if node.operator == "&"]
-            self._changed[path] = frozenset(name for place in places for name in _parts(place))
-        return self._changed[path]
+class OpenFile:
+    """A file's declarations, and what its text says of names; each is worked out once.
 
-    def importing(self, path: str) -> tuple[str, ...]:
-        """The names of a file that stand for imported ones, or for what is made of them."""
-        if path not in self._importing:
-            self._importing[path] = tuple(
-                declaration.name
-                for declaration in self.parsed(Path(path)).file.declarations
-                if isinstance(declaration, tree.Variable)
-                and declaration.value is not None
-                and any(
-                    node.name == "@import_module"
-                    for node in _nodes(declaration.value, tree.Builtin)
-                )
-            )
-        return self._importing[path]
+    Attributes:
+        source: its text.
+        declarations: of its tree.
+    """
+
+    def __init__(self, parsed: Parsed) -> None:
+        self.source, self._file = parsed.source, parsed.file
+        self.declarations = parsed.file.declarations
+        self._addressed: dict[Position, frozenset[str]] = {}
+
+    @functools.cached_property
+    def mentioned(self) -> frozenset[str]:
+        """The names that the file uses anywhere."""
+        return frozenset(node.id for node in _nodes(self._file, tree.Name))
+
+    @functools.cached_property
+    def changed(self) -> frozenset[str]:
+        """The names that the file assigns to, or takes the address of; of arrays not all."""
+        places = [node.target for node in _nodes(self._file, tree.Assign)]
+        places += [n.operand for n in _nodes(self._file, tree.Unary) if n.operator == "&"]
+        return frozenset(name for place in places for name in _parts(place))
+
+    @functools.cached_property
+    def importing(self) -> tuple[str, ...]:
+        """The names that stand for imported files, or for what is made of them."""
+        values = [(d.name, d.value) for d in self.declarations if isinstance(d, tree.Variable)]
+        imports = lambda node: any(b.name == "@import_module" for b in _nodes(node, tree.Builtin))
+        return tuple(name for name, value in values if value is not None and imports(value))
 
     def addressed(self, function: tree.Function) -> frozenset[str]:
         """The names in a function whose address is taken."""
         if function.at not in self._addressed:
-            self._addressed[function.at] = frozenset(
-                node.operand.id
-                for node in _nodes(function, tree.Unary)
-                if node.operator == "&" and isinstance(node.operand, tree.Name)
-            )
+            taken = [n.operand for n in _nodes(function, tree.Unary) if n.operator == "&"]
+            names = frozenset(node.id for node in taken if isinstance(node, tree.Name))
+            self._addressed[function.at] = names
         return self._addressed[function.at]
-
-    def has_tasks(self, path: Path) -> bool:
-        """Whether a file has a task."""
-        declarations = self.parsed(path).file.declarations
-        return any(isinstance(d, tree.Function) and d.kind == "task" for d in declarations)
-
-    def layout(self, path: Path) -> tree.Layout | None:
-        """The layout block of a file."""
-        declarations = self.parsed(path).file.declarations
-        return next((d for d in declarations if isinstance(d, tree.Layout)), None)
 
 
 def _parts(place: tree.Node) -> Iterator[str]:

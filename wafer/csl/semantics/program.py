@@ -12,7 +12,6 @@ from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.semantics.language.calls import write_functions
-from wafer.csl.semantics.language.frames import frame_size
 from wafer.csl.semantics.language.names import declared, signature
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
@@ -41,7 +40,7 @@ def _run_blocks(unit: Unit, module: Module) -> None:
     """Import what a file imports, run the comptime blocks of all, then its own."""
     ev = Evaluator(unit, module)
     known = len(unit.modules)
-    for name in unit.files.importing(module.path):
+    for name in unit.files.opened(module.path).importing:
         attempt(unit, declared, ev, module, name)
     for imported in unit.modules[known:]:
         if imported is not module and not imported.settled:
@@ -107,9 +106,9 @@ def _place_variables(unit: Unit) -> None:
     place.
     """
     cells = list[tuple[Cell, Position]]()
-    changed = frozenset[str]().union(*(unit.files.changed(m.path) for m in unit.modules))
+    changed = frozenset[str]().union(*(unit.files.opened(m.path).changed for m in unit.modules))
     for module in sorted(unit.modules, key=lambda module: module.library):
-        mentioned = unit.files.mentioned(module.path)
+        mentioned = unit.files.opened(module.path).mentioned
         for name, declaration in module.declarations.items():
             if not isinstance(declaration, tree.Variable):
                 continue
@@ -145,7 +144,7 @@ def _place_rest(unit: Unit) -> bool:
 
 
 def _check_exports(unit: Unit, layout: Layout) -> None:
-    for name, (target, at) in unit.exports.items():
+    for name, (target, at) in unit.setup.exports.items():
         if name not in layout.exports:
             message = f"'{name}' is exported here, but the layout has no @export_name for it"
             unit.problems.append(Problem(at, message, suggestion(name, layout.exports)))
@@ -177,10 +176,10 @@ def _given(params: Value) -> dict[str, Value]:
 def _initial_gates(unit: Unit, module: Module) -> tuple[int, np.ndarray]:
     """Active local tasks, and what is blocked, as bits."""
     ev, active, blocked = Evaluator(unit, module), 0, np.zeros(5, np.int32)
-    for value, at in unit.active:
+    for value, at in unit.setup.active:
         number = attempt(unit, local_task, ev, value, at)
         active |= 1 << (number or 0)
-    for value, blocks, at in unit.gates:
+    for value, blocks, at in unit.setup.gates:
         gate, number = attempt(unit, gated, ev, value, at) or (0, 0)
         if blocks:
             blocked[gate] |= 1 << number
@@ -192,9 +191,9 @@ def _initial_gates(unit: Unit, module: Module) -> tuple[int, np.ndarray]:
 def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
     """Write all code; whether some runs before any task, and the memory at the start."""
     for name in ENTRIES:
-        for function in unit.bindings.get(name, {}).values():
+        for function in unit.setup.bindings.get(name, {}).values():
             unit.request(function, {})
-    for target, _ in unit.exports.values():
+    for target, _ in unit.setup.exports.values():
         if isinstance(target, Function):
             unit.request(target, {})
     starts = bool(unit.code.rows)
@@ -202,7 +201,7 @@ def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
         unit.code.add(Op.RETURN)
     attempt(unit, write_functions, unit)
     memory = attempt(unit, unit.memory)
-    if _place_rest(unit) or unit.waiting:  # functions that only data points to
+    if _place_rest(unit) or unit.functions.waiting:  # functions that only data points to
         memory = attempt(unit, unit.memory)
         attempt(unit, write_functions, unit)
         memory = attempt(unit, unit.memory)
@@ -217,24 +216,20 @@ def _first_instruction(unit: Unit, function: Function) -> int:
 
 def _task_table(unit: Unit, name: str) -> np.ndarray:
     entries = np.full(ENTRIES[name], -1, np.int32)
-    for number, function in unit.bindings.get(name, {}).items():
+    for number, function in unit.setup.bindings.get(name, {}).items():
         entries[number] = _first_instruction(unit, function)
     return entries
 
 
 def _tables(unit: Unit) -> dict[str, np.ndarray]:
-    tables = {
-        name: np.array(rows, np.int32).reshape(-1, len(COLUMNS[name]))
-        for name, rows in unit.tables.items()
-        if name != "filters"
-    }
+    tables = unit.tables.arrays()
     old = unit.sdk and release(unit.sdk)[:2] <= _COLORS_BIND
     if unit.arch == "wse3" and not old:  # a descriptor's color does not stand for its queue's
         queue, color, sends = (COLUMNS["fabrics"].index(n) for n in ("queue", "color", "sends"))
         rows = tables["fabrics"]
-        unbound = [not row[sends] and row[queue] not in {-1, *unit.queues} for row in rows]
+        unbound = [not row[sends] and row[queue] not in {-1, *unit.setup.queues} for row in rows]
         rows[np.array(unbound, bool), color] = NO_COLOR
-    queues = [unit.queues.get(k, (-1, -1)) for k in range(16)]
+    queues = [unit.setup.queues.get(k, (-1, -1)) for k in range(16)]
     return tables | {"queues": np.array(queues, np.int32)}
 
 
@@ -259,12 +254,14 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
     _check_exports(unit, layout)
     _check_declarations(unit)
     _place_variables(unit)
-    variables = {n: (t, at) for n, (t, at) in unit.exports.items() if isinstance(t, Reference)}
+    variables = {
+        n: (t, at) for n, (t, at) in unit.setup.exports.items() if isinstance(t, Reference)
+    }
     for target, at in variables.values():
         attempt(unit, unit.address, target, at)
     active, blocked = _initial_gates(unit, module)
     starts, memory = _write(unit)
-    frame = None if unit.problems else attempt(unit, frame_size, unit)
+    frame = None if unit.problems else attempt(unit, unit.functions.frame_size)
     if memory is None or frame is None:
         return None
     files = tuple(dict.fromkeys(place.file for place in unit.code.places))
@@ -283,7 +280,7 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
         blocked=blocked,
         functions={
             name: _first_instruction(unit, target)
-            for name, (target, _) in unit.exports.items()
+            for name, (target, _) in unit.setup.exports.items()
             if isinstance(target, Function)
         },
         symbols=unit.symbols(),
@@ -294,7 +291,7 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
         frame=frame,
         tasks={
             function.node.name: _first_instruction(unit, function)
-            for bound in unit.bindings.values()
+            for bound in unit.setup.bindings.values()
             for function in bound.values()
         },
         high=0,

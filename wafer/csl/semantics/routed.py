@@ -12,11 +12,10 @@ import numpy as np
 
 from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH, neighbor
-from wafer.machine.codes import Action, Gate, Op, Operand
+from wafer.machine.codes import NO_SWITCH, Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
 from wafer.machine.tools.reports import RAMP, SIDES, side_names, sides_of
 
-_NO_SWITCH = 0x555  # all positions of a switch register unused
 _SWAPS = 0xC00
 _MOST_CELLS = 4096  # PEs of a program that are looked at
 _OPERANDS = ("dest", "src0", "src1", "scalar")
@@ -132,7 +131,7 @@ def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
             int(image.colors[cell[1], cell[0], color]),
             image.switches[cell[1], cell[0], color],
         )
-        if word & _SWAPS or int(switch) & 0x777 != _NO_SWITCH:
+        if word & _SWAPS or int(switch) & 0x777 != NO_SWITCH:
             continue  # where words go changes
         for bit, side in enumerate(SIDES[:RAMP]):
             other = neighbor(*cell, side)

@@ -15,6 +15,7 @@ _LEVELS = (("or",), ("and",), COMPARISONS, ("&", "|", "^"), ("<<", ">>"), ("+", 
 PRECEDENCE = {operator: level for level, row in enumerate(_LEVELS) for operator in row}
 _QUALIFIERS = ("const", "volatile")
 _PREFIXES = frozenset("-!~&") | {"comptime"}
+_GIVEN = (".", "}")  # after the brace of an initialiser
 
 
 Item = TypeVar("Item")
@@ -84,15 +85,11 @@ class ExpressionReader(Reader, abc.ABC):
                 case ".*":
                     self.advance()
                     node = tree.Dereference(token.at, node)
-                case "{" if self._initialises(node):
+                case "{" if isinstance(node, tree.Name | tree.Member) and self.ahead(1) in _GIVEN:
                     self.join()
                     node = tree.Init(node.at, node, self.listed(self.value))
                 case _:
                     return node
-
-    def _initialises(self, node: tree.Node) -> bool:
-        """Whether the brace after a node gives its fields, and does not open a block."""
-        return isinstance(node, tree.Name | tree.Member) and self.ahead(1) in (".", "}")
 
     def listed(self, item: Callable[[], Item]) -> tuple[Item, ...]:
         """Items with commas between brackets; a comma may follow the last."""

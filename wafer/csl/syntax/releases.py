@@ -40,7 +40,7 @@ def release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-CALLED_TASK = "a task called as a function"
+CALLED_TASK = Feature("a task called as a function", "0.4", "1.3", "@activate")
 _BIND = ("@bind_local_task", "@bind_data_task", "@bind_control_task")
 FEATURES = (
     Feature("@bind_task", "0.4", "0.9", ", ".join(_BIND), _BIND),
@@ -68,7 +68,7 @@ FEATURES = (
     Feature("streams of <memcpy/memcpy> that @block takes as colors", "1.0", "1.1", "@get_color"),
     Feature("imports relative to the layout's folder", "1.2", "1.2", "to the importer's"),
     Feature("priorities of microthreads at 0x7f58", "0.8", "1.3", ".priority"),
-    Feature(CALLED_TASK, "0.4", "1.3", "@activate"),
+    CALLED_TASK,
     Feature("convert_input_tensor and its like", "0.6", "0.9", "memcpy_h2d of an array"),
     Feature("CSELFRunner", "0.4", "0.8", "SdkRuntime"),
     Feature("colors configured without .routes and .switches", "0.4", "0.4", "both"),

@@ -4,20 +4,24 @@ What a name means, and whether a type makes sense, is not known here.
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, dataclass_transform
 
 from wafer.csl.syntax.source import Position
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True)
 class Node:
     """Anything in the tree, with the place where it begins (an operator: its sign)."""
 
     at: Position = dataclasses.field(compare=False, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        """Make every kind of node a frozen dataclass."""
+        dataclasses.dataclass(frozen=True)(cls)
 
 
 def _unescape(text: str) -> str:
@@ -29,14 +33,12 @@ def _unescape(text: str) -> str:
 # Expressions
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Name(Node):
     """A name: of a variable, function, module or type."""
 
     id: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Integer(Node):
     """An integer as written: 12, 0x1f, 'a'."""
 
@@ -51,7 +53,6 @@ class Integer(Node):
         return int(digits, 0) if digits[:2] in ("0x", "0b", "0o") else int(digits)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Float(Node):
     """A number with a fraction or an exponent, as written."""
 
@@ -63,7 +64,6 @@ class Float(Node):
         return float(self.text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class String(Node):
     """A string as written, with quotes and escapes."""
 
@@ -75,14 +75,12 @@ class String(Node):
         return _unescape(self.text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Bool(Node):
     """``true`` or ``false``."""
 
     value: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Builtin(Node):
     """``@name(arguments)``; the name has its ``@``."""
 
@@ -90,7 +88,6 @@ class Builtin(Node):
     arguments: tuple[Node, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Call(Node):
     """``function(arguments)``."""
 
@@ -98,7 +95,6 @@ class Call(Node):
     arguments: tuple[Node, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Index(Node):
     """``value[indices]``."""
 
@@ -106,7 +102,6 @@ class Index(Node):
     indices: tuple[Node, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Member(Node):
     """``value.name``."""
 
@@ -114,14 +109,12 @@ class Member(Node):
     name: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Dereference(Node):
     """``value.*``."""
 
     value: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Unary(Node):
     """``- ! ~ &`` or ``comptime`` before an operand."""
 
@@ -129,7 +122,6 @@ class Unary(Node):
     operand: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Binary(Node):
     """An operator between two operands."""
 
@@ -138,7 +130,6 @@ class Binary(Node):
     right: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Value(Node):
     """One entry of an initialiser: ``.name = value``, or a value by position (name None)."""
 
@@ -146,7 +137,6 @@ class Value(Node):
     value: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Init(Node):
     """``.{…}`` (type None), ``T{…}`` or ``[N]T{…}``."""
 
@@ -154,7 +144,6 @@ class Init(Node):
     values: tuple[Value, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class TensorAccess(Node):
     """``|i, j|{rows, columns} -> A[i, j]``."""
 
@@ -166,7 +155,6 @@ class TensorAccess(Node):
 # Types
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class PointerType(Node):
     """``*T``, or ``[*]T`` to many; qualifiers are 'const' and 'volatile'."""
 
@@ -175,7 +163,6 @@ class PointerType(Node):
     target: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ArrayType(Node):
     """``[rows, columns]T``."""
 
@@ -183,7 +170,6 @@ class ArrayType(Node):
     element: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Formal(Node):
     """A parameter of a function or function type; a type's may have no name."""
 
@@ -192,7 +178,6 @@ class Formal(Node):
     comptime: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class FunctionType(Node):
     """``fn(T, U)V``; kind is 'fn' or 'task'."""
 
@@ -201,7 +186,6 @@ class FunctionType(Node):
     result: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Field(Node):
     """A field of a struct, or a member of an enum (type None)."""
 
@@ -210,7 +194,6 @@ class Field(Node):
     value: Node | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class StructType(Node):
     """``struct {…}``; kind is 'struct' or 'union', layout '', 'packed' or 'extern'."""
 
@@ -219,7 +202,6 @@ class StructType(Node):
     fields: tuple[Field, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class EnumType(Node):
     """``enum(T) {…}``."""
 
@@ -230,7 +212,6 @@ class EnumType(Node):
 # Statements; a lone expression is one too
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Block(Node):
     """``label: {…}``; without label and content also the value of type void."""
 
@@ -238,7 +219,6 @@ class Block(Node):
     label: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class If(Node):
     """A choice, of statements or of values."""
 
@@ -246,7 +226,6 @@ class If(Node):
     otherwise: Node | None  #: what follows the last ``else``
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Arm(Node):
     """``a, b => body`` of a switch; ``else`` has no patterns."""
 
@@ -254,7 +233,6 @@ class Arm(Node):
     body: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Switch(Node):
     """``switch (subject) {arms}``, a statement or a value."""
 
@@ -262,7 +240,6 @@ class Switch(Node):
     arms: tuple[Arm, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class For(Node):
     """``label: inline for (iterable) |element, position| body``."""
 
@@ -273,7 +250,6 @@ class For(Node):
     label: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class While(Node):
     """``label: inline while (condition) : (step) body``."""
 
@@ -284,14 +260,12 @@ class While(Node):
     label: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Return(Node):
     """``return value;``."""
 
     value: Node | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Break(Node):
     """``break :label value;``."""
 
@@ -299,14 +273,12 @@ class Break(Node):
     value: Node | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Continue(Node):
     """``continue :label;``."""
 
     label: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Assign(Node):
     """``target = value``; the operator is ``=``, ``+=``, …."""
 
@@ -315,7 +287,6 @@ class Assign(Node):
     value: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Attribute(Node):
     """``align(n)``, ``linksection("s")`` or ``linkname("s")``."""
 
@@ -323,7 +294,6 @@ class Attribute(Node):
     value: Node
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Variable(Node):
     """A declaration."""
 
@@ -335,7 +305,6 @@ class Variable(Node):
     modifiers: tuple[str, ...] = ()  #: 'export', 'extern', 'comptime'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Function(Node):
     """A function or task."""
 
@@ -348,30 +317,22 @@ class Function(Node):
     modifiers: tuple[str, ...] = ()  #: 'export', 'extern', 'inline', 'noinline'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Comptime(Node):
     """``comptime {…}``."""
 
     body: Block
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Layout(Node):
     """``layout {…}``."""
 
     body: Block
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class File(Node):
     """A whole file."""
 
     declarations: tuple[Node, ...]
-
-
-@functools.cache
-def _field_names(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "at")
 
 
 def _nodes(value: Any) -> Iterator[Node]:
@@ -384,8 +345,9 @@ def _nodes(value: Any) -> Iterator[Node]:
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes directly below one, in the order of the text."""
-    for name in _field_names(type(node)):
-        yield from _nodes(getattr(node, name))
+    for name, value in vars(node).items():
+        if name != "at":
+            yield from _nodes(value)
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:

@@ -51,11 +51,8 @@ class OnPes(Engine):
         momentum: float,
     ) -> None:
         # Scores are computed where first states are made; the PEs' program is ``net.program``.
-        self.sparsifier, self.mesh, self.programs = (
-            resident.sparsifier,
-            resident.mesh,
-            resident.programs,
-        )
+        self.sparsifier, self.mesh = resident.sparsifier, resident.mesh
+        self.programs = resident.programs
         self._host, self._regions = resident, tuple(regions)
         self._micro, self._count, self._momentum = micro, micro_batches, momentum
         # The optimizer itself counts its steps and says its rate; moments come from the PEs.

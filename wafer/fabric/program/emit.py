@@ -22,16 +22,25 @@ from wafer.fabric.program.ops import (
     builtin_of,
     op_text,
 )
-from wafer.fabric.program.tables import NO_SWITCH, TORN, BoundTask, Port, Program
+from wafer.fabric.program.tables import BoundTask, Port, Program
 from wafer.machine import image as machine
 from wafer.machine.arch import ARCHITECTURES
-from wafer.machine.codes import CONFIG, Action, DsdOp, Gate, Op, Operand
-from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image
+from wafer.machine.codes import (
+    CONFIG,
+    NEVER_ENDS,
+    NO_SWITCH,
+    TORN,
+    Action,
+    DsdOp,
+    Gate,
+    Op,
+    Operand,
+)
+from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, TableRows
 
 _NAMES = ("dest", "src0", "src1", "scalar")
 _WAVELET, _FRAME = 6, 8  # the register that keeps a task's wavelet; registers of a task
 _HANDLERS = 29  # the id of teardown handlers among those of tasks
-_ENDLESS = 0x7FFF  # a length that a descriptor of the fabric does not have
 _MOST, _WORD = 0xFFFF, 0xFFFFFFFF
 _OUTPUTS = (0, 1, 4, 5, 6, 7, 2, 3)  # output queues, the shortest first
 _GATES = {"local": Gate.LOCAL, "data": Gate.DATA}
@@ -98,25 +107,6 @@ def _pe_program(program: Program, colors: Sequence[int], pe: tuple[int, int]) ->
         raise FabricError(f"PE ({pe[1]}, {pe[0]}): {error}") from None
 
 
-class _Tables:
-    """Rows of a program's tables, each once, by their columns' names."""
-
-    def __init__(self) -> None:
-        names = [name for name in COLUMNS if name not in {"filters", "queues"}]
-        self.rows: dict[str, dict[tuple[int, ...], int]] = {name: {} for name in names}
-        self.queues = np.full((16, 2), -1, np.int32)
-
-    def row(self, table: str, **values: int) -> int:
-        row = tuple(values.get(c, _DEFAULTS.get(c, 0)) for c in COLUMNS[table])
-        return self.rows[table].setdefault(row, len(self.rows[table]))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        out = {"queues": self.queues}
-        for name, rows in self.rows.items():
-            out[name] = np.array([*rows], np.int32).reshape(-1, len(COLUMNS[name]))
-        return out
-
-
 class _PeCode:
     """What a kind of PE holds, made from one of its PEs.
 
@@ -130,7 +120,8 @@ class _PeCode:
         self.source, self.pe = program, pe
         self.tasks = {task.name: task for task in program.tasks if task.entry[pe] >= 0}
         self.symbols, self.size = self._memory()
-        self.tables, self.ids = _Tables(), self._ids()
+        self.tables, self.ids = TableRows(0, _DEFAULTS), self._ids()
+        self.queues = np.full((16, 2), -1, np.int32)
         self.inputs = self._queues(colors)
         self.outputs: dict[int, int] = {}
         self.text, self.texts = "", dict[str, int]()  # of the operation at hand, and of all
@@ -172,7 +163,7 @@ class _PeCode:
             queue = min(free, key=lambda q, w=wanted: (depths[q] < w, depths[q], -q))
             free.remove(queue)
             out[number] = queue
-            self.tables.queues[queue, 0] = number
+            self.queues[queue, 0] = number
         return out
 
     def program(self) -> machine.Program:
@@ -197,7 +188,7 @@ class _PeCode:
             files=tuple(self.texts),
             messages=(),
             memory=np.zeros(self.size, np.uint8),
-            tables=self.tables.arrays(),
+            tables=self.tables.arrays() | {"queues": self.queues},
             **entries,
             start=-1,
             active=active,
@@ -318,9 +309,9 @@ class _PeCode:
                 return Operand.SCALAR
 
     def _on_fabric(self, op: Operation, operand: FabIn | FabOut, register: int) -> Operand:
-        if op.n >= _ENDLESS:
+        if op.n >= NEVER_ENDS:
             raise FabricError(
-                f"{self.text}: {op.n} wavelets; an operation has fewer than {_ENDLESS}"
+                f"{self.text}: {op.n} wavelets; an operation has fewer than {NEVER_ENDS}"
             )
         color = operand.color
         queue, sends = self.inputs.get(color, -1), {}

@@ -14,8 +14,6 @@ from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.program.check import check_program
 from wafer.fabric.program.ops import TYPES, Op
 from wafer.fabric.program.tables import (
-    NO_SWITCH,
-    TORN,
     BoundTask,
     DeclaredArray,
     Filter,
@@ -24,6 +22,7 @@ from wafer.fabric.program.tables import (
     RoutedColor,
     first_pe,
 )
+from wafer.machine.codes import NO_SWITCH, TORN, switch_position
 from wafer.machine.image import COLUMNS
 from wafer.spec import WSE2, WaferSpec
 
@@ -297,7 +296,7 @@ def _position(change: Mapping[str, str | Sequence[str]], place: str) -> int:
     mask = port_mask(ports)
     if mask.bit_count() != 1:
         raise RouteError(f"{place} names {mask.bit_count()} ports; it has one")
-    return (side == "rx") << 3 | mask.bit_length() - 1
+    return switch_position(side, mask)
 
 
 def _filter_row(rule: Filter, place: str) -> list[int]:

@@ -13,8 +13,6 @@ from wafer.fabric.program.ops import Op
 from wafer.spec import WaferSpec
 
 Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
-TORN = 1 << 14  # bit of a color register: in teardown
-NO_SWITCH = 0x555  # a switch register whose positions behind the first are not used
 
 
 def first_pe(mask: np.ndarray) -> str:

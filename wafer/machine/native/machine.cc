@@ -127,7 +127,7 @@ void start(Wafer& w, Worker* worker) {
       if (in >= 0) bind_input(w, core, queue, w.slot[in]);
       if (out >= 0) core.out_slot[queue] = w.slot[out];
     }
-    if (p.start >= 0) begin(w, core, Task::kStart, 0, p.start, -1);
+    if (p.start >= 0) start_task(w, core, Task::kStart, 0, p.start, -1);
     else if (may_dispatch(core)) dispatch(w, core, -1, worker);
   }
 }

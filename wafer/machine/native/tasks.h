@@ -17,7 +17,7 @@ inline bool may_dispatch(const Core& core) {
 }
 
 // Starts code of a kind of task; it begins in the next cycle.
-inline bool begin(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle) {
+inline bool start_task(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle) {
   core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
   core.base = core.depth = 0, core.paid = false;
   core.debt = 0, core.busy = false;
@@ -27,7 +27,7 @@ inline bool begin(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle
 }
 
 // Data tasks (by color or queue) that a word waits for.
-inline uint32_t channels(const Wafer& w, const Core& core) {
+inline uint32_t data_candidates(const Wafer& w, const Core& core) {
   uint32_t out = 0;
   if (!w.costs.wse3) {
     each(core.queued, [&](int slot) { out |= 1u << w.colors[slot]; });
@@ -38,7 +38,7 @@ inline uint32_t channels(const Wafer& w, const Core& core) {
   return out & ~core.blocked[int(Gate::kData)] & ~core.blocked[int(Gate::kInputQueue)];
 }
 
-inline bool begin_data(Wafer& w, Core& core, int id, int64_t cycle, Worker* worker) {
+inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   const int slot = w.costs.wse3 ? core.in_slot[id] : w.slot[id];
   const uint32_t word = core.lanes[slot].front();
@@ -53,17 +53,17 @@ inline bool begin_data(Wafer& w, Core& core, int id, int64_t cycle, Worker* work
     return false;
   }
   pop_word(core, slot);
-  begin(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);
+  start_task(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);
   reg(core, 0) = word;
   return true;
 }
 
-inline bool begin_handler(Wafer& w, Core& core, int64_t cycle) {
+inline bool start_handler(Wafer& w, Core& core, int64_t cycle) {
   const bool teardown = core.torn;
   const int id = __builtin_ctz(teardown ? core.torn : uint32_t(core.flushed));
   if (teardown) core.torn &= core.torn - 1; else core.flushed &= core.flushed - 1;
   const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
-  return pc >= 0 && begin(w, core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
+  return pc >= 0 && start_task(w, core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
 }
 
 // Starts a task where none runs; whether one began. It begins in the next cycle.
@@ -71,7 +71,7 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
   const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
-  uint32_t data = core.queued && p.channels ? channels(w, core) & p.channels : 0;
+  uint32_t data = core.queued && p.channels ? data_candidates(w, core) & p.channels : 0;
   uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
   // In turn from the last one on: a low id that is always ready must not keep others waiting.
   for (; candidates; ) {
@@ -80,19 +80,20 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     const int id = __builtin_ctz(above ? above : among);
     candidates &= ~(1u << id);
     core.last_task = id;
-    if (data >> id & 1 && begin_data(w, core, id, cycle, worker)) return true;
+    if (data >> id & 1 && start_data_task(w, core, id, cycle, worker)) return true;
     if (local >> id & 1) {
       core.active &= ~(1u << id);
-      if (p.local_tasks[id] >= 0) return begin(w, core, Task::kLocal, id, p.local_tasks[id], cycle);
+      const int pc = p.local_tasks[id];
+      if (pc >= 0) return start_task(w, core, Task::kLocal, id, pc, cycle);
     }
-    if (id == kHandlers && handlers && begin_handler(w, core, cycle)) return true;
+    if (id == kHandlers && handlers && start_handler(w, core, cycle)) return true;
   }
   if (!core.called || core.commanded) return false;
   Host& from = host(w, core.cell);
   const Launch launch = std::move(from.launches.front());
   from.launches.pop_front(), from.entry = launch.entry;
   core.called = !from.launches.empty(), core.commanded = true;
-  begin(w, core, Task::kFunction, launch.entry, launch.entry, cycle);
+  start_task(w, core, Task::kFunction, launch.entry, launch.entry, cycle);
   for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
   return true;
 }

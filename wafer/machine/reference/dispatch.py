@@ -18,7 +18,7 @@ _NO_TASK = 31  # of a control wavelet that is for no task
 _HANDLERS = 29  # id of the task that teardown and empty queues raise
 
 
-def begin(pe: State, kind: int | Array, own: Array, pc: Array) -> State:
+def start_task(pe: State, kind: int | Array, own: Array, pc: Array) -> State:
     """Start a task, in the next cycle.
 
     Args:
@@ -40,21 +40,22 @@ def begin(pe: State, kind: int | Array, own: Array, pc: Array) -> State:
     )
 
 
-def _channels(pe: State) -> Array:
-    """Bits of data tasks (by color or queue) that a word waits for."""
+def candidates(pe: State) -> tuple[Array, Array, Array]:
+    """Bits of what could start: local tasks, data tasks that a word waits for, handlers."""
     queued, bits = pe.lanes.size > 0, jnp.arange(8)
     by_color = (queued.astype(jnp.int64) << pe.tables.colors).sum()
     by_queue = (((pe.in_slot >= 0) & queued[pe.in_slot]).astype(jnp.int64) << bits).sum()
     blocked = jnp.where(pe.tables.wse3, pe.blocked[Gate.INPUT_QUEUE], 0) | pe.blocked[Gate.DATA]
-    return jnp.where(pe.tables.wse3, by_queue, by_color) & ~blocked
+    data = jnp.where(pe.tables.wse3, by_queue, by_color) & ~blocked
+    local = pe.active & ~pe.blocked[Gate.LOCAL] & 0x7FFFFFFF
+    raised = ((pe.torn | pe.flushed) != 0) & (pe.blocked[Gate.LOCAL] >> _HANDLERS & 1 == 0)
+    return local, data & pe.tables.channels[pe.program], raised.astype(jnp.int64) << _HANDLERS
 
 
 def _asked(pe: State, own: Array) -> tuple[Array, list[Array]]:
     """The slot of a data task's id ``own`` []; kind, id and first instruction that a word asks."""
-    data_tasks, control_tasks = (
-        pe.tables.data_tasks[pe.program],
-        pe.tables.control_tasks[pe.program],
-    )
+    data_tasks = pe.tables.data_tasks[pe.program]
+    control_tasks = pe.tables.control_tasks[pe.program]
     slot = jnp.where(pe.tables.wse3, pe.in_slot[own], pe.tables.slot[own])
     head = front(pe.lanes)[slot]
     control = head & CONTROL != 0
@@ -65,6 +66,11 @@ def _asked(pe: State, own: Array) -> tuple[Array, list[Array]]:
     return slot, [jnp.where(control, TaskKind.CONTROL, TaskKind.DATA), key, first]
 
 
+def _lowest(bits: Array) -> Array:
+    """The place of the lowest one of some ``bits`` []; 0 of none."""
+    return 63 - lax.clz(jnp.maximum(bits & -bits, 1))
+
+
 def _handled(pe: State) -> tuple[State, list[Array]]:
     """Take the lowest color that was torn down, else the lowest output queue found empty.
 
@@ -73,71 +79,79 @@ def _handled(pe: State) -> tuple[State, list[Array]]:
     """
     torn = pe.torn != 0
     bits = jnp.where(torn, pe.torn, pe.flushed)
-    number, rest = 63 - lax.clz(jnp.maximum(bits & -bits, 1)), bits & (bits - 1)
-    of_color, of_queue = (
-        pe.tables.teardown_handlers[pe.program],
-        pe.tables.empty_handlers[pe.program],
-    )
+    number, rest = _lowest(bits), bits & (bits - 1)
+    of_color = pe.tables.teardown_handlers[pe.program]
+    of_queue = pe.tables.empty_handlers[pe.program]
     pe = pe._replace(torn=jnp.where(torn, rest, 0), flushed=jnp.where(torn, pe.flushed, rest))
     kind = jnp.where(torn, TaskKind.TEARDOWN, TaskKind.EMPTY)
     return pe, [kind, number, jnp.where(torn, of_color[number], of_queue[number])]
 
 
-def dispatch(pe: State) -> tuple[State, Array]:
-    """Start a task if none runs; if none is ready, the host's next call. Whether one began.
+def select_task(pe: State, free: Array) -> tuple[State, list[Array], Array]:
+    """Choose the next task: in turn from the last id on, those of high priority first.
 
-    In turn from the last dispatched id on, the first task that can run.
+    Args:
+        pe: that looks for one.
+        free: [] whether it runs none.
+
+    Returns:
+        the PE, whose flags of what was tried are down; the task's kind, id and first instruction,
+        -1 for none; the slot of the word that it takes, -1 for none.
     """
-    free = (pe.main == Main.IDLE) & (pe.program >= 0)
-    names = "local_tasks", "data_tasks", "control_tasks", "channels", "high"
-    local_tasks, data_tasks, control_tasks, channels, high = (
-        getattr(pe.tables, name)[pe.program] for name in names
+    local_tasks, data_tasks, control_tasks = (
+        table[pe.program]
+        for table in (pe.tables.local_tasks, pe.tables.data_tasks, pe.tables.control_tasks)
     )
-    ready = pe.active & ~pe.blocked[Gate.LOCAL] & 0x7FFFFFFF
-    raised = ((pe.torn | pe.flushed) != 0) & (pe.blocked[Gate.LOCAL] >> _HANDLERS & 1 == 0)
-    data, controls = _channels(pe) & channels, (control_tasks >= 0).any()
-    busy = being_read(pe)
+    ready, data, handlers = candidates(pe)
+    high, controls, busy = pe.tables.high[pe.program], (control_tasks >= 0).any(), being_read(pe)
 
-    def tried(turn: Array, so_far: tuple[State, Array, Array, Array]) -> Any:
-        pe, last, begun, slot = so_far
-        last = jnp.where(turn == 32, pe.last_task, last)
-        own = (last + 1 + turn) & 31
-        waits = ~begun & ((high >> own & 1 != 0) == (turn < 32))
-        queued, local = (waits & (bits >> own & 1 != 0) for bits in (data, ready))
-        handles = waits & raised & (own == _HANDLERS)
-        its, (kind, key, first) = _asked(pe, own)
+    def tried(_: Array, so_far: tuple[State, Array, list[Array], Array]) -> Any:
+        pe, left, task, slot = so_far
+        among = jnp.where(left & high != 0, left & high, left)
+        above = among & -(2 << pe.last_task)
+        own = _lowest(jnp.where(above != 0, above, among))
+        waits = (left != 0) & (task[2] < 0)
+        queued, local, handles = (waits & (b >> own & 1 != 0) for b in (data, ready, handlers))
+        its, asked = _asked(pe, own)
+        kind, key, first = asked
         readable, meant = queued & ~busy[its], controls | (data_tasks[own] >= 0)
         lost = readable & (kind == TaskKind.CONTROL) & (first < 0) & meant & (key != _NO_TASK)
-        task = jnp.stack([jnp.int64(TaskKind.LOCAL), key])
-        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), pe.tables.colors[its], task=task)
+        who = jnp.stack([jnp.int64(TaskKind.LOCAL), key])
+        pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), pe.tables.colors[its], task=who)
         starts = readable & (first >= 0)
         local &= ~starts
         pe = pe._replace(
             active=jnp.where(local, pe.active & ~(1 << own), pe.active),
-            last_task=jnp.where(queued | local | handles, own, pe.last_task),
+            last_task=jnp.where(waits, own, pe.last_task),
         )
         local &= local_tasks[own] >= 0
         handles &= ~(starts | local)
         handled, handler = _handled(pe)
         pe = choose(handles, handled, pe)
-        which = [starts, local, handles & (handler[2] >= 0)]
-        tasks = [kind, key, first], [TaskKind.LOCAL, own, local_tasks[own]], handler
-        task = [jnp.select(which, list(part)) for part in zip(*tasks, strict=True)]
-        begins = jnp.stack(which).any()
-        pe = choose(begins, begin(pe, *task), pe)
-        return pe, last, begun | begins, jnp.where(starts, its, slot)
+        which = [starts, local, handles]
+        tasks = asked, [jnp.int64(TaskKind.LOCAL), own, local_tasks[own]], handler
+        task = [jnp.select(which, list(part), old) for *part, old in zip(*tasks, task, strict=True)]
+        return pe, left & ~(1 << own), task, jnp.where(starts, its, slot)
 
-    # Those of high priority first.
-    none = pe.last_task, ~free, jnp.int64(-1)
-    pe, _, begun, slot = lax.fori_loop(0, 64, tried, (pe, *none))
+    none, left = jnp.int64(-1), jnp.where(free, ready | data | handlers, 0)
+    pe, _, task, slot = lax.fori_loop(0, 32, tried, (pe, left, [none] * 3, none))
+    return pe, task, slot
+
+
+def dispatch(pe: State) -> tuple[State, Array]:
+    """Start a task if none runs; if none is ready, the host's next call. Whether one began."""
+    free = (pe.main == Main.IDLE) & (pe.program >= 0)
+    pe, task, slot = select_task(pe, free)
+    begins = task[2] >= 0
+    pe = choose(begins, start_task(pe, *task), pe)
     taking = with_register(pe, jnp.int64(0), front(pe.lanes)[slot] >> 8)
-    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(busy))))
+    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(pe.lanes.color))))
     pe = choose(slot >= 0, taking, pe)
-    called = ~begun & (pe.launched[1] > 0) & ~pe.commanded
+    called = free & ~begins & (pe.launched[1] > 0) & ~pe.commanded
     launch = pe.launches[pe.launched[0] % len(pe.launches)]
-    call = begin(pe, TaskKind.FUNCTION, launch[0], launch[0])._replace(
+    call = start_task(pe, TaskKind.FUNCTION, launch[0], launch[0])._replace(
         registers=pe.registers.at[: len(launch) - 1].set(launch[1:]),
         commanded=True,
         launched=pe.launched + jnp.array([1, -1]),
     )
-    return choose(called, call, pe), (free & begun) | called
+    return choose(called, call, pe), begins | called

@@ -10,7 +10,7 @@ from jax import lax
 from wafer.errors import CompileError
 from wafer.machine.codes import Gate
 from wafer.machine.image import COLUMNS, PAD, Image
-from wafer.machine.reference.dispatch import begin, dispatch
+from wafer.machine.reference.dispatch import dispatch, start_task
 from wafer.machine.reference.effects import bind_input, choose, per_pe
 from wafer.machine.reference.elements import step_operations
 from wafer.machine.reference.routers import depart, drain, move
@@ -138,7 +138,7 @@ def _started(tables: Tables, state: State, first: Array) -> State:
         for queue in range(8):
             pe = bind_input(pe, queue, bound[queue])
         pe = pe._replace(out_slot=bound[8:])
-        begun = begin(pe, TaskKind.START, jnp.int64(0), first)
+        begun = start_task(pe, TaskKind.START, jnp.int64(0), first)
         return dispatch(choose(first >= 0, begun, pe))
 
     state, _ = per_pe(started)(state._replace(tables=tables), first)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wafer.machine.codes import Action, Operand
+from wafer.machine.codes import NEVER_ENDS, Action, Operand
 from wafer.machine.reference.effects import (
     bind_input,
     choose,
@@ -130,7 +130,7 @@ def _operand(
     lengths = (
         length,
         shape.n0 * shape.n1 * shape.n2 * shape.n3,
-        jnp.where(length == 0x7FFF, ENDLESS, length),
+        jnp.where(length == NEVER_ENDS, ENDLESS, length),
         jnp.where(of_fifo == 0, -1, of_fifo),
     )
     base = jnp.where(kind == Operand.SCALAR, value & 0xFFFFFFFF, field(value, 0))

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from wafer.machine.codes import CONFIG
+from wafer.machine.codes import CONFIG, TORN
 from wafer.machine.reference.effects import bind_input, choose
 from wafer.machine.reference.state import State
 
 Array = jax.Array
 _COUNTS = {"color": 24, "switch": 24, "timestamp": 3, "timer": 1}  # of the others 8
-_TORN, _SWAPS, _BOUND, _FILTERED = 1 << 14, 3 << 10, 1 << 5, 1 << 6
+_SWAPS, _BOUND, _FILTERED = 3 << 10, 1 << 5, 1 << 6
 
 
 def now(pe: State) -> Array:
@@ -45,7 +45,7 @@ def read_register(pe: State, address: Array) -> tuple[Array, Array]:
     color = lambda slot: jnp.where(slot < 0, 0, pe.tables.colors[slot] | _BOUND)
     filtered = jnp.where((into >= 0) & pe.lanes.filtered[into], _FILTERED, 0)
     values = {
-        "color": (lane.color & ~_TORN) | jnp.where(lane.torn[1], _TORN, 0),
+        "color": (lane.color & ~TORN) | jnp.where(lane.torn[1], TORN, 0),
         "switch": (lane.switches & 0x9FFF) | lane.position[1] << 13,
         "thread": pe.thread_words[queue],
         "input_queue": color(into) | filtered,
@@ -77,7 +77,7 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
     shift, counter = 16 * (address & 3), now(pe)
     counter = (counter & ~(jnp.int64(0xFFFF) << shift)) | word << shift
     since = jnp.where(pe.stamp[1] >= 0, pe.cycle, -1)
-    color = lanes.color.at[slot].set(word), lanes.torn.at[slot].set(value & _TORN != 0)
+    color = lanes.color.at[slot].set(word), lanes.torn.at[slot].set(value & TORN != 0)
     switch = lanes.switches.at[slot].set(word), lanes.position.at[slot].set(value >> 13 & 3)
     changed = {
         "color": pe._replace(lanes=lanes._replace(color=color[0], torn=color[1])),

@@ -44,7 +44,11 @@ def check_sources(sources: Sequence[Source], args: argparse.Namespace) -> Found:
     given = pairs("--params", args.params) | pairs("--colors", args.colors)
     compiled, without = 0, dict[str, list[str]]()
     for parsed in layouts:
-        params = _params(parsed)
+        params = {  # whether they have a default
+            node.name: node.value is not None
+            for node in parsed.file.declarations
+            if isinstance(node, tree.Variable) and node.kind == "param"
+        }
         # Among several layouts each takes what it has a param for.
         own = given if len(layouts) == 1 else {n: v for n, v in given.items() if n in params}
         if missing := [name for name, default in params.items() if not default and name not in own]:
@@ -56,15 +60,6 @@ def check_sources(sources: Sequence[Source], args: argparse.Namespace) -> Found:
         if error and any(Path(p.at.file).resolve() not in failed for p in error.problems):
             errors.append(error)
     return Found(errors, compiled, without)
-
-
-def _params(parsed: Parsed) -> dict[str, bool]:
-    """Params of a file, and whether they have a default."""
-    return {
-        node.name: node.value is not None
-        for node in parsed.file.declarations
-        if isinstance(node, tree.Variable) and node.kind == "param"
-    }
 
 
 def _compiled(file: str, params: Mapping[str, str], args: argparse.Namespace) -> CslError | None:

@@ -1,8 +1,10 @@
 """The vendor's compiler command: its options, and the folder that it leaves."""
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from wafer.csl.host.artifacts import save
 from wafer.csl.syntax.releases import release
@@ -19,80 +21,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("layout", type=Path, help="the .csl file with the layout block")
     parser.add_argument("-o", "--output", default="out", help="folder of the result (default: out)")
-    parser.add_argument(*_names("--arch"), choices=ARCHS, default="wse2")
+    add = functools.partial(_add, parser)
+    add("--arch", choices=ARCHS, default="wse2")
     add_program_options(parser)
-    parser.add_argument(
-        *_names("--fabric-offsets"),
-        type=_two,
-        metavar="X,Y",
-        help="of the first PE there (default: 4,1)",
-    )
-    parser.add_argument(
-        *_names("--sdk"),
-        type=_release,
-        default="",
-        metavar="X.Y",
-        help="release that the program is of",
-    )
-    parser.add_argument(
-        *_names("--width-west-buf"), type=int, default=0, help="columns of the fabric"
-    )
-    parser.add_argument(
-        *_names("--width-east-buf"), type=int, default=0, help="columns of the fabric"
-    )
+    add("--fabric-offsets", type=_two, metavar="X,Y", help="of the first PE there (default: 4,1)")
+    add("--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of")
+    for side in ("west", "east"):
+        add(f"--width-{side}-buf", type=int, default=0, help="columns of the fabric")
     for flag in ("--memcpy", "--no-memcpy", "--verbose"):
-        parser.add_argument(*_names(flag), action="store_true", help=argparse.SUPPRESS)
+        add(flag, action="store_true", help=argparse.SUPPRESS)
     for name in ("--channels", "--max-parallelism"):
-        parser.add_argument(*_names(name), type=int, help=argparse.SUPPRESS)
-    parser.add_argument(
-        *_names("--fp16-format"), choices=("f16",), default="f16", help=argparse.SUPPRESS
-    )
+        add(name, type=int, help=argparse.SUPPRESS)
+    add("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
 
 
-def _names(option: str) -> tuple[str, str]:
-    return option, option[1:]
+def _add(parser: argparse.ArgumentParser, option: str, **how: Any) -> None:
+    parser.add_argument(option, option[1:], **how)
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
     """Declare what a program depends on besides its files."""
-    parser.add_argument(
-        *_names("--params"),
-        action="append",
-        default=[],
-        metavar="NAME:VALUE,…",
-        help="params of the layout",
-    )
-    parser.add_argument(
-        *_names("--colors"),
-        action="append",
-        default=[],
-        metavar="NAME:ID,…",
-        help="params that are colors",
-    )
-    parser.add_argument(
-        *_names("--fabric-dims"),
-        type=_two,
-        metavar="W,H",
-        help="whole fabric (default: what is needed)",
-    )
-    parser.add_argument(
-        *_names("--import-path"),
-        action="append",
-        default=[],
-        help="folder of imported files; repeatable",
-    )
-    parser.add_argument(
-        *_names("--max-inlined-iterations"),
-        type=_positive,
-        metavar="N",
-        help="rounds of one inline loop; above 1,000,000 the limit of all steps, too",
-    )
-    parser.add_argument(
-        *_names("--comptime-func-depth-limit"),
-        type=_positive,
-        metavar="N",
-        help="calls or imports within each other while compiling (default: 200)",
-    )
+    add, several = functools.partial(_add, parser), {"action": "append", "default": []}
+    add("--params", **several, metavar="NAME:VALUE,…", help="params of the layout")
+    add("--colors", **several, metavar="NAME:ID,…", help="params that are colors")
+    add("--fabric-dims", type=_two, metavar="W,H", help="whole fabric (default: what is needed)")
+    add("--import-path", **several, help="folder of imported files; repeatable")
+    limit = {"type": _positive, "metavar": "N"}
+    rounds = "rounds of one inline loop; above 1,000,000 the limit of all steps, too"
+    add("--max-inlined-iterations", **limit, help=rounds)
+    depth = "calls or imports within each other while compiling (default: 200)"
+    add("--comptime-func-depth-limit", **limit, help=depth)
 
 
 def compile_to_folder(args: argparse.Namespace) -> Path:

@@ -108,7 +108,7 @@ def local_task(ev: Evaluator, value: Value, at: Position) -> int:
         at: where an error points.
     """
     gate, number = gated(ev, value, at)
-    if gate != Gate.LOCAL and number not in ev.unit.numbers:
+    if gate != Gate.LOCAL and number not in ev.unit.setup.numbers:
         ev.fail(at, f"expected a local task, found {described(value)}")
     return number
 
@@ -126,11 +126,11 @@ _GATES = {
 def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
     """What can be blocked: its Gate and id."""
     if isinstance(value.data, Function):
-        bound = ev.unit.tasks.get((value.data.module, value.data.node.name))
+        bound = ev.unit.setup.tasks.get((value.data.module, value.data.node.name))
         if bound is None:
             ev.fail(at, f"the task '{value.data.node.name}' is bound to no id", "@bind_local_task")
         return bound
-    gate = ev.unit.numbers.get(value.data) if value.type == types.COLOR else None
+    gate = ev.unit.setup.numbers.get(value.data) if value.type == types.COLOR else None
     if gate is None:
         gate = _GATES.get(str(value.type))
     if gate is None or not isinstance(value.data, int):

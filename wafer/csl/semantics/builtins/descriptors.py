@@ -3,7 +3,6 @@
 from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import Fields, local_task, number_of
-from wafer.csl.semantics.builtins.checked import NEVER_ENDS
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.unit import Descriptor
@@ -19,7 +18,7 @@ from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Descriptor as Field, Intrinsic, Op, Type
+from wafer.machine.codes import NEVER_ENDS, Descriptor as Field, Intrinsic, Op, Type
 from wafer.machine.image import COLORS, NO_COLOR
 
 INDEXED = 1 << 15
@@ -140,7 +139,7 @@ def _shaped(
     padded = [(1, 0)] * (4 - len(dimensions)) + list(zip(sizes, strides, strict=True))
     columns = {f"n{k}": n for k, (n, _) in enumerate(padded)}
     columns |= {f"s{k}": s for k, (_, s) in enumerate(padded)}
-    known = Descriptor(0, ev.unit.row("shapes", **columns))
+    known = Descriptor(0, ev.unit.tables.row("shapes", **columns))
     return _assembled(ev, kind, known, {"address": pointer}, at)
 
 
@@ -188,19 +187,15 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
         "clears": next((k + 1 for k, v in enumerate(zeroed.values()) if v.data), 0),
         **given.on_control(),
     }
-    known = Descriptor(ev.unit.row("fabrics", **columns))
+    known = Descriptor(ev.unit.tables.row("fabrics", **columns))
     return _assembled(ev, kind, known, {"length": extent}, at)
 
 
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     given = Fields(ev, ev.settled(node.arguments[1]), node.at)
-    makers = {
-        "mem1d_dsd": _memory,
-        "mem4d_dsd": _memory,
-        "fabin_dsd": _fabric,
-        "fabout_dsd": _fabric,
-    }
+    makers = dict.fromkeys(("mem1d_dsd", "mem4d_dsd"), _memory)
+    makers |= dict.fromkeys(("fabin_dsd", "fabout_dsd"), _fabric)
     if str(kind) not in makers:
         ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")
     assert isinstance(kind, types.Plain)
@@ -226,14 +221,15 @@ def _changed(ev: Evaluator, node: tree.Builtin, name: str, part: Value) -> Value
     )
 
 
-def _set_length(ev: Evaluator, node: tree.Builtin) -> Value:
-    length = coerce(ev, ev.value(node.arguments[1]), types.U16, node.arguments[1].at)
-    return _changed(ev, node, "length", length)
+_SET = {
+    "@set_dsd_length": ("length", types.U16),
+    "@set_dsd_stride": ("stride", types.predefined("i8")),
+}
 
 
-def _set_stride(ev: Evaluator, node: tree.Builtin) -> Value:
-    stride = coerce(ev, ev.value(node.arguments[1]), types.integer("i8"), node.arguments[1].at)
-    return _changed(ev, node, "stride", stride)
+def _set_part(ev: Evaluator, node: tree.Builtin) -> Value:
+    (name, kind), given = _SET[node.name], node.arguments[1]
+    return _changed(ev, node, name, coerce(ev, ev.value(given), kind, given.at))
 
 
 def _set_base(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -291,7 +287,7 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
         f"{name}_ends": bool({*given.chosen(f"{name}_action")} - {"test_or_suspend", "suspend"})
         for name in ("empty", "full")
     }
-    row = ev.unit.row(
+    row = ev.unit.tables.row(
         "fifos",
         address=ev.unit.address(place.reference, at),
         bytes=types.size_of(place.type),
@@ -300,7 +296,7 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
         **ends,
     )
     given.end("a FIFO has no field")
-    return Value(types.named("fifo") or types.VOID, Descriptor(row))
+    return Value(types.predefined("fifo"), Descriptor(row))
 
 
 def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> None:
@@ -316,8 +312,7 @@ def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> None:
 
 BUILTINS = {
     "@get_dsd": _get_dsd,
-    "@set_dsd_length": _set_length,
-    "@set_dsd_stride": _set_stride,
+    **dict.fromkeys(_SET, _set_part),
     "@set_dsd_base_addr": _set_base,
     "@increment_dsd_offset": _increment,
     "@allocate_fifo": _allocate_fifo,

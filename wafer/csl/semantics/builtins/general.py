@@ -111,14 +111,12 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
 def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     name, most = _HANDLES[node.name[1:]]
     value = ev.settled(node.arguments[0])
-    kind = types.named(name)
-    assert kind is not None
     if is_known(value):
         if not isinstance(value.data, int):
             ev.fail(node.at, f"{node.name} takes a number, found {described(value)}")
         if not 0 <= value.data < most:
             ev.fail(node.at, f"{node.name}({value.data}): ids go from 0 to {most - 1}")
-    return Value(kind, value.data)
+    return Value(types.predefined(name), value.data)
 
 
 def _assert(ev: Evaluator, node: tree.Builtin) -> None:
@@ -193,11 +191,6 @@ def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, [copied(value.data) for _ in range(kind.count)])
 
 
-def _is_same_type(ev: Evaluator, node: tree.Builtin) -> Value:
-    left, right = (ev.type(argument) for argument in node.arguments)
-    return Value(types.BOOL, left == right)
-
-
 def _array_fact(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     if not isinstance(kind, types.Array):
@@ -221,11 +214,6 @@ def _has_field(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.BOOL, isinstance(known, dict) and name in known)
 
 
-def _field(ev: Evaluator, node: tree.Builtin) -> Value:
-    name = ev.text(node.arguments[1])
-    return ev.value(tree.Member(node.at, node.arguments[0], name))
-
-
 def _concat_structs(ev: Evaluator, node: tree.Builtin) -> Value:
     values = [ev.value(argument) for argument in node.arguments]
     if all(value.type == types.ANONYMOUS and isinstance(value.data, list) for value in values):
@@ -246,7 +234,7 @@ def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
     content = list(ev.text(node.arguments[0]).encode(errors="surrogateescape"))
-    return Value(types.Array((len(content),), types.integer("u8")), content)
+    return Value(types.Array((len(content),), types.predefined("u8")), content)
 
 
 def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -322,18 +310,12 @@ def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.STRING, text)
 
 
-def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, is_known(ev.aside().value(node.arguments[0])))
-
-
-def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, ev.text(node.arguments[0]) == ev.unit.arch)
-
-
 BUILTINS = {
     "@strcat": _strcat,
-    "@is_comptime": _is_comptime,
-    "@is_arch": _is_arch,
+    "@is_comptime": lambda ev, node: Value(
+        types.BOOL, is_known(ev.aside().value(node.arguments[0]))
+    ),
+    "@is_arch": lambda ev, node: Value(types.BOOL, ev.text(node.arguments[0]) == ev.unit.arch),
     "@as": _as,
     "@bitcast": _bitcast,
     "@ptrcast": _ptrcast,
@@ -347,10 +329,14 @@ BUILTINS = {
     "@zeros": _zeros,
     "@constants": _constants,
     "@type_of": lambda ev, node: Value(types.TYPE, ev.aside().value(node.arguments[0]).type),
-    "@is_same_type": _is_same_type,
+    "@is_same_type": lambda ev, node: Value(
+        types.BOOL, ev.type(node.arguments[0]) == ev.type(node.arguments[1])
+    ),
     **dict.fromkeys(("@element_type", "@element_count", "@rank", "@dimensions"), _array_fact),
     "@has_field": _has_field,
-    "@field": _field,
+    "@field": lambda ev, node: ev.value(
+        tree.Member(node.at, node.arguments[0], ev.text(node.arguments[1]))
+    ),
     "@concat_structs": _concat_structs,
     "@strlen": lambda ev, node: Value(types.COMPTIME_INT, len(ev.text(node.arguments[0]))),
     "@get_array": _get_array,

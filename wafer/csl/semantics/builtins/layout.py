@@ -86,8 +86,9 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> None:
     none = Value(types.ANONYMOUS, {})
     if len(node.arguments) == 2:  # before 1.0 the layout's file may have the code as well
         path = ev.unit.files.layout_path
-        own = Tile(str(path), str(path), none, node.at)
-        layout.tiles[place] = own if ev.unit.files.has_tasks(path) else None
+        declarations = ev.unit.files.opened(path).declarations
+        has_tasks = any(getattr(d, "kind", "") == "task" for d in declarations)
+        layout.tiles[place] = Tile(str(path), str(path), none, node.at) if has_tasks else None
         return
     file = ev.text(node.arguments[2])
     params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none

@@ -1,20 +1,30 @@
 """Operations on descriptors, @map and explicit DSRs."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import Fields
-from wafer.csl.semantics.builtins.checked import check_bounds, check_fabric
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
-from wafer.csl.semantics.core.values import Function, MemoryPlace, Register, Value, is_known
+from wafer.csl.semantics.core.unit import Descriptor
+from wafer.csl.semantics.core.values import (
+    Function,
+    MemoryPlace,
+    Reference,
+    Register,
+    Value,
+    is_known,
+)
 from wafer.csl.semantics.language.calls import called
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
+from wafer.machine.codes import NEVER_ENDS, Descriptor as Field, DsdOp, Op, Operand, Type
+from wafer.machine.image import COLUMNS
 
-_F16, _F32, _I16, _U16, _U32 = (types.named(n) for n in ("f16", "f32", "i16", "u16", "u32"))
+_F16, _F32, _I16, _U16, _U32 = map(types.predefined, ("f16", "f32", "i16", "u16", "u32"))
 _DESCRIPTORS = {
     "mem1d_dsd": Operand.MEMORY,
     "mem4d_dsd": Operand.SHAPED,
@@ -132,11 +142,11 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     index = given.take("index")
     columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
-        check_fabric(ev, value, argument.at)
+        _check_fabric(ev, value, argument.at)
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
     sources = [types.size_of(kind) for kind in forms if kind]
-    check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
+    _check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
     columns.pop("save_address", None)
     if "single_step" in columns:
         ev.fail(at, "an operation has no option 'single_step'", "@load_to_dsr has it")
@@ -158,7 +168,7 @@ def _written(
     base = code.new(len(registers))
     for position, register in enumerate(registers):
         code.add(Op.COPY, 0, base + position, register)
-    row, ended = ev.unit.row("operations", op=op, **columns), code.new()
+    row, ended = ev.unit.tables.row("operations", op=op, **columns), code.new()
     code.add(Op.OPERATE, 0, row, base, ended)
     return Value(types.BOOL, Register(ended))
 
@@ -168,10 +178,97 @@ def _dfilt(ev: Evaluator, node: tree.Builtin) -> Value:
     at, value = node.at, ev.value(node.arguments[0])
     if str(value.type) != "fabin_dsd":
         ev.fail(at, f"expected a fabin_dsd, found {described(value)}")
-    check_fabric(ev, value, at)
+    _check_fabric(ev, value, at)
     columns = _config(ev, Fields(ev, ev.settled(node.arguments[1]), at), at)
     columns |= dict.fromkeys(_PLACES, Operand.NONE) | {"src0": Operand.FABRIC}
     return _written(ev, DsdOp.DFILT, columns, [value], at)
+
+
+# What is wrong with an operation's descriptors and is known before it runs
+
+_SENDS, _QUEUE, _COLOR = (COLUMNS["fabrics"].index(name) for name in ("sends", "queue", "color"))
+
+
+def _check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
+    """Compare a known descriptor of the fabric with the queue that it names."""
+    if str(value.type) not in ("fabin_dsd", "fabout_dsd") or not isinstance(value.data, Descriptor):
+        return
+    row = ev.unit.tables.at("fabrics", value.data.address)
+    sends, queue, color = row[_SENDS], row[_QUEUE], row[_COLOR]
+    if queue < 0 or (sends and ev.unit.arch != "wse3"):
+        return
+    name = "output_queue" if sends else "input_queue"
+    bound = ev.unit.setup.queues.get(queue + 8 * sends, (-1, -1))[0]
+    if 0 <= color != bound >= 0:
+        hint = f"leave .fabric_color out, or initialize another queue with color {color}"
+        ev.fail(at, f"{name} {queue} has color {bound}, and its descriptor says {color}", hint)
+
+
+def _check_bounds(
+    ev: Evaluator, values: list[Value], widths: Sequence[int], nodes: Sequence[tree.Node]
+) -> None:
+    """Refuse an operation that a known descriptor has no elements for, or not within its variable.
+
+    Args:
+        ev: of the operation.
+        values: its operands, the destination first.
+        widths: bytes of an element of each.
+        nodes: where they are named.
+    """
+    length = _known_length(ev, values)
+    for value, width, node in zip(values, widths, nodes, strict=False):
+        if length and _shape_size(ev, value) == 0:
+            ev.fail(
+                node.at,
+                f"a mem4d_dsd has an extent of 0 beside operands of {length} elements",
+                "make each of its extents at least 1",
+            )
+        known = isinstance(value.data, Descriptor) and value.data.address
+        if not length or not isinstance(known, Reference):
+            continue
+        cell, base, size = known.cell, known.offset(), types.size_of(known.cell.type)
+        ends = [width * (count - 1) * step for count, step in _dimensions(ev, value, length)]
+        first = base + sum(min(end, 0) for end in ends)
+        last = base + sum(max(end, 0) for end in ends) + width - 1
+        if not 0 <= first <= last < size:
+            ev.fail(
+                node.at,
+                f"{length} elements of {width} bytes reach beyond '{cell.name}' of type"
+                f" {cell.type}: bytes {first} to {last} of {size}",
+                "make its extent, or that of the first source, smaller",
+            )
+
+
+def _shape_size(ev: Evaluator, value: Value) -> int | None:
+    """Elements of a known mem4d_dsd; None for other operands."""
+    if str(value.type) != "mem4d_dsd" or not isinstance(value.data, Descriptor):
+        return None
+    return math.prod(ev.unit.tables.at("shapes", value.data.length)[:4])
+
+
+def _dimensions(ev: Evaluator, value: Value, length: int) -> list[tuple[int, int]]:
+    """Counts and steps, in elements, of a known descriptor in an operation of some length."""
+    if str(value.type) != "mem4d_dsd":
+        return [(length, value.data.stride)]
+    row = ev.unit.tables.at("shapes", value.data.length)
+    counts, steps = row[:4], row[4:]
+    inner = [math.prod(counts[k + 1 :]) for k in range(4)]
+    return [(min(n, -(-length // m)), s) for n, m, s in zip(counts, inner, steps, strict=True)]
+
+
+def _known_length(ev: Evaluator, values: list[Value]) -> int | None:
+    """Elements of an operation: of the first source that has a length, else of the destination."""
+    for value in (*values[1:3], values[0]):
+        if str(value.type).startswith("dsr_"):
+            return None
+        if types.is_descriptor(value.type):
+            if not isinstance(value.data, Descriptor) or str(value.type) == "fifo":
+                return None
+            size = _shape_size(ev, value)
+            length = value.data.length if size is None else size
+            if length:
+                return None if length == NEVER_ENDS else length
+    return None
 
 
 # Explicit DSRs
@@ -195,7 +292,7 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
     for name in ("priority", "simd"):
         columns.pop(name)
     columns.setdefault("single_step", False)
-    check_fabric(ev, value, at)
+    _check_fabric(ev, value, at)
     kind, _ = _operand(ev, value, None, at)
     if columns["saves_address"] and kind != Operand.MEMORY:
         ev.fail(
@@ -203,7 +300,9 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
             f".save_address is of mem1d_dsd alone, found {value.type}",
             "load the DSR again before each operation, with @increment_dsd_offset",
         )
-    row = ev.unit.row("dsr_loads", file=_DSRS[str(dsr.type)], id=dsr.data, kind=kind, **columns)
+    row = ev.unit.tables.row(
+        "dsr_loads", file=_DSRS[str(dsr.type)], id=dsr.data, kind=kind, **columns
+    )
     if ev.code is None:
         ev = ev.at_start()
     code = ev.running(at, "a DSR")
@@ -235,10 +334,8 @@ def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
     """The descriptor in a DSR; anything else itself."""
     if str(value.type) not in _DSRS:
         return value
-    code, kind = ev.running(at, "a DSR"), types.named("mem1d_dsd")
-    assert kind is not None
-    register = code.result(Op.DSR_GET, _DSRS[str(value.type)], value.data)
-    return Value(kind, Register(register))
+    register = ev.running(at, "a DSR").result(Op.DSR_GET, _DSRS[str(value.type)], value.data)
+    return Value(types.predefined("mem1d_dsd"), Register(register))
 
 
 def _map(ev: Evaluator, node: tree.Builtin) -> None:

@@ -8,13 +8,12 @@ from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.arch import ARCHITECTURES, PORTS
+from wafer.machine.codes import NO_POSITION, NO_SWITCH, switch_position
 from wafer.machine.image import COLORS, COLUMNS
 
 _SIDES = len(PORTS)  # bits of tx, then of rx
 _SIDE = (1 << _SIDES) - 1
 _POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
-NO_POSITION = 5  # of a switch
-NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
 _POSITIONS = ("pos1", "pos2", "pos3")
 _KINDS = {"counter": 1, "sparse_counter": 2, "range": 3}
 _FILTER = {
@@ -113,7 +112,7 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
     name, mask = next(iter(masks.items()))
     if mask.bit_count() != 1:
         ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
-    return (name == "rx") << 3 | mask.bit_length() - 1
+    return switch_position(name, mask)
 
 
 def _switches(ev: Evaluator, given: Fields, at: Position) -> tuple[int, int]:

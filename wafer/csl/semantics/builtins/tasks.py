@@ -32,7 +32,7 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> None:
     _check_task(ev, node, function, number, ENTRIES[table])
     _enter(ev, node, table, number.data, function.data)
     if gate is not None:
-        ev.unit.tasks[function.data.module, function.data.node.name] = (gate, number.data)
+        ev.unit.setup.tasks[function.data.module, function.data.node.name] = (gate, number.data)
 
 
 def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
@@ -43,7 +43,7 @@ def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, m
 
 
 def _enter(ev: Evaluator, node: tree.Builtin, table: str, number: int, task: Function) -> None:
-    rows = ev.unit.bindings.setdefault(table, {})
+    rows = ev.unit.setup.bindings.setdefault(table, {})
     if number in rows and rows[number] != task:
         names = f"'{rows[number].node.name}' and to '{task.node.name}'"
         ev.fail(node.at, f"id {number} is bound to {names}")
@@ -61,8 +61,8 @@ def _bind_task(ev: Evaluator, node: tree.Builtin) -> None:
     for table in ("local_tasks", "data_tasks")[: 1 + takes_words]:
         if number < ENTRIES[table]:
             _enter(ev, node, table, number, function)
-            ev.unit.numbers[number] = gate
-            ev.unit.tasks[function.module, function.node.name] = (gate, number)
+            ev.unit.setup.numbers[number] = gate
+            ev.unit.setup.tasks[function.module, function.node.name] = (gate, number)
     _enter(ev, node, "control_tasks", number, function)
 
 
@@ -70,7 +70,7 @@ def _activate(ev: Evaluator, node: tree.Builtin) -> None:
     value = ev.settled(node.arguments[0])
     if ev.code is None:
         _top_level(ev, node)
-        ev.unit.active.append((value, node.at))
+        ev.unit.setup.active.append((value, node.at))
     elif is_known(value):
         number = local_task(ev, value, node.at)
         ev.code.add(Op.ACTIVATE, 0, ev.code.constant(number))
@@ -82,7 +82,7 @@ def _gate(ev: Evaluator, node: tree.Builtin) -> None:
     value, blocks = ev.settled(node.arguments[0]), node.name == "@block"
     if ev.code is None:
         _top_level(ev, node)
-        ev.unit.gates.append((value, blocks, node.at))
+        ev.unit.setup.gates.append((value, blocks, node.at))
         return
     op = Op.BLOCK if blocks else Op.UNBLOCK
     if is_known(value):
@@ -106,7 +106,7 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> None:
     if color is not None:
         check_routable(ev, color, node.at)
     row = (color.data if color is not None else -1, given.priority())
-    known = ev.unit.queues.setdefault(offset + queue.data, row)
+    known = ev.unit.setup.queues.setdefault(offset + queue.data, row)
     if known != row:
         ev.fail(node.at, f"{queue.type} {queue.data} is initialised twice, for different colors")
 
@@ -121,7 +121,7 @@ def _export_symbol(ev: Evaluator, node: tree.Builtin) -> None:
         name = exported.id
     else:
         ev.fail(node.at, "what is exported needs a name", '@export_symbol(value, "name")')
-    ev.unit.exports[name] = (_exported(ev, target, node.at), node.at)
+    ev.unit.setup.exports[name] = (_exported(ev, target, node.at), node.at)
 
 
 def _exported(ev: Evaluator, target: object, at: Position) -> Function | Reference:
@@ -142,16 +142,15 @@ def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     color = ev.known(node.arguments[0])
     if color.type != types.COLOR:
         ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
-    if color.data in ev.unit.routes:
+    if color.data in ev.unit.setup.routes:
         ev.fail(node.at, f"color {color.data} is configured twice")
-    config = color_config(ev, color.data, ev.known(node.arguments[1]), node.at)
-    ev.unit.routes[color.data] = config
+    routes = ev.unit.setup.routes
+    routes[color.data] = color_config(ev, color.data, ev.known(node.arguments[1]), node.at)
 
 
 def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:
-    value = ev.value(node.arguments[0])
-    code = ev.running(node.at, "a queue")
-    code.result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, ev.register(value, node.at))
+    queue = ev.register(ev.value(node.arguments[0]), node.at)
+    ev.running(node.at, "a queue").result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, queue)
 
 
 BUILTINS = {

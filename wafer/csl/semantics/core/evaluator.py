@@ -89,9 +89,10 @@ class Evaluator:
 
     def at_compile_time(self) -> "Evaluator":
         """The same names, for code that runs while compiling."""
-        if self.code is None:
-            return self
-        twin = Evaluator(self.unit, self.module)
+        return self if self.code is None else self._twin(None)
+
+    def _twin(self, code: Code | None) -> "Evaluator":
+        twin = Evaluator(self.unit, self.module, code)
         twin.scopes, twin.result = self.scopes, self.result
         return twin
 
@@ -124,15 +125,11 @@ class Evaluator:
         """The same names, for code that a PE runs before its first task."""
         if not self.unit.effects:
             raise Failure(None)
-        twin = Evaluator(self.unit, self.module, self.unit.code)
-        twin.scopes = self.scopes
-        return twin
+        return self._twin(self.unit.code)
 
     def aside(self) -> "Evaluator":
         """The same names, for code that is only looked at and never runs."""
-        twin = Evaluator(self.unit, self.module, Code())
-        twin.scopes = self.scopes
-        return twin
+        return self._twin(Code())
 
     # Errors
 
@@ -214,7 +211,7 @@ class Evaluator:
         if self.code is not None:
             self.code.at = node.at
         try:
-            return self.unit.values[type(node)](self, node)
+            return self.unit.rules.values[type(node)](self, node)
         except RecursionError:
             self.fail(
                 node.at,
@@ -233,7 +230,7 @@ class Evaluator:
         """Run a statement, or write it down."""
         if self.code is not None:
             self.code.at = node.at
-        rule = self.unit.statements.get(type(node))
+        rule = self.unit.rules.statements.get(type(node))
         if rule is not None:
             return rule(self, node)
         self.value(node)
@@ -272,7 +269,7 @@ class Evaluator:
     def local_cell(self, name: str, kind: types.Type, at: Position, alignment: int = 0) -> Cell:
         """A variable of this function in memory, where its calls within each other share it."""
         if self.code is not None:
-            self.unit.locals.setdefault(self.code.owner, (name, at))
+            self.unit.functions.locals.setdefault(self.code.owner, (name, at))
         return Cell(name, kind, None, running=True, alignment=alignment)
 
     def read(self, place: Place, at: Position) -> Value:

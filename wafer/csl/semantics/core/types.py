@@ -148,15 +148,14 @@ def named(name: str) -> Plain | None:
     return _PLAIN.get(name)
 
 
-def integer(name: str) -> Plain:
-    """The integer type of a name."""
+def predefined(name: str) -> Plain:
+    """The predefined type of a name that there is."""
     kind = named(name)
     assert kind is not None
     return kind
 
 
-I16, U16, U32 = integer("i16"), integer("u16"), integer("u32")
-F32 = _PLAIN["f32"]
+I16, U16, U32, F32 = (predefined(name) for name in ("i16", "u16", "u32", "f32"))
 
 
 def is_integer(kind: Type) -> bool:

@@ -15,7 +15,8 @@ from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, V
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.arch import ARCHITECTURES
-from wafer.machine.image import COLUMNS, Symbol
+from wafer.machine.codes import DEEPEST_CALL
+from wafer.machine.image import Symbol, TableRows
 
 FIRST_ADDRESS = 16  # 0 is no address
 SRAM = ARCHITECTURES["wse2"].sram_bytes  # of WSE-3 too
@@ -69,6 +70,89 @@ class Rules:
 
 
 @dataclasses.dataclass(eq=False)
+class Functions:
+    """Functions and tasks of a program that become code, and how they call each other."""
+
+    requests: dict[Any, Request] = dataclasses.field(default_factory=dict)  #: all
+    waiting: list[Request] = dataclasses.field(default_factory=list)  #: those without code yet
+    #: caller, first register of the callee's frame, callee (None: through a variable)
+    calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
+    #: those that such calls may mean
+    in_variables: set[Label] = dataclasses.field(default_factory=set)
+    #: of each function, the first variable that it keeps in memory
+    locals: dict[Label, tuple[str, Position]] = dataclasses.field(default_factory=dict)
+    #: how many each function needs
+    registers: dict[Label, int] = dataclasses.field(default_factory=dict)
+    writing: int = 0  #: the depth of the request whose code is being written
+
+    def frame_size(self) -> int:
+        """Most registers that calls within each other need at once.
+
+        Where functions call themselves, directly or not, that is what the deepest calls can need.
+
+        Raises:
+            CslError: such a function keeps a variable in memory, which its calls would share.
+        """
+        callees = dict[Label, list[tuple[int, Label]]]()  # first register of its frame, callee
+        for caller, base, callee in self.calls:
+            targets = self.in_variables if callee is None else (callee,)
+            callees.setdefault(caller, []).extend((base, target) for target in targets)
+        recursive = {label for label in callees if label in _reached(label, callees)}
+        for label in recursive & self.locals.keys():
+            name, at = self.locals[label]
+            node = next(r.function.node for r in self.requests.values() if r.label is label)
+            message = f"'{node.name}' may call itself, and all its calls would share '{name}'"
+            raise CslError([Problem(at, message, "declare the variable outside of functions")])
+        if recursive:
+            bases = [base for inner in callees.values() for base, _ in inner]
+            return DEEPEST_CALL * max(bases) + max(self.registers.values())
+        needs: dict[Label, int] = {}
+
+        def need(label: Label) -> int:
+            if label not in needs:
+                inner = [base + need(callee) for base, callee in callees.get(label, [])]
+                needs[label] = max([self.registers.get(label, 1), *inner])
+            return needs[label]
+
+        return max(map(need, self.registers), default=1)
+
+
+def _reached(start: Label, callees: Mapping[Label, list[tuple[int, Label]]]) -> set[Label]:
+    """The functions that a function's calls lead to."""
+    reached, waiting = set[Label](), [start]
+    while waiting:
+        for _, callee in callees.get(waiting.pop(), []):
+            if callee not in reached:
+                reached.add(callee)
+                waiting.append(callee)
+    return reached
+
+
+@dataclasses.dataclass(eq=False)
+class Setup:
+    """What a program says of its PE before it runs, by comptime blocks."""
+
+    #: by name
+    exports: dict[str, tuple[Function | Reference, Position]] = dataclasses.field(
+        default_factory=dict
+    )
+    #: Gate and id of bound tasks
+    tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
+    #: those of @bind_task -> the Gate of what is bound to them
+    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
+    #: name of a program's field -> id -> function
+    bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
+    #: local tasks that are active at the start
+    active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
+    #: what is blocked (or not) at the start
+    gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
+    #: color -> its configuration on this PE
+    routes: dict[int, Any] = dataclasses.field(default_factory=dict)
+    #: input queues, then output queues from 8 on -> color and priority
+    queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False)
 class Unit:
     """One compilation, of the layout or of one program."""
 
@@ -92,40 +176,11 @@ class Unit:
     globals: dict[str, Cell] = dataclasses.field(default_factory=dict)  #: variables by name
     #: variables that files share by their name, declared export or extern
     linked: dict[str, Cell] = dataclasses.field(default_factory=dict)
-    #: functions that become code; those in `waiting` have none yet
-    requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
-    waiting: list[Request] = dataclasses.field(default_factory=list)
-    #: caller, first register of the callee's frame, callee (None: through a variable)
-    calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
-    #: those that such calls may mean
-    variable_functions: set[Label] = dataclasses.field(default_factory=set)
-    #: of each function, the first variable that it keeps in memory
-    locals: dict[Label, tuple[str, Position]] = dataclasses.field(default_factory=dict)
-    #: how many each function needs
-    registers: dict[Label, int] = dataclasses.field(default_factory=dict)
-    #: rows by the names in COLUMNS
-    tables: dict[str, list[tuple[int, ...]]] = dataclasses.field(
-        default_factory=lambda: {name: [] for name in COLUMNS}
-    )
+    tables: TableRows = dataclasses.field(default_factory=TableRows)
     messages: list[str] = dataclasses.field(default_factory=list)  #: of faults
-    #: by name
-    exports: dict[str, tuple[Function | Reference, Position]] = dataclasses.field(
-        default_factory=dict
-    )
-    #: Gate and id of bound tasks
-    tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
-    #: those of @bind_task -> the Gate of what is bound to them
-    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
-    #: name of a program's field -> id -> function
-    bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
-    #: local tasks that are active at the start
-    active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
-    #: what is blocked (or not) at the start
-    gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
-    #: color -> its configuration on this PE
-    routes: dict[int, Any] = dataclasses.field(default_factory=dict)
-    #: input queues, then output queues from 8 on -> color and priority
-    queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    functions: Functions = dataclasses.field(default_factory=Functions)  #: that become code
+    #: what the program says of its PE before it runs
+    setup: Setup = dataclasses.field(default_factory=Setup)
     #: the place in the user's files that leads to what is evaluated of a system module
     led: Position | None = None
     declaring: str = ""  #: the name of the declaration that is evaluated
@@ -135,7 +190,6 @@ class Unit:
     steps: int = 0  #: so far while compiling
     exceeded: bool = False  #: whether those were more than the limit, which is reported
     depth: int = 0  #: of the calls that are evaluated while compiling
-    writing: int = 0  #: the depth of the request whose code is being written
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
@@ -151,16 +205,6 @@ class Unit:
         finally:
             self.led = before
 
-    @property
-    def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
-        """How expressions are evaluated."""
-        return self.rules.values
-
-    @property
-    def statements(self) -> dict[type[tree.Node], Callable[..., Any]]:
-        """How statements are executed."""
-        return self.rules.statements
-
     def raise_problems(self) -> None:
         """End here if anything was wrong.
 
@@ -170,15 +214,6 @@ class Unit:
         if self.problems:
             raise CslError(dict.fromkeys(self.problems), self.files.source(self.problems[0].at))
 
-    def row(self, table: str, **columns: int) -> int:
-        """The place of a row in a table, which is added if it is not there; -1 where not given."""
-        row = tuple(int(columns.pop(name, -1)) for name in COLUMNS[table])
-        assert not columns, columns
-        rows = self.tables[table]
-        if row not in rows:
-            rows.append(row)
-        return rows.index(row)
-
     def message(self, text: str) -> int:
         """The number of a fault's message."""
         if text not in self.messages:
@@ -187,17 +222,18 @@ class Unit:
 
     def request(self, function: Function, known: dict[str, Any], key: Any = ()) -> Request:
         """The compiled form of a function; its code is written later."""
+        functions = self.functions
         key = (function.module, function.node.name, function.node.at, key)
-        if key not in self.requests:
-            depth = self.writing + bool(key[-1])
-            self.requests[key] = Request(function, Label(), known, self.led, depth)
-            self.waiting.append(self.requests[key])
-        return self.requests[key]
+        if key not in functions.requests:
+            depth = functions.writing + bool(key[-1])
+            functions.requests[key] = Request(function, Label(), known, self.led, depth)
+            functions.waiting.append(functions.requests[key])
+        return functions.requests[key]
 
     def pointed(self, function: Function) -> Label:
         """Where a function begins that is called through a variable."""
         label = self.request(function, {}).label
-        self.variable_functions.add(label)
+        self.functions.in_variables.add(label)
         return label
 
     def address(self, reference: Reference, at: Position) -> int:

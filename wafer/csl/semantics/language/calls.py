@@ -21,7 +21,7 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.releases import CALLED_TASK, feature_of
+from wafer.csl.syntax.releases import CALLED_TASK
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op, Type
 
@@ -59,7 +59,7 @@ def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -
     pointer = ev.register(target, at)
     base = _frame(ev, values, at)
     code.add(Op.CALL_AT, 0, pointer, base)
-    ev.unit.calls.append((code.owner, base, None))
+    ev.unit.functions.calls.append((code.owner, base, None))
     return _result(ev, target.type.result, base, at)
 
 
@@ -70,20 +70,13 @@ def _passed(
     return argument if _any(formal) else coerce(ev, argument, inner.type(formal.type), at)
 
 
-def _may_be_called(ev: Evaluator, task: tree.Function) -> bool:
-    """Whether a task without arguments is a function, too, in the program's release."""
-    feature, sdk = feature_of(CALLED_TASK), ev.unit.sdk
-    return bool(feature and sdk and feature.is_in(sdk) and not task.formals)
-
-
 def _complete(
     ev: Evaluator, function: Function, arguments: list[Value], at: Position
 ) -> list[Value]:
     """As many arguments as a function takes; a library's last one of any type may be left out."""
     node = function.node
-    if node.kind == "task" and not _may_be_called(ev, node):
-        feature = feature_of(CALLED_TASK)
-        assert feature is not None
+    feature, sdk = CALLED_TASK, ev.unit.sdk
+    if node.kind == "task" and (node.formals or not sdk or not feature.is_in(sdk)):
         ev.fail(
             at,
             f"the task '{node.name}' is activated, not called; {feature.text}",
@@ -128,11 +121,11 @@ def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Positio
     result = inner.type(node.result)
     if result in _COMPTIME_ONLY:
         return interpret(ev.at_compile_time(), function, arguments, at)
-    ev.check_depth(ev.unit.writing + bool(key), at, "calls of generic functions")
+    ev.check_depth(ev.unit.functions.writing + bool(key), at, "calls of generic functions")
     request = ev.unit.request(function, known, tuple(key))
     base = _frame(ev, values, at)
     ev.code.add(Op.CALL, 0, request.label, base)
-    ev.unit.calls.append((ev.code.owner, base, request.label))
+    ev.unit.functions.calls.append((ev.code.owner, base, request.label))
     return _result(ev, result, base, at)
 
 
@@ -229,8 +222,8 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
 
 def write_functions(unit: Unit) -> None:
     """Write down all functions that were asked for, and those that they call."""
-    while unit.waiting:
-        request = unit.waiting.pop(0)
+    while unit.functions.waiting:
+        request = unit.functions.waiting.pop(0)
         try:
             with unit.leading(request.led):
                 _write(unit, request)
@@ -240,14 +233,14 @@ def write_functions(unit: Unit) -> None:
 
 
 def _write(unit: Unit, request: Request) -> None:
-    code, node, unit.writing = unit.code, request.function.node, request.depth
+    code, node, unit.functions.writing = unit.code, request.function.node, request.depth
     code.owner, code.top, code.most, code.at = request.label, 0, 0, node.at
     code.here(request.label)
     ev = Evaluator(unit, request.function.module, code)
     ev.count(node.at, _FUNCTION)
     if node.body is None:
         ev.fail(node.at, f"{node.name} has no body")
-    ev.addressed = unit.files.addressed(node)
+    ev.addressed = unit.files.opened(ev.module.path).addressed(node)
     scope: dict[str, Any] = {}
     ev.scopes = [scope]
     if node.kind == "task":
@@ -258,7 +251,7 @@ def _write(unit: Unit, request: Request) -> None:
     run(ev, node.body)
     code.at = node.at
     code.add(Op.RETURN)
-    unit.registers[request.label] = code.most
+    unit.functions.registers[request.label] = code.most
 
 
 def _receive(ev: Evaluator, request: Request, scope: dict[str, Any]) -> None:

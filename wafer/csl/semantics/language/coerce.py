@@ -207,7 +207,7 @@ def coerce(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value
     converted = None
     if types.is_number(kind) and types.is_number(value.type):
         converted = _number(ev, value, kind, at)
-    elif value.type == types.COLOR and str(kind) == "local_task_id" and ev.unit.numbers:
+    elif value.type == types.COLOR and str(kind) == "local_task_id" and ev.unit.setup.numbers:
         converted = Value(kind, value.data)  # with @bind_task both are the same numbers
     elif value.type == types.ANONYMOUS:
         converted = _anonymous(ev, value, kind, at)

@@ -66,8 +66,7 @@ def _body(ev: Evaluator, block: tree.Block) -> Jump | None:
 
 def _labelled(ev: Evaluator, block: tree.Block) -> Jump | None:
     """A labelled block of running code: ``break :label value`` leaves it."""
-    code = ev.code
-    assert code is not None
+    code = ev.running(block.at, "this block")
     loop = Loop(block.label, Label(), None, code.new(), [])
     ev.loops.append(loop)
     _body(ev, block)
@@ -82,10 +81,6 @@ def _block(ev: Evaluator, node: tree.Block) -> Jump | None:
     jump = run(ev, node)
     own = jump is not None and jump.kind == "break" and jump.label == node.label
     return None if own and node.label is not None else jump
-
-
-def _comptime(ev: Evaluator, node: tree.Comptime) -> Jump | None:
-    return run(ev.at_compile_time(), node.body)
 
 
 # Variables
@@ -198,8 +193,7 @@ def _switch(ev: Evaluator, node: tree.Switch) -> Jump | None:
     if is_known(subject):
         arm = chosen_arm(ev, node, subject)
         return run(ev, arm.body) if arm is not None else None
-    code, after, ends, exhaustive = ev.code, Label(), True, False
-    assert code is not None
+    code, after, ends, exhaustive = ev.running(node.at, "this value"), Label(), True, False
     kind = types.machine_type(subject.type)
     assert kind is not None
     register = ev.register(subject, node.at)
@@ -259,35 +253,29 @@ def _while(ev: Evaluator, node: tree.While) -> Jump | None:
 
 def _round(ev: Evaluator, node: tree.For | tree.While, after: Label) -> Jump | None:
     """The body of a loop once; in running code with the labels that its jumps need."""
-    if ev.code is None:
-        return run(ev, node.body)
     again = Label()
     ev.loops.append(Loop(node.label, after, again))
     jump = run(ev, node.body)
     ev.loops.pop()
-    ev.code.here(again)
+    if ev.code is not None:
+        ev.code.here(again)
     return jump
 
 
-def _running_while(ev: Evaluator, node: tree.While) -> Jump | None:
-    code, start, again, after = ev.code, Label(), Label(), Label()
-    assert code is not None
+def _running_while(ev: Evaluator, node: tree.While) -> None:
+    code, start, after = ev.running(node.at, "this loop"), Label(), Label()
     code.here(start)
     value = condition(ev, node.condition)
     if is_known(value):
         if not value.data:
-            return None
+            return
     else:
         code.add(Op.JUMP_UNLESS, 0, after, ev.register(value, node.condition.at))
-    ev.loops.append(Loop(node.label, after, again))
-    run(ev, node.body)
-    ev.loops.pop()
-    code.here(again)
+    _round(ev, node, after)
     if node.step is not None:
         ev.execute(node.step)
     code.add(Op.JUMP, 0, start)
     code.here(after)
-    return None
 
 
 def _for(ev: Evaluator, node: tree.For) -> Jump | None:
@@ -326,16 +314,14 @@ def _rounds(ev: Evaluator, iterable: Value, at: Position) -> Iterator[Value]:
             ev.fail(at, f"a loop goes over a range or an array, found {described(iterable)}")
 
 
-def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> Jump | None:
+def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> None:
     """A counter from start by step to stop; over an array, an index."""
-    code, at = ev.code, node.at
-    assert code is not None
+    code, at = ev.running(node.at, "this loop"), node.at
     if isinstance(iterable.data, Range):
         kind, start, stop, step = iterable.data
     elif isinstance(iterable.type, types.Array):
-        numbers = (0, iterable.type.count, 1)
         kind = types.U16
-        start, stop, step = (Value(kind, number) for number in numbers)
+        start, stop, step = (Value(kind, number) for number in (0, iterable.type.count, 1))
     else:
         ev.fail(at, f"a loop goes over a range or an array, found {described(iterable)}")
     machine = types.machine_type(kind)
@@ -343,7 +329,7 @@ def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> Jump | None:
         ev.fail(
             node.iterable.at, f"a loop of running code over {kind}", "inline for, or @range(i16, …)"
         )
-    free, begin, again, after = code.top, Label(), Label(), Label()
+    free, begin, after = code.top, Label(), Label()
     counter = RegisterVariable(kind, code.new())
     ev.write(counter, start, at)
     last, by = ev.register(stop, at), ev.register(step, at)
@@ -360,16 +346,12 @@ def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> Jump | None:
     if len(node.variables) > 1 and node.variables[1] != "_":
         scope[node.variables[1]] = value
     ev.scopes.append(scope)
-    ev.loops.append(Loop(node.label, after, again))
-    run(ev, node.body)
-    ev.loops.pop()
+    _round(ev, node, after)
     ev.scopes.pop()
-    code.here(again)
     code.add(Op.ADD, machine, counter.register, counter.register, by)
     code.add(Op.JUMP, 0, begin)
     code.here(after)
     code.top = free
-    return None
 
 
 def _element(ev: Evaluator, iterable: Value, index: Value, at: Position) -> Value:
@@ -423,7 +405,7 @@ def _jump(ev: Evaluator, node: tree.Break | tree.Continue) -> Jump:
 
 STATEMENTS = {
     tree.Block: _block,
-    tree.Comptime: _comptime,
+    tree.Comptime: lambda ev, node: run(ev.at_compile_time(), node.body),
     tree.Variable: variable,
     tree.Assign: _assign,
     tree.If: _if,

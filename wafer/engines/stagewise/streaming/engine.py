@@ -143,15 +143,18 @@ class Streaming(Stagewise):
         The optimizer state is a list of leaves, counters as their positions.
         """
         store, shapes = self.mover.store, {}
+
+        def handle(record: str, leaf: str, like: Any) -> LazyArray:
+            read = lambda: np.asarray(store.view(record)[leaf])
+            return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")
+
         params, masks, patterns, moments = {}, {}, {}, {}
         for name, branch in self._branches.items():
             shapes[name] = branch.shapes.params
             opt_shapes = jax.eval_shape(self.core.tx.init, {name: shapes[name]})
             own, counters = split_opt(branch, opt_shapes)
             handles = {
-                kind: {
-                    leaf: _lazy_leaf(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()
-                }
+                kind: {leaf: handle(f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()}
                 for kind, leaves in branch.records(branch.shapes, own).items()
             }
             part = branch.part(handles["weights"], handles["topology"])
@@ -300,8 +303,3 @@ def _store(experiment: Experiment) -> Store:
     on_disk = size * (2 if section.durable else 1)
     _LOG.info("MemoryX: %.2f GiB in %s (file of %.2f GiB)", size / _GIB, folder, on_disk / _GIB)
     return FileStore(folder, durable=section.durable)
-
-
-def _lazy_leaf(store: Store, record: str, leaf: str, like: PyTree) -> LazyArray:
-    read = lambda: np.asarray(store.view(record)[leaf])
-    return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")
