@@ -76,18 +76,19 @@ class BuildNative(build_ext):
 
     def build_extensions(self) -> None:
         """Use the compiler that was found instead of the one that Python was built with."""
-        self._failed: dict[str, str] = {}
-        if os.environ.get("WAFER_NATIVE", "1") == "0":
-            self._failed = dict.fromkeys(_SOURCES["LIBRARIES"], "WAFER_NATIVE=0")
-        else:
+        wanted = os.environ.get("WAFER_NATIVE", "1") != "0"
+        self._failed = [] if wanted else [ext.name for ext in self.extensions]
+        if wanted:
             self._build_all()
+        for name in self._failed:  # one of an earlier build, perhaps from other sources
+            pathlib.Path(self.get_ext_fullpath(name)).unlink(missing_ok=True)
         if self._failed:
-            names = "; ".join(_SOURCES["LIBRARIES"][package] for package in self._failed)
+            packages = [name.removesuffix("._native") for name in sorted(self._failed)]
             logging.getLogger(__name__).warning(
-                "no native library for %s (%s); JAX serves instead, many times slower. Install "
-                "again with a C++ compiler to have it",
-                names,
-                ", ".join(dict.fromkeys(self._failed.values())),
+                "no native library for %s (%s); JAX serves instead, many times slower. To have it, "
+                "install again",
+                "; ".join(_SOURCES["LIBRARIES"][package] for package in packages),
+                "what failed is said above" if wanted else "WAFER_NATIVE=0",
             )
 
     def _build_all(self) -> None:
@@ -107,7 +108,8 @@ class BuildNative(build_ext):
         try:
             self._build(ext)
         except Exception as error:  # whatever a compiler does, the install goes on
-            self._failed[ext.name.removesuffix("._native")] = str(error)
+            logging.getLogger(__name__).warning("%s was not built: %s", ext.name, error)
+            self._failed.append(ext.name)
 
     def _build(self, ext: NativeLibrary) -> None:
         flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fwrapv", "-DNDEBUG"]

@@ -3,7 +3,8 @@
 # finalize, verify, generate, export.   tests/e2e.sh PYTHON   (a Python with wafer's packages)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-python=$(realpath -s "${1:-$root/.venv/bin/python}")
+python=${1:-$root/.venv/bin/python}
+[[ $python == /* ]] || python=$PWD/$python
 desk=$(mktemp -d)
 trap 'kill %% 2>/dev/null || true; rm -rf "$desk"' EXIT
 cd "$desk"
@@ -12,10 +13,10 @@ wafer() { "$python" -P -m wafer "$@"; }  # -P: the installed package, not this f
 compare() { "$python" -P "$root/tests/helpers/e2e_checks.py" "$@"; }
 fail() { echo "e2e: $1"; tail -n 40 "$desk"/*.log; exit 1; }
 
-cp "$root/models/configs/gpt_pystdlib.yaml" params.yaml
 # Positions that Hugging Face's gpt2 has; a topology update, a checkpoint and log lines within reach.
-sed -i 's/position_embedding_type: rotary/position_embedding_type: learned/; /rotary_dim/d' params.yaml
-sed -i 's/freq: 100,/freq: 10,/; s/_steps: 300/_steps: 20/; s/log_steps: 50/log_steps: 5/' params.yaml
+sed 's/position_embedding_type: rotary/position_embedding_type: learned/; /rotary_dim/d
+  s/freq: 100,/freq: 10,/; s/_steps: 300/_steps: 20/; s/log_steps: 50/log_steps: 5/' \
+  "$root/models/configs/gpt_pystdlib.yaml" >params.yaml
 run=(run --params params.yaml --mode train --model_dir run)
 
 # 1. Stop a run after its first checkpoint; 2. the same command continues from its last step.

@@ -109,6 +109,9 @@ def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
     env = os.environ | {"CXX": "/bin/false", "CC": "/bin/false"}
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path)]
     command += ["--build-temp", str(tmp_path / "temp")]
+    stale = tmp_path / "wafer" / "machine" / "native" / "_native.so"
+    stale.parent.mkdir(parents=True)
+    stale.touch()  # of an earlier build
     process = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
@@ -118,8 +121,7 @@ def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
         )
     assert process.returncode == 0, process.stderr
     last = process.stderr.splitlines()[-1]
-    assert "no native library for attention, products, norms and losses; sparse kernels; " in last
-    assert "); JAX serves instead, many times slower" in last
+    assert "; sparse kernels; attention, products, norms and losses (what failed is said" in last
     assert not list(tmp_path.rglob("*.so"))
 
 

@@ -143,6 +143,6 @@ def test_a_document_without_end_is_one_error(monkeypatch):
 def test_a_zip_is_no_text(tmp_path):
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a", os.urandom(100))
-    with pytest.raises(DataError, match=r"x\.zip: (not UTF-8|row|1 columns)"):
+        archive.writestr(zipfile.ZipInfo("a"), b"\xff" * 100)  # of no time, and no random bytes
+    with pytest.raises(DataError, match=r"x\.zip: not UTF-8"):
         list(read_rows(path))
