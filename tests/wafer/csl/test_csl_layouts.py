@@ -1,6 +1,8 @@
 """Layouts written in Python: programs run and read back, paths and colors by hand, errors."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,66 +29,13 @@ from wafer.csl.regions.routing import Sides, registers_of
 from wafer.machine.tools.recording import Recording
 
 W, E, S, N, RAMP = Route
-FILES = {
-    "send.csl": """
-param tx: color;
-param base: u16;
-var data = [3]u16{base, base + 1, base + 2};
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> data[i] });
-const q = @get_output_queue(2);
-const out = @get_dsd(fabout_dsd, .{ .extent = 3, .fabric_color = tx, .output_queue = q });
-const id = @get_local_task_id(9);
-task main() void { @mov16(out, d, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  if (@is_arch("wse3")) @initialize_queue(q, .{ .color = tx });
-}
-""",
-    "take.csl": """
-param rx: u16;
-export var data: [3]u16;
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> data[i] });
-const q = @get_input_queue(2);
-const in = @get_dsd(fabin_dsd, .{ .extent = 3, .fabric_color = @get_color(rx), .input_queue = q });
-const id = @get_local_task_id(9);
-task main() void { @mov16(d, in, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  @initialize_queue(q, .{ .color = @get_color(rx) });
-}
-""",
-    "negate.csl": """
-param rx: u16;
-param tx: u16;
-const iq = @get_input_queue(2);
-const oq = @get_output_queue(3);
-const in = @get_dsd(fabin_dsd, .{ .extent = 5, .fabric_color = @get_color(rx),
-                                  .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = 5, .fabric_color = @get_color(tx),
-                                    .output_queue = oq });
-const id = @get_local_task_id(9);
-task main() void { @fnegs(out, in, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  @initialize_queue(iq, .{ .color = @get_color(rx) });
-  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = @get_color(tx) });
-}
-""",
-    "hold.csl": """
-export var m: [2, 3]f32;
-export var n: u16;
-""",
-}
+PROGRAMS = Path(__file__).parent / "programs" / "regions"
 
 
 @pytest.fixture(params=SdkTarget)
 def layout(request, tmp_path, monkeypatch):
+    shutil.copytree(PROGRAMS, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
     return SdkLayout(get_platform(None, SimfabConfig(dump_core=True), request.param))
 
 
