@@ -1,8 +1,9 @@
-"""What is attacked: for each area, files to try (name, bytes, check or None) and their reader."""
+"""What is attacked: files of each area with their reader, and calls."""
 
-from fuzz import checkpointfiles, hdf5files, sequencefiles, textfiles, weightfiles
+from fuzz import checkpointfiles, cslcalls, hdf5files, sequencefiles, textfiles, weightfiles
 
-AREAS = {
+# Area -> files to try (name, bytes, check or None), and their reader.
+FILES = {
     "bin": (weightfiles.torch_files, weightfiles.read_all),
     "safetensors": (weightfiles.safetensors_files, weightfiles.read_all),
     "json": (weightfiles.json_files, weightfiles.read_json_file),
@@ -15,3 +16,5 @@ AREAS = {
     "table": (sequencefiles.table_files, sequencefiles.read_table),
     "rows": (hdf5files.row_files, hdf5files.read_rows),
 }
+# Area -> calls with wrong arguments of the machine's native library.
+CALLS = {"images": cslcalls.image_calls, "machine": cslcalls.method_calls}

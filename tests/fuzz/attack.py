@@ -1,4 +1,7 @@
-"""Areas in this process: try files until the time is over, count how the attempts end."""
+"""Areas in this process: try files or calls until the time is over, count how they end.
+
+An attempt is clean if it returns, or raises one line (which names the file).
+"""
 
 import argparse
 import collections
@@ -12,41 +15,54 @@ import time
 import traceback
 import warnings
 
-from fuzz.areas import AREAS
+import jax
+
+from fuzz.areas import CALLS, FILES
 from fuzz.mutations import generator
 
 _LEAST = 20  # attempts, however slow the machine
-_LONGEST = 20.0  # seconds of one attempt; the process ends with a stack after that
+_LONGEST = 60.0  # seconds of one attempt; the process ends with a stack after that
 _MEMORY = 6 << 30  # bytes of address space: a size that is believed is a MemoryError
 _LINE = 2000  # characters of a message
+_REFUSED = (ValueError, OSError, jax.errors.JaxRuntimeError)
 
 
 def _complaint(error, path):
     """What is wrong with the way an attempt ended; '' where nothing is."""
-    if not isinstance(error, ValueError | OSError):
+    if not isinstance(error, _REFUSED):
         return "".join(traceback.format_exception(error)[-4:])
-    text = str(error)
+    text = str(error).strip()
+    if path is None:
+        return "" if text and "\n" not in text else f"not one line: {text[:500]!r}"
     if path.name not in text:
         return f"does not name the file: {type(error).__name__}: {text[:300]}"
     return "" if len(text) <= _LINE else f"{len(text)} characters"
 
 
-def attack(area, seconds, seed, folder):
-    """Attempts of an area: counts, and one example of each bad kind."""
-    tries, read = AREAS[area]
-    rng = generator(seed, area)
-    counts, bad = collections.Counter(), {}
-    end = time.monotonic() + seconds
-    for number, (name, content, check) in enumerate(tries(rng, folder)):
-        if time.monotonic() > end and number >= _LEAST:
-            break
+def _attempts(area, rng, folder):
+    """Functions that read a file, or make a call, and give what is wrong; and the file."""
+    if area in CALLS:
+        for call in CALLS[area](rng):
+            yield lambda call=call: jax.block_until_ready(call()) and "", None
+        return
+    tries, read = FILES[area]
+    for name, content, check in tries(rng, folder):
         path = folder / name
         path.write_bytes(content)
+        yield lambda path=path, check=check: (check or (lambda _: ""))(read(path)), path
+
+
+def attack(area, seconds, seed, folder):
+    """Attempts of an area: counts, and one example of each bad kind."""
+    counts, bad = collections.Counter(attempts=0, clean=0, returned=0, bad=0), {}
+    end = time.monotonic() + seconds
+    for number, (attempt, path) in enumerate(_attempts(area, generator(seed, area), folder)):
+        if time.monotonic() > end and number >= _LEAST:
+            break
         faulthandler.dump_traceback_later(_LONGEST, exit=True)
         try:
-            value = read(path)
-            problem = check(value) if check else ""
-            counts["read"] += 1
+            problem = attempt()
+            counts["returned"] += 1
         except BaseException as error:  # a Rust panic is no Exception
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -55,21 +71,22 @@ def attack(area, seconds, seed, folder):
         counts["attempts"] += 1
         counts["bad" if problem else "clean"] += 1
         if problem:
-            kind = problem.strip().splitlines()[-1][:60]
-            bad.setdefault(kind, problem)
-            (folder / f"{name}.bad-{len(bad)}").write_bytes(content)
-    return {**dict.fromkeys(("attempts", "clean", "read", "bad"), 0), **counts}, bad
+            bad.setdefault(problem.strip().splitlines()[-1][:60], problem)
+            if path is not None:
+                (folder / f"{path.name}.bad-{len(bad)}").write_bytes(path.read_bytes())
+    return counts, bad
 
 
 def main():
     """Print one JSON line of counts for each area; bad kinds go to stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("areas", choices=AREAS, nargs="+")
+    parser.add_argument("areas", choices=[*FILES, *CALLS], nargs="+")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each area")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the files that were tried")
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    if not CALLS.keys() & {*args.areas}:
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     faulthandler.enable()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:

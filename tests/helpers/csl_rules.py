@@ -28,9 +28,9 @@ class CslRule(NamedTuple):
         return [text for name, _, _, text in self.lines if name == key]
 
 
-def csl_rules():
-    """Every rule, once for each of its architectures."""
-    for path in sorted(CSL_RULES.rglob("*.csl")):
+def csl_rules(folder=CSL_RULES):
+    """Every rule of a folder, once for each of its architectures."""
+    for path in sorted(folder.rglob("*.csl")):
         matches = _LINE.findall(path.read_text(encoding="utf-8"))
         lines = [(key, int(x or 0), int(y or 0), text) for key, x, y, text in matches]
         archs = next((text for key, _, _, text in lines if key == "arch"), "wse2")
@@ -42,5 +42,7 @@ def compiled_rule(rule):
     """The image of a rule's program."""
     if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
         return wafer.csl.compile(rule.path, arch=rule.arch)
-    params = {"file": rule.path.relative_to(CSL_RULES).as_posix()}
-    return wafer.csl.compile(CSL_RULES / "one.csl", params, arch=rule.arch)
+    near = rule.path.is_relative_to(CSL_RULES)
+    name = rule.path.relative_to(CSL_RULES).as_posix() if near else rule.path.name
+    options = {"arch": rule.arch} | ({} if near else {"import_paths": (str(rule.path.parent),)})
+    return wafer.csl.compile(CSL_RULES / "one.csl", {"file": name}, **options)

@@ -1,5 +1,6 @@
 """``<collectives_2d>``: any roots, sizes from 1 on, both axes at once, PEs that begin late."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -95,50 +96,19 @@ def test_all_operations(arch, width, height, n, x_roots, y_roots):
     runtime.stop()
 
 
+TASKS = ".x_colors = .{ c0, c1 }, .x_entrypoints = .{ t0, t1 }"
+
+
 @pytest.mark.parametrize(
-    "params",
-    [
-        ".x_colors = .{ c0, c1 }, .x_entrypoints = .{ t0, t1 }",
-        ".x_colors = [4]color{ c0, c1, @get_color(10), @get_color(11) }",
-    ],
+    "params", [TASKS, ".x_colors = [4]color{ c0, c1, @get_color(10), @get_color(11) }"]
 )
 def test_a_program_may_have_one_axis_alone(tmp_path, params):
     """A broadcast along a row of four; before SDK 1.0 the tasks are two more colors."""
-    (tmp_path / "layout.csl").write_text(
-        f"""const c2d = @import_module("<collectives_2d/params>");
-        const c0 = @get_color(4);
-        const c1 = @get_color(5);
-        const t0 = @get_local_task_id(10);
-        const t1 = @get_local_task_id(11);
-        layout {{
-          @set_rectangle(4, 1);
-          for (@range(u16, 4)) |x| {{
-            const params = c2d.get_params(x, 0, .{{ {params} }});
-            @set_tile_code(x, 0, "pe.csl", .{{ .c2d_params = params.x, .x = x }});
-          }}
-          @export_name("go", fn()void);
-        }}""",
-        encoding="utf-8",
-    )
-    (tmp_path / "pe.csl").write_text(
-        """param c2d_params: comptime_struct;
-        param x: u16;
-        const mpi = @import_module("<collectives_2d/pe>", .{ .dim_params = c2d_params });
-        var y = [2]u32{ x + 1, x + 5 };
-        var done: u32 = 0;
-        task end() void { done += 1; }
-        const common = @import_module("<collectives_2d/common>", .{ .c2d_params = {} });
-        fn go() void {
-          if (x % 2 == 0) { mpi.init(); } else { mpi.init(&common.pendings); }
-          mpi.broadcast(2, @ptrcast([*]u32, &y), 2, @get_local_task_id(12));
-        }
-        comptime {
-          @bind_local_task(end, @get_local_task_id(12));
-          @export_symbol(go);
-        }""",
-        encoding="utf-8",
-    )
-    image = compile_layout(tmp_path / "layout.csl")
+    shutil.copytree(LAYOUT.parents[1] / "one_axis", tmp_path, dirs_exist_ok=True)
+    layout = tmp_path / "layout.csl"
+    text = layout.read_text(encoding="utf-8").replace(TASKS, params)
+    layout.write_text(text, encoding="utf-8")
+    image = compile_layout(layout)
     runtime = Runtime(image, engine.Machine(image))
     runtime.launch("go")
     runtime.machine.run(10_000)

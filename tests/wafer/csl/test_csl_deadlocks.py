@@ -2,66 +2,22 @@
 
 import numpy as np
 import pytest
+from helpers.csl_wire import route, wire
 
 import wafer.csl
 from wafer.machine.tools.reports import Reason, Waiting, by_cause
 
-LAYOUT = """
-const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });
-const c = @get_color(4);
-layout {
-  @set_rectangle(WIDTH, 1);
-  for (@range(i16, WIDTH)) |x| {
-    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x), .x = x, .c = c });
-  }
-ROUTES
-  @export_name("go", fn()void);
-  @export_name("y", [*]u16, true);
-}
-"""
-PE = """
-param memcpy_params;
-param x: i16;
-var role: i16 = x; // so that every PE has code for both
-param c: color;
-const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
-var y = @zeros([20]u16);
-var ptr: [*]u16 = &y;
-const iq = @get_input_queue(2);
-const oq = @get_output_queue(3);
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{20} -> y[i] });
-const in = @get_dsd(fabin_dsd, .{ .extent = 20, .fabric_color = c, .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = 20, .fabric_color = c, .output_queue = oq });
-const done = @get_local_task_id(9);
-task end() void { sys_mod.unblock_cmd_stream(); }
-fn go() void {
-  if (role == 0) @mov16(out, d, .{ .async = true, .activate = done })
-  else @mov16(d, in, .{ .async = true, .activate = done });
-}
-comptime {
-  @bind_local_task(end, done);
-  @initialize_queue(iq, .{ .color = c });
-  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
-  @export_symbol(go);
-  @export_symbol(ptr, "y");
-}
-"""
 
-
-def deadlock(tmp_path, routes, width=2, arch="wse2"):
-    layout = LAYOUT.replace("WIDTH", str(width)).replace("ROUTES", routes)
-    (tmp_path / "layout.csl").write_text(layout, encoding="utf-8")
-    (tmp_path / "pe.csl").write_text(PE, encoding="utf-8")
-    runtime = wafer.csl.Runtime(wafer.csl.compile(tmp_path / "layout.csl", arch=arch))
+def deadlock(tmp_path, *routes, width=2, arch="wse2"):
+    """The error of the wire's program, in which every PE has code for both ends."""
+    roles = [("x == 0", "role == 0")]
+    runtime = wafer.csl.Runtime(
+        wire(tmp_path, roles, routes="".join(routes), width=width, words=20, arch=arch)
+    )
     runtime.launch("go", nonblock=True)
     with pytest.raises(wafer.csl.DeadlockError) as caught:
         runtime.memcpy_d2h(np.zeros(width, np.uint32), runtime.get_id("y"), 0, 0, width, 1, 1)
     return caught.value
-
-
-def route(x, rx, tx):
-    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {tx} }} }}"
-    return f"  @set_color_config({x}, 0, c, .{{ .routes = {routes} }});"
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
@@ -76,13 +32,13 @@ def test_a_color_without_a_route_is_named_at_its_sender(tmp_path, arch):
 
 
 def test_a_route_that_does_not_begin_at_the_ramp(tmp_path):
-    error = deadlock(tmp_path, route(0, "NORTH", "EAST") + "\n" + route(1, "WEST", "RAMP"))
+    error = deadlock(tmp_path, route(0, "NORTH", "EAST"), route(1, "WEST", "RAMP"))
     assert "to let in color 4 from RAMP, which takes it from NORTH (" in str(error.waiting[0])
-    assert str(error.waiting[0]).count("layout.csl:9)") == 2  # said there, and its own line
+    assert str(error.waiting[0]).count("layout.csl:12)") == 2  # said there, and its own line
 
 
 def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
-    error = deadlock(tmp_path, route(0, "RAMP", "EAST") + "\n" + route(1, "NORTH", "RAMP"))
+    error = deadlock(tmp_path, route(0, "RAMP", "EAST"), route(1, "NORTH", "RAMP"))
     first = error.waiting[0]
     assert (first.x, first.refused) == (0, ("EAST",))
     text = str(first)
@@ -90,8 +46,8 @@ def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
         "PE (0, 0): router waits for PE (1, 0) to the EAST to take color 4 from its WEST, which"
         " takes it from NORTH ("
     )
-    assert "layout.csl:10)" in text
-    assert text.endswith("layout.csl:9)")
+    assert "layout.csl:13)" in text
+    assert text.endswith("layout.csl:12)")
 
 
 def test_a_neighbor_without_a_route(tmp_path):
@@ -104,7 +60,7 @@ def test_the_cause_comes_first_and_all_are_kept(tmp_path):
     routes = [route(0, "RAMP", "EAST")]
     routes += [route(x, "WEST", "RAMP, EAST") for x in range(1, 28)]
     routes += [route(28, "NORTH", "RAMP"), route(29, "WEST", "RAMP")]
-    error = deadlock(tmp_path, "\n".join(routes), width=30)
+    error = deadlock(tmp_path, *routes, width=30)
     lines = str(error).split("\n")
     assert len(error.waiting) > 30
     assert lines[2].startswith("  PE (27, 0): router waits for PE (28, 0) to the EAST to take")

@@ -1,22 +1,14 @@
 """<kernels/fft/fft3d_layout> against NumPy's transforms of the same numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import wafer.csl
 from wafer.csl.host.region import MemcpyDataType
 
-LAYOUT = """
-param W: i16;
-param N: u16;
-param half: bool;
-const memcpy = @import_module("<memcpy/get_params>", .{ .width = W, .height = W });
-const fft = @import_module("<kernels/fft/fft3d_layout>", .{ .width = W, .memcpy = memcpy });
-layout {
-  @set_rectangle(W, W);
-  fft.FFT_kernel(W, N, if (half) f16 else f32);
-}
-"""
+LAYOUT = Path(__file__).parent / "programs" / "fft" / "layout.csl"
 ITEMS = {np.float16: MemcpyDataType.MEMCPY_16BIT, np.float32: MemcpyDataType.MEMCPY_32BIT}
 
 
@@ -26,11 +18,10 @@ def words(array):
     return bits.astype(np.uint32).reshape(-1)
 
 
-def program(tmp_path, arch, n, width, kind):
+def program(arch, n, width, kind):
     """The transform of an array of complex numbers, indexed [z, y, x]."""
-    (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
     params = {"N": n, "W": width, "half": kind == np.float16}
-    image = wafer.csl.compile(tmp_path / "layout.csl", params, arch=arch)
+    image = wafer.csl.compile(LAYOUT, params, arch=arch)
     runtime = wafer.csl.Runtime(image)
     t, items = n // width, 2 * n**3 // width**2
     options = {"data_type": ITEMS[kind]}
@@ -55,10 +46,10 @@ def program(tmp_path, arch, n, width, kind):
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_all_norms_both_ways(tmp_path, arch):
+def test_all_norms_both_ways(arch):
     rng = np.random.default_rng(3)
     values = rng.normal(size=(4, 4, 4)) + 1j * rng.normal(size=(4, 4, 4))
-    transform, runtime = program(tmp_path, arch, 4, 2, np.float32)
+    transform, runtime = program(arch, 4, 2, np.float32)
     for number, norm in enumerate(("backward", "ortho", "forward")):
         forward = transform(values, "csfftExecC2C", number, 0)
         np.testing.assert_allclose(forward, np.fft.fftn(values, norm=norm), rtol=0, atol=3e-5)
@@ -73,15 +64,15 @@ def test_all_norms_both_ways(tmp_path, arch):
     assert stamps[1] == 0
 
 
-def test_half_precision_moves_both_parts_as_one_word(tmp_path):
+def test_half_precision_moves_both_parts_as_one_word():
     values = np.zeros((4, 4, 4), complex)
     values[1, 2, 3] = 1 - 2j
-    transform, _ = program(tmp_path, "wse3", 4, 2, np.float16)
+    transform, _ = program("wse3", 4, 2, np.float16)
     found = transform(values, "csfftExecC2C", 0, 0)
     np.testing.assert_allclose(found, np.fft.fftn(values), rtol=0, atol=4e-3)
 
 
 @pytest.mark.parametrize(("n", "width", "match"), [(6, 2, "power of 2"), (4, 3, "not a multiple")])
-def test_sizes_that_do_not_fit(tmp_path, n, width, match):
+def test_sizes_that_do_not_fit(n, width, match):
     with pytest.raises(wafer.csl.CslError, match=match):
-        program(tmp_path, "wse3", n, width, np.float32)
+        program("wse3", n, width, np.float32)

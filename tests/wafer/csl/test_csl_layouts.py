@@ -1,6 +1,8 @@
 """Layouts written in Python: programs run and read back, paths and colors by hand, errors."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,66 +30,13 @@ from wafer.machine.tools.recording import Recording
 from wafer.vendor.sdk.sdk import SdkRuntime
 
 W, E, S, N, RAMP = Route
-FILES = {
-    "send.csl": """
-param tx: color;
-param base: u16;
-var data = [3]u16{base, base + 1, base + 2};
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> data[i] });
-const q = @get_output_queue(2);
-const out = @get_dsd(fabout_dsd, .{ .extent = 3, .fabric_color = tx, .output_queue = q });
-const id = @get_local_task_id(9);
-task main() void { @mov16(out, d, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  if (@is_arch("wse3")) @initialize_queue(q, .{ .color = tx });
-}
-""",
-    "take.csl": """
-param rx: u16;
-export var data: [3]u16;
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> data[i] });
-const q = @get_input_queue(2);
-const in = @get_dsd(fabin_dsd, .{ .extent = 3, .fabric_color = @get_color(rx), .input_queue = q });
-const id = @get_local_task_id(9);
-task main() void { @mov16(d, in, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  @initialize_queue(q, .{ .color = @get_color(rx) });
-}
-""",
-    "negate.csl": """
-param rx: u16;
-param tx: u16;
-const iq = @get_input_queue(2);
-const oq = @get_output_queue(3);
-const in = @get_dsd(fabin_dsd, .{ .extent = 5, .fabric_color = @get_color(rx),
-                                  .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = 5, .fabric_color = @get_color(tx),
-                                    .output_queue = oq });
-const id = @get_local_task_id(9);
-task main() void { @fnegs(out, in, .{ .async = true }); }
-comptime {
-  @bind_local_task(main, id);
-  @activate(id);
-  @initialize_queue(iq, .{ .color = @get_color(rx) });
-  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = @get_color(tx) });
-}
-""",
-    "hold.csl": """
-export var m: [2, 3]f32;
-export var n: u16;
-""",
-}
+PROGRAMS = Path(__file__).parent / "programs" / "regions"
 
 
 @pytest.fixture(params=SdkTarget)
 def layout(request, tmp_path, monkeypatch):
+    shutil.copytree(PROGRAMS, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
     return SdkLayout(get_platform(None, SimfabConfig(dump_core=True), request.param))
 
 
@@ -291,124 +240,99 @@ def test_colors_by_hand():
         allocate(clash, [], "wse2")
 
 
-def overlap(layout):
-    sender(layout, "a", 2)
-    sender(layout, "b", 1)
+def hold(layout, width=1, height=1, name="a", file="hold.csl"):
+    return layout.create_code_region(file, name, width, height)
 
 
-def sizes(layout):
-    other, into = taker(layout, "b", 1, 1, Edge.LEFT)
-    other.place(3, 0)
-    layout.connect(sender(layout, "a", 1, size=4)[1], into)
+def join(layout, start, end, column=0):
+    """Place a taker in a column and connect a sender's port with its port."""
+    end[0].place(column, 0)
+    layout.connect(start[1], end[1])
 
 
-def counts(layout):
-    _, into = taker(layout, "b", 1, 3, Edge.LEFT, size=6)
-    layout.connect(sender(layout, "a", 2)[1], into)
-
-
-def off_the_fabric(layout):
-    other, into = taker(layout, "b", 1, 1, Edge.LEFT)
-    other.place(3, 0)
-    layout.connect(sender(layout, "a", 1, Edge.LEFT)[1], into)
-
-
-def walled(layout):
-    other, into = taker(layout, "b", 1, 1, Edge.LEFT)
-    other.place(4, 0)
-    wall = layout.create_code_region("hold.csl", "wall", 1, 1)
-    wall.place(3, 0)
-    layout.connect(sender(layout, "a", 1)[1], into)
-
-
-def stream_of_many(layout):
-    layout.create_output_stream(sender(layout, "a", 2)[1])
-
-
-def input_as_output(layout):
-    layout.create_output_stream(taker(layout, "a", 1, 1, Edge.LEFT)[1])
-
-
-def used_twice(layout):
-    _, port = sender(layout, "a", 1)
-    layout.create_output_stream(port)
-    layout.create_output_stream(port)
-
-
-def no_param(layout):
-    layout.create_code_region("hold.csl", "a", 1, 1).set_param_all("siz", 1)
-
-
-def other_values(layout):
-    region = layout.create_code_region("hold.csl", "a", 1, 1)
-    region.set_symbol_all("n", np.zeros(1), 1, 1)
-
-
-def uneven(layout):
-    layout.create_code_region("hold.csl", "a", 2, 1).set_symbol_all("m", np.zeros(9), 3, 3)
-
-
-def half_painted(layout):
-    region = layout.create_code_region("hold.csl", "a", 1, 1)
-    region.paint_all(Color("c"), [outward()])
-
-
-def port_with_both(layout):
-    region = layout.create_code_region("hold.csl", "a", 1, 1)
-    both = RoutingPosition().set_input([W]).set_output([RAMP])
-    region.create_input_port(Color("c"), Edge.LEFT, [both], 1)
-
-
-def two_numbers(layout):
-    region = layout.create_code_region("hold.csl", "a", 1, 1)
-    region.paint_all(Color("c", 3), [inward().set_input([W])])
-    region.create_input_port(Color("c", 4), Edge.LEFT, [inward()], 1)
-
-
-def clashing(layout):
-    region = layout.create_code_region("hold.csl", "a", 1, 1)
-    for name in "cd":
-        region.paint_all(Color(name, 3), [inward().set_input([W])])
-
-
-def loop(layout):
-    region = layout.create_code_region("negate.csl", "a", 1, 1)
+def meet(layout):
+    """Two colors of one PE that a connection makes one."""
+    region = hold(layout, file="negate.csl")
     into = region.create_input_port(Color("rx"), Edge.LEFT, [inward()], 5)
     layout.connect(region.create_output_port(Color("tx"), Edge.RIGHT, [outward()], 5), into)
 
 
-def no_file(layout):
-    layout.create_code_region("nothing.csl", "a", 1, 1)
+def recolor(layout):
+    region = hold(layout)
+    region.paint_all(Color("c", 3), [inward().set_input([W])])
+    region.create_input_port(Color("c", 4), Edge.LEFT, [inward()], 1)
 
 
-def outside(layout):
-    layout.create_code_region("hold.csl", "a", 2, 2).set_param(IntVector(2, 0), "n", 1)
+def take(layout, height=1, **options):
+    return taker(layout, "b", 1, height, Edge.LEFT, **options)
+
+
+BOTH = RoutingPosition().set_input([W]).set_output([RAMP])
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        (overlap, r"regions 'a' and 'b' both have PE \(0, 0\)\n.*\n.*\n.*b\.place"),
-        (sizes, "'a.tx' has 4 words, and 'b.rx' 3"),
-        (counts, "'a.tx' has 2 PEs, and 'b.rx' 3"),
         (
-            off_the_fabric,
+            lambda g: [sender(g, "a", 2), sender(g, "b", 1)],
+            r"regions 'a' and 'b' both have PE \(0, 0\)\n.*\n.*\n.*b\.place",
+        ),
+        (
+            lambda g: join(g, sender(g, "a", 1, size=4), take(g), 3),
+            "'a.tx' has 4 words, and 'b.rx' 3",
+        ),
+        (
+            lambda g: join(g, sender(g, "a", 2), take(g, 3, size=6)),
+            "'a.tx' has 2 PEs, and 'b.rx' 3",
+        ),
+        (
+            lambda g: join(g, sender(g, "a", 1, Edge.LEFT), take(g), 3),
             r"no path from 'a.tx' at PE \(0, 0\) to 'b.rx' at .*[^$]*looks out",
         ),
-        (walled, "[^$]*'b.rx' looks at region 'wall'; leave PEs between"),
-        (stream_of_many, "'a.tx' has 2 PEs, and a stream of the host goes to one"),
-        (input_as_output, "'a.rx' is an input port; expected an output port"),
-        (used_twice, r"port 'a.tx' is used twice, first at .*test_csl_layouts\.py"),
-        (no_param, "hold.csl has no param 'siz'"),
-        (other_values, "'n' of PE .* is a u16 of 2 bytes, and gets 1 values of float64, 8 bytes"),
-        (uneven, "9 values as 3 x 3 cannot be cut into equal tiles for 1 x 2 PEs"),
-        (half_painted, "position 0 of color 'c' has no outputs"),
-        (port_with_both, "a position of port 'a.c' has outputs and no inputs"),
-        (two_numbers, "color 'c' is given as 3 and as 4"),
-        (clashing, r"color 3 is given to 'd' and to 'c', which meet at PE \(0, 0\)"),
-        (loop, r"'rx' and 'tx' meet at PE \(0, 0\), and connections make them one color"),
-        (no_file, "there is no file nothing.csl"),
-        (outside, r"\(2, 0\) to \(3, 1\) is not inside of region 'a' of 2 x 2 PEs"),
+        (
+            lambda g: hold(g, name="wall").place(3, 0) or join(g, sender(g, "a", 1), take(g), 4),
+            "[^$]*'b.rx' looks at region 'wall'; leave PEs between",
+        ),
+        (
+            lambda g: g.create_output_stream(sender(g, "a", 2)[1]),
+            "'a.tx' has 2 PEs, and a stream of the host goes to one",
+        ),
+        (
+            lambda g: g.create_output_stream(taker(g, "a", 1, 1, Edge.LEFT)[1]),
+            "'a.rx' is an input port; expected an output port",
+        ),
+        (
+            lambda g: [g.create_output_stream(port) for port in [sender(g, "a", 1)[1]] * 2],
+            r"port 'a.tx' is used twice, first at .*test_csl_layouts\.py",
+        ),
+        (lambda g: hold(g).set_param_all("siz", 1), "hold.csl has no param 'siz'"),
+        (
+            lambda g: hold(g).set_symbol_all("n", np.zeros(1), 1, 1),
+            "'n' of PE .* is a u16 of 2 bytes, and gets 1 values of float64, 8 bytes",
+        ),
+        (
+            lambda g: hold(g, 2).set_symbol_all("m", np.zeros(9), 3, 3),
+            "9 values as 3 x 3 cannot be cut into equal tiles for 1 x 2 PEs",
+        ),
+        (
+            lambda g: hold(g).paint_all(Color("c"), [outward()]),
+            "position 0 of color 'c' has no outputs",
+        ),
+        (
+            lambda g: hold(g).create_input_port(Color("c"), Edge.LEFT, [BOTH], 1),
+            "a position of port 'a.c' has outputs and no inputs",
+        ),
+        (recolor, "color 'c' is given as 3 and as 4"),
+        (
+            lambda g: [r.paint_all(Color(c, 3), [BOTH]) for r in [hold(g)] for c in "cd"],
+            r"color 3 is given to 'd' and to 'c', which meet at PE \(0, 0\)",
+        ),
+        (meet, r"'rx' and 'tx' meet at PE \(0, 0\), and connections make them one color"),
+        (lambda g: hold(g, file="nothing.csl"), "there is no file nothing.csl"),
+        (
+            lambda g: hold(g, 2, 2).set_param(IntVector(2, 0), "n", 1),
+            r"\(2, 0\) to \(3, 1\) is not inside of region 'a' of 2 x 2 PEs",
+        ),
     ],
 )
 @pytest.mark.parametrize("layout", [SdkTarget.WSE3], indirect=True)

@@ -5,57 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers.csl_wire import wire
 from helpers.paths import ROOT
 
 import wafer.csl
 from wafer.csl import CslError, DeadlockError, FaultError, HostError
 from wafer.csl.host.region import MemcpyDataType
 
-LAYOUT = """
-const memcpy = @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 });
-const c = @get_color(4);
-layout {
-  @set_rectangle(2, 1);
-  for (@range(i16, 2)) |x| {
-    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x), .x = x, .c = c });
-  }
-  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
-  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
-  @export_name("go", fn()void);
-  @export_name("y", [*]u16, true);
-}
-"""
-PE = """
-param memcpy_params;
-param x: i16;
-param c: color;
-const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
-var y = [4]u16{5, 6, 7, 8};
-var ptr: [*]u16 = &y;
-const iq = @get_input_queue(2);
-const oq = @get_output_queue(3);
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
-const in = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = c, .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = c, .output_queue = oq });
-const done = @get_local_task_id(9);
-task end() void {
-  sys_mod.unblock_cmd_stream();
-}
-fn go() void {
-  if (x == 0) {
-    @mov16(out, d, .{ .async = true, .activate = done });
-  } else {
-    @mov16(d, in, .{ .async = true, .activate = done });
-  }
-}
-comptime {
-  @bind_local_task(end, done);
-  @initialize_queue(iq, .{ .color = c });
-  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
-  @export_symbol(go);
-  @export_symbol(ptr, "y");
-}
-"""
 SENDS = "    @mov16(out, d, .{ .async = true, .activate = done });\n"
 TAKES = "    @mov16(d, in, .{ .async = true, .activate = done });\n"
 UNBLOCK = "  sys_mod.unblock_cmd_stream();\n"
@@ -77,7 +33,6 @@ class Mistake(NamedTuple):
     new: str
     error: type[Exception]
     said: str
-    arch: str = "wse3"
 
 
 MISTAKES = [
@@ -99,8 +54,9 @@ MISTAKES = [
             "no color is bound to input queue 2; call @initialize_queue first"),
     Mistake(".fabric_color = c, .input_queue", ".fabric_color = @get_color(5), .input_queue",
             CslError, "input_queue 2 has color 4, and its descriptor says 5"),
-    Mistake(".extent = 4, .fabric_color = c, .input_queue", ".extent = 5, .fabric_color = c,"
-            " .input_queue", CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    Mistake(".extent = words, .fabric_color = c, .input_queue",
+            ".extent = 5, .fabric_color = c, .input_queue",
+            CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
     Mistake(GO, NO_ROWS % "e", CslError,
             "a mem4d_dsd has an extent of 0 beside operands of 4 elements"),
     Mistake(GO, NO_ROWS % "@increment_dsd_offset(e, @as(i16, y[0]), u16)", FaultError,
@@ -113,14 +69,8 @@ MISTAKES = [
 
 def run(tmp_path, mistake):
     """What the program does, up to the second PE's words."""
-    text = (LAYOUT, PE)
-    if mistake:
-        assert sum(part.count(mistake.old) for part in text) >= 1
-        text = tuple(part.replace(mistake.old, mistake.new, 1) for part in text)
-    for name, part in zip(("layout.csl", "pe.csl"), text, strict=True):
-        (tmp_path / name).write_text(part, encoding="utf-8")
-    arch = mistake.arch if mistake else "wse3"
-    runtime = wafer.csl.Runtime(wafer.csl.compile(tmp_path / "layout.csl", arch=arch))
+    changes = [(mistake.old, mistake.new)] if mistake else []
+    runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3"))
     runtime.launch("go", nonblock=True)
     result, short = np.zeros(8, np.uint32), MemcpyDataType.MEMCPY_16BIT
     runtime.memcpy_d2h(result, runtime.get_id("y"), 0, 0, 2, 1, 4, data_type=short)
@@ -128,7 +78,7 @@ def run(tmp_path, mistake):
 
 
 def test_the_program_is_right(tmp_path):
-    assert run(tmp_path, None)[1].tolist() == [5, 6, 7, 8] * 2
+    assert run(tmp_path, None)[1].tolist() == [7] * 8
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
@@ -162,15 +112,13 @@ def test_the_guide_quotes_what_is_said():
 def test_an_operation_beyond_its_variable(tmp_path, verb):
     """Six words of four: the next variable's too, or a fault at the descriptor if that is asked."""
     operation = {"writes": "@mov16(long, x);", "reads": "@mov16(&sum, long);"}[verb]
-    pe = PE.replace(
-        "var ptr", "var next = @zeros([4]u16);\nvar sum: u16 = 1;\nvar six: u16 = 6;\nvar ptr"
-    )
-    pe = pe.replace("= [4]u16{5, 6, 7, 8}", "= @zeros([4]u16)")  # beside the other zeros
     long = "    const long = @set_dsd_length(d, six);\n"
-    pe = pe.replace(TAKES, f"{long}    {operation}\n    next[0] += 1;\n" + UNBLOCK)
-    (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
-    (tmp_path / "pe.csl").write_text(pe, encoding="utf-8")
-    image = wafer.csl.compile(tmp_path / "layout.csl")
+    changes = [
+        ("var ptr", "var next = @zeros([4]u16);\nvar sum: u16 = 1;\nvar six: u16 = 6;\nvar ptr"),
+        ("= @constants([words]u16, 7)", "= @zeros([4]u16)"),  # beside the other zeros
+        (TAKES, f"{long}    {operation}\n    next[0] += 1;\n" + UNBLOCK),
+    ]
+    image = wire(tmp_path, changes)
     runtime = wafer.csl.Runtime(image)
     runtime.launch("go")
     runtime.stop()

@@ -2,67 +2,25 @@
 
 import numpy as np
 import pytest
+from helpers.csl_wire import TEXTS, route, wire
 
 import wafer.csl
 from wafer.csl import CslError
 
-LAYOUT = """
-const memcpy = @import_module("<memcpy/get_params>", .{ .width = 3, .height = 1 });
-const c = @get_color(4);
-layout {
-  @set_rectangle(3, 1);
-  for (@range(i16, 3)) |x| {
-    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x), .x = x, .c = c });
-  }
-ROUTES
-  @export_name("go", fn()void);
-  @export_name("y", [*]u16, true);
-}
-"""
-PE = """
-param memcpy_params;
-param x: i16;
-param c: color;
-const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
-const tile_config = @import_module("<tile_config>");
-var y = @constants([40]u16, 7);
-var ptr: [*]u16 = &y;
-var turn: u16 = 0;
-const iq = @get_input_queue(2);
-const oq = @get_output_queue(3);
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{WORDS} -> y[i] });
-const in = @get_dsd(fabin_dsd, .{ .extent = WORDS, .fabric_color = c, .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = WORDS, .fabric_color = c, .output_queue = oq });
-fn send() void { SEND }
-fn receive() void { if (x == 2) { @mov16(d, in); } }
-fn go() void {
-  if (x == 0) { send(); } else { receive(); }
-  sys_mod.unblock_cmd_stream();
-}
-comptime {
-  @initialize_queue(iq, .{ .color = c });
-  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
-  @export_symbol(go);
-  @export_symbol(ptr, "y");
-}
-"""
 SEND = "@mov16(out, d);"
-
-
-def route(x, rx, tx, more=""):
-    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {tx} }} }}"
-    return f"  @set_color_config({x}, 0, c, .{{ .routes = {routes}{more} }});\n"
+GO = TEXTS["pe.csl"].partition("fn go() void {\n")[2].partition("}\ncomptime")[0]
 
 
 FIRST, MIDDLE, LAST = route(0, "RAMP", "EAST"), route(1, "WEST", "EAST"), route(2, "WEST", "RAMP")
 
 
 def compiled(tmp_path, routes, arch="wse2", send=SEND, words=40):
-    (tmp_path / "layout.csl").write_text(LAYOUT.replace("ROUTES", routes), encoding="utf-8")
-    (tmp_path / "pe.csl").write_text(
-        PE.replace("SEND", send).replace("WORDS", str(words)), encoding="utf-8"
-    )
-    return wafer.csl.compile(tmp_path / "layout.csl", arch=arch)
+    """PE 0 sends, PE 2 takes, and nothing goes on before."""
+    send = f"fn send() void {{ {send} }}\n"
+    take = "fn take() void { if (x == 2) { @mov16(d, in); } }\n"
+    body = "  if (x == 0) { send(); } else { take(); }\n  sys_mod.unblock_cmd_stream();\n"
+    changes = [(GO, body), ("fn go()", f"{send}{take}fn go()")]
+    return wire(tmp_path, changes, routes=routes, arch=arch, width=3, words=words)
 
 
 def problem(tmp_path, routes, arch="wse2"):
@@ -77,33 +35,33 @@ def problem(tmp_path, routes, arch="wse2"):
     [
         (
             MIDDLE + LAST,
-            15,
+            21,
             "PE (0, 0) sends on color 4, and its router has no route for it",
             "add RAMP to .rx of the color's .routes at this PE (@set_color_config)",
         ),
         (
             route(0, "WEST", "EAST") + MIDDLE + LAST,
-            15,
+            21,
             "PE (0, 0) sends on color 4, and its router has no RAMP in .rx",
             "add RAMP to .rx of the color's .routes at this PE (@set_color_config)",
         ),
         (
             FIRST + MIDDLE,
-            15,
+            21,
             "PE (0, 0) sends on color 4, which PE (1, 0) routes to the EAST, and PE (2, 0) has no"
             " route for it",
             "add WEST to .rx of color 4 at PE (2, 0)",
         ),
         (
             FIRST + route(1, "NORTH", "EAST") + LAST,
-            15,
+            21,
             "PE (0, 0) sends on color 4, which PE (0, 0) routes to the EAST, and PE (1, 0) takes it"
             " from NORTH",
             "add WEST to .rx of color 4 at PE (1, 0)",
         ),
         (
             FIRST + MIDDLE + route(2, "WEST", "EAST"),
-            16,
+            22,
             "PE (2, 0) receives from color 4, and its router has no RAMP in .tx",
             "add RAMP to .tx of the color's .routes at this PE (@set_color_config)",
         ),

@@ -1,117 +1,43 @@
 """Programs whose compilation would not end: one error at the place, within a bounded time."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.csl_program import compiled
+from helpers.csl_rules import compiled_rule, csl_rules
 
 from wafer.cli import main
 from wafer.csl import CslError, compile
 from wafer.csl.semantics.core import unit
 
-_STEPS = "more than 20,000 steps while compiling"
-_GROWING = "comptime {{ var s = {}; for (@range(i64, 60)) |i| {{ s = {}; }} }}"
-# What does not end, and where: line and column, 0 where several columns are as good.
-_TOO_LONG = {
-    "while (true)": ("comptime { while (true) {} }", (1, 12)),
-    "a long range": ("comptime { for (@range(i64, 1000000000000)) |i| {} }", (1, 12)),
-    "nested loops": (
-        "comptime { for (@range(i64, 1000)) |i| { for (@range(i64, 1000)) |j| {} } }",
-        (1, 42),
-    ),
-    "many calls": (
-        "fn f(n: i32) i32 { if (n < 2) { return n; } return f(n - 1) + f(n - 2); }\n"
-        "comptime { @comptime_assert(f(60) > 0); }",
-        (1, 0),
-    ),
-    "an inline loop": (
-        "var z: i16 = 0;\nfn go() void { inline for (@range(i64, 1000000)) |i| { z += 1; } }",
-        (2, 16),
-    ),
-    "more generic functions with each": (
-        "fn f(comptime a: i32, comptime b: i32) void { f(a + 1, b); f(a, b + 1); }\n"
-        "fn go() void { f(0, 0); }",
-        (1, 1),
-    ),
-    "imports that import themselves twice": (
-        'const a = @import_module("pe.csl", .{ .x = x });\n'
-        'const b = @import_module("pe.csl", .{ .x = x });',
-        (1, 0),
-    ),
-    "a long array": ("var z: [10000000000]i16;\nfn f() i16 { return z[0]; }", (1, 1)),
-    "a long constant": (
-        "const z = @constants([10000000000]i16, 1);\ncomptime { @comptime_assert(z[0] == 1); }",
-        (1, 11),
-    ),
-    "arrays of arrays": (
-        "fn many(comptime n: i16) type { if (n == 0) { return i16; } return [2](many(n - 1)); }\n"
-        "const z = @zeros(many(60));\ncomptime { @comptime_assert(@rank(@type_of(z)) == 1); }",
-        (2, 11),
-    ),
-    "structs of structs": (
-        "fn pair(comptime T: type) type { return struct { a: T, b: T }; }\n"
-        "comptime { var t = i16; for (@range(i16, 60)) |i| { t = pair(t); } }",
-        (1, 41),
-    ),
-    "a string": (_GROWING.format('"ab"', "@strcat(s, s)"), (1, 58)),
-    "a list": (_GROWING.format(".{1}", "@concat_structs(s, s)"), (1, 58)),
-    "lists of lists": (_GROWING.format(".{1}", ".{ s, s }"), (1, 58)),
-}
+LIMITS = Path(__file__).parent / "programs" / "limits"
 
 
-def problems(folder, text, **options):
-    """The problems of a PE's file: line, column, message."""
+def said(rule):
+    """Different problems of a rule's program, as its head has them."""
     with pytest.raises(CslError) as caught:
-        compiled(folder, text if "fn go()" in text else f"{text}\nfn go() void {{}}", **options)
-    assert all(p.at.file == str(folder / "pe.csl") for p in caught.value.problems)
-    # The helper puts three lines before the text.
-    return [(p.at.line - 3, p.at.column, p.message) for p in caught.value.problems]
+        compiled_rule(rule)
+    assert {Path(problem.at.file).name for problem in caught.value.problems} == {rule.path.name}
+    return {f"{p.at.line}:{p.at.column}: {p.message}" for p in caught.value.problems}
 
 
-@pytest.mark.parametrize("name", _TOO_LONG)
-def test_steps_are_limited(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(unit, "STEPS", 20_000)
-    text, (line, column) = _TOO_LONG[name]
-    (found,) = {p for p in problems(tmp_path, text) if p[2].startswith(_STEPS)}
-    assert found[0] == line
-    assert found[1] == column or not column
-
-
-def test_the_limit_of_steps_without_an_option(tmp_path):
-    text, _ = _TOO_LONG["a string"]
-    assert problems(tmp_path, text)[0][2].startswith("more than 1,000,000 steps")
-
-
-@pytest.mark.parametrize(
-    ("text", "at", "message"),
-    [
-        (
-            "fn f(n: i32) i32 { return 1 + (2 + (3 + f(n + 1))); }\n"
-            "comptime { @comptime_assert(f(1) > 0); }",
-            (1, 42),
-            "more than 200 calls within each other while compiling",
-        ),
-        (
-            "fn f(comptime n: i32) void { f(n + 1); }\nfn go() void { f(0); }",
-            (1, 31),
-            "more than 200 calls of generic functions within each other while compiling",
-        ),
-        (
-            "fn f(comptime T: type) void { f(*T); }\nfn go() void { f(i16); }",
-            (1, 32),
-            "more than 200 calls of generic functions within each other while compiling",
-        ),
-        (
-            'const m = @import_module("pe.csl", .{ .x = x });',
-            (1, 11),
-            "more than 200 imports within each other while compiling",
-        ),
-    ],
-)
-def test_depth_is_limited(tmp_path, text, at, message):
+@pytest.mark.parametrize("rule", list(csl_rules(LIMITS)), ids=lambda rule: rule.path.stem)
+def test_programs_whose_compilation_would_not_end(monkeypatch, rule):
+    """Steps are fewer here; a program that imports itself twice meets the limit of depth, too."""
+    if rule.path.stem.startswith("steps"):
+        monkeypatch.setattr(unit, "STEPS", 20_000)
     before = sys.getrecursionlimit()
-    assert set(problems(tmp_path, text)) == {(*at, message)}
+    problems = said(rule)
+    if "twice" in rule.path.stem:
+        problems = {line for line in problems if "200 imports within each other" not in line}
+    assert problems == {*rule.texts("error")}
     assert sys.getrecursionlimit() == before
+
+
+def test_the_limit_of_steps_without_an_option():
+    rule = next(rule for rule in csl_rules(LIMITS) if rule.path.stem == "steps_a_string")
+    assert "more than 1,000,000 steps" in said(rule).pop()
 
 
 def test_constants_within_each_other(tmp_path):
@@ -120,25 +46,8 @@ def test_constants_within_each_other(tmp_path):
         return "\n".join(lines) + f"\ncomptime {{ @comptime_assert(a{count - 1} == {count}); }}"
 
     compiled(tmp_path, chain(400) + "\nfn go() void {}")
-    (problem,) = problems(tmp_path, chain(4000))
-    assert "too deep within each other" in problem[2]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("comptime { var n = 3; for (@range(i16, 100)) |i| { n = n * n; } }", "a number of 6,493"),
-        ("const n = 1 << 100000000000;\ncomptime { @comptime_assert(n > 0); }", "shift by 10000"),
-        (
-            "const n = @as(u16, 1) << 9999999999;\ncomptime { @comptime_assert(n == 0); }",
-            "shift by",
-        ),
-        (f"const n: i16 = 1{5000 * '0'};", "a number of 5,001 digits; it has at most 4,096"),
-    ],
-)
-def test_the_width_of_numbers_is_limited(tmp_path, text, message):
-    (problem,) = problems(tmp_path, text)
-    assert problem[2].startswith(message)
+    with pytest.raises(CslError, match="too deep within each other"):
+        compiled(tmp_path, chain(4000) + "\nfn go() void {}")
 
 
 def test_an_integer_beyond_every_float_is_infinite(tmp_path):

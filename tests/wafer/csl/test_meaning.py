@@ -1,37 +1,9 @@
-"""The language: what small programs leave in memory by hand, and what they may not say."""
+"""The image of a program: memory, programs that PEs share, errors within system modules."""
 
-import numpy as np
 import pytest
-from helpers.csl_program import compiled, results
+from helpers.csl_program import compiled
 
 from wafer.csl import CslError
-
-
-def test_a_word_goes_to_the_neighbour(tmp_path):
-    """A color, a data task and an activation: PE 1 holds what PE 0 sent, plus 1."""
-    text = """const c = @get_color(3);
-    const iq = @get_input_queue(2);
-    const oq = @get_output_queue(2);
-    const taken = @get_data_task_id(if (@is_arch("wse2")) c else iq);
-    const done = @get_local_task_id(9);
-    const out = @get_dsd(fabout_dsd, if (@is_arch("wse2"))
-      .{ .extent = 1, .output_queue = oq, .fabric_color = c }
-      else .{ .extent = 1, .output_queue = oq });
-    task take(word: i32) void { y[0] = word + 1; }
-    task note() void { y[1] = 7; }
-    fn go() void { if (x == 0) { @mov32(out, 41, .{ .async = true, .activate = note }); } }
-    comptime {
-      @bind_data_task(take, taken);
-      @bind_local_task(note, done);
-      @initialize_queue(iq, .{ .color = c });
-      if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
-    }"""
-    routes = """const color = @get_color(3);
-    @set_color_config(0, 0, color, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
-    @set_color_config(1, 0, color, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
-    for arch in ("wse2", "wse3"):
-        words = results(tmp_path, text, width=2, routes=routes, arch=arch)
-        np.testing.assert_array_equal(words, [[0, 7, 0, 0], [42, 0, 0, 0]])
 
 
 def test_variables_are_neighbours_in_memory_as_declared(tmp_path):

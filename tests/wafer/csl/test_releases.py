@@ -1,5 +1,7 @@
 """What only some releases of the SDK have: old modules and builtins, and the table of them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from helpers.paths import ROOT
@@ -8,32 +10,25 @@ import wafer.csl
 from wafer.csl.syntax.builtins import ARGUMENTS
 from wafer.csl.syntax.releases import FEATURES, NOT_BUILT, Feature, feature_of
 
-STREAMS = """
-const memcpy = @import_module("<memcpy_multi/get_params>", .{ .width = 1, .height = 1 });
-layout {
-  @set_rectangle(1, 1);
-  @set_tile_code(0, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(0) });
-  @export_name("go", fn()void);
-}
-"""
-STREAMED = """
-param memcpy_params: comptime_struct;
-const into = @get_color(3);
-const out = @get_color(4);
-const sys = @import_module("<memcpy_multi/memcpy>", @concat_structs(memcpy_params, .{
-  .MEMCPYH2D_1 = into, .MEMCPYD2H_1 = out, .LAUNCH = @get_color(5), .data_type = u32,
-}));
-const send = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = out });
-task take(word: u32) void { @mov32(send, word + 1, .{ .async = true }); }
-fn go() void { sys.unblock_cmd_stream(); }
-comptime { @bind_task(take, into); @export_symbol(go); @rpc(@get_color(5)); }
-"""
+FOLDER = Path(__file__).parent / "programs" / "releases"
+STREAMS, STREAMED, TALLY, TALLY_PE, ONE, CALLED = (
+    (FOLDER / f"{name}.csl").read_text(encoding="utf-8")
+    for name in ("streams", "streamed", "tally", "tally_pe", "one", "called")
+)
 
 
 def compiled(folder, layout, pe, **options):
     (folder / "layout.csl").write_text(layout, encoding="utf-8")
     (folder / "pe.csl").write_text(pe, encoding="utf-8")
     return wafer.csl.compile(folder / "layout.csl", **options)
+
+
+def ran(image, width=1, height=1):
+    machine = wafer.csl.Machine(image)
+    machine.launch(wafer.csl.Rectangle(0, 0, width, height), "go")
+    machine.run(10_000)
+    assert not machine.fault, machine.fault
+    return machine
 
 
 @pytest.mark.native
@@ -49,37 +44,11 @@ def test_programs_name_their_own_streams_in_memcpy_multi(tmp_path):
     assert any("memcpy_multi" in file for file in image.programs[0].files)  # of simfab_traces
 
 
-TALLY = """
-const tally = @import_module("<kernels/tally/layout>", .{
-  .kernel_width = 2, .kernel_height = 2, .phase2_tally = @as(u32, 4),
-  .colors = [3]color{ @get_color(2), @get_color(3), @get_color(4) },
-  .output_color = @get_color(5),
-});
-layout {
-  @set_rectangle(2, 2);
-  for (@range(u16, 2)) |x| {
-    for (@range(u16, 2)) |y| {
-      @set_tile_code(x, y, "pe.csl", .{ .tally_params = tally.get_params(x, y) });
-    }
-  }
-  @export_name("go", fn()void);
-}
-"""
-
-
 @pytest.mark.native
 def test_the_tally_without_callback_sends_its_total_north(tmp_path):
-    pe = """param tally_params: comptime_struct;
-    const tally = @import_module("<kernels/tally/pe>",
-      @concat_structs(tally_params, .{ .output_queues = [2]u16{ 2, 3 } }));
-    fn go() void { tally.bump_tally(1); tally.signal_completion(); }
-    comptime { @export_symbol(go); }"""
-    image = compiled(tmp_path, TALLY, pe)
+    image = compiled(tmp_path, TALLY, TALLY_PE)
     assert (image.programs[0].tables["queues"][:8, 0] == -1).all()
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, 2, 2), "go")
-    machine.run(10_000)
-    assert not machine.fault, machine.fault
+    machine = ran(image, 2, 2)
     assert machine.links[..., 3].tolist() == [[0, 1], [0, machine.links[1, 1, 3]]]
 
 
@@ -130,28 +99,10 @@ def test_the_guide_has_the_table():
         assert f"| `{row.name}` | {row.first} | {last} | {row.instead or '–'} |" in text
 
 
-ONE = """
-layout {
-  @set_rectangle(1, 1);
-  @set_tile_code(0, 0, "pe.csl");
-  @export_name("go", fn()void);
-}
-"""
-CALLED = """
-var y: u16 = 0;
-task add() void { y += 3; }
-fn go() void { add(); add(); }
-comptime { @bind_local_task(add, @get_local_task_id(9)); @export_symbol(go); }
-"""
-
-
 @pytest.mark.native
 def test_tasks_were_functions_too(tmp_path):
     image = compiled(tmp_path, ONE, CALLED, sdk="1.3")
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
-    machine.run(1000)
-    assert machine.read(0, 0, image.programs[0].symbols["y"].address, 2).view(np.uint16) == [6]
+    assert ran(image).read(0, 0, image.programs[0].symbols["y"].address, 2).view(np.uint16) == [6]
     for sdk in ("", "1.4"):
         with pytest.raises(wafer.csl.CslError) as caught:
             compiled(tmp_path, ONE, CALLED, sdk=sdk)

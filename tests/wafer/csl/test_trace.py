@@ -1,6 +1,7 @@
 """What is recorded of a run, and what shows it: intervals, links, profile, files, refusals."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,38 +22,17 @@ LIBRARY = Path(wafer.csl.__file__).parent / "library"
 
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
 
-ROUTES = """
-  const red = @get_color(0);
-  @set_color_config(0, 0, red, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
-  @set_color_config(1, 0, red, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
-"""
-# PE 0 sends four words to PE 1, whose task `finish` is activated by the last.
-SEND = """
-var a = [4]i32 { 1, 2, 3, 4 };
-const A = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });
-const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
-const red = @get_color(0);
-const OUT = @get_dsd(fabout_dsd, .{ .fabric_color = red, .extent = 4,
-  .output_queue = @get_output_queue(2) });
-const IN = @get_dsd(fabin_dsd, .{ .fabric_color = red, .extent = 4,
-  .input_queue = @get_input_queue(3) });
-const done = @get_local_task_id(10);
-task finish() void { y[0] = y[0] + 10; }
-fn go() void {
-  if (x == 0) {
-    @mov32(OUT, A, .{ .async = true });
-  } else {
-    @mov32(Y, IN, .{ .async = true, .activate = done });
-  }
-}
-comptime { @bind_local_task(finish, done); }
-"""
-LINE_OF_OUT, LINE_OF_IN = 17, 19  # in pe.csl, with the helper's lines before
+SENDING = Path(__file__).parent / "programs" / "sending"
+LINES = (SENDING / "pe.csl").read_text(encoding="utf-8").splitlines()
+LINE_OF_OUT, LINE_OF_IN = (
+    next(k for k, line in enumerate(LINES, 1) if start in line)
+    for start in ("@mov32(OUT, A", "@mov32(Y, IN")
+)
 
 
 @pytest.fixture(scope="module")
-def sending(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("sending"), SEND, width=2, routes=ROUTES)
+def sending():
+    return wafer.csl.compile(SENDING / "layout.csl")
 
 
 def run(image, record, threads=None):
@@ -248,7 +228,7 @@ sys.exit(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    compiled(tmp_path, SEND, width=2, routes=ROUTES)
+    shutil.copytree(SENDING, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
     assert main(["csl", "compile", "layout.csl", "-o", "out"]) == 0
@@ -263,7 +243,7 @@ def test_the_command_writes_what_is_asked_for(folder, capsys):
     printed = capsys.readouterr().out
     assert "SUCCESS\n" in printed
     assert "tasks and operations in cycles 0 to" in printed
-    assert "pe.csl:19" in printed
+    assert f"pe.csl:{LINE_OF_IN}" in printed
     assert "pJ a cycle; at 0.85 GHz" in printed
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "film.gif").exists()

@@ -1,6 +1,7 @@
 """CSL where the C++ machine is not built: the JAX machine, which says what it does not do."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,37 +13,13 @@ from wafer.machine import engine
 from wafer.machine.reference.machine import ReferenceMachine
 from wafer.vsl.native.library import how_to_build
 
-LAYOUT = """
-const memcpy = @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 });
-layout {
-  @set_rectangle(2, 1);
-  for (@range(i16, 2)) |x| {
-    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x) });
-  }
-  @export_name("y", [*]f32, true);
-  @export_name("scale", fn(f32)void);
-}
-"""
-PE = """
-param memcpy_params: comptime_struct;
-const memcpy = @import_module("<memcpy/memcpy>", memcpy_params);
-var y = @zeros([4]f32);
-var pointer: [*]f32 = &y;
-const all = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
-fn scale(by: f32) void { @fmuls(all, all, by); memcpy.unblock_cmd_stream(); }
-comptime { @export_symbol(pointer, "y"); @export_symbol(scale); }
-"""
-
 
 @pytest.fixture
 def unbuilt(monkeypatch):
     monkeypatch.setattr(engine, "available", lambda: False)
 
 
-def program(folder):
-    (folder / "layout.csl").write_text(LAYOUT, encoding="utf-8")
-    (folder / "pe.csl").write_text(PE, encoding="utf-8")
-    return wafer.csl.compile(folder / "layout.csl")
+SCALE = Path(__file__).parent / "programs" / "scale" / "layout.csl"
 
 
 def scaled(image):
@@ -61,8 +38,8 @@ def scaled(image):
 
 @pytest.mark.slow  # compiles the step of the whole wafer
 @pytest.mark.native
-def test_a_host_gets_the_same_from_both_machines(tmp_path, monkeypatch):
-    image = program(tmp_path)
+def test_a_host_gets_the_same_from_both_machines(monkeypatch):
+    image = wafer.csl.compile(SCALE)
     built, expected = scaled(image)
     assert expected.tolist() == [1.5 * k for k in range(8)]
     monkeypatch.setattr(engine, "available", lambda: False)
@@ -75,17 +52,12 @@ def test_a_host_gets_the_same_from_both_machines(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_calls_and_copies_of_the_jax_machine_are_checked(tmp_path, unbuilt):
-    machine = engine.machine_for(program(tmp_path))
+def test_calls_and_copies_of_the_jax_machine_are_checked(unbuilt):
+    machine = engine.machine_for(wafer.csl.compile(SCALE))
     one, both = wafer.csl.Rectangle(0, 0, 1, 1), wafer.csl.Rectangle(0, 0, 2, 1)
     size = len(machine.image.programs[0].memory)
-    assert machine.read(0, 0, size - 4, 8).tolist() == [
-        *machine.read(0, 0, size - 4, 4),
-        0,
-        0,
-        0,
-        0,
-    ]
+    last = machine.read(0, 0, size - 4, 4).tolist()
+    assert machine.read(0, 0, size - 4, 8).tolist() == last + [0] * 4
     with pytest.raises(CompileError, match=r"outside of what its program declares"):
         machine.write(0, 0, size - 4, np.zeros(8, np.uint8))
     with pytest.raises(CompileError, match=r"PE \(2, 0\) is outside of the 2 x 1 rectangle"):
