@@ -205,7 +205,7 @@ def transformer_pairs(cfg: Any, context: Context) -> Dataset:
                 examples.append((source, [*target, words.end]))
     if not examples:
         raise DataError(f"{cfg.src_data_dir[0]}: no pair of lines that fits {width} and {height}")
-    build = lambda pair: target_row(*pair, (width, height), words.start, words.pad)
+    build = lambda pair: target_row(pair[0], pair[1], (width, height), words.start, words.pad)
     return Dataset(
         source=RowSource(examples, build, cfg.src_data_dir[0]),
         row_length=width,

@@ -69,9 +69,10 @@ def read_rows_of(path: pathlib.Path, first: int, count: int) -> Iterator[ShownRo
         window = settings.get("max_seq_length") or _WINDOW
         size = -(-described.size // window) if described.corpus else described.size
         with open_rows(file) as opened:
+            corpus: Any = opened.get("data")
             for number in range(first, min(first + count, size)):
                 if described.corpus:
-                    part = opened["data"][number * window : (number + 1) * window]
+                    part = corpus[number * window : (number + 1) * window]
                     values, problem = {_IDS: part}, ""
                 else:
                     values, problem = _sample_row(opened, described.groups, number)
