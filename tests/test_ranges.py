@@ -21,7 +21,7 @@ SIGNED = {  # fields without a lower bound, and why
     ("LlavaConfig", "image_feature_select_layer_idx"): "counts from the end",
     ("Initializer", "mean"): "a mean",
     ("Transform", "mean"): "a mean",
-    ("HookSettings", "ignore_index"): "the label of tokens without loss, -100",
+    ("Settings", "ignore_index"): "the label of tokens without loss, -100",
     ("Initializer", "a"): "the end of an interval",
     ("Initializer", "b"): "the end of an interval",
     ("Initializer", "val"): "any constant",

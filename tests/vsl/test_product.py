@@ -64,7 +64,7 @@ def test_equals_the_product_of_the_tokens(
 
 def test_a_gpu_is_told_what_serves_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    told = r"attention, products, norms and losses is for CPUs, and .* GPU.*; use .*XLA's"
+    told = r"attention, products, norms and losses: .* is for CPUs, .* GPU.*; use .*XLA's"
     with pytest.raises(RuntimeError, match=told):
         vsl.stream_product(jnp.ones((3, 64)), jnp.ones((64, 64)), jnp.int32(2))
 
