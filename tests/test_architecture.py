@@ -66,7 +66,7 @@ ONLY = {  # besides its own room
     "wafer.compiler": {"wafer.engines.fabric", "wafer.commands"},
     "wafer.vendor": {"wafer.commands", "wafer.__main__"},
 }
-NEVER = {"wafer.loop": {"wafer.session"}, "wafer.engines": {"wafer.jobs"}}
+NEVER = {"wafer.engines": {"wafer.jobs"}}
 # A string "module:object" is an import of the module that follows it.
 FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 
