@@ -72,7 +72,7 @@ ONLY = {  # besides its own room
 }
 # The one import of older forms of a run file, which the loader reads first.
 DOORS = {("wafer.config.loader", "wafer.vendor")}
-NEVER = {"wafer.loop": {"wafer.session"}, "wafer.engines": {"wafer.jobs"}}
+NEVER = {"wafer.engines": {"wafer.jobs"}}
 # A string "module:object" is an import of the module that follows it.
 FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 

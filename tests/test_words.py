@@ -48,7 +48,7 @@ UNDOCUMENTED = {
 # into wafer/vendor.
 DIALECT = {
     "models": 26,
-    "sparsity": 20,
+    "sparsity": 19,
     "vsl": 4,
     "wafer.commands": 2,
     "wafer.config": 16,
@@ -60,7 +60,7 @@ DIALECT = {
 # What may import wafer.vendor, besides wafer/commands.
 MAY_IMPORT = {"wafer/__main__.py", "wafer/config/loader.py"}
 _DIALECT = re.compile(r"legacy|vendor", re.IGNORECASE)
-_RELEASE = re.compile(r"(?<![\w.:])(?:1\.[6-9]|2\.(?:[1-9]|10))(?!\w|\.\d)")  # 2.0 is a number
+_RELEASE = re.compile(r"(?<![\w.:])(?:1\.[6-9]|2\.(?:[1-9]|10))(?!\w|\.\d| times)")
 _ARRAY = re.compile(r"\b(Array|ndarray)\b")
 _JAXTYPING = re.compile(r"\b[A-Z]\w+\[(Array|np.ndarray), ")
 

@@ -1,5 +1,7 @@
 """``cszoo``, the vendor's command: each of its verbs as a verb of ``wafer``."""
 
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,83 +15,17 @@ class Verb(NamedTuple):
 
     help: str  #: one line
     #: words of ``wafer`` before the arguments; empty where it is not here
-    ours: tuple[str, ...] = ()
+    ours: Sequence[str] = ()
     instead: str = ""  #: what to use where it is not here
-    first: tuple[str, ...] = ()  #: words that go before the first argument, such as ``-p``
+    first: Sequence[str] = ()  #: words that go before the first argument, such as ``-p``
     dropped: Mapping[str, int] = {}  #: flags without effect -> the values that each takes
 
 
-_PARAMS = ("-p",)
-_S3 = {"-p": 1, "--profile": 1, "-l": 0, "--list_objects": 0}  # of files in S3
-_ORDER = {"--order_by": 1, "--descending": 0}  # of the table
-_NO_FILES = "the vendor's shipped files are not part of wafer; "
-_CONVERSION = {"--no-progress-bar": 0, "--debug": 0, "--export-safetensors": 0, "--hide-notes": 0}
-_PROFILE = {"--sampling_frequency": 1, "--profile_activities": 1, "--logging": 1}
-_LM_EVAL = (
-    "train with `wafer run --export hf`, or `wafer convert convert --src-fmt wafer --tgt-fmt hf`; "
-    "then `lm_eval --model hf --model_args pretrained=MODEL_DIR/hf/STEP` of the lm-eval package"
-)
-
 VERBS: dict[str, Verb] = {
-    "fit": Verb("train, and evaluate in between", ("run", "-m", "train_and_eval"), "", _PARAMS),
-    "validate": Verb("evaluate once", ("run", "-m", "eval"), "", _PARAMS),
-    "validate_all": Verb("evaluate every checkpoint", ("run", "-m", "eval_all"), "", _PARAMS),
-    "lm_eval": Verb("EleutherAI's harness", instead=_LM_EVAL),
-    "bigcode_eval": Verb(
-        "BigCode's harness",
-        instead=_LM_EVAL.replace(
-            "lm_eval --model hf --model_args pretrained=MODEL_DIR/hf/STEP` of the lm-eval package",
-            "main.py --model MODEL_DIR/hf/STEP` of bigcode-evaluation-harness",
-        ),
-    ),
-    "assistant": Verb("a hosted assistant", instead="read docs/index.md; it lists tasks and pages"),
-    "data_preprocess run": Verb("text to HDF5 rows", ("data", "preprocess")),
-    "data_preprocess list": Verb("files to begin with", ("data", "new")),
-    "data_preprocess pull": Verb("a file to begin with", ("data", "new")),
-    "data_processor list": Verb("every data processor", ("config", "keys", "train_input")),
-    "data_processor info": Verb("keys of a data processor", ("config", "keys")),
-    "data_processor describe": Verb(
-        "keys of a data processor", ("config", "keys"), dropped={"-P": 0, "--json": 0}
-    ),
-    "data_processor benchmark": Verb(
-        "speed of a data loader", ("data", "benchmark"), "", _PARAMS, _PROFILE
-    ),
-    "model list": Verb("every model", ("models",)),
-    "model info": Verb("keys of a model", ("models",)),
-    "model describe": Verb("keys of a model", ("models",), dropped={"-P": 0, "--json": 0}),
-    "model init_checkpoint": Verb(
-        "a checkpoint before the first step", ("checkpoint", "init"), "", _PARAMS
-    ),
-    "config pull": Verb(
-        "a shipped file",
-        instead=_NO_FILES + "see `wafer config new --model NAME --data ROWS`",
-    ),
-    "config validate": Verb("check a file", ("run", "--validate_only"), "", _PARAMS),
-    "config stats": Verb(
-        "memory, traffic and time of a file", ("plan",), first=_PARAMS, dropped=_ORDER
-    ),
-    "config convert_legacy": Verb(  # --model NAME where the file does not say it
-        "a file with runconfig to one with trainer",
-        ("convert", "convert-config", "--src-fmt", "cs-2.2", "--tgt-fmt", "cs-2.9"),
-    ),
-    "config diff": Verb(
-        "differences between two files", ("config", "diff"), dropped={"-v": 1, "--verbose_level": 1}
-    ),
-    "checkpoint info": Verb("size, time and step", ("checkpoint", "info"), dropped=_S3),
-    "checkpoint diff": Verb("compare two checkpoints", ("convert", "diff"), dropped=_S3),
-    "checkpoint convert": Verb("weights and config", ("convert", "convert"), dropped=_CONVERSION),
-    "checkpoint convert-config": Verb(
-        "the config alone", ("convert", "convert-config"), dropped=_CONVERSION
-    ),
-    "checkpoint list-converters": Verb(
-        "models that convert", ("convert", "list"), dropped=_CONVERSION | {"all": 0}
-    ),
-    "checkpoint list": Verb(
-        "models that convert", ("convert", "list"), dropped=_CONVERSION | {"all": 0}
-    ),
-    "checkpoint delete": Verb("remove a checkpoint", ("checkpoint", "delete"), dropped=_S3),
-    "checkpoint copy": Verb("copy a checkpoint", ("checkpoint", "copy"), dropped=_S3),
-    "checkpoint move": Verb("move a checkpoint", ("checkpoint", "move"), dropped=_S3),
+    words: Verb(**row)
+    for words, row in json.loads(
+        pathlib.Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    ).items()
 }
 """Words of ``cszoo`` -> the verb."""
 

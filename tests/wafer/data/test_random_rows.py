@@ -137,9 +137,9 @@ def test_mistakes_are_one_line(tmp_path):
         opened("classification", tmp_path, num_classes=9)
     with pytest.raises(SectionError, match="num_examples: 0: expected greater than 0"):
         parse_input(section("lm", num_examples=0))
-    with pytest.raises(ValueError, match=r"task 'nlm'; known: lm, mlm"):
+    with pytest.raises(ConfigError, match=r"task: unknown task 'nlm'.*did you mean 'lm'"):
         get_random_dataloader({"task": "nlm", "batch_size": 2})
-    with pytest.raises(ValueError, match=r"num_examples 0; expected > 0"):
+    with pytest.raises(SectionError, match=r"num_examples: 0: expected greater than 0"):
         get_random_dataloader({"batch_size": 2, "num_examples": 0})
     cfg = parse_input(section("mlm"))
     assert parse_input(cfg.to_dict()) == cfg

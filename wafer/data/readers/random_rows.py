@@ -105,8 +105,6 @@ class RandomRows:
         row, out = self._row(index), {}
         if self.task == "dpo":
             return self._pair(row)
-        if self.task == "lm":
-            return self._tokens(row)
         for name, feature in self.features.items():
             if name in _DRAWN:
                 out[name] = _DRAWN[name](row, feature.shape)
@@ -124,17 +122,6 @@ class RandomRows:
                 first, last = np.sort(row.rng.integers(0, count, 2))
                 out |= {name: np.asarray(first), "end_positions": np.asarray(last)}
         return {name: value.astype(self.features[name].dtype) for name, value in out.items()}
-
-    def _tokens(self, row: _Row) -> dict[str, np.ndarray]:
-        """Tokens, each with the next one as its label."""
-        (length,) = self.features["input_ids"].shape
-        mask, drawn = row.valid((length,)), row.rng.integers(1, row.vocab, length + 1)
-        values = {
-            "input_ids": drawn[:-1] * mask,
-            "labels": drawn[1:] * mask,
-            "attention_mask": mask,
-        }
-        return {name: value.astype(np.int32) for name, value in values.items()}
 
     def _pair(self, row: _Row) -> dict[str, np.ndarray]:
         """Two answers side by side, and what a reference would have said of them."""

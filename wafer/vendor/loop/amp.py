@@ -15,7 +15,7 @@ from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import Gradients, backward, model_of
 from wafer.models.paths import map_named, named_leaves
 from wafer.optim.optimizers import clip_factor
-from wafer.optim.precision import LossScaler
+from wafer.optim.precision import LossScaler, LossScaleState
 
 _HALF_TYPES = {"float16": jnp.float16, "bfloat16": jnp.bfloat16}
 
@@ -45,7 +45,7 @@ class GradScaler:
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             raise ValueError(f"GradScaler: loss_scale {loss_scale!r}, expected a number, 'dynamic'")
         dynamic = loss_scale == "dynamic"
-        self._scaler = LossScaler(
+        self.automaton = LossScaler(
             dynamic=dynamic,
             initial=float(init_scale if dynamic else loss_scale),
             steps_per_increase=steps_per_increase,
@@ -61,34 +61,36 @@ class GradScaler:
     def prepare(self) -> None:
         """Begin the automaton."""
         if self.slot not in self._backend.state:
-            self._backend.state[self.slot] = self._scaler.init()
+            self._backend.state[self.slot] = self.automaton.init()
 
     @property
-    def _state(self) -> Any:
+    def _state(self) -> LossScaleState:
         self.prepare()
         return self._backend.state[self.slot]
 
     def scale(self, loss: Array) -> Array:
         """Multiply ``loss`` [] by the scale."""
         self._unscaled = False
-        return self._scaler.scale_loss(self._state, loss)
+        return self.automaton.scale_loss(self._state, loss)
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, once per step."""
         if not self._unscaled:
             gradients = Gradients(optimizer.model)
-            gradients.kept = self._scaler.unscale(self._state, gradients.kept)
-            self._finite = self._scaler.finite(gradients.kept)
+            gradients.kept = self.automaton.unscale(self._state, gradients.kept)
+            self._finite = self.automaton.finite(gradients.kept)
             self._unscaled = True
 
     def step(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, unless a dynamic scale made the gradients overflow."""
         self.unscale_(optimizer)
-        optimizer.step(finite=self._finite if self._scaler.dynamic else True)
+        optimizer.step(finite=self._finite if self.automaton.dynamic else True)
 
     def update(self) -> None:
         """Move the scale."""
-        self._backend.state[self.slot] = self._scaler.update(self._state, jnp.asarray(self._finite))
+        self._backend.state[self.slot] = self.automaton.update(
+            self._state, jnp.asarray(self._finite)
+        )
         self._unscaled = False
 
     @property
@@ -107,21 +109,22 @@ class GradScaler:
         self._backend.state[self.slot] = old._replace(**values)
 
 
-def clip_grad_norm_(params: Any, max_norm: float) -> Array:
+def clip_grad_norm_(params: Any, max_norm: float | None) -> Array:
     """Scale gradients down to a global L2 norm of at most ``max_norm``.
 
     Args:
         params: an optimizer, ``model.parameters()``, or a list of what it yields.
-        max_norm: the bound.
+        max_norm: the bound; None leaves the gradients as they are.
 
     Returns:
         [] float32 norm before.
     """
     gradients, is_clipped = _clipped(params)
     norm = optax.tree.norm([g for name, g in named_leaves(gradients.kept) if is_clipped(name)])
-    factor = clip_factor(norm, max_norm)
-    scale = lambda name, g: g * factor.astype(g.dtype) if is_clipped(name) else g
-    gradients.kept = map_named(scale, gradients.kept)
+    if max_norm is not None:
+        factor = clip_factor(norm, max_norm)
+        scale = lambda name, g: g * factor.astype(g.dtype) if is_clipped(name) else g
+        gradients.kept = map_named(scale, gradients.kept)
     return norm
 
 
@@ -146,7 +149,7 @@ def optimizer_step(
     grad_scaler: GradScaler,
     max_gradient_norm: float | None = None,
     max_gradient_value: float | None = None,
-) -> None:
+) -> Array:
     """Scale, differentiate, unscale, clip, step, move the scale, forget the gradients.
 
     Args:
@@ -155,6 +158,9 @@ def optimizer_step(
         grad_scaler: of the run.
         max_gradient_norm: norm of all gradients that they are scaled down to.
         max_gradient_value: bound of each element.
+
+    Returns:
+        [] float32 norm of the gradients before they are clipped.
 
     Raises:
         ValueError: both ways of clipping, or a bound that is not positive.
@@ -166,16 +172,16 @@ def optimizer_step(
             raise ValueError(f"optimizer_step: max_gradient_{name} {bound}, expected more than 0")
     backward(grad_scaler.scale(loss))
     grad_scaler.unscale_(optimizer)
-    if max_gradient_norm is not None:
-        clip_grad_norm_(optimizer, max_gradient_norm)
+    norm = clip_grad_norm_(optimizer, max_gradient_norm)
     if max_gradient_value is not None:
         clip_grad_value_(optimizer, max_gradient_value)
     grad_scaler.step(optimizer)
     grad_scaler.update()
     optimizer.zero_grad()
+    return norm
 
 
-def set_half_dtype(value: Any) -> Any:
+def set_half_dtype(value: object) -> type:
     """Choose the half type of ``autocast``: 'float16' (the first) or 'bfloat16', or a dtype.
 
     Raises:
@@ -194,7 +200,7 @@ def use_bfloat16(value: bool = True) -> None:
     set_half_dtype("bfloat16" if value else "float16")
 
 
-def get_half_dtype() -> Any:
+def get_half_dtype() -> type:
     """Return the half type."""
     return PRECISION["half"]
 
@@ -204,7 +210,7 @@ def get_half_dtype_str() -> str:
     return jnp.dtype(PRECISION["half"]).name
 
 
-def enable_mixed_precision(enable: bool = True, dtype: Any = None) -> None:
+def enable_mixed_precision(enable: bool = True, dtype: object = None) -> None:
     """Say whether the run is of mixed precision, for ``get_floating_point_dtype``."""
     if dtype is not None:
         set_half_dtype(dtype)
@@ -216,7 +222,7 @@ def mixed_precision() -> bool:
     return PRECISION["mixed"]
 
 
-def get_floating_point_dtype() -> Any:
+def get_floating_point_dtype() -> type:
     """Return the half type in a run of mixed precision, otherwise float32."""
     return PRECISION["half"] if PRECISION["mixed"] else jnp.float32
 
@@ -226,7 +232,7 @@ def get_floating_point_dtype_str() -> str:
     return jnp.dtype(get_floating_point_dtype()).name
 
 
-def is_cbfloat16_tensor(array: Any) -> bool:
+def is_cbfloat16_tensor(array: object) -> bool:
     """Whether an array [...] is of the vendor's cbfloat16: none is, here."""
     del array
     return False

@@ -5,13 +5,11 @@ One process loads every batch here, so a loader that shares its rows among strea
 
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping
 from typing import Any
 
+from wafer.config.runconfig import RunSection
 from wafer.loop.elsewhere import explain
-
-_WORD = re.compile(r"[A-Za-z0-9._-]+")
+from wafer.models.sections import parse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class CSConfig:
         job_labels: key=value pairs; checked, as the cluster would.
 
     Raises:
-        ValueError: num_csx below 1, or a label that is not key=value.
+        ValueError: num_csx below 1, or a label that is not key=value (a ``SectionError``).
     """
 
     num_csx: int = 1
@@ -42,17 +40,8 @@ class CSConfig:
 
     def __post_init__(self) -> None:
         """Check what can be wrong."""
-        if self.num_csx < 1:
-            raise ValueError(f"CSConfig.num_csx: {self.num_csx}, expected at least 1")
-        labels = self.job_labels or []
-        pairs = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else labels
-        for pair in pairs:
-            key, _, value = str(pair).partition("=")
-            if not (_WORD.fullmatch(key) and _WORD.fullmatch(value)):
-                raise ValueError(
-                    f"CSConfig.job_labels: {pair!r}, expected key=value of letters, digits, '.', "
-                    "'_' and '-'"
-                )
+        keys = {"num_csx": self.num_csx, "job_labels": self.job_labels}
+        parse(RunSection, {"mode": "eval", **keys})
 
 
 ClusterConfig = CSConfig

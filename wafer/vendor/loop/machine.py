@@ -19,7 +19,7 @@ from wafer.engines.cluster import swarmx_mesh
 from wafer.loop.distributed import CSConfig
 from wafer.models.user.flags import update_flags
 
-_RNG = "rng"
+RNG = "rng"
 
 
 class Component(Protocol):
@@ -63,7 +63,7 @@ class Backend:
         self.touched: dict[str, bool] = {}  # gradients this body has added (True) or cleared first
         self.state: dict[str, Any] = {}
         self._count = itertools.count()
-        self.state[_RNG] = jnp.uint32(0)
+        self.state[RNG] = jnp.uint32(0)
 
     @property
     def is_csx(self) -> bool:
@@ -81,7 +81,7 @@ class Backend:
         return self.name == "GPU"
 
     @property
-    def half_in_force(self) -> Any:
+    def half_in_force(self) -> type | None:
         """The type that models compute in under ``amp.autocast``, otherwise None."""
         return PRECISION["half"] if self.autocast_depth else None
 
@@ -121,8 +121,8 @@ class Backend:
 
     def key(self) -> Array:
         """Draw the next random key."""
-        count = self.state[_RNG]
-        self.state[_RNG] = count + jnp.uint32(1)
+        count = self.state[RNG]
+        self.state[RNG] = count + jnp.uint32(1)
         return jax.random.fold_in(jax.random.key(self.seed), count)
 
     @contextlib.contextmanager
@@ -239,4 +239,4 @@ def use_cs() -> bool:
 def manual_seed(seed: int) -> None:
     """Draw everything random from this seed, from its beginning."""
     where = current_backend()
-    where.seed, where.state[_RNG] = seed, jnp.uint32(0)
+    where.seed, where.state[RNG] = seed, jnp.uint32(0)

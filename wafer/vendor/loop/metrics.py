@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer.loop.elsewhere import explain
 from wafer.loop.tracing.step import step_closure
 
+Weights = ArrayLike | None
 _METRICS: "weakref.WeakValueDictionary[str, LoopMetric]" = weakref.WeakValueDictionary()
 
 
@@ -53,7 +55,7 @@ class LoopMetric(abc.ABC):
     def compute(self) -> float:
         """Return the value over all steps."""
 
-    def register_state(self, name: str, value: Any) -> None:
+    def register_state(self, name: str, value: ArrayLike) -> None:
         """Set one of the sums, as ``self.NAME = value`` does.
 
         Args:
@@ -91,13 +93,13 @@ def get_all_metrics() -> dict[str, LoopMetric]:
     return dict(_METRICS)
 
 
-def _divide(a: Any, b: Any) -> np.ndarray:
+def _divide(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """Divide arrays [...]; 0 where the divisor is 0."""
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b != 0)
+    top, below = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return np.divide(top, below, out=np.zeros(np.broadcast(top, below).shape), where=below != 0)
 
 
-def _flat(values: Any, shape: tuple[int, ...], where: str) -> np.ndarray:
+def _flat(values: ArrayLike | None, shape: tuple[int, ...], where: str) -> np.ndarray:
     """Return values [...] as float64 [N], ones for None.
 
     Raises:
@@ -110,14 +112,24 @@ def _flat(values: Any, shape: tuple[int, ...], where: str) -> np.ndarray:
     return np.asarray(values).astype(np.float64).reshape(-1)
 
 
-class AccuracyMetric(LoopMetric):
-    """Share of predictions that are the label: sum of weights of hits / number of weights > 0."""
+class _QuotientMetric(LoopMetric):
+    """A sum over steps, divided by another."""
 
     def init_state(self) -> None:
         """Begin the sums."""
-        self.total_correct_predictions = self.total_num_tokens = 0.0
+        self.total = self.count = 0.0
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None, dtype: Any = None) -> None:
+    def compute(self) -> float:
+        """Return the quotient; 0 before the first step."""
+        return float(_divide(self.total, self.count))
+
+
+class AccuracyMetric(_QuotientMetric):
+    """Share of predictions that are the label: sum of weights of hits / number of weights > 0."""
+
+    def update(
+        self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None, dtype: Any = None
+    ) -> None:
         """Add a step's predictions.
 
         Args:
@@ -128,24 +140,18 @@ class AccuracyMetric(LoopMetric):
         """
         del dtype
         shape = np.shape(labels)
-        weights = _flat(weights, shape, "AccuracyMetric: weights")
+        kept = _flat(weights, shape, "AccuracyMetric: weights")
         hits = _flat(predictions, shape, "AccuracyMetric: predictions") == _flat(labels, shape, "")
-        self.total_correct_predictions += float((hits * weights).sum())
-        self.total_num_tokens += float((weights > 0).sum())
-
-    def compute(self) -> float:
-        """Return the accuracy; 0 before the first step."""
-        return float(_divide(self.total_correct_predictions, self.total_num_tokens))
+        self.total += float((hits * kept).sum())
+        self.count += float((kept > 0).sum())
 
 
-class PerplexityMetric(LoopMetric):
+class PerplexityMetric(_QuotientMetric):
     """Perplexity: exp(sum of the losses / number of tokens), infinite where that overflows."""
 
-    def init_state(self) -> None:
-        """Begin the sums."""
-        self.total_loss = self.total_num_tokens = 0.0
-
-    def update(self, labels: Any, loss: Any, weights: Any = None, dtype: Any = None) -> None:
+    def update(
+        self, labels: ArrayLike, loss: ArrayLike, weights: Weights = None, dtype: Any = None
+    ) -> None:
         """Add a step's loss.
 
         Args:
@@ -155,37 +161,29 @@ class PerplexityMetric(LoopMetric):
             dtype: accepted; sums are float64.
         """
         del dtype
-        self.total_loss += float(loss)
-        weights = _flat(weights, np.shape(labels), "PerplexityMetric: weights")
-        self.total_num_tokens += float((weights > 0).sum())
+        self.total += np.asarray(loss).item()
+        kept = _flat(weights, np.shape(labels), "PerplexityMetric: weights")
+        self.count += float((kept > 0).sum())
 
     def compute(self) -> float:
         """Return the perplexity; 1 before the first step."""
-        mean = float(_divide(self.total_loss, self.total_num_tokens))
+        mean = super().compute()
         return math.exp(mean) if mean < 709 else math.inf
 
 
-class MeanMetric(LoopMetric):
+class MeanMetric(_QuotientMetric):
     """Mean of values."""
 
-    def init_state(self) -> None:
-        """Begin the sums."""
-        self.total = self.count = 0.0
-
-    def update(self, value: Any, weights: Any = None) -> None:
+    def update(self, value: ArrayLike, weights: Weights = None) -> None:
         """Add a step's values.
 
         Args:
             value: [...] numbers.
             weights: of the same shape.
         """
-        weights = _flat(weights, np.shape(value), "MeanMetric: weights")
-        self.total += float((_flat(value, np.shape(value), "") * weights).sum())
-        self.count += float(weights.sum())
-
-    def compute(self) -> float:
-        """Return the mean; 0 before the first step."""
-        return float(_divide(self.total, self.count))
+        scales = _flat(weights, np.shape(value), "MeanMetric: weights")
+        self.total += float((_flat(value, np.shape(value), "") * scales).sum())
+        self.count += float(scales.sum())
 
 
 class _ConfusionMetric(LoopMetric):
@@ -201,7 +199,9 @@ class _ConfusionMetric(LoopMetric):
         """Begin the matrix."""
         self.confusion_matrix = np.zeros((self.num_classes, self.num_classes))
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None, dtype: Any = None) -> None:
+    def update(
+        self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None, dtype: Any = None
+    ) -> None:
         """Add a step's predictions; labels that are no class are left out.
 
         Args:
@@ -215,13 +215,13 @@ class _ConfusionMetric(LoopMetric):
         """
         del dtype
         shape, of, name = np.shape(labels), self.num_classes, type(self).__name__
-        weights = _flat(weights, shape, f"{name}: weights")
-        predictions = _flat(predictions, shape, f"{name}: predictions").astype(int)
-        labels = np.asarray(labels).reshape(-1).astype(int)
-        counted = (labels >= 0) & (labels < of)
-        if ((predictions < 0) | (predictions >= of))[counted].any():
+        scales = _flat(weights, shape, f"{name}: weights")
+        columns = _flat(predictions, shape, f"{name}: predictions").astype(int)
+        rows = np.asarray(labels).reshape(-1).astype(int)
+        counted = (rows >= 0) & (rows < of)
+        if ((columns < 0) | (columns >= of))[counted].any():
             raise ValueError(f"{name}: a prediction is no class; expected 0 to {of - 1}")
-        np.add.at(self.confusion_matrix, (labels[counted], predictions[counted]), weights[counted])
+        np.add.at(self.confusion_matrix, (rows[counted], columns[counted]), scales[counted])
 
     def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return hits, predictions and labels of each class, [num_classes]."""
@@ -277,8 +277,7 @@ class MeanIOUMetric(_ConfusionMetric):
     def compute(self) -> float:
         """Return the mean; 0 before the first step."""
         hits, predicted, actual = self._counts()
-        union = predicted + actual - hits
-        return float(_divide(_divide(hits, union).sum(), (union > 0).sum()))
+        return _mean_share(hits, predicted + actual - hits)
 
 
 class DiceCoefficientMetric(_ConfusionMetric):
@@ -287,22 +286,22 @@ class DiceCoefficientMetric(_ConfusionMetric):
     def compute(self) -> float:
         """Return the mean; 0 before the first step."""
         hits, predicted, actual = self._counts()
-        both = predicted + actual
-        return float(_divide(_divide(2 * hits, both).sum(), (both > 0).sum()))
+        return _mean_share(2 * hits, predicted + actual)
 
 
-class _AtK(LoopMetric):
-    """Hits among the k highest scores of each row."""
+def _mean_share(hits: np.ndarray, of: np.ndarray) -> float:
+    """Mean of the quotients of counts [num_classes], where the divisor is not 0."""
+    return float(_divide(_divide(hits, of).sum(), (of > 0).sum()))
+
+
+class PrecisionAtKMetric(_QuotientMetric):
+    """Share of the k highest scores of each row that are among its labels."""
 
     def __init__(self, k: int, name: str | None = None) -> None:
         self.k = k
         super().__init__(name)
 
-    def init_state(self) -> None:
-        """Begin the sums."""
-        self.hits = self.chosen = self.relevant = 0.0
-
-    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+    def update(self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None) -> None:
         """Add a step's rows.
 
         Args:
@@ -310,29 +309,24 @@ class _AtK(LoopMetric):
             predictions: [B, C] scores of the classes.
             weights: [] or [B].
         """
-        labels, scores = np.asarray(labels), np.asarray(predictions)
+        wanted, scores = np.asarray(labels), np.asarray(predictions)
         best = np.argsort(-scores, axis=-1, kind="stable")[:, : self.k]
-        found = (labels[:, :, None] == best[:, None, :]).sum(axis=(1, 2))
-        weights = np.broadcast_to(1.0 if weights is None else np.asarray(weights), found.shape)
-        self.hits += float((found * weights).sum())
-        self.chosen += float(self.k * weights.sum())
-        self.relevant += float(labels.shape[1] * weights.sum())
+        found = (wanted[:, :, None] == best[:, None, :]).sum(axis=(1, 2))
+        scales = np.broadcast_to(1.0 if weights is None else np.asarray(weights), found.shape)
+        self.total += float((found * scales).sum())
+        self.count += float(self._most(wanted) * scales.sum())
+
+    def _most(self, labels: np.ndarray) -> int:
+        """Hits that a row may have, of ``labels`` [B, L]."""
+        del labels
+        return self.k
 
 
-class PrecisionAtKMetric(_AtK):
-    """Share of the k highest scores of each row that are among its labels."""
-
-    def compute(self) -> float:
-        """Return the share; 0 before the first step."""
-        return float(_divide(self.hits, self.chosen))
-
-
-class RecallAtKMetric(_AtK):
+class RecallAtKMetric(PrecisionAtKMetric):
     """Share of each row's labels that are among its k highest scores."""
 
-    def compute(self) -> float:
-        """Return the share; 0 before the first step."""
-        return float(_divide(self.hits, self.relevant))
+    def _most(self, labels: np.ndarray) -> int:
+        return labels.shape[1]
 
 
 class AUCMetric(LoopMetric):
@@ -377,7 +371,7 @@ class AUCMetric(LoopMetric):
         self.negatives = np.zeros(len(self.thresholds))
         self.all_positives = self.all_negatives = 0.0
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+    def update(self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None) -> None:
         """Add a step's predictions.
 
         Args:
@@ -389,13 +383,13 @@ class AUCMetric(LoopMetric):
             ValueError: values outside their range, or another shape.
         """
         shape = np.shape(labels)
-        weights = _flat(weights, shape, "AUCMetric: weights")
+        scales = _flat(weights, shape, "AUCMetric: weights")
         scores = _flat(predictions, shape, "AUCMetric: predictions")
-        labels = _flat(labels, shape, "")
-        if (labels < 0).any() or (scores < 0).any() or (scores > 1).any():
+        truth = _flat(labels, shape, "")
+        if (truth < 0).any() or (scores < 0).any() or (scores > 1).any():
             raise ValueError("AUCMetric: expected labels of 0 and 1, and predictions in [0, 1]")
         above = scores[None, :] > self.thresholds[:, None]
-        positive, negative = weights * (labels > 0), weights * (labels <= 0)
+        positive, negative = scales * (truth > 0), scales * (truth <= 0)
         self.positives += above @ positive
         self.negatives += above @ negative
         self.all_positives += float(positive.sum())

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import optax
+from jaxtyping import Array, PyTree
 
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
 from wafer.loop.elsewhere import ELSEWHERE, explain
@@ -15,6 +16,7 @@ from wafer.loop.tracing.model import CompiledModel, Gradients, Parameter, Parame
 from wafer.models.checkpoint.tree import fill_template, to_tree
 from wafer.models.errors import did_you_mean
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
+from wafer.optim.precision import keep_if_finite
 from wafer.optim.schedules import make_schedule
 
 
@@ -40,7 +42,7 @@ class Optimizer:
         self.defaults = dict(defaults or {})
         self._backend: Backend = self.model.backend
         self._loaded: Mapping[str, Any] | None = None
-        self._rates: list[Any] = []
+        self._rates: list[Array] = []
         self.sparsity: Any = None
         self.scheduler: LRScheduler | None = None
         self.slot = self._backend.register(self, "optimizer")
@@ -75,13 +77,6 @@ class Optimizer:
             group["lr"] = rate
         return groups
 
-    @property
-    def learning_rates(self) -> list[Any]:
-        """The learning rate of each group before schedulers."""
-        count = 1 if self._groups is None else len(self._groups)
-        own = [{}] * count if self._groups is None else self._groups
-        return [group.get("lr", self.defaults.get("lr")) for group in own]
-
     def follow(self, scheduler: "LRScheduler") -> None:
         """Take the learning rate from a scheduler from now on."""
         self.scheduler = scheduler
@@ -99,7 +94,7 @@ class Optimizer:
             self.arrays = jax.tree.map(jnp.asarray, filled)
 
     @property
-    def arrays(self) -> Any:
+    def arrays(self) -> PyTree:
         """The state as a tree.
 
         Raises:
@@ -110,7 +105,7 @@ class Optimizer:
         return self._backend.state[self.slot]
 
     @arrays.setter
-    def arrays(self, value: Any) -> None:
+    def arrays(self, value: PyTree) -> None:
         self._backend.state[self.slot] = value
 
     @property
@@ -195,10 +190,8 @@ def _whole_step(step: Callable[..., None]) -> Callable[..., None]:
         step(self, *args)
         self._rates = []
         if finite is not True:
-            new, self.arrays = jax.tree.map(
-                lambda a, b: jnp.where(finite, a, b),
-                (self.model.params, self.arrays),
-                (params, state),
+            new, self.arrays = keep_if_finite(
+                jnp.asarray(finite), (self.model.params, self.arrays), (params, state)
             )
             self.model.set_params(new)
         if self.scheduler is not None:
@@ -229,8 +222,8 @@ class SectionOptimizer(Optimizer):
         keys["learning_rate"] = keys.pop("lr", keys["learning_rate"])
         super().__init__(params, {**keys, "lr": keys["learning_rate"]})
         self._keys = keys | self._by_group(keys)
-        self._section = parse_optimizer(self._keys)
-        self._tx: Any = None
+        self.section = parse_optimizer(self._keys)
+        self.tx: optax.GradientTransformation = optax.identity()
 
     def _by_group(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """Write groups as tags of parameters with schedules of their own."""
@@ -273,23 +266,16 @@ class SectionOptimizer(Optimizer):
         Raises:
             RuntimeError: training has begun.
         """
-        if self._tx is not None:
+        if self.slot in self._backend.state:
             raise RuntimeError("attach the learning-rate scheduler before the first step")
         super().follow(scheduler)
-        self._section = parse_optimizer({**self._keys, "learning_rate": scheduler.spec})
-
-    def prepare(self) -> None:
-        """Make the transformation, and with it the state, when the model has parameters."""
-        if self._tx is None and self.model.ready:
-            params = self.model.params
-            self._tx = make_optimizer(
-                self._section, params, self.model.alias, all_decay=self._groups is not None
-            )
-        super().prepare()
+        self.section = parse_optimizer({**self._keys, "learning_rate": scheduler.spec})
 
     def preinitialize(self) -> None:
-        """Make the optax state."""
-        self.arrays = jax.jit(self._tx.init)(self.model.params)
+        """Make the transformation and its state."""
+        params, all_decay = self.model.params, self._groups is not None
+        self.tx = make_optimizer(self.section, params, self.model.alias, all_decay=all_decay)
+        self.arrays = jax.jit(self.tx.init)(params)
 
     @property
     def state(self) -> Any:
@@ -309,7 +295,7 @@ class SectionOptimizer(Optimizer):
         old, state = self.model.params, self.arrays
         if self.scheduler is not None:
             state = self.scheduler.put_into(state)
-        updates, self.arrays = self._tx.update(Gradients(self.model).kept, state, old)
+        updates, self.arrays = self.tx.update(Gradients(self.model).kept, state, old)
         self.model.set_params(jax.tree.map(lambda w, u: (w + u).astype(w.dtype), old, updates))
 
     @property
@@ -352,13 +338,13 @@ class LRScheduler:
     def rates(self) -> list[Array]:
         """Return the rate of each of the optimizer's groups, [] float32, at this position."""
         self.prepare()
-        return [self._value(self._backend.state[self.slot])] * len(self.optimizer.learning_rates)
+        return [self._value(self._backend.state[self.slot])] * len(self.optimizer._groups or [{}])
 
     def get_last_lr(self) -> list[float]:
         """Return the rate of each group as numbers, outside a traced step."""
         return [float(rate) for rate in self.rates()]
 
-    def put_into(self, state: Any) -> Any:
+    def put_into(self, state: PyTree) -> PyTree:
         """Put the schedule's position into an optimizer's state."""
         at = self._backend.state[self.slot]
         is_rate = lambda node: isinstance(node, RateState)

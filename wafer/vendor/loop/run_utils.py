@@ -9,37 +9,55 @@ module, or a model of ``models.build``, stands where a torch module stood.
 
 import argparse
 import contextlib
-import itertools
+import functools
 import logging
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+import optax
+from jaxtyping import Array, PyTree
 
+from wafer import sparsity
+from wafer.config import RunConfig
+from wafer.config.engines import EngineRow
 from wafer.config.runconfig import RunSection
-from wafer.errors import ConfigError, DataError, Problem, TrainingError
+from wafer.data.batching.pipeline import Rows
+from wafer.data.batching.streams import Streamed
+from wafer.data.sections.base import InputSection
+from wafer.data.tasks import TASKS, DataTask
+from wafer.engines.base import Engine, Features, Metrics, TrainState
+from wafer.errors import ConfigError, DataError, Problem
+from wafer.experiment import BatchShape, Experiment
 from wafer.loop import amp, optim
-from wafer.loop.distributed import CSConfig
-from wafer.loop.files import load, save
-from wafer.loop.machine import backend
-from wafer.loop.tracing.model import CompiledModel, compile
-from wafer.loop.tracing.step import checkpoint_closure, step_closure, trace
-from wafer.loop.utils.data import DataExecutor, DataLoader
-from wafer.models.base import Model
-from wafer.models.checkpoint.layout import complete_checkpoints, step_folders
+from wafer.loop.machine import RNG, backend
+from wafer.loop.tracing.model import Initialised, compile
+from wafer.loop.tracing.step import trace
+from wafer.loop.utils.data import infer_batch_size, place_batch
+from wafer.models.base import Aux, Model
 from wafer.models.sections import parse
 from wafer.models.user.code import call, place
-from wafer.profile.rates import log_line
+from wafer.models.user.model import OwnConfig
+from wafer.session.build import Run
+from wafer.session.evaluate import evaluate_every, evaluate_one
+from wafer.session.lock import owned
+from wafer.session.logs import log_folder
+from wafer.session.metrics import read_metrics
+from wafer.session.train import train_run
+from wafer.session.warm import AheadOfTimeCompiler
 from wafer.yamlfile import read_yaml
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("wafer")
 Params = dict[str, Any]
-_MODES = ("train", "eval", "train_and_eval")
+ModelFunction = Callable[[Params], Any]
+DataFunction = Callable[[Params], Iterable[PyTree]]
+_MODES = ("train", "eval", "eval_all", "train_and_eval")
 _FLAGS: Mapping[str, type] = {
     "model_dir": str,
     "checkpoint_path": str,
@@ -63,7 +81,7 @@ class BaseModel:
         device: taken for the vendor's scripts, and not used.
     """
 
-    def __init__(self, params: Params, model: Any = None, device: Any = None) -> None:
+    def __init__(self, params: Params, model: Any = None, device: object = None) -> None:
         del device
         self.params = params
         if model is None and not hasattr(self, "model"):
@@ -84,9 +102,9 @@ PyTorchBaseModel = BaseModel
 
 
 def run(
-    model_fn: Callable[[Params], Any],
-    train_data_fn: Callable[[Params], Iterable[Any]] | None = None,
-    eval_data_fn: Callable[[Params], Iterable[Any]] | None = None,
+    model_fn: ModelFunction,
+    train_data_fn: DataFunction | None = None,
+    eval_data_fn: DataFunction | None = None,
     default_params_fn: Callable[[Params], Params | None] | None = None,
     extra_args_parser_fn: Callable[[], Any] | None = None,
     *,
@@ -97,8 +115,8 @@ def run(
     Args:
         model_fn: params -> a ``BaseModel``, or a module that returns its loss.
         train_data_fn: params -> batches of a pass, trees of arrays with the batch as first axis;
-            called anew for every pass.
-        eval_data_fn: params -> batches of one pass.
+            called anew for every pass. A last batch of fewer rows is left out.
+        eval_data_fn: params -> batches of one pass, the last of which may have fewer rows.
         default_params_fn: fills params that the file leaves out; may return new ones.
         extra_args_parser_fn: () -> parsers of further flags, which enter ``params["runconfig"]``.
         argv: the words after the script; None takes the command's.
@@ -110,18 +128,35 @@ def run(
         ConfigError: a wrong key or flag.
         ValueError: the user's code fails; with its file and line.
         DataError: batches that are none, or none at all.
+        CheckpointError: no checkpoint to evaluate, or one that does not fit.
+        SystemExit: a signal ended training, which left a checkpoint.
     """
+    began = time.perf_counter()
     _log_to_the_terminal()
     params, settings = _settings(argv, default_params_fn, extra_args_parser_fn)
-    with _Job(model_fn, params, settings) as job:
-        if settings.mode == "eval":
-            job.restore(required=True)
-            return job.evaluate(_data(eval_data_fn, "eval_data_fn"))
-        train = _data(train_data_fn, "train_data_fn")
-        evaluate = None
-        if settings.mode == "train_and_eval":
-            evaluate = _data(eval_data_fn, "eval_data_fn")
-        return job.train(train, evaluate)
+    job = _run(model_fn, params, settings, {"train": train_data_fn, "eval": eval_data_fn})
+    if settings.mode == "eval_all":
+        evaluate_every(job)
+    elif settings.mode == "eval":
+        evaluate_one(job)
+    else:
+        with owned(job.model_dir):
+            outcome = train_run(job, log_folder(job.model_dir, settings.mode), began)
+        if outcome.stop:
+            sys.exit(128 + outcome.stop)
+    return _last_results(job)
+
+
+def _last_results(run: Run) -> dict[str, float]:
+    """Return the last step, its loss, and the metrics of the last evaluation, as logged."""
+    results: dict[str, float] = {}
+    for record in read_metrics(run.summary_dir / "train")[-1:] if run.train else ():
+        results = {name: record[name] for name in ("step", "loss")}
+    for record in read_metrics(run.summary_dir / "eval")[-1:] if run.eval_data else ():
+        results["step"] = record.pop("step")
+        del record["time"]
+        results |= {f"eval/{name.removeprefix('eval/')}": v for name, v in record.items()}
+    return results
 
 
 def _log_to_the_terminal() -> None:
@@ -134,13 +169,11 @@ def _log_to_the_terminal() -> None:
         _LOG.setLevel(logging.INFO)
 
 
-def _data(function: Any, name: str) -> Any:
-    if not callable(function):
-        raise TypeError(f"run: this mode needs {name}, a function of params that makes batches")
-    return function
-
-
-def _settings(argv: Any, default_params_fn: Any, extra: Any) -> tuple[Params, RunSection]:
+def _settings(
+    argv: list[str] | None,
+    default_params_fn: Callable[[Params], Params | None] | None,
+    extra: Callable[[], Any] | None,
+) -> tuple[Params, RunSection]:
     """Read the command line and the params file."""
     parents = extra() if extra is not None else []
     parents = parents if isinstance(parents, list | tuple) else [parents]
@@ -169,85 +202,157 @@ def _settings(argv: Any, default_params_fn: Any, extra: Any) -> tuple[Params, Ru
     return params, parse(RunSection, known)
 
 
-class _Job:
-    """A model on its backend, with the optimizer: what one command works on."""
+def _batches(name: str, function: DataFunction | None, params: Params) -> Generator[Rows]:
+    """One pass of a function's batches, each a tree in the first place of an array of its rows.
 
-    def __init__(self, model_fn: Any, params: Params, settings: RunSection) -> None:
-        self.params, self.settings = params, settings
-        self.folder = pathlib.Path(settings.model_dir) / "checkpoints"
-        self.step = 0
-        self._stack = contextlib.ExitStack()
-        self.device = settings.target_device or "CPU"
-        self.backend = backend(self.device, seed=settings.seed or 0)
-        with self.backend.device:
-            self.model = call(getattr(model_fn, "__name__", "model_fn"), model_fn, params)
-        inner = self.model if isinstance(self.model, nn.Module | Model) else self._inner(model_fn)
-        self.compiled: CompiledModel = compile(inner, self.backend)
-        if inner is self.model:
-            self.model = self.compiled
+    Raises:
+        TypeError: no function.
+        DataError: it gives no batches.
+        ValueError: it fails; with the line of the user's file.
+    """
+    if not callable(function):
+        raise TypeError(f"run: this mode needs {name}, a function of params that makes batches")
+    opened, end = call(name, function, params), object()
+    if not hasattr(opened, "__iter__"):
+        kind = type(opened).__name__
+        raise DataError(f"{name} gave {kind}; expected batches to go through{place(function)}")
+    batches = call(name, iter, opened)
+    batch = call(name, next, batches, end)
+    if batch is end:
+        raise DataError(f"{name} gave no batch{place(function)}")
+    while batch is not end:
+        tree = jax.tree.map(np.asarray, tuple(batch) if isinstance(batch, list) else batch)
+        rows = np.empty(infer_batch_size(tree), object)
+        rows[0] = tree
+        yield {"batch": rows, "attention_mask": np.ones(len(rows), np.int32)}
+        batch = call(name, next, batches, end)
+
+
+# --- the run --------------------------------------------------------------------------------
+
+
+class _Input(InputSection, task="script"):
+    """Batches that only their script knows."""
+
+
+class _Run(Run):
+    """A run whose batches are trees."""
+
+    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+        """Place a batch on the systems."""
+        del shape, padded
+        return place_batch(rows["batch"][0])
+
+
+def _run(
+    model_fn: ModelFunction,
+    params: Params,
+    settings: RunSection,
+    functions: Mapping[str, DataFunction | None],
+) -> Run:
+    """Make the run of a script: its model, and the data that its mode reads."""
+    engine = _Statements(model_fn, params, settings)
+    inputs, datasets = {}, {}
+    for part, function in functions.items():
+        if part not in settings.mode:
+            continue
+        opened = functools.partial(_batches, f"{part}_data_fn", function, params)
+        rows = next(opened())["batch"]
+        engine.see(rows[0])
+        inputs[f"{part}_input"] = _Input(data_processor=part, batch_size=len(rows))
+        datasets[part] = Streamed(
+            source=[],
+            row_length=1,
+            open_pass=lambda *_, opened=opened: opened(),
+            batch_size=len(rows),
+        )
+    optimizer = engine.optimizer
+    sections = {"runconfig": settings, "model": params.get("model") or {}} | inputs
+    if optimizer is not None:
+        sections |= {"optimizer": optimizer.section}
+    TASKS[_Input.task] = DataTask(lambda *_: {}, engine.tags)
+    params_of = lambda key: engine.compiled.params
+    return _Run(
+        experiment=Experiment(
+            cfg=parse(RunConfig, sections),
+            model=Model(OwnConfig(name="script"), params_of, (), {}, lambda carry, _: carry),
+            shapes={},
+            tx=optax.identity() if optimizer is None else optimizer.tx,
+            sparsifier=engine.sparsifier,
+            scaler=engine.scaler.automaton,
+            seed=engine.backend.seed,
+        ),
+        engine_info=EngineRow("script", ""),
+        engine=engine,
+        model_dir=pathlib.Path(settings.model_dir),
+        train=datasets.get("train"),
+        eval_data=datasets.get("eval"),
+        ladder=None,
+        warmup=AheadOfTimeCompiler(
+            engine, jax.random.key(0), train=None, evaluation=None, ahead=False
+        ),
+    )
+
+
+class _Statements(Engine):
+    """A script's model and optimizer, whose arrays are the slots of a backend."""
+
+    def __init__(self, model_fn: ModelFunction, params: Params, settings: RunSection) -> None:
+        self.backend = backend(settings.target_device or "CPU", seed=settings.seed or 0)
+        self.backend.use(settings.num_csx)
+        self.mesh, self.sparsifier = self.backend.mesh, sparsity.configure(None)
+        self.tags: dict[str, str] = {}  # number of a metric -> how it is shown
+        self.model = call(getattr(model_fn, "__name__", "model_fn"), model_fn, params)
+        if isinstance(self.model, nn.Module | Model):
+            self.model = self.compiled = compile(self.model, self.backend)
         else:
+            self.compiled = compile(self._network(model_fn), self.backend)
             vars(self.model)["model"] = self.compiled
-        section = dict(params.get("optimizer") or {})
-        scale = section.pop("loss_scaling_factor", 1.0)
-        self.optimizer: Any = None
-        if settings.mode != "eval":
-            kind = section.pop("optimizer_type", "AdamW")
-            self.optimizer = optim.configure_optimizer(
-                kind, params=self.compiled.parameters(), **section
-            )
-            self.scaler = amp.GradScaler(loss_scale=scale or 1.0)
+        section = {"optimizer_type": "AdamW", **(params.get("optimizer") or {})}
+        self.scaler = amp.GradScaler(section.pop("loss_scaling_factor", None) or 1.0)
+        self.optimizer: optim.SectionOptimizer | None = None
+        if "train" in settings.mode:
+            self.optimizer = optim.SectionOptimizer(self.compiled.parameters(), section)
+        self._train, self._evaluate = trace(self._train_step), trace(self._outputs)
 
-    def _inner(self, model_fn: Any) -> Any:
-        inner = getattr(self.model, "model", None)
-        if isinstance(inner, nn.Module | Model) and callable(self.model):
-            return inner
+    def _network(self, model_fn: ModelFunction) -> nn.Module | Model:
+        network = getattr(self.model, "model", None)
+        if isinstance(network, nn.Module | Model) and callable(self.model):
+            return network
         raise TypeError(
             f"model_fn gave {type(self.model).__name__}; expected a module that returns its loss, "
             f"or an object whose `model` is a Linen module and whose __call__(data) is the loss"
             f"{place(model_fn)}"
         )
 
-    def __enter__(self) -> "_Job":
-        self._stack.enter_context(self.backend.device)
-        return self
+    def see(self, batch: PyTree) -> None:
+        """Show a Linen module its first batch, and make what follows from its parameters."""
+        if not self.compiled.ready:
+            with contextlib.suppress(Initialised):
+                self.model(batch)
+        self.backend.prepare()
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    # --- the state: slots of the backend --------------------------------------------------
 
-    # --- checkpoints -----------------------------------------------------------------------
+    def init(self, key: Array) -> TrainState:
+        """See ``Engine``; numbers are drawn from the backend's seed."""
+        sparse = self.sparsifier.init(self.compiled.params, key)
+        return self._read(jnp.int32(0), sparse)
 
-    def restore(self, *, required: bool = False) -> None:
-        """Go on from ``checkpoint_path``, or the newest of model_dir."""
-        path = self.settings.checkpoint_path
-        found = [pathlib.Path(path)] if path else complete_checkpoints(step_folders(self.folder))
-        if not found:
-            if required:
-                raise DataError(f"{self.folder}: no checkpoint to evaluate; train, or name one")
-            return
-        newest = found[-1]
-        state = load(newest)
-        self.compiled.load_state_dict(state["model"])
-        if self.optimizer is not None and "optimizer" in state:
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.step = int(state.get("global_step", 0))
-        _LOG.info("Continuing from %s at step %d", newest, self.step)
+    def _read(self, step: Array, sparse: sparsity.SparseState) -> TrainState:
+        moments = () if self.optimizer is None else self.optimizer.arrays
+        slots, variables = self.backend.state, self.compiled.variables
+        return TrainState(step, variables, moments, sparse, slots[self.scaler.slot], slots[RNG])
 
-    def save(self) -> None:
-        """Write what ``restore`` reads."""
-        path = self.folder / str(self.step)
-        save(
-            {
-                "model": self.compiled.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "global_step": self.step,
-            },
-            path,
-        )
-        _LOG.info("Saved checkpoint %s", path)
+    def _write(self, state: TrainState) -> None:
+        self.compiled.variables = state.params
+        self.backend.state |= {self.scaler.slot: state.scale, RNG: state.key}
+        if self.optimizer is not None:
+            self.optimizer.arrays = state.opt_state
 
-    # --- training and evaluation -------------------------------------------------------------
+    # --- the statements -------------------------------------------------------------------
 
-    def _outputs(self, batch: Any) -> dict[str, Array]:
+    def _outputs(self, batch: PyTree) -> dict[str, Array]:
         """Loss and metrics of a batch, whatever form the model gives them in."""
         out = self.model(batch)
         if isinstance(out, tuple | list):
@@ -260,93 +365,28 @@ class _Job:
             )
         return {name: value for name, value in values.items() if jnp.ndim(value) == 0}
 
-    def train(self, data: Any, evaluate: Any) -> dict[str, float]:
-        """Take the steps that are left; evaluate at the end of every stretch."""
-        self.restore()
-        settings, results = self.settings, {"step": float(self.step)}
-        until = settings.max_steps or self.step + (settings.num_steps or 1)
-        stretch = (settings.eval_frequency or until) if evaluate else until
-        batches = _passes(data, self.params, "train_data_fn", skip=self.step)
-        while self.step < until:
-            end = min(until, self.step - self.step % stretch + stretch)
-            results |= {"loss": self._steps(itertools.islice(batches, end - self.step), end)}
-            if evaluate:
-                results |= self.evaluate(evaluate)
-        return results | {"step": float(self.step)}
+    def _train_step(self, batch: PyTree) -> Metrics:
+        assert self.optimizer is not None
+        loss, scale = self._outputs(batch)["loss"], self.scaler.loss_scale
+        norm = amp.optimizer_step(loss, self.optimizer, self.scaler)
+        return {"loss": loss, "grad_norm": norm, "loss_scale": scale}
 
-    def _steps(self, batches: Iterator[Any], end: int) -> float:
-        settings, shown = self.settings, {"loss": float("nan")}
-        executor = DataExecutor(
-            DataLoader(lambda: batches),
-            num_steps=end - self.step,
-            cs_config=CSConfig(num_csx=settings.num_csx),
-            checkpoint_steps=settings.checkpoint_steps or None,
-        )
-
-        @trace
-        def training_step(batch: Any) -> dict[str, Array]:
-            values = self._outputs(batch)
-            amp.optimizer_step(values["loss"], self.optimizer, self.scaler)
-            return values
-
-        @step_closure
-        def show(values: dict[str, Array]) -> None:
-            self.step += 1
-            shown["loss"] = float(values["loss"])
-            if not np.isfinite(shown["loss"]) and settings.check_loss_values:
-                raise TrainingError(f"step {self.step}: the loss is {shown['loss']}")
-            if self.step % settings.log_steps == 0:
-                rates = executor.profiler.rate, executor.profiler.global_rate
-                _LOG.info(log_line(self.device, self.step, shown["loss"], rates))
-
-        keep = checkpoint_closure(self.save)
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Engine``."""
+        del topology
+        self._write(state)
         self.compiled.train()
-        for batch in executor:
-            show(training_step(batch))
-            keep()
-        return shown["loss"]
+        metrics = self._train(features) | {"tokens": jnp.float32(infer_batch_size(features))}
+        return self._read(state.step + 1, state.sparse), metrics
 
-    def evaluate(self, data: Any) -> dict[str, float]:
-        """Average loss and metrics over one pass, weighted by rows."""
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Engine``; loss and metrics are weighted by rows."""
+        self._write(jax.tree.map(jnp.copy, state))  # a traced step takes its arrays
         self.compiled.eval()
-        outputs = trace(self._outputs)
-        totals: dict[str, float] = {}
-        rows = 0
-        for batch in itertools.islice(
-            _pass(data, self.params, "eval_data_fn"), self.settings.eval_steps
-        ):
-            size = len(jax.tree.leaves(batch)[0])
-            rows += size
-            for name, value in outputs(batch).items():
-                totals[name] = totals.get(name, 0.0) + float(value) * size
-        if not rows:
-            raise DataError(f"eval_data_fn gave no batch{place(data)}")
-        means = {name: total / rows for name, total in totals.items()}
-        told = ", ".join(f"{name}={value:.5f}" for name, value in means.items())
-        _LOG.info("| Eval Device=%s, Step=%d, %s", self.device, self.step, told)
-        return {f"eval/{name}": value for name, value in means.items()} | {"step": float(self.step)}
-
-
-def _pass(function: Any, params: Params, name: str) -> Iterator[Any]:
-    """Batches of one pass as trees of numpy arrays."""
-    end = object()
-    opened = call(name, function, params)
-    if not hasattr(opened, "__iter__"):
-        kind = type(opened).__name__
-        raise DataError(f"{name} gave {kind}; expected batches to go through{place(function)}")
-    batches = call(name, iter, opened)
-    while (batch := call(name, next, batches, end)) is not end:
-        yield jax.tree.map(np.asarray, tuple(batch) if isinstance(batch, list) else batch)
-
-
-def _passes(function: Any, params: Params, name: str, *, skip: int) -> Iterator[Any]:
-    """Pass after pass, without the batches of steps that were taken already."""
-    seen = 0
-    while True:
-        before = seen
-        for batch in _pass(function, params, name):
-            seen += 1
-            if seen > skip:
-                yield batch
-        if seen == before:
-            raise DataError(f"{name} gave no batch{place(function)}")
+        values, rows = self._evaluate(features), jnp.float32(infer_batch_size(features))
+        loss = values.pop("loss")
+        self.tags |= {str(i): f"eval/{name}" for i, name in enumerate(values)}
+        sums = {f"{i}_sum": value * rows for i, value in enumerate(values.values())}
+        return Aux(loss * rows, rows, sums | {"token_sum": rows})

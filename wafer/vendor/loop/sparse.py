@@ -133,7 +133,7 @@ class SparsityAlgorithm:
             self.prepare()
             model.set_params(sparsifier.prune(model.params, (), self._state)[0])
 
-    def mask_gradients(self, gradients: PyTree) -> Any:
+    def mask_gradients(self, gradients: PyTree) -> PyTree:
         """Select the gradients of kept weights."""
         return self._attached()[1].mask_gradients(gradients, self._state)
 

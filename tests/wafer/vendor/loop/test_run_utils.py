@@ -11,7 +11,7 @@ import yaml
 from helpers.paths import ROOT
 
 from wafer import models
-from wafer.errors import DataError
+from wafer.errors import CheckpointError, DataError
 from wafer.loop.files import load
 from wafer.loop.run_utils import BaseModel, run
 
@@ -131,6 +131,31 @@ def test_a_stopped_run_goes_on_bit_by_bit_and_evaluates(tmp_path, params):
     assert scores["eval/loss"] == pytest.approx(by_hand, rel=1e-5)
 
 
+class Normed(nn.Module):
+    """A module with running statistics, which evaluations read."""
+
+    @nn.compact
+    def __call__(self, data, train):
+        x, y = data
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.5, name="bn")(x)
+        return {"loss": jnp.mean((nn.Dense(1)(x)[:, 0] - y) ** 2), "value/mean": jnp.mean(x)}
+
+
+def test_evaluations_read_running_statistics_and_weight_batches_by_rows(tmp_path, params):
+    uneven = lambda params: [*rows(params)[:2], tuple(part[:3] for part in rows(params)[2])]
+    argv = words(params, tmp_path / "run", "--max_steps", "6")
+    trained = run(lambda p: Normed(), rows, uneven, argv=[*argv, "-m", "train_and_eval"])
+    state = load(tmp_path / "run/checkpoints/6")["model"]
+    running = state["running_state"]["batch_stats"]["bn"]
+    x = np.concatenate([x for x, _ in uneven(None)])
+    normed = (x - running["mean"]) / np.sqrt(running["var"] + 1e-5)
+    mean = (normed * state["bn"]["scale"] + state["bn"]["bias"]).mean()
+    assert trained["eval/value/mean"] == pytest.approx(mean, abs=1e-6)
+    again = run(lambda p: Normed(), None, uneven, argv=[*argv, "-m", "eval"])
+    assert {**trained, **again} == trained
+    assert run(lambda p: Normed(), None, uneven, argv=[*argv, "-m", "eval_all"]) == again
+
+
 def test_defaults_and_flags_of_the_script(tmp_path, params):
     import argparse
 
@@ -192,5 +217,5 @@ def test_mistakes_name_the_line_of_the_user(tmp_path, params):
         run(lambda p: Linear(), lambda p: [], argv=argv)
     with pytest.raises(ValueError, match=r"'train_data_fn' fails: OSError: no such disk"):
         run(lambda p: Linear(), failing, argv=argv)
-    with pytest.raises(DataError, match="no checkpoint to evaluate"):
+    with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
         run(lambda p: Linear(), None, rows, argv=words(params, tmp_path / "none", "-m", "eval"))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from wafer.loop.machine import Backend, backend as backend_named, current_backend
@@ -196,11 +197,18 @@ class CompiledModel:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy parameters and running statistics to the host, as a nested dict."""
-        return to_tree(self._variables())
+        return to_tree(self.variables)
 
-    def _variables(self) -> dict[str, Any]:
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Parameters, and running statistics under ``running_state`` where there are any."""
         running = self.backend.state.get(self._running)
         return {**self.params, _RUNNING: running} if running else dict(self.params)
+
+    @variables.setter
+    def variables(self, tree: Mapping[str, Any]) -> None:
+        self.set_params({name: branch for name, branch in tree.items() if name != _RUNNING})
+        self.backend.state[self._running] = tree.get(_RUNNING, {})
 
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
         """Replace parameters and running statistics; waits until the module has parameters.
@@ -211,10 +219,8 @@ class CompiledModel:
         if not self.ready:
             self._loaded = tree
             return
-        filled = fill_template(self._variables(), tree, "the state dict")
-        filled = jax.tree.map(jnp.asarray, filled)
-        self.backend.state[self._running] = filled.pop(_RUNNING, {})
-        self.set_params(filled)
+        filled = fill_template(self.variables, tree, "the state dict")
+        self.variables = jax.tree.map(jnp.asarray, filled)
 
     # --- mode and sparsity ----------------------------------------------------------------
 
@@ -271,7 +277,7 @@ class CompiledModel:
         return _cast(out, half, jnp.float32), running
 
 
-def _cast(tree: PyTree, source: Any, target: Any) -> Any:
+def _cast(tree: PyTree, source: DTypeLike, target: DTypeLike) -> PyTree:
     """Cast the arrays of one type."""
     is_source = lambda leaf: getattr(leaf, "dtype", None) == source
     cast = lambda leaf: jnp.asarray(leaf).astype(target) if is_source(leaf) else leaf
@@ -351,7 +357,7 @@ class Gradients:
         return self._slot in self._state
 
     @property
-    def kept(self) -> Any:
+    def kept(self) -> PyTree:
         """Gradients of the weights that are there.
 
         Raises:
@@ -367,7 +373,7 @@ class Gradients:
         self._state[self._slot] = tree
 
     @property
-    def dense(self) -> Any:
+    def dense(self) -> PyTree | None:
         """Gradients before masking, or None."""
         return self._state.get(self.dense_slot)
 

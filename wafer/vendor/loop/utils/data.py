@@ -1,5 +1,6 @@
 """Loaders and the loop itself."""
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -9,9 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import PyTree
 
-from wafer.data.readers.random_rows import RandomRows
-from wafer.data.tasks import TASKS, row_features
+from wafer.data.batching.dataset import Context
+from wafer.data.readers.random_rows import random_rows
+from wafer.data.registry import parse_input
+from wafer.data.sections.rows import RandomDataProcessor
 from wafer.loop.distributed import CSConfig
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
@@ -58,7 +63,7 @@ def get_random_dataloader(
         input_params: ``batch_size``; ``num_examples`` of a pass (1024), ``seed`` (0), ``task``
             ('image', or another of ``wafer.data.tasks.TASKS``). Images take ``image_size`` (28 or
             [height, width]) and ``num_channels`` (1); rows of tokens ``max_sequence_length``
-            (128) and ``vocab_size`` (1024).
+            (128) and ``vocab_size`` (1024). Other keys are left alone.
         shuffle: another order for every pass.
         num_classes: labels are below, unless ``input_params`` has ``num_classes``.
 
@@ -66,44 +71,27 @@ def get_random_dataloader(
         Batches: (images [B, H, W, C] float32, labels [B] int32), or a dict of the task's features.
 
     Raises:
-        ValueError: an unknown task, or a number that is none.
+        ConfigError: an unknown task, or a number that is none.
     """
-    params = {"num_examples": 1024, "seed": 0, "task": "image", "num_classes": num_classes}
-    params |= {"image_size": 28, "num_channels": 1, "max_sequence_length": 128, "vocab_size": 1024}
-    params |= dict(input_params)
-    for name in ("batch_size", "num_examples", "num_classes", "num_channels", "vocab_size"):
-        if not isinstance(params.get(name), int) or params[name] < 1:
-            raise ValueError(f"get_random_dataloader: {name} {params.get(name)!r}; expected > 0")
-    if params["task"] not in TASKS:
-        known = ", ".join(TASKS)
-        raise ValueError(f"get_random_dataloader: task {params['task']!r}; known: {known}")
+    params = {"task": "image", "max_sequence_length": 128, "vocab_size": 1024, "image_size": 28}
+    params |= {"num_channels": 1, "num_classes": num_classes, **input_params}
     size = params["image_size"]
-    height, width = (size, size) if isinstance(size, int) else size
-    section = SimpleNamespace(**params, use_vsl=False, num_hard_negatives=1)
+    shape = (*((size, size) if isinstance(size, int) else size), params["num_channels"])
+    read = {*RandomDataProcessor.keys(), "task"} - {"image_size"}
+    keys = {name: value for name, value in params.items() if name in read}
+    section = parse_input({**keys, "data_processor": RandomDataProcessor.__name__})
+    states = params["num_classes"]
     model = SimpleNamespace(
-        input_shape=(height, width, params["num_channels"]),
-        has_nsp=True,
-        max_length=None,
-        epigenetic_vocab_size=params["num_classes"],
+        input_shape=shape, has_nsp=True, max_length=None, epigenetic_vocab_size=states
     )
-    rows = RandomRows(
-        params["task"],
-        row_features(section, model),
-        params["num_examples"],
-        max(2, params["vocab_size"]),
-        params["num_classes"],
-        params["seed"],
-    )
+    data = random_rows(section, Context(config=model, input_shape=shape))
     passes = itertools.count()
 
     def batches() -> Iterator[Any]:
-        order = np.arange(len(rows))
-        if shuffle:
-            order = np.random.default_rng((params["seed"], next(passes))).permutation(order)
-        for start in range(0, len(rows) - params["batch_size"] + 1, params["batch_size"]):
-            drawn = [rows[int(i)] for i in order[start : start + params["batch_size"]]]
-            batch = {name: np.stack([row[name] for row in drawn]) for name in drawn[0]}
-            is_image = params["task"] == "image"
+        seed = params.get("seed", 0) + next(passes)
+        order = dataclasses.replace(data, shuffle=shuffle, shuffle_seed=seed)
+        for batch in order.loader(section.batch_size, num_epochs=1):
+            is_image = section.task == "image"
             yield (batch["images"], batch["labels"]) if is_image else batch
 
     return DataLoader(batches)
@@ -183,7 +171,6 @@ class DataExecutor:
         self.profiler = _Profiler()
         self._loader, self._calls = dataloader, []
         self.cs_config = cs_config or where.cluster
-        self._num_csx = self.cs_config.num_csx
 
     def __len__(self) -> int:
         return self.num_steps
@@ -207,12 +194,12 @@ class DataExecutor:
     def __iter__(self) -> Iterator[Any]:
         """Run: place batches on the systems, and call the closures after each step."""
         where = current_backend()
-        where.use(self._num_csx)
+        where.use(self.cs_config.num_csx)
         where.executor, self.user_iteration, self._calls = self, 0, []
         try:
             for batch in self._batches():
                 self.user_iteration += 1
-                yield self._place(batch)
+                yield place_batch(batch)
                 if where.stops_after:
                     _LOG.info("%s only: the step is fine; nothing ran", where.stops_after)
                     return
@@ -222,7 +209,7 @@ class DataExecutor:
                 self._run_calls()  # the loop was left by `break`: its last step counts
                 where.executor = None
 
-    def _end_of_step(self, batch: Any) -> None:
+    def _end_of_step(self, batch: PyTree) -> None:
         jax.block_until_ready(current_backend().state)
         self.profiler.add(infer_batch_size(batch))
         self._run_calls()
@@ -244,26 +231,31 @@ class DataExecutor:
             if step == before:
                 raise ValueError("DataExecutor: the loader yields no batch")
 
-    def _place(self, batch: Any) -> Any:
-        where, count = current_backend(), self._num_csx
-        host = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-        batch = jax.tree.map(host, batch)  # tensors of a PyTorch loader are no leaves of JAX
 
-        def place(leaf: Any) -> Any:
-            shape = np.shape(leaf)
-            if shape and shape[0] % count == 0:
-                return where.shared_out
-            if shape:
-                raise ValueError(
-                    f"DataExecutor: {count} systems cannot share a batch of {shape[0]} evenly "
-                    f"(array of shape {shape})"
-                )
-            return where.everywhere
+def place_batch(batch: PyTree) -> PyTree:
+    """Send a batch, a tree of arrays, to the systems of the current backend, which share its rows.
 
-        return jax.device_put(batch, jax.tree.map(place, batch))
+    Raises:
+        ValueError: rows that the systems cannot share evenly.
+    """
+    where = current_backend()
+    count = where.mesh.size
+    host = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    batch = jax.tree.map(host, batch)  # tensors of a PyTorch loader are no leaves of JAX
+
+    def sharding(leaf: Any) -> NamedSharding:
+        shape = np.shape(leaf)
+        if shape and shape[0] % count:
+            raise ValueError(
+                f"DataExecutor: {count} systems cannot share a batch of {shape[0]} evenly (array "
+                f"of shape {shape})"
+            )
+        return where.shared_out if shape else where.everywhere
+
+    return jax.device_put(batch, jax.tree.map(sharding, batch))
 
 
-def infer_batch_size(batch: Any) -> int:
+def infer_batch_size(batch: PyTree) -> int:
     """Return the rows of a batch: the first axis of its first array; 0 without one."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
     return next((shape[0] for shape in shapes if shape), 0)

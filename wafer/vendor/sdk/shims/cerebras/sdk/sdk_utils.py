@@ -17,18 +17,8 @@ def __getattr__(name: str) -> NoReturn:
     """Names of the vendor's module that are not here."""
     if name.startswith("__"):
         raise AttributeError(name)
+    there = ", ".join(n for n in globals() if n.islower() and not n.startswith("_"))
     raise ImportError(
         f"cerebras.sdk.sdk_utils.{name} is not here; what a program exports is in out_rpc.json,"
-        f" and there are {', '.join(__all__)}"
+        f" and there are {there}"
     )
-
-
-__all__ = [
-    "calculate_cycles",
-    "cast_uint32",
-    "float_to_hex",
-    "input_array_to_u32",
-    "make_u48",
-    "memcpy_view",
-    "sub_ts",
-]

@@ -12,18 +12,3 @@ from wafer.csl.regions import (
     get_platform,
 )
 from wafer.vendor.sdk.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
-
-__all__ = [
-    "Color",
-    "Edge",
-    "MemcpyDataType",
-    "MemcpyOrder",
-    "Route",
-    "RoutingPosition",
-    "SdkLayout",
-    "SdkRuntime",
-    "SdkTarget",
-    "SimfabConfig",
-    "get_edge_routing",
-    "get_platform",
-]
