@@ -1,12 +1,12 @@
-"""Keys that every model configuration has; the vendor's own, of the ``model`` section."""
+"""Keys that every model configuration has, of the ``model`` section."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from wafer.models.sections import Section, Spelling
+from wafer.models.sections import Section
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -55,7 +55,7 @@ HUGGING_FACE: Mapping[str, str] = {
 
 
 class Initializer(Section):
-    """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``."""
+    """How a weight is drawn, such as ``{name: truncated_normal, mean: 0, std: 0.02}``."""
 
     name: str  #: the distribution; see ``wafer.models.layers.initializers``
     mean: float = 0.0  #: of normal and truncated_normal
@@ -71,10 +71,7 @@ class Initializer(Section):
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal"
 
 
-class ModelConfig(
-    Section,
-    legacy={"use_bfloat16": Spelling("fp16_type", (2, 1), ("float16", "bfloat16"))},
-):
+class ModelConfig(Section):
     """Keys that every family takes."""
 
     elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
@@ -83,16 +80,6 @@ class ModelConfig(
     mixed_precision: bool = False  #: compute in half precision; parameters stay float32
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"  #: which half precision
     compute_dtype: ComputeDtype | None = None  #: overrides both
-    # Without effect, but for enable_vts: a run drops and logs them (wafer.vendor.keys)
-    to_float16: bool | None = None
-    boundary_casting: bool | None = None
-    tf_summary: bool | None = None
-    #: accepted; metrics are always computed
-    compute_eval_metrics: bool | tuple[str, ...] | None = None
-    precision_opt_level: NonNegativeInt | None = None
-    attention_kernel: str | None = None
-    gradient_checkpointing: bool | None = None
-    compression: str | None = None
     enable_vts: bool = False  #: compute no padding: rows of one sequence each are stripped of it
     use_vsl: bool = False  #: rows hold several sequences
     attention_softmax_fp32: bool = True  #: softmax of attention in float32

@@ -26,8 +26,8 @@ class ParamFilter:
     """A rule that picks parameters."""
 
     #: "default" takes every parameter of rank > 1 whose lower-cased names hold none of the excluded
-    #: words; "glob" (2.2 and later) matches whole names, case-sensitive; "regex" (1.8-2.1) searches
-    #: anywhere in the name, case-sensitive. Patterns bypass the default exclusions and the rank
+    #: words; "glob" matches whole names, case-sensitive; "regex" searches anywhere in the name,
+    #: case-sensitive. Patterns bypass the default exclusions and the rank
     #: rule
     kind: Literal["default", "glob", "regex"] = "default"
     #: for "glob" and "regex", any of which may match; for "default", the excluded words

@@ -56,6 +56,7 @@ _FORMATS = ("hf", "wafer", *FORMATS)
 Between = Callable[[Path, str, str, str], tuple[dict[str, Any], list[str]]]
 Computes = Callable[[dict[str, Any], object], Callable[[str, Any], Any]]
 SectionOf = Callable[[Any], dict[str, Any]]
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def add_arguments(
@@ -63,6 +64,7 @@ def add_arguments(
     between: Between | None = None,
     computes: Computes = lambda record, where: lambda name, leaf: leaf,
     section_of: SectionOf = settings_of,
+    translate: Translate = dict,
 ) -> None:
     """Declare the verbs; each sets ``run``: Namespace -> exit code.
 
@@ -73,7 +75,9 @@ def add_arguments(
         computes: (record of a checkpoint, its path) -> the function from a stored parameter,
             (name, array), to what the model computes with, which is what Hugging Face files hold.
         section_of: configuration -> the ``model`` section that a run file reads as it.
+        translate: ``model`` section of a params YAML -> in our words.
     """
+    parser.set_defaults(translate=translate)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     convert = verbs.add_parser("convert", help="weights and config, between formats")
     convert.add_argument("weights", help="folder, weight file, .index.json, checkpoint or .mdl")
@@ -185,9 +189,9 @@ def _require_model(asked: str, found: Any, where: object) -> None:
     )
 
 
-def _read_model(config: str, name: str) -> Model:
-    model = read_model(config, name)
-    _require_model(name, model.config.name, config)
+def _read_model(args: argparse.Namespace, name: str) -> Model:
+    model = read_model(args.config, name, args.translate)
+    _require_model(name, model.config.name, args.config)
     return model
 
 
@@ -264,7 +268,7 @@ def _open(
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0
-    model = read_model(_params_file(args), name)
+    model = read_model(_params_file(args), name, args.translate)
     with MdlFile(Path(args.weights)) as file:
         step = int(file.scalar("global_step") or 0)
     return model, open_cs(args.weights, model, drop_unmatched=drop), step
@@ -326,7 +330,7 @@ def _convert_config(
         if args.src_fmt == "hf":
             model = build(section_from_hf(args.config, name, add_head=headless))
         else:
-            model = _read_model(args.config, name)
+            model = _read_model(args, name)
         settings = section_of(model.config)
         write = _write_section if args.tgt_fmt in FORMATS else _write_params
         path = write(settings, target)
@@ -335,7 +339,7 @@ def _convert_config(
 
 
 def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
-    cfg = _read_model(args.config, name).config
+    cfg = _read_model(args, name).config
     if args.model.endswith(_HEADLESS):
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)

@@ -1,1 +1,1 @@
-"""Static, GMP, SET and RigL, and the release 1.8 rule; ``base`` has the registry."""
+"""Static, GMP, SET and RigL, and masks of a seed; ``base`` has the registry."""

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 _ADVICE = {  # whether updates move the level -> how it moves
-    False: "To move the level between runs, use the 1.8 keys (add `seed`); to move it during a "
+    False: "To move the level between runs, write algorithm: seeded; to move it during a "
     "run, use gmp, set or rigl with a schedule",
     True: "The next updates of the topology move it there",
 }

@@ -27,7 +27,7 @@ class DataTask(NamedTuple):
 
     #: (section, model's configuration, S) -> features of a row
     features: Callable[[Any, Any, int], Features]
-    #: the model's metric -> the vendor's TensorBoard tag; what is not named is not shown
+    #: the model's metric -> its TensorBoard tag; what is not named is not shown
     tags: Mapping[str, str]
     scored: bool = False  #: whether its metrics need whole outputs (``Dataset.scorer``)
 
@@ -178,6 +178,6 @@ def stored_features(section: Any, config: Any) -> Features:
 
 
 def metric_tags(task: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Put a model's metrics under the vendor's tags."""
+    """Put a model's metrics under their tags."""
     tags = TASKS[task].tags
     return {tags[name]: value for name, value in values.items() if name in tags}

@@ -7,7 +7,7 @@ otherwise before. Between releases no tensor changes its values, axes or dtype.
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -259,13 +259,22 @@ def read_section(path: str | os.PathLike[str], name: str | None = None) -> dict[
     return ({"name": name} if name else {}) | file["model"]
 
 
-def read_model(path: str | os.PathLike[str], name: str | None = None) -> Model:
+def read_model(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Model:
     """Build the model of a params YAML; see ``read_section``.
+
+    Args:
+        path: the file.
+        name: of the model, where the file does not say it.
+        translate: ``model`` section of the file -> in our words.
 
     Raises:
         ValueError: there is none, or one of a function of the user's, which has no other form.
     """
-    settings = read_section(path, name)
+    settings = translate(read_section(path, name))
     try:
         lookup(str(settings.get("name")))
         return build(settings)

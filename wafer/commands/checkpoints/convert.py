@@ -11,13 +11,20 @@ from wafer.models.convert import cli
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
-    cli.add_arguments(parser, rewrite, _computes, _section_of)
+    cli.add_arguments(parser, rewrite, _computes, _section_of, translate)
 
 
 def _section_of(cfg: Any) -> dict[str, Any]:
     from wafer.config.loader import section_of
 
     return section_of(cfg)
+
+
+def translate(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``model`` section of any release in our words."""
+    from wafer.vendor.runfile import read
+
+    return read({"model": section}).sections["model"]
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:

@@ -81,6 +81,7 @@ def finalize(
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
+    from wafer.commands.checkpoints.convert import translate
     from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
     from wafer.models.convert.vendor.weights import read_model
     from wafer.models.names import FAMILIES_ALONE
@@ -91,7 +92,7 @@ def finalize(
     require_outside(output, input)
     with trusting(trust_code=trust_code):
         with looking(FAMILIES_ALONE):
-            model = None if params is None else read_model(params)
+            model = None if params is None else read_model(params, translate=translate)
         text = text_folder(input)  # refuses links before anything is written
         report = finalize(input, output, model)
     if report.target.is_dir():

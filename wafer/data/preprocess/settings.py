@@ -14,6 +14,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    model_validator,
 )
 
 from wafer.data.text.contexts import Contexts
@@ -47,7 +48,7 @@ def _shares(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
-class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}):
+class RunSettings(Section):
     """Keys of every preprocessing: what is read, where rows go, the tokenizer's files.
 
     A subclass adds ``mode``, ``use_ftfy``, ``data_format`` and ``tokenizer_type``.
@@ -97,6 +98,12 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     fim_prefix_tok: Text = "<fim_prefix>"  #: mark before the prefix
     fim_middle_tok: Text = "<fim_middle>"  #: mark before the middle
     fim_suffix_tok: Text = "<fim_suffix>"  #: mark before the suffix
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_names(cls, data: Any) -> Any:
+        names = {"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}
+        return {names.get(key, key): value for key, value in data.items()}
 
     @property
     @abc.abstractmethod
