@@ -1,5 +1,7 @@
 """Keys that every model configuration has, of the ``model`` section."""
 
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,39 +21,7 @@ _HALF: dict[str, ComputeDtype] = {
 }
 
 
-HUGGING_FACE: Mapping[str, str] = {
-    "activation_function": "nonlinearity",
-    "attention_dropout": "attention_dropout_rate",
-    "attention_probs_dropout_prob": "attention_dropout_rate",
-    "attn_pdrop": "attention_dropout_rate",
-    "embd_pdrop": "embedding_dropout_rate",
-    "head_dim": "attention_inner_dim: num_heads x head_dim",
-    "hidden_act": "nonlinearity",
-    "hidden_dim": "hidden_size",
-    "hidden_dropout_prob": "dropout_rate",
-    "intermediate_size": "filter_size",
-    "layer_norm_eps": "layer_norm_epsilon",
-    "n_ctx": "max_position_embeddings",
-    "n_embd": "hidden_size",
-    "n_head": "num_heads",
-    "n_inner": "filter_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "num_attention_heads": "num_heads",
-    "num_experts_per_tok": "moe: {top_k: ...}",
-    "num_key_value_heads": "extra_attention_params: {num_kv_groups: ...}",
-    "num_layers": "num_hidden_layers",
-    "num_local_experts": "moe: {num_experts: ...}",
-    "partial_rotary_factor": "rotary_fraction",
-    "resid_pdrop": "residual_dropout_rate",
-    "rms_norm_eps": "layer_norm_epsilon",
-    "rotary_emb_base": "rope_theta",
-    "rotary_pct": "rotary_fraction",
-    "sliding_window": "attention_sliding_window_length",
-    "tie_word_embeddings": "share_embedding_weights",
-    "type_vocab_size": "num_segments",
-}
-"""Key of a ``config.json`` -> ours, for those who write a run file by it."""
+_TABLES = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 class Initializer(Section):
@@ -74,7 +44,8 @@ class Initializer(Section):
 class ModelConfig(Section):
     """Keys that every family takes."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
+    #: key of a ``config.json`` -> ours, for those who write a run file by it
+    elsewhere: ClassVar[Mapping[str, str]] = _TABLES["hugging_face"]
 
     name: str  #: a name of ``models.list_models()``
     mixed_precision: bool = False  #: compute in half precision; parameters stay float32

@@ -51,7 +51,7 @@ class Row(NamedTuple):
         return found != self.of[0].startswith("!")
 
 
-class Table(NamedTuple):
+class KeyTable(NamedTuple):
     """What ``keys.yaml`` holds."""
 
     rows: Mapping[str, tuple[Row, ...]]  #: by section
@@ -84,7 +84,7 @@ def _row(section: str, action: Action, fields: dict[str, Any]) -> Row:
 
 
 @functools.cache
-def table() -> Table:
+def table() -> KeyTable:
     """Return the table."""
     text = pathlib.Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -98,7 +98,7 @@ def table() -> Table:
         )
         for section, own in raw.items()
     }
-    return Table(rows, names, tower, removed)
+    return KeyTable(rows, names, tower, removed)
 
 
 def rows_of(section: str, *actions: Action) -> Iterator[Row]:

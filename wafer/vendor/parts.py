@@ -30,14 +30,14 @@ def _tower(file: Translation, tower: dict[str, Any]) -> None:
         given = tower.pop(key, default if since else value)
         if given != value:
             why = f"{given!r}: not computed here: a tower other than CLIP's, which has {value!r}"
-            file.refuse((*where, key), why)
+            file.note("refused", (*where, key), why)
     for key in ("image_size", "patch_size"):
         size = tower.get(key)
         if isinstance(size, list) and len(set(map(str, size))) == 1:
             tower[key] = size[0]
         elif isinstance(size, list):
             why = f"{size}: not computed here: images or patches that are not square"
-            file.refuse((*where, key), why)
+            file.note("refused", (*where, key), why)
             del tower[key]
 
 
@@ -47,7 +47,7 @@ def _projector(file: Translation, model: dict[str, Any]) -> None:
     image, text = model["image_model"], model.get("text_model") or {}
     own = whole.get("image_model") if isinstance(whole, dict) else None
     if not isinstance(own, dict) or set(whole) != {"image_model"}:
-        file.refuse(where, "not computed here: a projector of text, or none of images")
+        file.note("refused", where, "not computed here: a projector of text, or none of images")
         return
     activations = own.get("layers_activation") or [None, None]
     width = text.get("hidden_size")
@@ -61,7 +61,7 @@ def _projector(file: Translation, model: dict[str, Any]) -> None:
     for key, value in (own | {"use_bias": own.get("use_bias", False)}).items():
         if expected.get(key) != value:
             why = f"{value!r}: not computed here: two layers with biases, {key} {expected.get(key)}"
-            file.refuse((*where, "image_model", key), why)
+            file.note("refused", (*where, "image_model", key), why)
             return
     if activations[0] is not None:
         model.setdefault("projector_nonlinearity", activations[0])

@@ -92,17 +92,6 @@ def _drop(file: File, name: str, release: Release, dropped: list[str]) -> None:
 # --- what is more than a name --------------------------------------------------------------------
 
 
-def _to_18(file: File, family: str) -> None:
-    model = file.get("model", {})
-    if family == "encoder":
-        model.setdefault("pooler_nonlinearity", model.get("encoder_nonlinearity", "gelu"))
-        model.setdefault("mlm_nonlinearity", "gelu")
-    if family == "t5":  # negated below, with its other default
-        model.setdefault("use_pre_encoder_decoder_layer_norm", False)
-    if family in _DECODERS:
-        model.setdefault("loss_scaling", "batch_size")  # until 1.7 the only one
-
-
 def _from_18(file: File, family: str) -> None:
     model = file.get("model", {})
     if family == "encoder":
@@ -198,7 +187,7 @@ def _as_it_is(file: File, family: str) -> None:
 
 _Hop = Callable[[File, str], None]
 _HOPS: Mapping[Release, tuple[_Hop, _Hop]] = {  # (to, from)
-    (1, 8): (_to_18, _from_18),
+    (1, 8): (_as_it_is, _from_18),
     (1, 9): (_to_19, _as_it_is),
     (2, 0): (_as_it_is, _as_it_is),
     (2, 1): (_to_21, _from_21),

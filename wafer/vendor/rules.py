@@ -44,7 +44,7 @@ def begin(file: Translation) -> None:
     model, names = file.section("model"), table().names
     if "name" not in model and "model_name" in model:  # before release 2.4
         model["name"] = model.pop("model_name")
-        file.rename(("model", "model_name"), ("model", "name"))
+        file.note("renamed", ("model", "model_name"), ("model", "name"))
     if isinstance(model.get("name"), str):
         model["name"] = names.get(model["name"], model["name"])
     if model.get("name") == "fc_mnist":  # releases before 2.4 name no processor
@@ -54,7 +54,7 @@ def begin(file: Translation) -> None:
         policy = model.pop("policy_model")
         model |= policy
         for key in policy:
-            file.rename(("model", "policy_model", key), ("model", key))
+            file.note("renamed", ("model", "policy_model", key), ("model", key))
     if model.get("name") == "dpr" and isinstance(model.get("encoder"), dict):
         both = model.pop("encoder")  # two towers of one section
         model |= {"q_encoder": dict(both), "ctx_encoder": dict(both)} | model
@@ -115,14 +115,14 @@ def _loss_scaling(file: Translation) -> None:
         model["loss_scaling"] = "batch_size"
     elif file.release:
         if weighted:
-            file.drop(("model", "loss_weight"))
+            file.note("dropped", ("model", "loss_weight"))
         model.pop("loss_weight", None)
     elif "loss_weight" in model:
         why = (
             "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; drop it, write "
             "loss_scaling: batch_size, or add the release, such as `release: '1.7'`"
         )
-        file.refuse(("model", "loss_weight"), why)
+        file.note("refused", ("model", "loss_weight"), why)
 
 
 def _several_models(file: Translation) -> None:
@@ -143,7 +143,7 @@ def _encoder_decoder(file: Translation) -> None:
     xavier = model.pop("use_transformer_initialization", None)
     if xavier and model.get("mup_base_hidden_size") is not None:
         why = "not computed here: muP draws its own initial values; write false"
-        file.refuse(("model", "use_transformer_initialization"), why)
+        file.note("refused", ("model", "use_transformer_initialization"), why)
     if model["name"] == "transformer" and "d_model" in written:  # Marian's are the presets
         given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
         model |= given
@@ -153,7 +153,7 @@ def _encoder_decoder(file: Translation) -> None:
     sizes = (model.get("hidden_size"), head, model.get("filter_size"))
     if not (isinstance(head, int) and isinstance(heads, int)):
         why = f"{head!r}, num_heads: {heads!r}: expected integers"
-        file.refuse(("model", "d_kv"), why)
+        file.note("refused", ("model", "d_kv"), why)
         return
     model["attention_inner_dim"] = head * heads
     all_given = {"d_model", "d_ff"} <= written and all(isinstance(s, int) and s > 0 for s in sizes)

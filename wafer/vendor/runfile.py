@@ -38,7 +38,7 @@ def read(raw: Mapping[str, Any], mode: str | None = None) -> Translation:
     file = Translation(sections, release, left=form.left, trainer=form.origins)
     if "release" in raw and release is None:
         why = f"{raw['release']!r}: expected a release of the vendor's in quotes, such as '1.7'"
-        file.refuse(("release",), why)
+        file.note("refused", ("release",), why)
     begin(file)
     _apply(file, sections, "", ())
     for name, section in list(sections.items()):
@@ -203,9 +203,9 @@ def _acts(file: Translation, row: Row, section: dict[str, Any], key: str, path: 
     kind = isinstance(value, bool)  # true is not 1
     same = any(value == known and isinstance(known, bool) == kind for known in row.values)
     if same or (row.action == "drop" and not row.values) or (row.action, value) == ("refuse", None):
-        file.drop(own)
+        file.note("dropped", own)
     elif row.action == "refuse":
-        file.refuse(own, f"{value!r}: {row.says}")
+        file.note("refused", own, f"{value!r}: {row.says}")
     else:
         return False
     del section[key]
@@ -224,27 +224,28 @@ def _rename(file: Translation, row: Row, section: dict[str, Any], key: str, path
         if value is None:
             return True
         if not isinstance(value, bool):
-            file.refuse((*path, key), f"{value!r}: expected true or false")
+            file.note("refused", (*path, key), f"{value!r}: expected true or false")
             return True
-    value = row.map.get(value, value) if row.map and isinstance(value, str | bool) else value
+    if row.map and isinstance(value, str | bool | None):
+        value = row.map.get(value, value)
     if (known := target.setdefault(new, value)) != value:
         message = f"is another spelling of {new!r}, which is {known!r}; keep one"
-        file.refuse((*path, key), message)
+        file.note("refused", (*path, key), message)
     elif there != (*path, key):
-        file.rename((*path, key), there)
+        file.note("renamed", (*path, key), there)
     return True
 
 
 def _pair(file: Translation, row: Row, section: dict[str, Any], path: Path) -> None:
     given = [key for key in row.keys if key in section]
     if row.says in section:
-        file.refuse((*path, given[0]), f"is part of {row.says!r}; keep one spelling")
+        file.note("refused", (*path, given[0]), f"is part of {row.says!r}; keep one spelling")
     both = zip(row.keys, row.values, strict=True)
     values = [section.pop(key, default) for key, default in both]
     section.setdefault(row.says, values)
     for i, key in enumerate(row.keys):
         if key in given:
-            file.rename((*path, key), (*path, row.says, i))
+            file.note("renamed", (*path, key), (*path, row.says, i))
 
 
 def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: Path) -> None:
@@ -259,7 +260,7 @@ def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: 
             preset = not row.preset or (file.release and entry and key in entry.presets)
             if preset and not _given(row, key, section) and _beside(row, section, written):
                 section[key] = section.get(row.like, row.says) if row.like else row.says
-                file.default((*path, key))
+                file.note("default", (*path, key))
 
 
 def _given(row: Row, key: str, section: Mapping[str, Any]) -> bool:

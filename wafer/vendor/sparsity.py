@@ -37,14 +37,14 @@ def translate_sparsity(file: Translation, section: Any, where: Path) -> Any:
         return release_20(file, keys, where)
     if "type" in keys:
         keys["algorithm"] = keys.pop("type")
-        file.rename((*where, "type"), (*where, "algorithm"))
+        file.note("renamed", (*where, "type"), (*where, "algorithm"))
     old, new = INBAND & keys.keys(), _LATER & keys.keys()
     if old and new and keys.get("algorithm") != "seeded":
         why = (
             f"{sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep one "
             "dialect (in 2.2 the run's `seed` is the one of runconfig)"
         )
-        file.refuse(where, why)
+        file.note("refused", where, why)
         return None
     return _inband(file, keys, where) if old and not new else keys
 
@@ -82,7 +82,7 @@ def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> An
             f"release 2.0/2.1 sections need static, gmp, set or rigl, got {kind!r}; for the 1.8 "
             "mechanism drop `type` and give `seed`"
         )
-        file.refuse((*where, "type"), why)
+        file.note("refused", (*where, "type"), why)
         return None
     out["algorithm"] = kind
     if "schedule" in out:
@@ -93,7 +93,7 @@ def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> An
             steps, levels = zip(*((int(step), float(level)) for step, level in pairs), strict=True)
         except (TypeError, ValueError):
             why = f"expected [[step, level], ...], got {pairs!r}"
-            file.refuse((*where, "sparsity_schedule"), why)
+            file.note("refused", (*where, "sparsity_schedule"), why)
             return None
         out |= {"schedule": list(levels), "update": {"steps": list(steps)}}
     if isinstance(out.get("sparsity"), Mapping | list):
@@ -113,7 +113,7 @@ def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> An
 def _inband(file: Translation, section: dict[str, Any], where: Path) -> Any:
     """Return a section of 1.8 or 1.9; a mapping of patterns is a group for each."""
     if section.pop("dump_masks", None):  # checkpoints hold the masks as NaN
-        file.drop((*where, "dump_masks"))
+        file.note("dropped", (*where, "dump_masks"))
     patterns = section.pop("param_name_patterns", None)
     if not isinstance(patterns, Mapping):
         return _inband_group(file, section, patterns, where)
@@ -127,7 +127,9 @@ def _inband_group(file: Translation, section: dict[str, Any], patterns: Any, whe
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if section.get("init_method") not in _METHODS:
         found = repr(section.get("init_method"))
-        file.refuse((*where, "init_method"), f"{found}: expected one of {', '.join(_METHODS)}")
+        file.note(
+            "refused", (*where, "init_method"), f"{found}: expected one of {', '.join(_METHODS)}"
+        )
         return None
     rule = (
         {"exclude": ["embedding", "norm", "lm_head"]} if patterns is None else {"regex": patterns}

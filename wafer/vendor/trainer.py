@@ -21,31 +21,25 @@ from wafer.vendor.trainer_schedulers import (
 )
 from wafer.vendor.translation import Path
 
-_NEED_ARGUMENTS = {"Lora": "lora_params", "SelectiveGrad": "selective_grads", "SkipSamples": "n"}
-# These do here what they do there, without being asked.
-_ALWAYS = frozenset(
-    {
-        "DurationProfiler",
-        "LogOptimizerParamGroup",
-        "LogSparsity",
-        "ModelEvalMetrics",
-        "ModelZooParamsMetadata",
-        "ProgressLogger",
-        "RateProfiler",
-        "SamplesStreamedInfo",
-        "SavePerformanceData",
-    }
-)
 _METHODS = {"fit": "train", "validate": "eval", "validate_all": "eval_all"}
 _INPUTS = ("train_input", "eval_input")
 
 
+class TrainerTable(NamedTuple):
+    """What ``trainer.yaml`` holds."""
+
+    places: Mapping[str, tuple[str, str]]  #: place below ``trainer.init`` -> (section, key)
+    always: frozenset[str]  #: callbacks that do here what they do there, without being asked
+    arguments: Mapping[str, str]  #: callback -> the argument that it needs
+
+
 @functools.cache
-def places() -> Mapping[str, tuple[str, str]]:
-    """Return place below ``trainer.init`` -> (section, key)."""
+def table() -> TrainerTable:
+    """Return the table."""
     text = pathlib.Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {place: tuple(key.split(".")) for place, key in table.items()}
+    raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    places = {place: tuple(key.split(".")) for place, key in raw["places"].items()}
+    return TrainerTable(places, frozenset(raw["always"]), raw["arguments"])
 
 
 class Upgraded(NamedTuple):
@@ -64,6 +58,11 @@ def _keys(path: str) -> Path:
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     return read_mapping(value, _keys(path))
+
+
+def _is_part(place: str) -> bool:
+    """Whether keys stand below a place."""
+    return any(known.startswith(f"{place}.") for known in table().places)
 
 
 class _Reader:
@@ -117,9 +116,9 @@ class _Reader:
 
     def _key(self, place: str, value: Any, path: Path) -> None:
         """Put a value where the table says, or the values below it."""
-        if place in places():
-            self.put(places()[place], value, path)
-        elif any(known.startswith(f"{place}.") for known in places()):
+        if place in table().places:
+            self.put(table().places[place], value, path)
+        elif _is_part(place):
             for key, inner in read_mapping(value, path).items():
                 self._key(f"{place}.{key}", inner, (*path, key))
         else:
@@ -144,15 +143,15 @@ class _Reader:
         for i, entry in enumerate(as_list(value)):
             name, arguments = read_class(entry, (*_keys(path), i))
             where, place = (*_keys(path), i, name), f"callbacks.{name}"
-            if name in _NEED_ARGUMENTS and not arguments:
-                missing = f"missing argument {_NEED_ARGUMENTS[name]!r}"
+            if name in table().arguments and not arguments:
+                missing = f"missing argument {table().arguments[name]!r}"
                 raise ConfigError([Problem(where, f"{missing}; add it or drop the callback")])
-            if place in places():
-                self.put(places()[place], arguments is not None, where)
-            elif f"{place}.*" in places():
-                self.put(places()[f"{place}.*"], dict(arguments or {}), where)
+            if f"{place}.*" in table().places:
+                self.put(table().places[f"{place}.*"], dict(arguments or {}), where)
                 continue
-            elif name not in _ALWAYS and not any(p.startswith(f"{place}.") for p in places()):
+            if place in table().places:
+                self.put(table().places[place], arguments is not None, where)
+            elif name not in table().always and not _is_part(place):
                 self.left.append(".".join(map(str, where)))
                 continue
             for key, own in (arguments or {}).items():
@@ -259,7 +258,7 @@ def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
 @functools.cache
 def _written() -> Mapping[tuple[str, str], str]:
     """Return (section, key) -> its place below ``trainer.init``."""
-    return {key: place for place, key in reversed(places().items())}
+    return {key: place for place, key in reversed(table().places.items())}
 
 
 def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

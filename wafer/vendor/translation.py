@@ -14,10 +14,13 @@ _NAMED = (
 )
 
 
+Action = Literal["renamed", "dropped", "default", "refused"]
+
+
 class Change(NamedTuple):
     """What was done to a key."""
 
-    action: Literal["renamed", "dropped", "default", "refused"]
+    action: Action
     path: Path  #: in the file; of a default, here
     says: Any  #: of a renamed key its path here, of a refused one why
 
@@ -39,21 +42,9 @@ class Translation:
         own = self.sections.get(name)
         return own if isinstance(own, dict) else {}
 
-    def drop(self, path: Path) -> None:
-        """List a key without effect."""
-        self.changes.append(Change("dropped", path, None))
-
-    def refuse(self, path: Path, why: str) -> None:
-        """List a key that cannot be read."""
-        self.changes.append(Change("refused", path, why))
-
-    def rename(self, path: Path, here: Path) -> None:
-        """List another spelling."""
-        self.changes.append(Change("renamed", path, here))
-
-    def default(self, path: Path) -> None:
-        """List a key that the file leaves out."""
-        self.changes.append(Change("default", path, None))
+    def note(self, action: Action, path: Path, says: Any = None) -> None:
+        """List what was done to a key; see ``Change``."""
+        self.changes.append(Change(action, path, says))
 
     @property
     def ignored(self) -> list[str]:

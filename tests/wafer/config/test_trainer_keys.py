@@ -4,7 +4,7 @@ import pytest
 
 from wafer.config import parse_config
 from wafer.config.runconfig import ClusterKeys
-from wafer.vendor.trainer import as_trainer, places, upgrade
+from wafer.vendor.trainer import as_trainer, table, upgrade
 
 MODEL = {"name": "gpt2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2}
 ROWS = {"data_processor": "SyntheticDataProcessor", "vocab_size": 16}
@@ -45,10 +45,10 @@ def with_key(place, value):
     return {first: INIT.get(first, {}) | {rest: value} if rest else value}
 
 
-@pytest.mark.parametrize("place", places())
+@pytest.mark.parametrize("place", table().places)
 def test_every_key_of_a_trainer_reaches_its_section_or_is_listed(place):
     """What the sections do with it, the tests of their keys show."""
-    section, name = places()[place]
+    section, name = table().places[place]
     value = OTHER.get(place, value_of(place.rpartition(".")[2]))
     own = with_key(place, value)
     up = upgrade({"init": INIT | own, "fit": FIT})
