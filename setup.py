@@ -5,7 +5,8 @@ registered with XLA through ``jax.ffi``. Sources listed under ``per_target`` are
 every instruction set of the machine and chosen at load time. A library knows what it was built
 from (``vsl/native/sources.py``). The compiler is CXX, this machine's, or that of the package
 ``ziglang`` (``vsl/native/backend.py``). Without one, with one that fails, or with WAFER_NATIVE=0,
-the install goes on and the pure JAX implementations serve.
+the install goes on and the pure JAX implementations serve: the last line of the build says so
+(pip shows it with -v), and the first run.
 
 From a checkout: ``python setup.py build_ext --inplace``.
 """
@@ -75,8 +76,21 @@ class BuildNative(build_ext):
 
     def build_extensions(self) -> None:
         """Use the compiler that was found instead of the one that Python was built with."""
+        self._failed: dict[str, str] = {}
         if os.environ.get("WAFER_NATIVE", "1") == "0":
-            return
+            self._failed = dict.fromkeys(_SOURCES["LIBRARIES"], "WAFER_NATIVE=0")
+        else:
+            self._build_all()
+        if self._failed:
+            names = "; ".join(_SOURCES["LIBRARIES"][package] for package in self._failed)
+            logging.getLogger(__name__).warning(
+                "no native library for %s (%s); JAX serves instead, many times slower. Install "
+                "again with a C++ compiler to have it",
+                names,
+                ", ".join(dict.fromkeys(self._failed.values())),
+            )
+
+    def _build_all(self) -> None:
         command = _BACKEND["compiler"]()
         if command is not None and self.compiler.compiler_type == "unix":
             # Zig keeps the C++ library that it builds; what it keeps is not to outlive the build.
@@ -93,9 +107,7 @@ class BuildNative(build_ext):
         try:
             self._build(ext)
         except Exception as error:  # whatever a compiler does, the install goes on
-            logging.getLogger(__name__).warning(
-                "%s was not built (%s); the pure JAX implementation will be used", ext.name, error
-            )
+            self._failed[ext.name.removesuffix("._native")] = str(error)
 
     def _build(self, ext: NativeLibrary) -> None:
         flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fwrapv", "-DNDEBUG"]

@@ -109,7 +109,7 @@ class Model:
         return {role: branches[key] for role, key in zip(roles, stage.params, strict=True)}
 
     @own_flags()
-    def apply(self, params: Params, batch: Batch, key: Array | None = None) -> Any:
+    def apply(self, params: Params, batch: Batch, key: Array | None = None) -> PyTree:
         """Fold the stages; returns the last carry (logits [T, V] for language models).
 
         Args:

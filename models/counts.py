@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from wafer.models.base import Model
 from wafer.models.paths import named_leaves
 
 
-def abstract_params(model: Model) -> Any:
+def abstract_params(model: Model) -> PyTree:
     """Return the parameter tree as shapes and dtypes, through ``jax.eval_shape``."""
     return jax.eval_shape(model.init, jax.random.key(0))
 

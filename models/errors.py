@@ -1,17 +1,32 @@
-"""Errors about sections of a configuration and about checkpoints; no pydantic, no jax.
+"""Errors about sections of a configuration, checkpoints and missing packages; no pydantic, no jax.
 
-They are ``ValueError``s, so that these packages need nothing of ``wafer`` to raise them.
+They are none of ``wafer``'s own, so that these packages need nothing of it to raise them.
 """
 
 import difflib
 import errno
+import importlib
 import itertools
+import logging
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # numbers of a disk that takes no more
+_LOG = logging.getLogger(__name__)
+_EXTRAS = {  # package -> the extra that brings it
+    "PIL": "pictures",
+    "datasketch": "data",
+    "ftfy": "data",
+    "hdf5plugin": "mdl",
+    "jinja2": "data",
+    "matplotlib": "pictures",
+    "pyarrow": "data",
+    "zstandard": "data",
+}
 
 
 class Problem(NamedTuple):
@@ -94,6 +109,45 @@ class CheckpointError(ValueError):
 
 class LinkError(CheckpointError):
     """A link out of a folder of weights: no damage, so nothing goes on without the folder."""
+
+
+class MissingPackageError(ImportError):
+    """A package that only some uses need is not installed; the message names the extra."""
+
+
+def optional(module: str, why: str) -> Any:
+    """Import a module of a package that only some uses need.
+
+    Args:
+        module: with dots, such as 'matplotlib.figure'.
+        why: what needs it, the subject of the message.
+
+    Raises:
+        MissingPackageError: it is not installed; says how to install it.
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        install = f"{shlex.quote(sys.executable)} -m pip install 'wafer-jax[{_EXTRAS[package]}]'"
+        raise MissingPackageError(
+            f"{why} needs the package {package}, which is not installed: {install}", name=package
+        ) from error
+
+
+def has(module: str, why: str) -> bool:
+    """Import it for a by-product that a command can leave out; where it is missing, log that.
+
+    Args:
+        module: with dots.
+        why: what is left out without it, the subject of the message.
+    """
+    try:
+        optional(module, why)
+    except MissingPackageError as error:
+        _LOG.warning("%s", error)
+        return False
+    return True
 
 
 def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -30,8 +30,8 @@ _WRAPPERS = (("flax.nnx.variablelib", "Variable"), ("flax.core.meta", "AxisMetad
 
 
 def named_leaves(
-    tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None
-) -> list[tuple[str, Any]]:
+    tree: PyTree, *, is_leaf: Callable[[PyTree], bool] | None = None
+) -> list[tuple[str, PyTree]]:
     """List (name, leaf) in tree order, names joined by '/'.
 
     Args:
@@ -47,7 +47,7 @@ def named_leaves(
     leaves: list[tuple[str, Any]] = []
     add = lambda name, leaf: leaves.append((name, leaf))
 
-    def visit(name: str, node: Any) -> None:
+    def visit(name: str, node: PyTree) -> None:
         if type(node) is not dict:
             _visit(add, name, node, is_leaf=is_leaf)
             return
@@ -73,9 +73,9 @@ def _require_unique(names: list[str]) -> None:
 def map_named(
     fn: Callable[..., Any],
     tree: PyTree,
-    *rest: Any,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
+    *rest: PyTree,
+    is_leaf: Callable[[PyTree], bool] | None = None,
+) -> PyTree:
     """Map a function over a tree and others of the same structure.
 
     Args:
@@ -90,10 +90,10 @@ def map_named(
 def _visit(
     fn: Callable[..., Any],
     name: str,
-    node: Any,
-    *rest: Any,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
+    node: PyTree,
+    *rest: PyTree,
+    is_leaf: Callable[[PyTree], bool] | None = None,
+) -> PyTree:
     """Map over plain dicts by hand: a path per leaf costs seconds in a very deep model."""
     if type(node) is jax.ShapeDtypeStruct or isinstance(node, jax.Array):
         return fn(name, node, *rest)
@@ -111,7 +111,7 @@ def _visit(
                 for key in sorted(node)
             }
 
-    def at(path: Any, leaf: Any, *others: Any) -> Any:
+    def at(path: Any, leaf: PyTree, *others: PyTree) -> PyTree:
         inside = jax.tree_util.keystr(path, simple=True, separator="/")
         full = f"{name}/{inside}" if name and path else name or inside
         if _wraps_a_value(leaf):
@@ -128,7 +128,7 @@ def _visit(
     return jax.tree_util.tree_map_with_path(at, node, *rest, is_leaf=stops)
 
 
-def _hides_keys(node: Any) -> bool:
+def _hides_keys(node: PyTree) -> bool:
     """Whether JAX numbers the values of a mapping, as haiku's, that does not give it its keys."""
     if type(node) is dict or not isinstance(node, Mapping):
         return False
@@ -136,7 +136,7 @@ def _hides_keys(node: Any) -> bool:
     return bool(values) and isinstance(values[0][0][-1], jax.tree_util.FlattenedIndexKey)
 
 
-def _wraps_a_value(node: Any) -> bool:
+def _wraps_a_value(node: PyTree) -> bool:
     """Whether a node is of a wrapper's class, which holds metadata and one value."""
     loaded = ((sys.modules.get(module), name) for module, name in _WRAPPERS)
     classes = tuple(getattr(module, name) for module, name in loaded if hasattr(module, name))
@@ -145,7 +145,9 @@ def _wraps_a_value(node: Any) -> bool:
     return len(jax.tree.leaves(node, is_leaf=lambda part: part is not node)) == 1
 
 
-def former_names(tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, str]:
+def former_names(
+    tree: PyTree, *, is_leaf: Callable[[PyTree], bool] | None = None
+) -> dict[str, str]:
     """Return name -> the name before 0.2, of leaves in wrappers: it ended in '/value'.
 
     Checkpoints and sparse states of that time have the former names.
@@ -156,7 +158,7 @@ def former_names(tree: PyTree, *, is_leaf: Callable[[Any], bool] | None = None) 
     return {name: old for name, old in pairs if name != old}
 
 
-def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
+def unflatten(leaves: Mapping[str, PyTree]) -> dict[str, Any]:
     """Build the nested dict whose ``named_leaves`` are the given ones.
 
     Raises:

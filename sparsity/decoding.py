@@ -1,11 +1,12 @@
 """A model's parameters as the objects that decoding multiplies by, one tensor at a time."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
 from wafer.models.base import Model
 from wafer.models.factored.factors import factors_of
@@ -43,7 +44,7 @@ def problem(model: Model) -> str | None:
 
 
 def convert(
-    model: Model, leaves: Iterable[tuple[str, Any]], dtype: DTypeLike = jnp.float32
+    model: Model, leaves: Iterable[tuple[str, PyTree]], dtype: DTypeLike = jnp.float32
 ) -> Converted:
     """Turn stored tensors into what decoding reads; of pruned ones, one at a time is dense.
 
@@ -72,7 +73,7 @@ def convert(
     )
 
 
-def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> Any:
+def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> PyTree:
     if array.ndim == 2 and model.sparse(name):
         pruned = np.count_nonzero(np.isnan(array) | (array == 0))
         if pruned >= _PRUNED * array.size:
@@ -80,7 +81,7 @@ def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> Any
     return jnp.asarray(np.where(np.isnan(array), np.zeros((), array.dtype), array))
 
 
-def _table(model: Model, name: str, leaf: Any, dtype: DTypeLike) -> Any:
+def _table(model: Model, name: str, leaf: PyTree, dtype: DTypeLike) -> PyTree:
     if name == _TABLE:
         return DecodeTable.from_dense(leaf, dtype)
     if isinstance(leaf, DecodeWeight) or leaf.ndim != 2 or not model.sparse(name):

@@ -7,11 +7,13 @@ them from a checkpoint; ``draw`` and ``draw_flow`` need matplotlib.
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.reader import open_params
+from wafer.models.errors import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +82,7 @@ def moved(sequence: Sequence[Masks]) -> dict[str, list[float]]:
     }
 
 
-def gradient_flow(grads: Mapping[str, Any], masks: Masks) -> dict[str, float]:
+def gradient_flow(grads: Mapping[str, PyTree], masks: Masks) -> dict[str, float]:
     """Root mean square of the gradients of kept weights (after Evci et al. 2022, 2010.03533)."""
     return {
         name: float(np.sqrt(np.mean(np.square(np.asarray(grads[name], np.float64)[mask]))))
@@ -98,11 +100,10 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
     Raises:
         ValueError: nothing to draw, or masks of different parameters.
     """
-    from matplotlib.figure import Figure
-
+    figure = optional("matplotlib.figure", "drawing")
     kept, steps = survivors(list(sequence.values())), list(sequence)
     last = sequence[steps[-1]]
-    fig = Figure(figsize=(11, 7), layout="constrained")
+    fig = figure.Figure(figsize=(11, 7), layout="constrained")
     (level, evolution), (incoming, outgoing) = fig.subplots(2, 2)
     colors = {name: f"C{at % 10}" for at, name in enumerate(last)}
     names = [_short(name) for name in last]
@@ -127,11 +128,10 @@ def draw_flow(flows: Mapping[int, Mapping[str, float]]) -> "Figure":
     Raises:
         ValueError: nothing to draw.
     """
-    from matplotlib.figure import Figure
-
+    figure = optional("matplotlib.figure", "drawing")
     if not flows:
         raise ValueError("flows: empty; expected step -> gradient_flow(grads, masks)")
-    fig = Figure(figsize=(6.4, 4.4), layout="constrained")
+    fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = fig.subplots()
     for name in next(iter(flows.values())):
         axes.plot(list(flows), [flow[name] for flow in flows.values()], ".-", label=_short(name))

@@ -6,7 +6,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jaxtyping import PyTree
 
 from wafer.models.errors import did_you_mean
 from wafer.models.factored.lora import is_adapter
@@ -92,7 +94,7 @@ def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> Selection
 
 
 def dense_row(
-    names: Sequence[str], leaf: Any, rules: Sequence[ParamFilter], requires_dense: ParamFilter
+    names: Sequence[str], leaf: PyTree, rules: Sequence[ParamFilter], requires_dense: ParamFilter
 ) -> SelectionRow:
     """Return the row of a parameter that no group takes.
 

@@ -267,12 +267,6 @@ class Sparsifier:
         if self.groups and not self.quiet:
             log_selected(self.groups, selected)
 
-    def resume(self, *args: Any, **options: Any) -> tuple[SparseState, Any, Any]:
-        """Call ``sparsity.resume``; this alias is removed in 0.2."""
-        from wafer import sparsity
-
-        return sparsity.resume(self, *args, **options)
-
     def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
         """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
 
@@ -296,7 +290,7 @@ class Sparsifier:
         }
         check(tx, params, kept, **extra)
 
-    def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> Any:
+    def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> PyTree:
         """Return the tree of arrays to differentiate at.
 
         Args:
@@ -307,7 +301,7 @@ class Sparsifier:
         """
         sparse = match(sparse, params, "prepare", partial=self.partial)
 
-        def visit(name: str, leaf: Any) -> Any:
+        def visit(name: str, leaf: PyTree) -> PyTree:
             if name in sparse.patterns:
                 storage.require_values(name, leaf)
             topology = sparse.patterns.get(name, sparse.masks.get(name))
@@ -319,7 +313,7 @@ class Sparsifier:
 
         return map_named(visit, params)
 
-    def attach(self, ready: Any, sparse: SparseState) -> Any:
+    def attach(self, ready: PyTree, sparse: SparseState) -> PyTree:
         """Return the tree the model computes with.
 
         Masked weights become 0 where pruned, whatever their values there, and their gradients,
@@ -327,7 +321,7 @@ class Sparsifier:
         """
         sparse = match(sparse, ready, "attach", partial=self.partial, is_leaf=storage.is_probed)
 
-        def visit(name: str, leaf: Any) -> Any:
+        def visit(name: str, leaf: PyTree) -> PyTree:
             values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
             if name in sparse.masks:
                 mask = sparse.masks[name]
@@ -345,14 +339,14 @@ class Sparsifier:
 
         return map_named(visit, ready, is_leaf=storage.is_probed)
 
-    def apply(self, params: PyTree, sparse: SparseState) -> Any:
+    def apply(self, params: PyTree, sparse: SparseState) -> PyTree:
         """Return the tree the model computes with: 0 where pruned, or sparse weight objects.
 
         Differentiating through ``apply`` gives gradients at kept positions only.
         """
         return self.attach(self.prepare(params, sparse), sparse)
 
-    def split(self, gradients: PyTree, sparse: SparseState) -> tuple[Any, dict[str, Array]]:
+    def split(self, gradients: PyTree, sparse: SparseState) -> tuple[PyTree, dict[str, Array]]:
         """Separate gradients at ``prepare``d parameters.
 
         Returns:
@@ -363,18 +357,20 @@ class Sparsifier:
         probed = storage.is_probed
         sparse = match(sparse, gradients, "split", partial=self.partial, is_leaf=probed)
 
-        def visit(name: str, leaf: Any) -> Any:
+        def visit(name: str, leaf: PyTree) -> PyTree:
             if isinstance(leaf, storage.Probed):
                 leaf, dense[name] = leaf
             return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
 
         return map_named(visit, gradients, is_leaf=probed), dense
 
-    def mask_gradients(self, grads: PyTree, sparse: SparseState) -> Any:
+    def mask_gradients(self, grads: PyTree, sparse: SparseState) -> PyTree:
         """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
         return self.split(grads, sparse)[0]
 
-    def prune(self, params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
+    def prune(
+        self, params: PyTree, opt_state: PyTree, sparse: SparseState
+    ) -> tuple[PyTree, PyTree]:
         """Bring weights and their moments into the state's storage, 0 where pruned.
 
         Dense ones become [nnz] values where the state holds a pattern.
@@ -384,7 +380,7 @@ class Sparsifier:
 
     def expand(
         self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
         sparse = match(sparse, params, "expand", partial=self.partial)
         tell_unchanged(sparse, self)
@@ -424,12 +420,12 @@ class Sparsifier:
         self,
         sparse: SparseState,
         params: PyTree,
-        dense_grads: Any,
+        dense_grads: PyTree,
         opt_state: PyTree,
         *,
         finite: Array | bool = True,
         topology: bool = True,
-    ) -> tuple[SparseState, Any, Any]:
+    ) -> tuple[SparseState, PyTree, PyTree]:
         """Finish a training step: prune, count, and change the topology when it is due.
 
         Args:

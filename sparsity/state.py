@@ -74,7 +74,7 @@ class WeightCopy(NamedTuple):
         now = self.of(self.tree, sparse)
         return now if self.fingerprint is not None else now._replace(fingerprint=None)
 
-    def read(self, sparse: SparseState) -> Any:
+    def read(self, sparse: SparseState) -> PyTree:
         """Return the tree; under another topology that is traced, with NaN for all numbers.
 
         Raises:
@@ -289,12 +289,12 @@ def match(
     where: str,
     *,
     partial: bool = False,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: Callable[[PyTree], bool] | None = None,
 ) -> SparseState:
     """Return the state under the tree's names.
 
     Args:
-        sparse: masks or patterns by name; names of a release before 0.2 become today's.
+        sparse: masks or patterns by name; former names become today's.
         tree: parameters or gradients.
         where: the method, for the error.
         partial: the tree is a part of the model, so that masks may lack a weight.
@@ -318,7 +318,7 @@ def match(
             "with, in any form, or, if this one is a part of it, configure(..., partial=True)"
         )
 
-    def rename(by_name: Mapping[str, Any]) -> dict[str, Any]:
+    def rename(by_name: Mapping[str, PyTree]) -> dict[str, Any]:
         return {
             name if name in names else renamed.get(name, name): value
             for name, value in by_name.items()
@@ -334,7 +334,7 @@ def match(
     return sparse
 
 
-def require_shapes(sparse: SparseState, leaves: Mapping[str, Any], where: str) -> None:
+def require_shapes(sparse: SparseState, leaves: Mapping[str, PyTree], where: str) -> None:
     """Refuse weights of other shapes than their masks or patterns.
 
     Args:
@@ -358,7 +358,7 @@ def require_shapes(sparse: SparseState, leaves: Mapping[str, Any], where: str) -
             )
 
 
-def map_copies(fn: Callable[[WeightCopy], WeightCopy], tree: PyTree) -> Any:
+def map_copies(fn: Callable[[WeightCopy], WeightCopy], tree: PyTree) -> PyTree:
     """Map over the copies of weights in a tree; other leaves stay."""
     is_copy = lambda node: isinstance(node, WeightCopy)
     return jax.tree.map(lambda node: fn(node) if is_copy(node) else node, tree, is_leaf=is_copy)

@@ -69,7 +69,7 @@ def masked(weight: Array, mask: Array, probe: Array) -> Array:
 
 
 @masked.defjvp
-def _masked_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _masked_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     mask, (change, _, dense) = primals[1], tangents
     return masked(*primals), jnp.where(mask, change, 0) + dense
 
@@ -288,7 +288,7 @@ def density(pattern: kernels.Pattern) -> Array:
     return pattern.pointers[-1].astype(jnp.float32) / jnp.float32(rows * columns)
 
 
-def pruned(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
+def pruned(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[PyTree, PyTree]:
     """Bring weights and their moments into a state's storage, 0 where pruned.
 
     Args:
@@ -297,7 +297,7 @@ def pruned(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
         sparse: the topology.
     """
 
-    def visit(name: str, leaf: Any) -> Any:
+    def visit(name: str, leaf: PyTree) -> PyTree:
         if name in sparse.patterns:
             return shrink(leaf, sparse.patterns[name])
         if name in sparse.masks:
@@ -309,7 +309,7 @@ def pruned(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
 
 def expanded(
     params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Bring csr weights and their moments back to dense.
 
     Args:
@@ -319,7 +319,7 @@ def expanded(
         fill: at pruned positions of csr weights.
     """
 
-    def visit(name: str, leaf: Any) -> Any:
+    def visit(name: str, leaf: PyTree) -> PyTree:
         pattern = sparse.patterns.get(name)
         return leaf if pattern is None else expand(leaf, pattern, fill)
 

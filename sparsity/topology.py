@@ -125,7 +125,7 @@ def _mean_moments(leaves: _Leaves, active: Array, grown: Array) -> _Leaves:
     return weight, {path: fill(moment) for path, moment in moments.items()}
 
 
-def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any]:
+def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[PyTree, PyTree]:
     """Put csr leaves back into the trees; weights of NaN scores become NaN.
 
     Raises:
@@ -157,7 +157,7 @@ def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any
 
 
 def update_group(
-    group: Group, sparse: SparseState, trees: tuple[Any, Any], grads: Grads, finite: Array
+    group: Group, sparse: SparseState, trees: tuple[PyTree, PyTree], grads: Grads, finite: Array
 ) -> tuple[SparseState, Topology]:
     """Choose a group's new topology if its update schedule says so.
 

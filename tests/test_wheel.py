@@ -22,7 +22,7 @@ site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
 for package in "wafer.vsl.native", "wafer.sparsity.kernels", "wafer.fabric.native":
-    library = Library(what="a library", package=package, instead="nothing")
+    library = Library(package=package, instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
 files = write_example("life", pathlib.Path("life"))

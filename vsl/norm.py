@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from wafer.vsl.attend import may_be_native
 from wafer.vsl.implementations.linear import compose, with_tangent
@@ -153,7 +153,7 @@ def _tangent(*operands: Array, **static: Any) -> list[Array]:
     return [jax.jvp(function, point, tangents)[1]]
 
 
-def _tangent_t(*operands: Any, **static: Any) -> list[Any]:
+def _tangent_t(*operands: PyTree, **static: Any) -> list[PyTree]:
     dy, *kept, _, _, _, x, scale, _ = operands  # the cotangent of x that is kept, if it is one
     return _GRADIENTS.bind(dy, x, scale, *kept, **static)
 

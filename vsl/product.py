@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from wafer.vsl.attend import may_be_native
 from wafer.vsl.layout import AnyArray, Layout
@@ -158,7 +158,7 @@ def _fits(leaf: AnyArray | Weight, layout: Layout) -> TypeGuard[AnyArray]:
     return leaf.shape[0] % _PANEL == 0 and leaf.shape[1] % _PANEL == 0
 
 
-def stream_kernels(branch: Any, layout: Layout) -> Any:
+def stream_kernels(branch: PyTree, layout: Layout) -> PyTree:
     """Wrap the weights of a layer whose input is the stream that ``layout`` describes.
 
     Only where the native library serves; elsewhere, and for leaves that are no float32 matrix
@@ -172,7 +172,7 @@ def stream_kernels(branch: Any, layout: Layout) -> Any:
     if count is None:
         return branch
 
-    def wrapped(path: Any, leaf: Any) -> Any:
+    def wrapped(path: Any, leaf: PyTree) -> PyTree:
         named = bool(path) and getattr(path[-1], "key", None) == "kernel"
         return StreamWeight(leaf, count) if named and _fits(leaf, layout) else leaf
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from wafer.vsl.checks import check_fit, check_prefix_mask
 from wafer.vsl.implementations.linear import multilinear
@@ -100,7 +100,7 @@ Holes = Literal["error", "truncate", "keep"]
 
 
 def strip_padding(
-    x: Any,
+    x: PyTree,
     mask: AnyArray,
     axis: int = 1,
     *,
@@ -188,7 +188,7 @@ def strip_padding(
     )
 
 
-def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array = 0) -> Any:
+def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array = 0) -> PyTree:
     """Put values back where they came from.
 
     Args:

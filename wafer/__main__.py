@@ -31,14 +31,14 @@ def _run(argv: Sequence[str] | None = None) -> int:
 
 
 def csctl() -> int:
-    """Run the job verbs as the vendor's stack spells them: ``csctl get jobs``."""
+    """Run the job verbs under their other name: ``csctl get jobs``."""
     return _run(["jobs", *sys.argv[1:]])
 
 
 def cszoo() -> int:
-    """Run a verb as the vendor's model zoo spells it: ``cszoo fit params.yaml``."""
-    from wafer.commands.cszoo import VERBS, help_text, translate
+    """Run a verb of ``cszoo`` as the command that does the same: ``cszoo fit params.yaml``."""
     from wafer.errors import WaferError
+    from wafer.vendor.cszoo import VERBS, help_text, translate
 
     argv = sys.argv[1:]
     group = argv[:1] if argv and any(name.startswith(f"{argv[0]} ") for name in VERBS) else []

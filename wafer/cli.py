@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from wafer.errors import WaferError
-from wafer.models.errors import DISK_FULL, did_you_mean, plain
+from wafer.models.errors import DISK_FULL, MissingPackageError, did_you_mean, plain
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import trusting
 from wafer.version import __version__
@@ -72,7 +72,7 @@ _VERBS = {
         "wafer.commands.jobs:add_arguments",
     ),
     "convert": (
-        "checkpoints and configs of Hugging Face and of the vendor, both ways",
+        "checkpoints and configs of Hugging Face and of Cerebras's Model Zoo, both ways",
         "wafer.commands.checkpoints.convert:add_arguments",
     ),
 }
@@ -186,7 +186,7 @@ def _run(argv: list[str]) -> int:
         named = error.strerror and isinstance(error.filename, str)
         _complain(f"{f'{error.filename}: {error.strerror}' if named else error}{_advice(error)}")
         return 1
-    except (WaferError, ValueError) as error:
+    except (WaferError, MissingPackageError, ValueError) as error:
         if logging.getLogger("wafer").isEnabledFor(logging.DEBUG):
             raise
         _complain(error)

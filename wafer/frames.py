@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from wafer.models.errors import optional
+
 _STYLE = {"vmin": 0, "cmap": "inferno", "interpolation": "nearest"}  # a PE is a square
 
 
@@ -27,8 +29,7 @@ def draw_heat_map(
         highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
-    from matplotlib import figure
-
+    figure = optional("matplotlib.figure", "drawing")
     wide, tall = _size(plane.shape, 5.0)
     fig = figure.Figure(figsize=(wide + 1.6, max(tall, 1.2) + 1.0), layout="constrained")
     axes = fig.subplots()
@@ -76,8 +77,7 @@ def draw_filmstrip(
         highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
-    from matplotlib import figure
-
+    figure = optional("matplotlib.figure", "drawing")
     count, height, width = planes.shape
     below = width > 3 * height
     wide, tall = _size(planes.shape, min(8.0, 0.5 * width) if below else 2.0)
@@ -115,8 +115,8 @@ def write_gif(
         highest: value of the brightest color; 0 is black.
         path: of the file.
     """
-    from matplotlib import animation, figure
-
+    figure = optional("matplotlib.figure", "drawing")
+    animation = optional("matplotlib.animation", "drawing")
     wide, tall = _size(planes.shape, 4.0)
     fig = figure.Figure(figsize=(wide + 1.4, max(tall, 0.6) + 1.0), layout="constrained")
     axes = fig.subplots()

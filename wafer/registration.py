@@ -10,7 +10,7 @@ A module that registers when it is imported serves the command line: ``name: "my
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wafer.data.tasks import TASKS, DataTask, TaskFeature
+from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
 from wafer.models.user.code import register
@@ -78,10 +78,10 @@ def register_task(
                 [Problem((name, feature), f"{shape}, {dtype!r}: expected {expected}")]
             )
 
-    def of_length(section: Any, config: Any, length: int) -> dict[str, TaskFeature]:
-        del section, config
+    def of_length(sizes: RowSizes, config: Any) -> dict[str, TaskFeature]:
+        del config
         return {
-            feature: TaskFeature(tuple(length if s == "S" else int(s) for s in shape), dtype)
+            feature: TaskFeature(tuple(sizes.length if s == "S" else int(s) for s in shape), dtype)
             for feature, (shape, dtype) in rows.items()
         }
 

@@ -1,6 +1,6 @@
-"""The vendor's run.py, which is ``wafer run``: ``python -m wafer.run CSX --params …``.
+"""``python -m wafer.run CSX --params …``: ``wafer run`` as a script.
 
-A copied script of releases 2.4 and later says ``from wafer.run import run`` instead of
+A ``run.py`` of the Model Zoo says ``from wafer.run import run`` instead of
 ``from cerebras.modelzoo.common.run_utils import run``, and is called as before.
 """
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.paths import map_named, named_leaves
 
@@ -36,8 +37,8 @@ def field_of(path: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, str
 
 
 def map_moments(
-    fn: Callable[[str, Any], Any], opt_state: Any, shapes: Mapping[str, tuple[int, ...]]
-) -> Any:
+    fn: Callable[[str, PyTree], PyTree], opt_state: PyTree, shapes: Mapping[str, tuple[int, ...]]
+) -> PyTree:
     """Apply ``fn(parameter name, array)`` to every moment of the named parameters.
 
     Args:
@@ -50,7 +51,7 @@ def map_moments(
         The tree with the moments replaced, other leaves untouched.
     """
 
-    def visit(path: str, leaf: Any) -> Any:
+    def visit(path: str, leaf: PyTree) -> PyTree:
         owner = owner_of(path, shapes)
         if owner is None or np.shape(leaf) != tuple(shapes[owner]):
             return leaf
@@ -60,14 +61,16 @@ def map_moments(
 
 
 def in_weights_and_moments(
-    fn: Callable[[str, Any], Any], params: Any, opt_state: Any
-) -> tuple[Any, Any]:
+    fn: Callable[[str, PyTree], PyTree], params: PyTree, opt_state: PyTree
+) -> tuple[PyTree, PyTree]:
     """Apply ``fn(parameter name, array)`` to every weight and every moment of its shape."""
     shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
     return map_named(fn, params), map_moments(fn, opt_state, shapes)
 
 
-def moments_of(opt_state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
+def moments_of(
+    opt_state: PyTree, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, dict[str, Any]]:
     """List each parameter's moments: parameter name -> {path in the state: array}."""
     moments: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     for path, leaf in named_leaves(opt_state):

@@ -103,7 +103,7 @@ def masks_of(params: PyTree) -> dict[str, Array]:
 
 
 @with_nan()
-def mark(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[Any, Any]:
+def mark(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[PyTree, PyTree]:
     """Write NaN at pruned positions of weights and of their floating moments.
 
     Args:
@@ -117,13 +117,13 @@ def mark(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple
     return _fill(params, opt_state, masks, jnp.nan)
 
 
-def clear(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[Any, Any]:
+def clear(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[PyTree, PyTree]:
     """Undo ``mark``: write 0 at pruned positions."""
     return _fill(params, opt_state, masks, 0)
 
 
-def _fill(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array], value: float) -> Any:
-    def fill(name: str, leaf: Any) -> Any:
+def _fill(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array], value: float) -> PyTree:
+    def fill(name: str, leaf: PyTree) -> PyTree:
         if name not in masks or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return jnp.where(masks[name], leaf, jnp.asarray(value, leaf.dtype))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorstore as ts
+from jaxtyping import PyTree
 
 from wafer.models.base import Model
 from wafer.models.checkpoint.checksums import checksum
@@ -50,7 +51,7 @@ _UNLISTED = "%s: NaN in kernels (first: %s) count as pruned weights: the record 
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], template: Any = None, *, lazily: bool = False
+    path: str | os.PathLike[str], template: PyTree = None, *, lazily: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """Load one checkpoint, as trained or finalized: (tree of arrays, record).
 
@@ -69,7 +70,7 @@ def load_checkpoint(
     path = pathlib.Path(path).resolve()
     record, sums = read_record(path)
 
-    def leaf(name: str) -> Any:
+    def leaf(name: str) -> PyTree:
         value = tree.read(name)
         return tree.leaf(name) if lazily else value
 
@@ -321,7 +322,7 @@ class StoredTree:
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
 
 
-def build_stored(record: Mapping[str, Any], where: object, params: Any = None) -> Model:
+def build_stored(record: Mapping[str, Any], where: object, params: PyTree = None) -> Model:
     """Build the model of a checkpoint's record.
 
     Args:
@@ -346,7 +347,7 @@ def build_stored(record: Mapping[str, Any], where: object, params: Any = None) -
         return model
 
 
-def _require_arrays(model: Model, params: Any, where: object) -> None:
+def _require_arrays(model: Model, params: PyTree, where: object) -> None:
     template = abstract_params(model)
     needed = {name: np.shape(leaf) for name, leaf in named_leaves(template)}
     former = {old: new for new, old in former_names(template).items()}

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.errors import CheckpointError, did_you_mean, first_lines
 from wafer.models.paths import former_names, map_named, named_leaves, unflatten
@@ -16,7 +17,7 @@ from wafer.models.paths import former_names, map_named, named_leaves, unflatten
 _LOG = logging.getLogger(__name__)
 
 
-def to_tree(state: Any) -> dict[str, Any]:
+def to_tree(state: PyTree) -> dict[str, Any]:
     """Turn any state (NamedTuples, tuples, dicts) into a nested dict of host arrays by name.
 
     Random keys become their words, [..., 2] uint32 or as many as their generator has.
@@ -41,19 +42,19 @@ def to_tree(state: Any) -> dict[str, Any]:
     return unflatten({name: np.asarray(leaf) for name, leaf in leaves})
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: PyTree) -> bool:
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
 def fill_template(
-    template: Any,
-    stored: Mapping[str, Any],
+    template: PyTree,
+    stored: Mapping[str, PyTree],
     where: str,
     prefix: str = "",
     *,
     strict: bool = True,
     optional: Callable[[str], bool] = lambda name: False,
-) -> Any:
+) -> PyTree:
     """Put stored arrays into the structure of a template, name by name.
 
     Args:
@@ -72,7 +73,7 @@ def fill_template(
     problems: list[str] = []
     kept: list[str] = []
 
-    def take(name: str, leaf: Any) -> Any:
+    def take(name: str, leaf: PyTree) -> PyTree:
         if name not in have:
             if not strict or optional(name):
                 kept.append(name)

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.checksums import ArrayRecord, checksums
 from wafer.models.checkpoint.layout import (
@@ -78,7 +79,7 @@ class Checkpoints:
         """Folder of one checkpoint."""
         return self.folder / str(step)
 
-    def save(self, step: int, state: Any, meta: Mapping[str, Any]) -> pathlib.Path:
+    def save(self, step: int, state: PyTree, meta: Mapping[str, Any]) -> pathlib.Path:
         """Write a checkpoint; it exists, complete, when this returns.
 
         Raises:

@@ -8,7 +8,6 @@ task heads, which no pretrained checkpoint has) receive gradients.
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +48,7 @@ def fold_adapters(cfg: LoraConfig | None, params: Params) -> Params:
     return fold(cfg, base, lora)
 
 
-def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
+def _attach(cfg: LoraConfig, branch: PyTree, key: Array | None, path: str) -> PyTree:
     """Replace adapted kernels by ``Adapted`` ones and stop gradients to all that is frozen."""
     if not isinstance(branch, Mapping):
         if trains_with_lora(path):
@@ -72,7 +71,7 @@ def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
 
 
 def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
-    def run(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+    def run(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> PyTree:
         own = None  # a share of the batch has draws of its own
         if key is not None:
             own = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from wafer import vsl
 from wafer.models.base import Model, StageFn
@@ -103,7 +103,7 @@ def _draw(cfg: FactorConfig, name: str, kernel: Array, key: Array) -> dict[str, 
     return {f"{parent}{factor}/{_KERNEL}": value for factor, value in values}
 
 
-def _attach(branch: Any) -> Any:
+def _attach(branch: PyTree) -> PyTree:
     """Replace a kernel's factors by the object that multiplies by them."""
     if not isinstance(branch, Mapping):
         return branch

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from wafer import vsl
 from wafer.models.alias import all_names
@@ -148,7 +148,7 @@ def merge(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
     """Return the tree the model computes with: gradients reach the adapters only."""
     scale = jnp.asarray(cfg.alpha / cfg.r, jnp.float32)
 
-    def adapt(name: str, leaf: Any) -> Any:
+    def adapt(name: str, leaf: PyTree) -> PyTree:
         if name not in lora.down:
             return jax.lax.stop_gradient(leaf)
         return Adapted(leaf, lora.down[name], lora.up[name], scale)
@@ -159,7 +159,7 @@ def merge(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
 def fold(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
     """Bake the adapters into the kernels: the result is an ordinary tree of the same model."""
 
-    def add(name: str, leaf: Any) -> Any:
+    def add(name: str, leaf: PyTree) -> PyTree:
         if name not in lora.down:
             return leaf
         update = (cfg.alpha / cfg.r) * (lora.down[name] @ lora.up[name])
@@ -186,7 +186,7 @@ def trains_with_lora(name: str) -> bool:
     return is_adapter(name) or name.split("/", maxsplit=1)[0] in _HEADS
 
 
-def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
+def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> PyTree:
     """Return a tree of booleans: which parameters train.
 
     With ``lora_params`` only adapters and task heads do. Frozen are ``position/slopes`` unless
@@ -203,7 +203,7 @@ def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
     adapted = lora_of(model.config) is not None
     fixed_slopes = not getattr(model.config, "alibi_trainable_slopes", False)
 
-    def trains(name: str, leaf: Any) -> bool:
+    def trains(name: str, leaf: PyTree) -> bool:
         del leaf
         if name == "position/slopes" and fixed_slopes:
             return False

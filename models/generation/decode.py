@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from wafer.models.base import Model
@@ -126,7 +126,7 @@ def _begin(
     rows, size = prompt.shape[0], min(prompt.shape[1], _PROMPT_BLOCK)
     blocks = prompt.reshape(rows, -1, size).swapaxes(0, 1)
 
-    def read(carry: tuple[KVCache, Array], block: tuple[Array, Array]) -> Any:
+    def read(carry: tuple[KVCache, Array], block: tuple[Array, Array]) -> PyTree:
         cache, before = carry
         tokens, first = block
         logits, cache = step(params, tokens, jnp.clip(lengths - first, 0, size), cache)

@@ -7,12 +7,12 @@ temperature of 0).
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from numpy.typing import ArrayLike
 
 from wafer.models.base import Model
@@ -123,7 +123,7 @@ def _run(
     def propose(token: Array, added: Array, cache: KVCache) -> tuple[Array, KVCache]:
         """[B, k] guesses; the last of them is read as well, in case it is accepted."""
 
-        def guess(carry: tuple[Array, KVCache], i: Array) -> Any:
+        def guess(carry: tuple[Array, KVCache], i: Array) -> PyTree:
             token, cache = carry
             real = (i < added).astype(jnp.int32)
             logits, cache = draft_step(draft_weights, token[:, None], real, cache)

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer import vsl
 from wafer.models.errors import did_you_mean
@@ -32,7 +32,7 @@ class _Together(Protocol):
     """A weight that multiplies activations by several weights of its kind at once."""
 
     def project_all(
-        self, x: Array, weights: Sequence[Any], biases: Sequence[Array | None]
+        self, x: Array, weights: Sequence[PyTree], biases: Sequence[Array | None]
     ) -> list[Array]:
         """Compute ``x @ weight + bias`` for each."""
         ...
@@ -60,7 +60,7 @@ def score(x: Array, table: vsl.AnyArray | vsl.Weight) -> Array:
     return project(x, jnp.swapaxes(jnp.asarray(table), 0, 1))
 
 
-def leaf(module: nn.Module, name: str, init: InitFn, shape: tuple[int, ...]) -> Any:
+def leaf(module: nn.Module, name: str, init: InitFn, shape: tuple[int, ...]) -> PyTree:
     """Read parameter ``name`` if the tree has it, whatever its type; else declare it."""
     if module.has_variable("params", name):
         return module.get_variable("params", name)
@@ -85,7 +85,7 @@ class Dense(nn.Module):
     bias_init: InitFn = zeros_init
 
     @nn.compact
-    def leaves(self, inputs: int) -> tuple[Any, Array | None]:
+    def leaves(self, inputs: int) -> tuple[PyTree, Array | None]:
         """Read or declare the kernel and the bias, None without one."""
         kernel = leaf(self, "kernel", self.init_fn, (inputs, self.features))
         bias = leaf(self, "bias", self.bias_init, (self.features,)) if self.use_bias else None

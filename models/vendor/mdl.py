@@ -14,7 +14,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from wafer.models.errors import CheckpointError
+from wafer.models.errors import CheckpointError, MissingPackageError, optional
 from wafer.models.guarded import call_in_subprocess
 from wafer.models.vendor.leaves import Leaf, follow, read_leaves
 from wafer.models.vendor.order import listed_keys
@@ -32,11 +32,10 @@ class MdlFile:
 
     Raises:
         CheckpointError: no HDF5 file, a damaged one, or one whose writer did not finish.
+        MissingPackageError: it is compressed as HDF5 itself cannot read, and hdf5plugin is missing.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        import hdf5plugin  # noqa: F401  teaches HDF5 the compression that the vendor uses, LZ4
-
         self.path = path
         if not path.exists():
             beside = ", ".join(sorted(p.name for p in path.parent.glob("*.mdl"))) or "no .mdl"
@@ -59,7 +58,8 @@ class MdlFile:
                 )
             here = {n: leaf for n in self._leaves if (leaf := self._tensor(n, tensors))}
             self._tensors: dict[str, Leaf] = here
-        except CheckpointError:
+            self._require_filters()
+        except (CheckpointError, MissingPackageError):
             self.close()
             raise
 
@@ -96,6 +96,18 @@ class MdlFile:
         if leaf.kind == "tensor" and leaf.where not in datasets:
             raise CheckpointError(f"{self.path}: tensor {name} is missing")
         return leaf if leaf.kind in {"tensor", "filled"} else None
+
+    def _require_filters(self) -> None:
+        """Load what unpacks the tensors where HDF5 itself does not: the vendor writes LZ4."""
+        for name in {leaf.where for leaf in self._tensors.values() if leaf.kind == "tensor"}:
+            try:
+                settings = h5py.h5d.open(self._file.id, name.encode()).get_create_plist()
+                codes = [settings.get_filter(n)[0] for n in range(settings.get_nfilters())]
+            except _DAMAGE:
+                continue  # `read` names it
+            if not all(map(h5py.h5z.filter_avail, codes)):
+                optional("hdf5plugin", f"{self.path}, which is compressed,")
+                return
 
     def entries(self, prefix: str) -> list[str]:
         """List all entries whose names begin so, numbers and texts too, in name order."""

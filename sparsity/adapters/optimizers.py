@@ -111,7 +111,7 @@ def differences(
     return found
 
 
-def _not_compared(why: str, *values: Any) -> dict[str, str]:
+def _not_compared(why: str, *values: PyTree) -> dict[str, str]:
     _LOG.warning(f"sparsity: the optimizer's steps are not compared, since {why}", *values)
     return {}
 
@@ -119,11 +119,11 @@ def _not_compared(why: str, *values: Any) -> dict[str, str]:
 def _trials(params: PyTree, names: Collection[str]) -> tuple[_Trial, _Trial]:
     """Return (the parameters, a small tree with their names and ranks)."""
 
-    def of_size(name: str, leaf: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    def of_size(name: str, leaf: PyTree, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
         number = jnp.issubdtype(leaf.dtype, jnp.floating)
         return jax.ShapeDtypeStruct(shape, jnp.float32 if number else leaf.dtype)
 
-    def small(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    def small(name: str, leaf: PyTree) -> jax.ShapeDtypeStruct:
         shape = tuple(min(size, _LARGEST) for size in leaf.shape)
         return of_size(name, leaf, _SPARSE_SHAPE if name in names else shape)
 
@@ -147,9 +147,9 @@ def _step(
     tx: optax.GradientTransformationExtraArgs,
     sparse: SparseState,
     grads: PyTree,
-    trees: tuple[Any, Any],
+    trees: tuple[PyTree, PyTree],
     scale: Array,
-) -> tuple[Any, Any, Any]:
+) -> tuple[PyTree, PyTree, PyTree]:
     """Return (parameters, state, dense updates)."""
     params, state = trees
     grads = jax.tree.map(lambda g: (g * scale).astype(g.dtype), grads)
@@ -162,7 +162,7 @@ def _step(
 def _program(tx: optax.GradientTransformationExtraArgs, trial: _Trial, *, stored: bool) -> str:
     """Return what a first step computes, without the sizes of its arrays."""
 
-    def first(params: PyTree, grads: PyTree, masks: dict[str, Array]) -> Any:
+    def first(params: PyTree, grads: PyTree, masks: dict[str, Array]) -> PyTree:
         sparse = _state(masks, trial, stored=stored)
         trees = storage.pruned(params, tx.init(params), sparse)
         return _step(tx, sparse, grads, trees, jnp.float32(1))
@@ -196,7 +196,7 @@ def _both(
     """
     rng = np.random.default_rng(0)
 
-    def draw(_: str, leaf: Any) -> Array:
+    def draw(_: str, leaf: PyTree) -> Array:
         number = jnp.issubdtype(leaf.dtype, jnp.floating)
         values = rng.standard_normal(leaf.shape) if number else np.ones(leaf.shape)
         return jnp.asarray(values, leaf.dtype)
@@ -254,7 +254,7 @@ def with_dense_shapes(tx: optax.GradientTransformation) -> optax.GradientTransfo
         *,
         sparse: SparseState | None = None,
         **extra: Any,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         if sparse is None:
             raise TypeError(
                 "with_dense_shapes: update lacks `sparse`; expected the sparse state of the "

@@ -73,7 +73,7 @@ def wrap(
         *,
         finite: Any = True,
         **extra: Any,
-    ) -> tuple[Any, SparseOptState]:
+    ) -> tuple[PyTree, SparseOptState]:
         if params is None:
             raise ValueError("a sparse optimizer needs the parameters: tx.update(g, state, params)")
         sparse = state.sparse
@@ -101,7 +101,7 @@ def wrap(
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 
 
-def _revived(sparsifier: "Sparsifier", params: PyTree, sparse: SparseState) -> Any:
+def _revived(sparsifier: "Sparsifier", params: PyTree, sparse: SparseState) -> PyTree:
     """Whether weights that updates have set to 0 are not, [] bool.
 
     Raises:
@@ -121,6 +121,6 @@ def _revived(sparsifier: "Sparsifier", params: PyTree, sparse: SparseState) -> A
     return revived
 
 
-def _split(params: PyTree) -> tuple[Any, Any]:
+def _split(params: PyTree) -> tuple[PyTree, PyTree]:
     """Return (the weights that gradients are of, a copy that follows them)."""
     return params if isinstance(params, optax.LookaheadParams) else (params, ())

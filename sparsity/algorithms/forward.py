@@ -12,7 +12,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from wafer.sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
 from wafer.sparsity.algorithms.masks import magnitude_mask
@@ -30,7 +30,7 @@ def _through(
     return jnp.where(used, weight, 0)
 
 
-def _backward(kept: Any, gradient: Array) -> tuple[Array, None, None, None]:
+def _backward(kept: PyTree, gradient: Array) -> tuple[Array, None, None, None]:
     weight, learns, decay = kept
     total = gradient + (decay * weight).astype(gradient.dtype)
     return jnp.where(learns, total, 0), None, None, None

@@ -51,7 +51,7 @@ class InBandStatic(Static):
         if self.seed is None:
             seed = jax.random.bits(jax.random.fold_in(ctx.run_key, 18), dtype=jnp.uint32)
 
-        def on_host(weight: Any, pruned: Any, seed: Any) -> np.ndarray:
+        def on_host(weight: np.ndarray, pruned: np.ndarray, seed: np.ndarray) -> np.ndarray:
             rng = np.random.default_rng(int(seed) + ctx.position)
             return inband_mask(
                 np.asarray(weight),

@@ -6,7 +6,7 @@ third in one pass, which is what an ordinary gradient runs. ``products`` are tho
 weights with the same x, which is read once, and their biases.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer.sparsity.kernels import native
 from wafer.sparsity.kernels.pattern import Pattern, gather, to_dense
@@ -84,7 +84,7 @@ class _Native:
 
 
 def _native_products(
-    x: Array, values: Sequence[Any], biases: Sequence[Any], patterns: Sequence[Pattern]
+    x: Array, values: Sequence[PyTree], biases: Sequence[PyTree], patterns: Sequence[Pattern]
 ) -> list[Array]:
     results = [jax.ShapeDtypeStruct((x.shape[0], p.shape[1]), x.dtype) for p in patterns]
     operands = [
@@ -97,9 +97,9 @@ def _native_products(
 
 def _native_gradients(
     x: Array,
-    dys: Sequence[Any],
-    values: Sequence[Any],
-    biases: Sequence[Any],
+    dys: Sequence[PyTree],
+    values: Sequence[PyTree],
+    biases: Sequence[PyTree],
     patterns: Sequence[Pattern],
 ) -> list[Array]:
     """Return dx, then the gradients of each weight's values and bias in turn."""
@@ -118,7 +118,7 @@ IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
 
 
 def _tangent(
-    tx: Array, tvalues: Array, x: Array, values: Array, *pattern: Array, **static: Any
+    tx: Array, tvalues: Array, x: Array, values: Array, *pattern: Array, **static: Hashable
 ) -> list[Array]:
     (by_x,) = _MULTIPLY.bind(tx, values, *pattern, **static)
     (by_values,) = _MULTIPLY.bind(x, tvalues, *pattern, **static)
@@ -191,11 +191,11 @@ def multiply(x: Array, values: Array, pattern: Pattern, implementation: str) -> 
 # --- native products of x with several weights: (x, *values, *biases, *patterns) -> results ------
 
 
-def _parts(leaves: Sequence[Any], count: int) -> list[Sequence[Any]]:
+def _parts(leaves: Sequence[PyTree], count: int) -> list[Sequence[PyTree]]:
     return [leaves[i : i + count] for i in range(0, len(leaves), count)]
 
 
-def _patterns(leaves: Sequence[Any]) -> list[Pattern]:
+def _patterns(leaves: Sequence[PyTree]) -> list[Pattern]:
     return [Pattern(*leaf) for leaf in _parts(leaves, _FIELDS)]
 
 
@@ -216,7 +216,7 @@ def _products_tangent(*leaves: Array, count: int) -> list[Array]:
     return results
 
 
-def _products_tangent_t(*leaves: Any, count: int) -> list[Any]:
+def _products_tangent_t(*leaves: PyTree, count: int) -> list[PyTree]:
     dys, (x, *rest) = leaves[:count], leaves[count + 1 + 2 * count :]
     dx, *gradients = _PRODUCTS_GRADIENTS.bind(x, *dys, *rest, count=count)
     return [dx, *gradients[::2], *gradients[1::2]]
@@ -289,7 +289,7 @@ def with_probe(y: Array, x: Array, probe: Array) -> Array:
     return y
 
 
-def _with_probe_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _with_probe_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     y, x, _ = primals
     ty, _, tprobe = tangents
     ty = jnp.zeros_like(y) if isinstance(ty, SymbolicZero) else ty

@@ -20,7 +20,6 @@ HANDLERS = (
     "wafer_dense_decode",
 )
 _LIBRARY = Library(
-    what="sparse kernels",
     package="wafer.sparsity.kernels",
     handlers=HANDLERS,
     instead="masked dense products (implementation='masked' or 'auto')",

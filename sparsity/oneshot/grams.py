@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from wafer.models.base import Batch, Model, Stage
 from wafer.models.paths import map_named
@@ -44,7 +44,7 @@ def _product(x: Array, weight: Array, gram: Array, live: Array) -> Array:
     return x @ weight
 
 
-def _product_backward(saved: Any, dy: Array) -> tuple[Array, None, Array, None]:
+def _product_backward(saved: PyTree, dy: Array) -> tuple[Array, None, Array, None]:
     x, weight, live = saved
     rows = x.astype(jnp.float32) * live[:, None]
     return dy @ weight.T, None, rows.T @ rows, None
@@ -58,21 +58,21 @@ def stage_names(stage: Stage, names: Sequence[str]) -> list[str]:
     return [n for n in names if any(n == key or n.startswith(f"{key}/") for key in stage.params)]
 
 
-def stage_step(model: Model, stage: Stage, params: Any, one: Input) -> Input:
+def stage_step(model: Model, stage: Stage, params: PyTree, one: Input) -> Input:
     """Compute a stage of a batch; all stages of a kind compile once."""
     carry, batch = one
     return _step(model, stage.kind, model.stage_params(stage, params), carry, batch), batch
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _step(model: Model, kind: str, weights: Any, carry: Any, batch: Batch) -> Any:
+def _step(model: Model, kind: str, weights: PyTree, carry: PyTree, batch: Batch) -> PyTree:
     return model.kinds[kind][1](weights, carry, batch, None)
 
 
 def stage_grams(
     model: Model,
     stage: Stage,
-    params: Any,
+    params: PyTree,
     names: Sequence[str],
     *,
     inputs: Sequence[Input],
@@ -105,7 +105,7 @@ def stage_grams(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _grams(
-    model: Model, kind: str, names: tuple[str, ...], weights: Any, one: Input
+    model: Model, kind: str, names: tuple[str, ...], weights: PyTree, one: Input
 ) -> Mapping[str, Array]:
     carry, batch = one
     shapes: dict[str, int] = {}

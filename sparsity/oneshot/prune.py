@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer.models.alias import all_names
 from wafer.models.base import Batch, Model
@@ -45,7 +45,7 @@ class Pruned:
     selected: Mapping[str, Selected]  #: what was to be pruned
     stayed: int  #: weights that the level would keep, but that were pruned already
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PyTree]:
         """Return the parameters, then the masks."""
         return iter((self.params, self.masks))
 
@@ -83,12 +83,12 @@ def _wanda(layer: _Layer) -> tuple[Array, Array]:
 Scores = Callable[[Model, Any, Sequence[Batch]], Any]
 
 
-def _snip(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
+def _snip(model: Model, params: PyTree, batches: Sequence[Batch]) -> PyTree:
     gradient = _sum(jax.jit(jax.grad(_loss(model))), params, batches)
     return jax.tree.map(lambda w, g: jnp.abs(w * g), params, gradient)
 
 
-def _grasp(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
+def _grasp(model: Model, params: PyTree, batches: Sequence[Batch]) -> PyTree:
     slope = jax.grad(_loss(model))
     gradient = _sum(jax.jit(slope), params, batches)
     along = lambda params, batch: jax.jvp(lambda p: slope(p, batch), (params,), (gradient,))[1]
@@ -96,11 +96,13 @@ def _grasp(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
     return jax.tree.map(lambda w, h: w * h, params, curved)
 
 
-def _loss(model: Model) -> Callable[[Any, Batch], Array]:
+def _loss(model: Model) -> Callable[[PyTree, Batch], Array]:
     return lambda params, batch: model.loss(params, batch)[0]
 
 
-def _sum(function: Callable[[Any, Batch], Any], params: Any, batches: Sequence[Batch]) -> Any:
+def _sum(
+    function: Callable[[PyTree, Batch], PyTree], params: PyTree, batches: Sequence[Batch]
+) -> PyTree:
     total = function(params, batches[0])
     for batch in batches[1:]:
         total = jax.tree.map(jnp.add, total, function(params, batch))
@@ -144,7 +146,7 @@ METHODS: Mapping[str, bool] = {
 
 def prune(
     model: Model,
-    params: Any,
+    params: PyTree,
     sparsifier: Sparsifier,
     method: str,
     *,
@@ -267,10 +269,10 @@ def _nothing_left(
 
 
 def _by_scores(
-    params: Any,
+    params: PyTree,
     before: Mapping[str, Array],
     selected: Mapping[str, Selected],
-    scores: Callable[[Any], Any],
+    scores: Callable[[PyTree], PyTree],
     *,
     check: Callable[[Mapping[str, Array]], None],
     rounds: int,
@@ -306,7 +308,7 @@ def _by_scores(
     return Pruned(_cut(params, masks), masks, selected, stayed)
 
 
-def _cut(params: Any, masks: Mapping[str, Array]) -> Any:
+def _cut(params: PyTree, masks: Mapping[str, Array]) -> PyTree:
     cut = lambda name, leaf: jnp.where(masks[name], leaf, 0) if name in masks else leaf
     return map_named(cut, params)
 
@@ -334,7 +336,7 @@ class _Before(NamedTuple):
 
 def _by_stages(
     model: Model,
-    params: Any,
+    params: PyTree,
     before: _Before,
     method: str,
     *,

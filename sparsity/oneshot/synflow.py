@@ -18,7 +18,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer import vsl
 from wafer.models.base import Batch, Model
@@ -28,7 +28,7 @@ from wafer.sparsity.schema import SparsityError
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def synflow_scores(model: Model, params: Any) -> Any:
+def synflow_scores(model: Model, params: PyTree) -> PyTree:
     """Score every weight by |weight * dR/dweight|.
 
     Args:
@@ -46,7 +46,7 @@ def synflow_scores(model: Model, params: Any) -> Any:
     return jax.tree.map(lambda w, g: jnp.abs(w * g).astype(jnp.float32), size, slope)
 
 
-def _flow(model: Model, params: Any) -> Array:
+def _flow(model: Model, params: PyTree) -> Array:
     """R: the sum of the outputs."""
     try:
         with nn.intercept_methods(_linearly):

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.layout import CONFIG, SPARSITY, record_entry
 from wafer.models.checkpoint.reader import build_stored
@@ -26,7 +27,7 @@ from wafer.sparsity.state import read_meta
 _LOG = logging.getLogger(__name__)
 
 
-def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
+def _forward_weight(sparsifier: Sparsifier, name: str, leaf: PyTree) -> PyTree:
     group = sparsifier.group_of(name, len(leaf.shape))
     algorithm = None if group is None else sparsifier.groups[group][1]
     if group is None or algorithm is None or not masks_forward(algorithm):
@@ -42,17 +43,17 @@ def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read, name)
 
 
-def computed_params(sparsifier: Sparsifier, params: Any) -> Any:
+def computed_params(sparsifier: Sparsifier, params: PyTree) -> PyTree:
     """Return dense parameters as a model computes with them; NaN at pruned ones stays."""
 
-    def visit(name: str, leaf: Any) -> Any:
+    def visit(name: str, leaf: PyTree) -> PyTree:
         found = _forward_weight(sparsifier, name, leaf)
         return found if found is leaf else jnp.asarray(np.asarray(found))
 
     return map_named(visit, params)
 
 
-def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any], Any]:
+def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, PyTree], PyTree]:
     """Return the function from a stored parameter to the one that the model computes with.
 
     Returns:

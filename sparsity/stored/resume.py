@@ -53,7 +53,7 @@ def resume(
     *,
     trains: bool = True,
     report: Callable[[Mapping[str, Origin]], object] | None = None,
-) -> tuple[SparseState, Any, Any]:
+) -> tuple[SparseState, PyTree, PyTree]:
     """Rebuild the sparse state from stored weights.
 
     A parameter with NaN keeps its mask in the 2.x dialects (an edited level is reached by a

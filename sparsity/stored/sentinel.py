@@ -4,7 +4,7 @@
 ``finalize`` does it tensor by tensor on disk.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.core
@@ -36,7 +36,7 @@ class DecodedTrees(NamedTuple):
 
 
 @with_nan()
-def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
+def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[PyTree, PyTree]:
     """Write NaN at pruned positions of weights and moments.
 
     Args:
@@ -55,7 +55,7 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any,
     require_shapes(sparse, dict(named_leaves(params)), "encode")
     _require_storable(params, sparse)
 
-    def spread(name: str, leaf: Any) -> Any:
+    def spread(name: str, leaf: PyTree) -> PyTree:
         if name not in sparse.patterns or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return storage.expand(leaf, sparse.patterns[name], jnp.nan)

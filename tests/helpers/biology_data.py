@@ -1,10 +1,9 @@
 """Small files of DNA with epigenetic states, and of proteins with their folds."""
 
 import numpy as np
+from helpers.data_sets import text
+from helpers.data_sets.files import write_files
 from helpers.finetune_data import MODEL
-
-from wafer.data.make import text
-from wafer.data.make.files import write_files
 
 
 def dna(folder):

@@ -2,9 +2,9 @@
 
 import pathlib
 
-from wafer.data.make.arrays import IMAGE_TOKEN
-from wafer.data.make.sets import DATA_SETS, SIZES, make_data, run_file
-from wafer.data.make.text import MNLI, VOCAB
+from helpers.data_sets.arrays import IMAGE_TOKEN
+from helpers.data_sets.sets import DATA_SETS, SIZES, make_data, run_file
+from helpers.data_sets.text import MNLI, VOCAB
 
 __all__ = ["LLAVA_IMAGE", "MNLI", "MODEL", "VOCAB", "WRITERS", "params", "vocab", "write_lines"]
 

@@ -282,7 +282,7 @@ def test_the_sparsifiers_public_names():
     core = {"init", "prepare", "attach", "split", "update", "prune"}
     facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
     rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
-        "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
+        "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "select",
         "store", "view", "code_of", "quiet", "partial", "dense_words", "summary",
         "choice", "check", "due_between",
     }  # fmt: skip

@@ -1,9 +1,12 @@
 """Which compiler builds the native libraries, and when Zig's is asked for."""
 
 import importlib.util
+import runpy
 import sys
+import tomllib
 
 import pytest
+from helpers.paths import ROOT
 
 from wafer.vsl.native import backend
 
@@ -65,3 +68,11 @@ def test_a_compiler_asked_for_by_name_is_not_replaced(bare, monkeypatch):
 def test_zig_serves_where_it_is_installed(installed, bare, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     assert backend.compiler() == (ZIG if installed else None)
+
+
+def test_an_older_python_is_named(monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    monkeypatch.setattr(sys, "version_info", (needed[0], needed[1] - 1, 9, "final", 0))
+    with pytest.raises(SystemExit, match=f"requires Python {needed[0]}.{needed[1]} or later; this"):
+        runpy.run_path(backend.__file__)

@@ -78,7 +78,7 @@ WRITERS = {
     "preprocess": (_preprocess, None),
     "data make": (
         lambda folder: make_data("GptHDF5DataProcessor", folder),
-        "wafer.data.make.sets.write_files",
+        "wafer.data.make.write_rows",
     ),
     "csl compile": (_csl, "wafer.csl.host.artifacts._replace"),
     "to HDF5": (lambda folder: convert_dataset_to_hdf5([], folder), None),

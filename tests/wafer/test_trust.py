@@ -383,13 +383,13 @@ RUNNERS = {
     "models/user/code.py",
     *(f"{room}/__init__.py" for room in ("vsl", "models", "wafer", "wafer/engines")),
     "models/registry.py",
+    "models/errors.py",  # a package of an extra
     "models/guarded.py",
     "vsl/native/backend.py",  # the compiler, at install
     "wafer/cache.py",
     "wafer/cli.py",
     "wafer/csl/host/tools/scripts.py",  # `wafer csl run` and `trace`
     "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
-    "wafer/data/text/compressed.py",
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
     "wafer/sweep/children.py",  # `wafer run`

@@ -62,7 +62,7 @@ def _pad(x: Array, size: int, fill: int | float = 0) -> Array:
     return jnp.pad(x, ((0, extra),) + ((0, 0),) * (x.ndim - 1), constant_values=fill)
 
 
-def _take(tree: PyTree, i: Array) -> Any:
+def _take(tree: PyTree, i: Array) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False), tree)
 
 
@@ -191,19 +191,19 @@ def _forward(
 
 def _attend_fwd(
     plan: _Plan, qkv: QKV, learned: Learned, tables: _Tables
-) -> tuple[Array, tuple[Any, ...]]:
+) -> tuple[Array, tuple[PyTree, ...]]:
     out, lse = _forward(plan, qkv, learned, tables)
     return out, (qkv, learned, tables, out, lse)
 
 
-def _attend_bwd(plan: _Plan, residuals: tuple[Any, ...], d_out: Array) -> tuple[Any, ...]:
+def _attend_bwd(plan: _Plan, residuals: tuple[PyTree, ...], d_out: Array) -> tuple[PyTree, ...]:
     (q, k, v), learned, tables, out, lse = residuals
     delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
 
-    def query_block(carry: PyTree, i: Array) -> tuple[Any, Array]:
+    def query_block(carry: PyTree, i: Array) -> tuple[PyTree, Array]:
         q_i, queries, do_i, lse_i, delta_i = _take((q, tables.queries, d_out, lse, delta), i)
 
-        def key_block(j: Array, carry: PyTree) -> Any:
+        def key_block(j: Array, carry: PyTree) -> PyTree:
             dq_i, dk, dv, d_learned = carry
             k_j, v_j, keys = _take((k, v, tables.keys), j)
             pair = Pair(queries, keys)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from wafer.vsl.implementations.scores import QKV, Learned, Pair, Rule
 from wafer.vsl.native.kernels import LIBRARY
@@ -77,12 +77,12 @@ def _forward(
     return out, lse
 
 
-def _attend_fwd(rule: Rule, zero: int, qkv: QKV, profile: Array, integers: _Integers) -> Any:
+def _attend_fwd(rule: Rule, zero: int, qkv: QKV, profile: Array, integers: _Integers) -> PyTree:
     out, lse = _forward(rule, zero, qkv, profile, integers)
     return out, (qkv, profile, integers, out, lse)
 
 
-def _attend_bwd(rule: Rule, zero: int, residuals: tuple[Any, ...], d_out: Array) -> Any:
+def _attend_bwd(rule: Rule, zero: int, residuals: tuple[PyTree, ...], d_out: Array) -> PyTree:
     qkv, profile, integers, out, lse = residuals
     results = tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (*qkv, profile))
     operands = (*qkv, integers.low, integers.high, profile, integers.noise, integers.position)

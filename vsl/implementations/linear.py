@@ -6,7 +6,7 @@ both: the derivative of each map, and its transpose, are maps of the same family
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import jax.core
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jaxtyping import PyTree
 
 from wafer.vsl.native.library import manual_axes, vary_together
 
@@ -46,7 +47,7 @@ def multilinear(
             every operand are a batch's: vmap adds one.
     """
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+    def jvp(primals: Sequence[PyTree], tangents: Sequence[PyTree], **static: Hashable) -> PyTree:
         out = primitive.bind(*primals, **static)
         live = [i for i in range(len(transposes)) if not isinstance(tangents[i], ad.Zero)]
         if together is not None and len(live) == len(transposes):
@@ -56,7 +57,7 @@ def multilinear(
         ]
         return out, [functools.reduce(jnp.add, terms)]
 
-    def transpose(cotangent: Any, *operands: Any, **static: Any) -> Sequence[Any]:
+    def transpose(cotangent: PyTree, *operands: PyTree, **static: Hashable) -> Sequence[PyTree]:
         unknown = next(i for i, leaf in enumerate(operands) if leaf is None)
         return [*[None] * unknown, *transposes[unknown](cotangent, *operands, **static)]
 
@@ -78,10 +79,10 @@ def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) 
         transpose: the rule where its linear operands are unknown.
     """
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+    def jvp(primals: Sequence[PyTree], tangents: Sequence[PyTree], **static: Hashable) -> PyTree:
         live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
 
-        def at_live(*some: Any) -> list[Any]:
+        def at_live(*some: PyTree) -> list[PyTree]:
             full = list(primals)
             for i, leaf in zip(live, some, strict=True):
                 full[i] = leaf
@@ -106,7 +107,7 @@ def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: Callable[..., int
         moving: (**static) -> how many operands have a derivative.
     """
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+    def jvp(primals: Sequence[PyTree], tangents: Sequence[PyTree], **static: Hashable) -> PyTree:
         given = map(ad.instantiate_zeros, tangents[: moving(**static)])
         return primitive.bind(*primals, **static), tangent(*given, *primals, **static)
 
@@ -117,11 +118,11 @@ def with_tangent(name: str, fun: Fun, tangent: Fun, *, moving: Callable[..., int
 class _Primitive(Primitive):
     """A primitive whose operands vary over the same axes of a ``shard_map``, like JAX's own."""
 
-    def bind(self, *operands: Any, **static: Any) -> Any:
+    def bind(self, *operands: PyTree, **static: Hashable) -> PyTree:
         return super().bind(*vary_together(operands), **static)
 
 
-def _typed(like: Any, leaf: jax.ShapeDtypeStruct) -> jax.core.ShapedArray:
+def _typed(like: PyTree, leaf: jax.ShapeDtypeStruct) -> jax.core.ShapedArray:
     if not manual_axes(like):
         return jax.core.ShapedArray(leaf.shape, leaf.dtype)
     sharding = like.sharding.update(spec=jax.P(*[None] * leaf.ndim))
@@ -133,7 +134,7 @@ def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) ->
     primitive.multiple_results = True
     primitive.def_impl(fun)
 
-    def shapes(*avals: Any, **static: Any) -> list[Any]:
+    def shapes(*avals: PyTree, **static: Hashable) -> list[PyTree]:
         given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
         results = jax.eval_shape(functools.partial(fun, **static), *given)
         return [_typed(avals[0], leaf) for leaf in results]
@@ -146,8 +147,8 @@ def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) ->
 
 
 def _transpose_rule(
-    rule: Transpose, cotangents: Sequence[Any], *operands: Any, **static: Any
-) -> list[Any]:
+    rule: Transpose, cotangents: Sequence[PyTree], *operands: PyTree, **static: Hashable
+) -> list[PyTree]:
     unknown = [ad.is_undefined_primal(leaf) for leaf in operands]
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [
@@ -164,8 +165,8 @@ def _transpose_rule(
 
 
 def _batch_axes_rule(
-    primitive: Primitive, operands: Sequence[Any], axes: Sequence[Any], *, batch_axes: int
-) -> tuple[list[Any], list[int]]:
+    primitive: Primitive, operands: Sequence[PyTree], axes: Sequence[Any], *, batch_axes: int
+) -> tuple[list[PyTree], list[int]]:
     pairs = list(zip(operands, axes, strict=True))
     size = next(leaf.shape[axis] for leaf, axis in pairs if axis is not None)
     batched = [
@@ -177,8 +178,12 @@ def _batch_axes_rule(
 
 
 def _batching_rule(
-    primitive: Primitive, tokens: bool, operands: Sequence[Any], axes: Sequence[Any], **static: Any
-) -> tuple[list[Any], list[int]]:
+    primitive: Primitive,
+    tokens: bool,
+    operands: Sequence[PyTree],
+    axes: Sequence[Any],
+    **static: Hashable,
+) -> tuple[list[PyTree], list[int]]:
     front = [
         leaf if axis is None else jnp.moveaxis(leaf, axis, 0)
         for leaf, axis in zip(operands, axes, strict=True)
@@ -188,7 +193,7 @@ def _batching_rule(
         (out,) = primitive.bind(rows.reshape(-1, *rows.shape[2:]), *rest, **static)
         return [out.reshape(*rows.shape[:2], *out.shape[1:])], [0]
 
-    def one(batched: list[Any]) -> list[Any]:
+    def one(batched: list[PyTree]) -> list[PyTree]:
         left = iter(batched)
         full = [
             leaf if axis is None else next(left) for leaf, axis in zip(front, axes, strict=True)

@@ -82,7 +82,7 @@ def _forward_kernel(call: _Call, *refs: Any) -> None:
     i, (bq, bk) = pl.program_id(0), call.sizes
     q, queries, slope = q_ref[...], _queries(t, pl.ds(i * bq, bq)), slope_ref[0]
 
-    def step(j: Array, carry: PyTree) -> Any:
+    def step(j: Array, carry: PyTree) -> PyTree:
         top, total, acc = carry
         columns = pl.ds(j * bk, bk)
         pair = Pair(queries, _keys(t, j, bk))
@@ -113,7 +113,7 @@ def _query_kernel(call: _Call, *refs: Any) -> None:
     q, do, queries = q_ref[...], do_ref[...], _queries(t, pl.ds(i * bq, bq))
     lse, delta, slope = lse_ref[...], delta_ref[...], slope_ref[0]
 
-    def step(j: Array, carry: PyTree) -> Any:
+    def step(j: Array, carry: PyTree) -> PyTree:
         dq, d_slope = carry
         columns = pl.ds(j * bk, bk)
         keys = _keys(t, j, bk)
@@ -139,7 +139,7 @@ def _key_kernel(call: _Call, *refs: Any) -> None:
     j, (bq, bk) = pl.program_id(0), call.sizes
     k, v, keys = k_ref[...], v_ref[...], _keys(t, j, bk)
 
-    def step(i: Array, carry: PyTree, head: int) -> Any:
+    def step(i: Array, carry: PyTree, head: int) -> PyTree:
         dk, dv = carry
         rows = pl.ds(i * bq, bq)
         q, do = q_ref[head, rows, :], do_ref[head, rows, :]
@@ -202,12 +202,12 @@ def _attend(call: _Call, qkv: QKV, slopes: Array, tables: _Tables) -> Array:
     return _attend_fwd(call, qkv, slopes, tables)[0]
 
 
-def _attend_fwd(call: _Call, qkv: QKV, slopes: Array, tables: _Tables) -> tuple[Array, Any]:
+def _attend_fwd(call: _Call, qkv: QKV, slopes: Array, tables: _Tables) -> tuple[Array, PyTree]:
     out, lse = _over_queries(call, _forward_kernel, qkv, slopes, tables)
     return out, (qkv, slopes, tables, out, lse)
 
 
-def _attend_bwd(call: _Call, residuals: Any, d_out: Array) -> tuple[QKV, Array, None]:
+def _attend_bwd(call: _Call, residuals: PyTree, d_out: Array) -> tuple[QKV, Array, None]:
     qkv, slopes, tables, out, lse = residuals
     q, k, v = qkv
     delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)

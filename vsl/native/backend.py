@@ -38,6 +38,9 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
+if sys.version_info < (3, 11):  # noqa: UP036  older pips name a dependency that 3.10 lacks
+    sys.exit(f"wafer-jax requires Python 3.11 or later; this is {platform.python_version()}")
+
 _ZIG = "ziglang>=0.17"
 _HAS_ZIG = {"x86_64", "amd64", "aarch64", "arm64"}  # with Linux or macOS
 _PROBE = "#include <vector>\nint size() { return int(std::vector<int>(3).size()); }\n"

@@ -3,7 +3,6 @@
 from wafer.vsl.native.library import Library
 
 LIBRARY = Library(
-    what="attention, products, norms and losses",
     package="wafer.vsl.native",
     handlers=(
         "wafer_attention_forward",

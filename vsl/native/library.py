@@ -1,9 +1,9 @@
 """A native CPU library built by ``setup.py``: load it on first use, register it with XLA, call it.
 
 A checkout whose libraries are not built takes those of an installed wafer that was built from the
-same sources. Without any the package computes the same in pure JAX, and logs once how to build
-them. The environment variable WAFER_NATIVE, read at load, is 0 to do without, or avx2 or
-baseline to go no further than that instruction set.
+same sources. Without any the package computes the same in pure JAX, and logs once which are
+missing and how to build them. The environment variable WAFER_NATIVE, read at load, is 0 to do
+without, or avx2 or baseline to go no further than that instruction set.
 """
 
 import ctypes
@@ -21,18 +21,18 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from wafer.vsl.native.sources import digest
+from wafer.vsl.native.sources import LIBRARIES, digest
 
 _LOG = logging.getLogger(__name__)
 _ROOT = pathlib.Path(__file__).parents[3]
+_REPORTED = set[str]()  # packages of which a line was logged
 
 
 @dataclasses.dataclass(frozen=True)
 class Library:
     """One shared library of XLA FFI handlers, or of plain functions."""
 
-    what: str  #: what it computes, for messages
-    package: str  #: which its sources and the ``_native.so`` are in, with dots
+    package: str  #: of ``LIBRARIES``, which its sources and the ``_native.so`` are in, with dots
     instead: str  #: what serves without it
     #: its exported handlers, none if host code calls its functions with ``ctypes``
     handlers: tuple[str, ...] = ()
@@ -61,8 +61,8 @@ class Library:
         library = _load(self)
         if library is None:
             raise RuntimeError(
-                f"the native {self.what} is not built; use {self.instead}, or build it:"
-                f" {how_to_build()}"
+                f"{LIBRARIES[self.package]}: the native library is not built; use {self.instead},"
+                f" or build it: {how_to_build()}"
             )
         return library
 
@@ -90,8 +90,8 @@ class Library:
         self.loaded()
         if (backend := jax.default_backend()) != "cpu":
             raise RuntimeError(
-                f"the native {self.what} is for CPUs, and programs run on {backend.upper()} here; "
-                f"use {self.instead}"
+                f"{LIBRARIES[self.package]}: the native library is for CPUs, and programs run on "
+                f"{backend.upper()} here; use {self.instead}"
             )
         together = vary_together(operands)
         like = jax.typeof(together[0])
@@ -108,10 +108,8 @@ class Library:
 
 @functools.cache
 def _load(library: Library) -> ctypes.CDLL | None:
-    """Load and register once per process; None, with one line, when that is not possible."""
+    """Load and register once per process; None when that is not possible, which is logged."""
     try:
-        if os.environ.get("WAFER_NATIVE", "1") == "0":
-            raise OSError("switched off by WAFER_NATIVE=0")
         loaded = ctypes.CDLL(str(_find(library.package)))
         loaded.wafer_native_target.restype = ctypes.c_char_p
         for name in library.handlers:
@@ -120,17 +118,31 @@ def _load(library: Library) -> ctypes.CDLL | None:
             capsule = jax.ffi.pycapsule(getattr(loaded, name))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError) as error:
-        _LOG.warning(
-            "%s: no native library (%s); using %s, many times slower. To build it: %s",
-            library.what,
-            error,
-            library.instead,
-            how_to_build(),
-        )
+        _report(library.package, error)
         return None
     target = loaded.wafer_native_target().decode()
-    _LOG.debug("%s: native library %s, target %s", library.what, loaded._name, target)
+    _LOG.debug("native library %s, target %s", loaded._name, target)
     return loaded
+
+
+def _report(package: str, error: Exception) -> None:
+    """Log in one line all libraries that are missing, those that nothing asked for yet, too."""
+    if package in _REPORTED:
+        return
+    missing = [package]
+    for other in LIBRARIES.keys() - _REPORTED - {package}:
+        try:
+            _find(other)
+        except OSError:
+            missing.append(other)
+    _REPORTED.update(missing)
+    _LOG.warning(
+        "no native library for %s (%s); JAX serves instead, many times slower. To build it, with a "
+        "C++ compiler: %s",
+        "; ".join(name for key, name in LIBRARIES.items() if key in missing),
+        error,
+        how_to_build(),
+    )
 
 
 def how_to_build() -> str:
@@ -161,15 +173,18 @@ def _find(package: str) -> pathlib.Path:
     """Find the library beside its sources; for a checkout, else an installed one of those sources.
 
     Raises:
-        FileNotFoundError: there is none.
+        OSError: there is none, or WAFER_NATIVE is 0.
     """
+    if os.environ.get("WAFER_NATIVE", "1") == "0":
+        raise OSError("switched off by WAFER_NATIVE=0")
     file = pathlib.Path(*package.split("."), "_native.so")
-    if not (_ROOT / "setup.py").is_file():
-        return _ROOT / file
-    problem, wanted = f"{_ROOT / file} is missing", digest(_ROOT, package).encode()
-    for path in [_ROOT / file, *(pathlib.Path(entry) / file for entry in sys.path)]:
+    problem, wanted, paths = f"{_ROOT / file} is missing", b"", [_ROOT / file]
+    if (_ROOT / "setup.py").is_file():
+        wanted = digest(_ROOT, package).encode()
+        paths += [pathlib.Path(entry) / file for entry in sys.path]
+    for path in paths:
         if path.is_file():
-            if wanted in path.read_bytes():
+            if not wanted or wanted in path.read_bytes():
                 return path
             problem = f"{path} was built from other sources than those in {_ROOT}"
     raise FileNotFoundError(problem)

@@ -1,10 +1,17 @@
-"""Which files a native library is built from, so that it is only used with them.
+"""Which native libraries there are, and the files that each is built from and only used with.
 
 ``setup.py`` runs this file before the package can be imported: it imports nothing of ours.
 """
 
 import hashlib
 import pathlib
+
+LIBRARIES = {  # package -> what its library computes, for messages
+    "wafer.vsl.native": "attention, products, norms and losses",
+    "wafer.sparsity.kernels": "sparse kernels",
+    "wafer.fabric.native": "timing planes",
+    "wafer.machine.native": "the machine for CSL",
+}
 
 
 def sources(root: pathlib.Path, package: str) -> list[pathlib.Path]:

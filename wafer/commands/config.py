@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     upgrade = verbs.add_parser("upgrade", help="write a file with `trainer:` in our sections")
-    upgrade.add_argument("file", type=pathlib.Path, help="params YAML of Model Zoo 2.3 or later")
+    upgrade.add_argument("file", type=pathlib.Path, help="params YAML that has `trainer:`")
     upgrade.add_argument(
         "-o", "--output", type=pathlib.Path, help="file to write (default: stdout)"
     )

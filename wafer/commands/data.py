@@ -165,7 +165,11 @@ def _add_make(verbs: argparse._SubParsersAction) -> None:
         help="a small valid data set for a data processor, and a run file that trains on it",
         description="Write a small valid data set for a data processor, and params.yaml beside it.",
     )
-    parser.add_argument("name", help="of the data processor, such as BertCSVDataProcessor")
+    parser.add_argument(
+        "name",
+        help="GptHDF5DataProcessor (rows of tokens), SST2DataProcessor (texts with classes), "
+        "Seq2SeqDataProcessor (pairs of texts) or MNISTDataProcessor (images)",
+    )
     parser.add_argument("folder", help="where to; it is made")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn [0]")
     parser.set_defaults(run=_make)

@@ -5,7 +5,7 @@ import sys
 
 from wafer.jobs import verbs
 from wafer.jobs.show import render
-from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
+from wafer.jobs.store import JobStore
 from wafer.models.errors import plain
 
 
@@ -29,20 +29,9 @@ def _cancel(args: argparse.Namespace) -> int:
     job = verbs.cancel(JobStore(), args.id, args.timeout)
     if job.phase == "CANCELLED":
         return _say("Job canceled successfully")
-    if job.phase in FINAL:
+    if not job.running:
         return _say(f"{job.id} ended by itself: {job.phase}")
     return _say(f"{job.id} was asked to end and will, after its current step")
-
-
-def _config(args: argparse.Namespace) -> int:
-    store = JobStore()
-    if args.systems is not None:
-        if args.systems < 0:
-            raise JobError(f"--systems {args.systems}: expected a whole number, 0 for no limit")
-        store.set_systems(args.systems or None)
-    total = store.systems
-    shared = "no limit: every run starts at once" if total is None else f"{total} system(s)"
-    return _say(f"store: {store.path}\nsystems: {shared}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="VERB")
     patched = lambda job: _say(f"job/{job.id} was patched")
 
-    get = actions.add_parser("get", help="jobs that run or wait; one in full with its id")
+    get = actions.add_parser("get", help="jobs that run; one in full with its id")
     get.add_argument("id", nargs="?", help="job id, or the beginning of one")
     get.add_argument("-a", "--all", action="store_true", help="finished jobs too")
     get.add_argument("-o", "--output", choices=("table", "yaml", "json"))
     get.set_defaults(run=_get)
 
-    cancel = actions.add_parser("cancel", help="end a job; a running one writes a checkpoint")
+    cancel = actions.add_parser("cancel", help="end a job; it writes a checkpoint")
     cancel.add_argument("id")
     cancel.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for its end")
     cancel.set_defaults(run=_cancel)
@@ -66,16 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     label.add_argument("labels", nargs="+", metavar="key=value")
     label.set_defaults(run=lambda a: patched(verbs.label(JobStore(), a.id, a.labels)))
 
-    priority = actions.add_parser("set-priority", help="change a queued job's turn")
-    priority.add_argument("id")
-    priority.add_argument("priority", choices=tuple(PRIORITIES))
-    priority.set_defaults(run=lambda a: patched(verbs.set_priority(JobStore(), a.id, a.priority)))
-
     export = actions.add_parser("log-export", help="pack a job's record, logs and metrics")
     export.add_argument("id")
     export.add_argument("-o", "--output", help="file or folder to write (default: here)")
     export.set_defaults(run=lambda a: _say(str(verbs.export_logs(JobStore(), a.id, a.output))))
 
-    config = actions.add_parser("config", help="where jobs are kept, how many systems they share")
-    config.add_argument("--systems", type=int, help="systems to share; 0: no limit")
-    config.set_defaults(run=_config)
+    config = actions.add_parser("config", help="where jobs are kept")
+    config.set_defaults(run=lambda _: _say(f"store: {JobStore().path}"))

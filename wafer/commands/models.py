@@ -22,5 +22,5 @@ def _main(args: argparse.Namespace) -> int:
         return 0
     for name, entry in list_models().items():
         presets = ", ".join(f"{key}={value}" for key, value in entry.presets.items())
-        sys.stdout.write(f"{name:<24} {entry.family:<9} {presets or 'vendor defaults'}\n")
+        sys.stdout.write(f"{name:<24} {entry.family:<9} {presets or 'no presets'}\n")
     return 0

@@ -54,7 +54,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
-    "job_priority": {"help": "turn in the queue, p1 first"},
+    "job_priority": {"choices": ("p1", "p2", "p3"), "help": "shown by `wafer jobs get ID`"},
     "python_paths": {"nargs": "+", "help": "folders of your own modules"},
     "compile_dir": {"help": "where compiled programs are kept (default: ~/.cache)"},
     "multireplica": {
@@ -63,7 +63,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     },
     "num_replicas": {"type": int, "help": "so many copies; -1 is the same as --multireplica"},
 }
-# The vendor's flags that mean nothing here: taken, and named once.
+# Flags of a cluster, without effect here: taken, and named once.
 _IGNORED: dict[str, dict[str, Any]] = {
     name: {"nargs": "+"} if name in ("mount_dirs", "debug_args", "ini", "wsc_log_level") else {}
     for name in (
@@ -88,7 +88,7 @@ _IGNORED: dict[str, dict[str, Any]] = {
 _SHORT = {"mode": "-m", "model_dir": "-o", "execution_strategy": "--execution", "compile_dir": "-c"}
 
 
-# The vendor's first word after run.py, and JAX's name of what it means here; '': any.
+# The first word of the command, and JAX's name of the devices; '': any.
 _SYSTEMS = {"CSX": "", "CPU": "cpu", "GPU": "cuda"}
 
 
@@ -96,12 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
     from wafer.config.engines import ENGINES, STRATEGIES
-    from wafer.jobs.store import PRIORITIES
 
     known = {
         "mode": {"choices": MODES},
         "execution_strategy": {"metavar": f"{{{','.join(ENGINES)},module:object}}"},
-        "job_priority": {"choices": tuple(PRIORITIES)},
     }
     parser.add_argument(
         "system",
@@ -114,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "strategy",
         nargs="?",
         choices=STRATEGIES,
-        help="--execution_strategy, as release 1.8 has it",
+        help="the same as --execution_strategy",
     )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     add_option(parser)
@@ -422,7 +420,7 @@ def evaluate(
         **overrides: keys of ``runconfig`` that win over the source's.
 
     Returns:
-        ``loss`` in nats per token, the task's metrics under the vendor's names, and
+        ``loss`` in nats per token, the task's metrics by tag, and
         ``eval/bits_per_byte`` where the data is text.
 
     Raises:

@@ -57,6 +57,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
+    from wafer.models.errors import has
     from wafer.sweep.children import run_trials
     from wafer.sweep.files import read_sweep
     from wafer.sweep.trials import trials_of
@@ -74,10 +75,11 @@ def _sweep(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     if args.validate_only:
         return 0
+    draws = has("matplotlib", "drawing the table")
     reasons = run_trials(left, args.jobs, _say)
     ended = [trial for trial in trials if trial.result() is not None]
     if ended:
-        _report(sweep, ended, args.model_dir, fit=args.fit and not reasons)
+        _report(sweep, ended, args.model_dir, fit=args.fit and not reasons, draws=draws)
     if not reasons:
         return 0
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
@@ -121,7 +123,9 @@ def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
     return metric
 
 
-def _report(sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, fit: bool) -> None:
+def _report(
+    sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, fit: bool, draws: bool
+) -> None:
     """Write runs.csv, table.md and pictures; print the table."""
     from wafer.models.files import write_text
     from wafer.sweep.pictures import draw
@@ -133,10 +137,11 @@ def _report(sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, 
     write_runs(folder / "runs.csv", metric, rows)
     text = markdown(summaries(rows, sweep.arms[0].name), metric, rows)
     write_text(folder / "table.md", text)
-    draw(rows, metric, folder)
+    if draws:
+        draw(rows, metric, folder)
     sys.stdout.write(f"\n{text}")
     if fit:
-        _fit(rows, metric, folder)
+        _fit(rows, metric, folder, draws=draws)
 
 
 def _row(trial: "Trial", metric: str) -> "Row":
@@ -158,14 +163,15 @@ def _row(trial: "Trial", metric: str) -> "Row":
     return Row(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
 
 
-def _fit(rows: "Sequence[Row]", metric: str, folder: pathlib.Path) -> None:
+def _fit(rows: "Sequence[Row]", metric: str, folder: pathlib.Path, *, draws: bool) -> None:
     from wafer.sweep.law import FIT_HEADS, fit_groups, fit_lines
     from wafer.sweep.pictures import draw_law
     from wafer.sweep.table import write_csv
 
     laws = fit_groups(rows)
     write_csv(folder / "fit.csv", FIT_HEADS, fit_lines(laws))
-    draw_law(rows, laws, metric, folder / "fit.png")
+    if draws:
+        draw_law(rows, laws, metric, folder / "fit.png")
     for group, law in laws.items():
         said = ", ".join(
             f"{name} = {law.constants[name]:.4g} ({law.low[name]:.3g} to {law.high[name]:.3g})"

@@ -58,9 +58,6 @@ class CompileOptions:
     sequences: int = 0  #: that a decoder writes at once, of a graph for decoding; 0 is no decoding
 
 
-Options = CompileOptions  # the name until 0.2
-
-
 def trace(
     fn: Callable[..., Any],
     params: PyTree,

@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import shutil
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,7 @@ from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
+from wafer.models.errors import has
 from wafer.models.factored.lora import trainable
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.files import atomic_write, made_folder
@@ -153,26 +155,28 @@ def _key(experiment: Experiment, options: CompileOptions, inference: Inference |
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _write(compiled: Compiled, folder: pathlib.Path) -> None:
+def _write(compiled: Compiled, folder: pathlib.Path, files: Sequence[str]) -> None:
     (folder / FILES[0]).write_text(report_text(compiled), encoding="utf-8")
     (folder / FILES[1]).write_text(json.dumps(to_json(compiled), indent=1), encoding="utf-8")
-    save(compiled, folder)
+    if len(files) > 2:
+        save(compiled, folder)
 
 
-def _keep(compiled: Compiled, place: pathlib.Path) -> None:
+def _keep(compiled: Compiled, place: pathlib.Path, files: Sequence[str]) -> None:
     """Write the files beside their place and rename them into it."""
     try:
         with atomic_write(place) as folder:
             folder.mkdir()
-            _write(compiled, folder)
+            _write(compiled, folder, files)
     except OSError:
         if not place.is_dir():
             raise
         _LOG.debug("%s is there already", place)  # another run was quicker: its files are the same
 
 
-def _read_plan(place: pathlib.Path) -> Compiled | None:
-    if not all((place / name).is_file() for name in FILES):
+def _read_plan(place: pathlib.Path, files: Sequence[str]) -> Compiled | None:
+    if not all((place / name).is_file() for name in files):
+        shutil.rmtree(place, ignore_errors=True)  # perhaps nothing drew its pictures
         return None
     try:
         return from_json(json.loads((place / FILES[1]).read_text(encoding="utf-8")))
@@ -192,9 +196,11 @@ def compile_experiment(
 ) -> CompileResult:
     """Compile an experiment for the wafer and write its report and pictures into ``folder``.
 
+    Without matplotlib no pictures are written, and a log line tells how to install it.
+
     Args:
         experiment: ``runconfig.num_replicas`` and ``multireplica`` are followed.
-        folder: made if it is not there; None is ``model_dir/cs_HASH``, as the vendor names it.
+        folder: made if it is not there; None is ``model_dir/cs_HASH``.
         seed: of the placer.
         spec: 'wse2' or 'wse3'.
         inference: from ``inference_of``: a plan of a decoder's forward kernels for one token.
@@ -205,23 +211,24 @@ def compile_experiment(
         ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
     cfg = experiment.cfg
+    files = FILES if has("matplotlib", "drawing the floor plan") else FILES[:2]
     options = options_of(experiment, seed=seed, spec=spec)
     key = _key(experiment, options, inference)
     asked = cfg.runconfig.compile_dir
     store = cache_folder() if asked is None else pathlib.Path(asked)
     place = None if store is None else store / "floor_plans" / key
-    compiled = None if place is None else _read_plan(place)
+    compiled = None if place is None else _read_plan(place, files)
     kept = compiled is not None
     if compiled is None:
         compiled = _compile(experiment, options, inference)
         if place is not None:
-            _keep(compiled, place)
+            _keep(compiled, place, files)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
     with made_folder(folder):
         if place is None:
-            _write(compiled, folder)
+            _write(compiled, folder, files)
         else:
-            for name in FILES:
+            for name in files:
                 shutil.copyfile(place / name, folder / name)
     return CompileResult(compiled, folder, kept)
 

@@ -1,8 +1,8 @@
-"""What a compilation tells: ``compile_report.txt`` as the vendor heads it, JSON, the console.
+"""What a compilation tells: ``compile_report.txt``, JSON, the console.
 
-The first seven lines have the vendor's form (ALCF's user guide prints one). "Compute Utilization"
-is the share of the time in which the active PEs run kernel code, as that guide defines it; what
-part of that would do at full arithmetic rate stands below, as "Arithmetic Efficiency".
+The first seven lines have the form that ALCF's user guide prints. "Compute Utilization" is the
+share of the time in which the active PEs run kernel code, as that guide defines it; what part of
+that would do at full arithmetic rate stands below, as "Arithmetic Efficiency".
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ def _decoding(compiled: Compiled) -> list[tuple[str, str]]:
 
 
 def report_text(compiled: Compiled) -> str:
-    """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
+    """Write ``compile_report.txt``: its head, further figures, a line per kernel."""
     lines = ["Estimated Overall Performance", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _head(compiled)]
     if decoding := _decoding(compiled):

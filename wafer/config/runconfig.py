@@ -184,7 +184,7 @@ class RunSection(ClusterKeys):
     op_profiler_config: OpProfiler | None = None  #: steps to profile
     #: key-value pairs that ``wafer jobs get`` shows
     job_labels: Annotated[dict[str, Any] | None, BeforeValidator(_labels)] = None
-    #: turn in the queue of ``wafer jobs``; p1 goes first
+    #: shown by ``wafer jobs get ID``; runs do not wait for each other
     job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
 
     def model_post_init(self, _: Any) -> None:

@@ -5,7 +5,7 @@ axes of systems, micro-batches and rows. Letters: S tokens, M scored slots, K co
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 
@@ -22,11 +22,35 @@ class TaskFeature(NamedTuple):
 Features = dict[str, TaskFeature]
 
 
+class RowSizes(NamedTuple):
+    """Keys of an input section that decide shapes; the defaults where its class has no such key."""
+
+    length: int  #: S, of ``max_sequence_length`` or the model
+    use_vsl: bool = False
+    tokens_added: int = 0  #: to each row, by transforms
+    max_predictions_per_seq: int | None = None  #: None: that share of a row
+    masked_lm_prob: float = 0.15
+    disable_nsp: bool | None = None  #: None: as the model
+    kmer_size: int = 1
+    src_max_sequence_length: int | None = None  #: None: S
+    tgt_max_sequence_length: int | None = None  #: None: as the source
+    max_cls_tokens: int = 50
+    num_hard_negatives: int = 1
+    questions_max_sequence_length: int | None = None  #: None: S
+
+    @classmethod
+    def of(cls, section: Any, config: Any) -> Self:
+        """Read a section; ``config`` is the model's."""
+        length = section.max_sequence_length or config.max_length or 512
+        keys = [name for name in cls._fields[1:] if hasattr(section, name)]
+        return cls(length, **{name: getattr(section, name) for name in keys})
+
+
 class DataTask(NamedTuple):
     """One kind of rows."""
 
-    #: (section, model's configuration, S) -> features of a row
-    features: Callable[[Any, Any, int], Features]
+    #: (sizes, model's configuration) -> features of a row
+    features: Callable[[RowSizes, Any], Features]
     #: the model's metric -> its TensorBoard tag; what is not named is not shown
     tags: Mapping[str, str]
     scored: bool = False  #: whether its metrics need whole outputs (``Dataset.scorer``)
@@ -48,40 +72,39 @@ def _gathered(most: int) -> Features:
     return _each(("gather_positions", "gather_labels", "gather_weights"), most)
 
 
-def _lm(section: Any, config: Any, length: int) -> Features:
+def _lm(sizes: RowSizes, config: Any) -> Features:
     del config
-    length += getattr(section, "tokens_added", 0)
+    length = sizes.length + sizes.tokens_added
     packed = _each(VSL_FEATURES, length)
-    return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": TaskFeature(())}
+    return packed if sizes.use_vsl else _each(FEATURES, length) | {"lengths": TaskFeature(())}
 
 
-def _masked_rows(section: Any, length: int) -> Features:
-    most = getattr(section, "max_predictions_per_seq", None)
-    share = getattr(section, "masked_lm_prob", 0.15)
-    packed = _each((*FEATURES[:2], *VSL_FEATURES[3:]), length)
-    rows = packed if section.use_vsl else _rows(length)
-    return rows | _gathered(most or max(1, round(length * share)))
+def _masked_rows(sizes: RowSizes) -> Features:
+    packed = _each((*FEATURES[:2], *VSL_FEATURES[3:]), sizes.length)
+    rows = packed if sizes.use_vsl else _rows(sizes.length)
+    share = max(1, round(sizes.length * sizes.masked_lm_prob))
+    return rows | _gathered(sizes.max_predictions_per_seq or share)
 
 
-def _mlm(section: Any, config: Any, length: int) -> Features:
-    features = _masked_rows(section, length)
-    if getattr(section, "disable_nsp", not config.has_nsp):
+def _mlm(sizes: RowSizes, config: Any) -> Features:
+    features = _masked_rows(sizes)
+    if not config.has_nsp if sizes.disable_nsp is None else sizes.disable_nsp:
         return features
-    return features | _segments(length) | {"next_sentence_label": TaskFeature(())}
+    return features | _segments(sizes.length) | {"next_sentence_label": TaskFeature(())}
 
 
-def _epigenetic_mlm(section: Any, config: Any, length: int) -> Features:
-    if getattr(section, "kmer_size", 1) == 1:
-        states = TaskFeature((length,))
+def _epigenetic_mlm(sizes: RowSizes, config: Any) -> Features:
+    if sizes.kmer_size == 1:
+        states = TaskFeature((sizes.length,))
     else:  # a token of several bases may lie in several states
-        states = TaskFeature((length, config.epigenetic_vocab_size), "float32")
-    return _masked_rows(section, length) | {"epigenetic": states}
+        states = TaskFeature((sizes.length, config.epigenetic_vocab_size), "float32")
+    return _masked_rows(sizes) | {"epigenetic": states}
 
 
-def _seq2seq(section: Any, config: Any, length: int) -> Features:
+def _seq2seq(sizes: RowSizes, config: Any) -> Features:
     del config
-    source = getattr(section, "src_max_sequence_length", length)
-    target = getattr(section, "tgt_max_sequence_length", None) or source
+    source = sizes.src_max_sequence_length or sizes.length
+    target = sizes.tgt_max_sequence_length or source
     decoder = ("decoder_input_ids", "decoder_attention_mask", "labels")
     return _rows(source) | _each(decoder, target) | {"decoder_lengths": TaskFeature(())}
 
@@ -90,13 +113,12 @@ def _pixels(name: str, config: Any) -> Features:
     return {name: TaskFeature(config.input_shape, "float32")}
 
 
-def _dpr(section: Any, config: Any, length: int) -> Features:
+def _dpr(sizes: RowSizes, config: Any) -> Features:
     del config
-    contexts = 1 + getattr(section, "num_hard_negatives", 1)
-    asked = getattr(section, "questions_max_sequence_length", None) or length
+    contexts = 1 + sizes.num_hard_negatives
     return (
-        _rows(asked)
-        | _each(("context_input_ids", "context_attention_mask"), contexts, length)
+        _rows(sizes.questions_max_sequence_length or sizes.length)
+        | _each(("context_input_ids", "context_attention_mask"), contexts, sizes.length)
         | {"context_lengths": TaskFeature((contexts,))}
     )
 
@@ -115,38 +137,42 @@ TASKS: dict[str, DataTask] = {
     "mlm": DataTask(_mlm, _MLM),
     "epigenetic_mlm": DataTask(_epigenetic_mlm, _MLM),
     "classification": DataTask(
-        lambda section, config, s: _segments(s) | _each(("labels",)), _ACCURACY, scored=True
+        lambda sizes, config: _segments(sizes.length) | _each(("labels",)), _ACCURACY, scored=True
     ),
     "token_classification": DataTask(
-        lambda section, config, s: _segments(s) | _each(("labels", "loss_mask"), s),
+        lambda sizes, config: (
+            _segments(sizes.length) | _each(("labels", "loss_mask"), sizes.length)
+        ),
         _ACCURACY,
         scored=True,
     ),
     "qa": DataTask(
-        lambda section, config, s: _segments(s) | _each(("start_positions", "end_positions")),
+        lambda sizes, config: _segments(sizes.length) | _each(("start_positions", "end_positions")),
         {},
         scored=True,
     ),
     "summarization": DataTask(
-        lambda section, config, s: _segments(s) | _gathered(getattr(section, "max_cls_tokens", 50)),
+        lambda sizes, config: _segments(sizes.length) | _gathered(sizes.max_cls_tokens),
         _ACCURACY,
         scored=True,
     ),
     "seq2seq": DataTask(_seq2seq, _SEQ2SEQ),
     "image": DataTask(
-        lambda section, config, s: _pixels("images", config) | _each(("labels", "attention_mask")),
+        lambda sizes, config: _pixels("images", config) | _each(("labels", "attention_mask")),
         _ACCURACY,
     ),
     "image_text": DataTask(
-        lambda section, config, s: (
-            _rows(s) | _each(("labels", "loss_mask"), s) | _pixels("pixel_values", config)
+        lambda sizes, config: (
+            _rows(sizes.length)
+            | _each(("labels", "loss_mask"), sizes.length)
+            | _pixels("pixel_values", config)
         ),
         _LANGUAGE,
     ),
     "dpr": DataTask(_dpr, _ACCURACY),
     "dpo": DataTask(
-        lambda section, config, s: (
-            _each((*VSL_FEATURES, "loss_mask"), 2 * s)  # side by side
+        lambda sizes, config: (
+            _each((*VSL_FEATURES, "loss_mask"), 2 * sizes.length)  # side by side
             | {"reference_logps": TaskFeature((2,), "float32")}
         ),
         _ACCURACY | {"margin": "eval/margin"},
@@ -163,8 +189,7 @@ def row_features(section: Any, config: Any) -> Features:
         section: ``train_input`` or ``eval_input``.
         config: of the model.
     """
-    length = section.max_sequence_length or config.max_length or 512
-    return TASKS[section.task].features(section, config, length)
+    return TASKS[section.task].features(RowSizes.of(section, config), config)
 
 
 def stored_features(section: Any, config: Any) -> Features:

@@ -93,7 +93,7 @@ class Engine(abc.ABC):
         """Report target and actual sparsity of each sparse parameter; see the sparsifier."""
         return _levels(self.sparsifier, state.sparse)
 
-    def export(self, state: TrainState) -> tuple[Any, Any]:
+    def export(self, state: TrainState) -> tuple[PyTree, PyTree]:
         """Return (parameters, optimizer state) to store: dense, NaN at pruned positions."""
         return sentinel.encode(state.params, state.opt_state, state.sparse)
 

@@ -21,6 +21,7 @@ import numpy as np
 from jax._src.distributed import global_state  # its key-value store has no public name
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import PyTree
 
 from wafer.engines.rendezvous import Peer, agree, give_up, join_limit, lost_contact, watch
 from wafer.errors import ConfigError, Problem, TrainingError
@@ -247,7 +248,7 @@ def swarmx_mesh(num_csx: int) -> Mesh:
     return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
 
 
-def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:
+def broadcast(leaf: PyTree, everywhere: NamedSharding) -> jax.Array:
     """Put the same array on every system.
 
     Args:
@@ -264,7 +265,7 @@ def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(np.shape(leaf), everywhere, copies)
 
 
-def shard_batch(features: Mapping[str, Any], mesh: Mesh) -> dict[str, Any]:
+def shard_batch(features: Mapping[str, PyTree], mesh: Mesh) -> dict[str, Any]:
     """Send host features to the systems: the leading axis is that of this process's systems."""
     sharding = NamedSharding(mesh, P("csx"))
     if jax.process_count() == 1:

@@ -14,38 +14,38 @@ from wafer.data.batching.batches import to_batch
 from wafer.models.base import Batch
 
 
-def local_shard(tree: PyTree) -> Any:
+def local_shard(tree: PyTree) -> PyTree:
     """Drop the axis of systems in this system's share."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
-def add_axis(tree: PyTree) -> Any:
+def add_axis(tree: PyTree) -> PyTree:
     """Put an axis of one in front."""
     return jax.tree.map(lambda x: x[None], tree)
 
 
-def sum_over_systems(tree: PyTree) -> Any:
+def sum_over_systems(tree: PyTree) -> PyTree:
     """Add up what each system has; XLA copies all of it where there is one."""
     return tree if jax.lax.axis_size("csx") == 1 else jax.lax.psum(tree, "csx")
 
 
-def num_micro_batches(items: Any) -> int:
+def num_micro_batches(items: PyTree) -> int:
     """A, of arrays [A, ...]."""
     return jax.tree.leaves(items)[0].shape[0]
 
 
-def as_batch(features: Any) -> Batch:
+def as_batch(features: PyTree) -> Batch:
     """Make the batch of one micro-batch, unless it is one."""
     return features if isinstance(features, Batch) else to_batch(features)
 
 
-def scan_micro_batches(micro: Any, items: Any) -> tuple[Any, Any]:
+def scan_micro_batches(micro: Any, items: PyTree) -> tuple[PyTree, PyTree]:
     """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
     total, first = micro(local_shard(items))
     if num_micro_batches(items) == 1:
         return total, add_axis(first)
 
-    def body(total: Any, item: Any) -> tuple[Any, Any]:
+    def body(total: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
         addend, stacked = micro(item)
         return jax.tree.map(jnp.add, total, addend), stacked
 

@@ -120,11 +120,13 @@ class Resident(Engine):
         return self.compiled_step(state, features, topology=topology)(state, features, *self._given)
 
     @property
-    def _given(self) -> tuple[Any, ...]:
+    def _given(self) -> tuple[PyTree, ...]:
         """What a step takes besides state and features: a constant of the program is copied."""
         return () if self.teacher is None else (self.teacher.params,)
 
-    def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
+    def compiled_step(
+        self, state: PyTree, features: PyTree, *, topology: bool
+    ) -> jax.stages.Compiled:
         """Return the step compiled for these shapes; arguments may be shapes with shardings."""
 
         def lower() -> jax.stages.Lowered:
@@ -136,7 +138,7 @@ class Resident(Engine):
         return self.programs.get((name, shapes_of((state, features))), lower)
 
     def compiled_evaluate(
-        self, state: Any, features: Any, names: tuple[str, ...] = ()
+        self, state: PyTree, features: PyTree, names: tuple[str, ...] = ()
     ) -> jax.stages.Compiled:
         """Return the evaluation compiled for these shapes, with the outputs of these names."""
 
@@ -148,7 +150,7 @@ class Resident(Engine):
         key = ("prediction" if names else "evaluation", names, shapes_of((state, features)))
         return self.programs.get(key, lower)
 
-    def _shared(self, features: Features) -> Any:
+    def _shared(self, features: Features) -> PyTree:
         """Shapes of features, shared out as a program takes them."""
         struct = functools.partial(
             jax.ShapeDtypeStruct, sharding=NamedSharding(self.mesh, P("csx"))
@@ -162,7 +164,7 @@ class Resident(Engine):
         return self.compiled_evaluate(state, features, names)(state, features)
 
     def _step(
-        self, state: TrainState, features: Features, *given: Any, topology: bool
+        self, state: TrainState, features: Features, *given: PyTree, topology: bool
     ) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         scale = state.scale.loss_scale
@@ -201,8 +203,8 @@ class Resident(Engine):
         return state, metrics
 
     def _over_systems(
-        self, fn: Any, state: TrainState, features: Features, *rest: Any, gives: Any = _ALL
-    ) -> Any:
+        self, fn: Any, state: TrainState, features: Features, *rest: PyTree, gives: Any = _ALL
+    ) -> PyTree:
         """Run ``fn`` on every system's share of the batch; its results lie as ``gives`` says."""
         specs = (_ALL, _ALL, P("csx"), *(_ALL for _ in rest))
         mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=gives, check_vma=False)
@@ -214,7 +216,7 @@ class Resident(Engine):
         sparse: Any,
         features: Features,
         rest: tuple[Array, Array],
-        *given: Any,
+        *given: PyTree,
         dense: bool,
     ) -> _Reduced:
         """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
@@ -225,12 +227,12 @@ class Resident(Engine):
         count = num_micro_batches(share)
         before = jax.lax.axis_index("csx") * count
 
-        def micro(item: tuple[Any, Array]) -> tuple[_Reduced, None]:
+        def micro(item: tuple[PyTree, Array]) -> tuple[_Reduced, None]:
             with jax.named_scope("batch"):
                 batch = numbered(as_batch(item[0]), before + item[1])
             drop = key if self.dropout else None
 
-            def loss_sum(weights: Any) -> tuple[Array, Aux]:
+            def loss_sum(weights: PyTree) -> tuple[Array, Aux]:
                 with jax.named_scope("mask"):
                     compute = self.sparsifier.attach(weights, sparse)
                 out = self.model.apply(compute, batch, drop)
@@ -251,7 +253,7 @@ class Resident(Engine):
     ) -> tuple[Aux, dict[str, Array]]:
         compute = self.sparsifier.apply(params, sparse)
 
-        def micro(item: Any) -> tuple[Aux, dict[str, Array]]:
+        def micro(item: PyTree) -> tuple[Aux, dict[str, Array]]:
             batch = as_batch(item)
             out = self.model.apply(compute, batch)
             outputs = out if isinstance(out, Mapping) else {"logits": out}
@@ -282,18 +284,18 @@ def make(experiment: Experiment) -> Resident:
     )
 
 
-def structs_of(tree: PyTree) -> Any:
+def structs_of(tree: PyTree) -> PyTree:
     """Shape, dtype and sharding of each array: enough to compile for, and nothing is kept alive.
 
     Arrays of the host have no sharding.
     """
 
-    def struct(x: Any) -> jax.ShapeDtypeStruct:
+    def struct(x: PyTree) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
 
     return jax.tree.map(struct, tree)
 
 
 def norms(tag: str, tree: PyTree) -> Metrics:
-    """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
+    """L2 norm of each top-level branch of a parameter-shaped tree, by tag."""
     return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}

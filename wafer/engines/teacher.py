@@ -5,7 +5,7 @@ their checkpoint at every start, and in no checkpoint of the student.
 """
 
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ class Teacher(NamedTuple):
     weight: float  #: w
     factor: float  #: of a token's loss in the student's objective (``loss_weight``)
 
-    def mix(self, params: PyTree, out: Any, batch: Batch, aux: Aux) -> Aux:
+    def mix(self, params: PyTree, out: PyTree, batch: Batch, aux: Aux) -> Aux:
         """Draw a student's loss to the teacher.
 
         Args:
@@ -56,7 +56,7 @@ class Teacher(NamedTuple):
         return aux._replace(loss_sum=mixed, metrics={**aux.metrics, KL: kl})
 
 
-def _logits(out: Any) -> Array:
+def _logits(out: PyTree) -> Array:
     """Take the logits; a mixture of experts also carries the balance of its routers."""
     return out[0] if isinstance(out, tuple) else out
 

@@ -18,7 +18,7 @@ class SramError(FabricError):
 
 
 class FaultError(FabricError):
-    """The architecture violation that the vendor's simulator stops at."""
+    """A violation of the architecture, at which the simulator stops."""
 
 
 class DeadlockError(FabricError):

@@ -20,7 +20,7 @@ from wafer.fabric.simulator import cycles, simulate
 from wafer.machine.arch import PORTS
 from wafer.vsl.native.library import Library
 
-_LIBRARY = Library(what="timing plane", package="wafer.fabric.native", instead="the machine")
+_LIBRARY = Library(package="wafer.fabric.native", instead="the machine")
 available = _LIBRARY.available
 _BLOCK = 512  # PEs in a vector
 _FAULT, _STUCK = -1, -2  # in place of cycles

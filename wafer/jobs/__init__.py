@@ -1,5 +1,5 @@
-"""Jobs, running, queued and finished; a local counterpart of the vendor's ``csctl``.
+"""Jobs, running and finished: one file for each ``wafer run``, in a folder of the user's.
 
-Every ``wafer run`` is a job in one SQLite file of the user's. There is no server: each run waits
-for its own turn, and the next reader of the file marks jobs whose process has exited.
+There is no server and no queue: a run holds a lock while it runs, and the next reader of the folder
+marks jobs whose lock is free.
 """

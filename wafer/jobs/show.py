@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from wafer.jobs.store import PRIORITIES, Job
+from wafer.jobs.store import Job
 from wafer.models.user.yamlfile import parse_yaml
 
 _COLUMNS = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
@@ -35,7 +35,7 @@ def table(jobs: Sequence[Job], now: float | None = None) -> str:
     for job in jobs:
         labels = ",".join(f"{k}={v}" for k, v in sorted(job.labels.items()))
         age = duration(now - job.created)
-        ran = "" if job.started is None else duration((job.ended or now) - job.started)
+        ran = duration((job.ended or now) - job.created)
         rows.append((job.id, age, ran, job.phase, str(job.systems), job.user, labels))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
@@ -50,20 +50,17 @@ def _moment(seconds: float | None) -> str | None:
 
 def as_record(job: Job) -> dict[str, Any]:
     """Everything about a job, in plain types."""
-    names = {number: name for name, number in PRIORITIES.items()}
     return {
         "name": job.id,
         "phase": job.phase,
         "message": job.message,
         "exit_code": job.exit_code,
         "created": _moment(job.created),
-        "started": _moment(job.started),
+        "started": _moment(job.created),
         "ended": _moment(job.ended),
-        "duration_seconds": None
-        if job.started is None
-        else round((job.ended or time.time()) - job.started, 1),
+        "duration_seconds": round((job.ended or time.time()) - job.created, 1),
         "systems": job.systems,
-        "priority": names.get(job.priority, job.priority),
+        "priority": job.priority,
         "user": job.user,
         "host": job.host,
         "pid": job.pid,

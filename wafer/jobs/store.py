@@ -1,37 +1,20 @@
-"""The job store: one SQLite file, opened for each operation, changed in short transactions."""
+"""Records of jobs: a JSON file for each run, and a lock that the run holds until it ends."""
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
+import signal
 import socket
-import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from wafer.errors import WaferError
-from wafer.jobs.process import identity
+from wafer.models.files import write_text
 
-PHASES = ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
-FINAL = PHASES[2:]
-PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the vendor's numbers; the smaller goes first
-_VERSION = 1
-_KEPT = 1000  # finished jobs remembered
-_PRIVATE = 0o600  # SQLite's journals take it over
-_BUSY = 5.0  # seconds to wait for another process's transaction
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, phase TEXT NOT NULL,
-  created REAL NOT NULL, started REAL, ended REAL,
-  systems INTEGER NOT NULL, priority INTEGER NOT NULL, user TEXT NOT NULL, host TEXT NOT NULL,
-  pid INTEGER NOT NULL, process TEXT NOT NULL, mode TEXT NOT NULL, model_dir TEXT NOT NULL,
-  command TEXT NOT NULL, labels TEXT NOT NULL, params TEXT NOT NULL,
-  cancel INTEGER NOT NULL DEFAULT 0, exit_code INTEGER, message TEXT NOT NULL DEFAULT '');
-CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value INTEGER);
-"""
+_KEPT = 1000  # jobs remembered
 
 
 class JobError(WaferError, ValueError):
@@ -43,18 +26,15 @@ class Job:
     """One run."""
 
     id: str  #: 'wsjob-' and 12 hexadecimal digits
-    phase: str = "QUEUED"  #: one of ``PHASES``
+    phase: str = "RUNNING"  #: then SUCCEEDED, FAILED or CANCELLED
     created: float = 0.0  #: Unix time the command registered
-    started: float | None = None  #: when its turn came; None while queued
     ended: float | None = None  #: when it ended
     systems: int = 1  #: how many it occupies; 0 for a run that only checks or compiles
-    priority: int = PRIORITIES["p2"]  #: the smaller goes first; see ``PRIORITIES``
+    priority: str = "p2"  #: 'p1', 'p2' or 'p3', as the run names it
     user: str = ""  #: login name
     #: machine the process runs on
     host: str = dataclasses.field(default_factory=socket.gethostname)
     pid: int = dataclasses.field(default_factory=os.getpid)  #: process id there
-    #: what ``process.identity`` said of it
-    process: str = dataclasses.field(default_factory=lambda: identity(os.getpid()) or "")
     mode: str = "train"  #: train, eval, ...
     model_dir: str = ""  #: absolute
     command: tuple[str, ...] = ()  #: as typed
@@ -65,75 +45,68 @@ class Job:
     message: str = ""  #: why it ended, when not by success
 
     @property
-    def alive(self) -> bool:
-        """Whether its process still runs; a job of another machine is believed."""
-        return self.host != socket.gethostname() or identity(self.pid) == self.process
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.phase == "RUNNING"
 
+    def finished(self, code: int | None, message: str = "") -> "Job":
+        """Record how it ended, unless that is recorded already.
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Job))
-_JSON = ("command", "labels")
+        Args:
+            code: exit code of its process; None where it is unknown.
+            message: why, for people.
+        """
+        if not self.running:
+            return self
+        interrupted = code == 128 + signal.SIGINT
+        cancelled = interrupted or (code != 0 and self.cancel)
+        phase = "SUCCEEDED" if code == 0 else "CANCELLED" if cancelled else "FAILED"
+        if code is None:
+            message = "process exited without reporting a status (possibly killed)"
+        elif code == 128 + signal.SIGTERM:
+            message = "SIGTERM from outside"
+        if cancelled:
+            message = (message or "interrupted") if interrupted else "cancelled"
+        return dataclasses.replace(
+            self, phase=phase, exit_code=code, message=message, ended=time.time()
+        )
 
 
 def default_path() -> pathlib.Path:
-    """Where the store is: ``WAFER_JOBS_DB``, else wafer/jobs.db below the user's state folder."""
+    """Where records are: ``WAFER_JOBS_DB``, else wafer/jobs below the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local/state"
-    return pathlib.Path(os.environ.get("WAFER_JOBS_DB") or pathlib.Path(state, "wafer/jobs.db"))
+    return pathlib.Path(os.environ.get("WAFER_JOBS_DB") or pathlib.Path(state, "wafer/jobs"))
 
 
 class JobStore:
     """The jobs of one user, shared by all runs on all their terminals.
 
     Args:
-        path: the SQLite file; made, with its folder, by the first ``add``.
+        path: the folder; made by the first run.
     """
 
     def __init__(self, path: str | pathlib.Path | None = None) -> None:
         self.path = pathlib.Path(path) if path is not None else default_path()
 
     @contextlib.contextmanager
-    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        """Everything or nothing; closing the file takes back what was not committed."""
-        if create:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch(_PRIVATE)
-            self.path.chmod(_PRIVATE)  # may contain secrets: readable by the owner only
-        try:
-            db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
-            with contextlib.closing(db):
-                db.row_factory = sqlite3.Row
-                db.execute("BEGIN IMMEDIATE")
-                self._prepare(db)
-                yield db
-                db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise JobError(f"job store {self.path}: {error}") from error
+    def running(self, job: Job) -> Iterator[None]:
+        """Register a job, which counts as running until the body ends.
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > _VERSION:
-            raise JobError(
-                f"{self.path} was written by a newer Wafer (format {version}, this one knows "
-                f"{_VERSION}); update Wafer, or name another file with WAFER_JOBS_DB"
-            )
-        if version < _VERSION:
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-
-    def add(self, job: Job) -> None:
-        """Register a job; forgets the oldest finished ones beyond a thousand."""
-        columns = ", ".join(_FIELDS)
-        holes = ", ".join(f":{name}" for name in _FIELDS)
-        values = {name: getattr(job, name) for name in _FIELDS}
-        values |= {name: json.dumps(values[name]) for name in _JSON}
-        with self._transaction(create=True) as db:
-            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", values)
-            final = ", ".join(f"'{phase}'" for phase in FINAL)
-            db.execute(
-                f"DELETE FROM jobs WHERE phase IN ({final}) AND number <= "
-                "(SELECT MAX(number) FROM jobs) - ?",
-                (_KEPT,),
-            )
+        Forgets the oldest finished jobs beyond a thousand.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)  # may contain secrets: readable by the owner only
+        for old in self.jobs()[:-_KEPT]:
+            if not old.running:
+                self._file(old.id).unlink(missing_ok=True)
+        lock = self._file(job.id, "lock")
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._write(job)
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
 
     def jobs(self, *, finished: bool = True) -> list[Job]:
         """List jobs, oldest first, after marking those whose process is gone.
@@ -141,11 +114,13 @@ class JobStore:
         Args:
             finished: also those that have ended.
         """
-        if not self.path.exists():
-            return []
-        with self._transaction() as db:
-            jobs = _reap(db)
-        return [job for job in jobs if finished or job.phase not in FINAL]
+        jobs = [self._read(path) for path in self.path.glob("*.json")]
+        for index, job in enumerate(jobs):
+            if job.running and not self._holds_lock(job):
+                jobs[index] = self.change(job.id, lambda job: job.finished(None))
+                self._file(job.id, "lock").unlink(missing_ok=True)
+        jobs.sort(key=lambda job: job.created)
+        return [job for job in jobs if finished or job.running]
 
     def find(self, name: str) -> Job:
         """Return the job with this id, or the only one whose id begins so.
@@ -163,124 +138,36 @@ class JobStore:
         listed = ", ".join(job.id for job in named)
         raise JobError(f"job {name!r}: ambiguous, it matches {listed}; give more of the id")
 
-    def change(self, job_id: str, **values: Any) -> None:
-        """Set fields of a job."""
-        values = {k: json.dumps(v) if k in _JSON else v for k, v in values.items()}
-        assigned = ", ".join(f"{name} = :{name}" for name in values)
-        with self._transaction() as db:
-            db.execute(f"UPDATE jobs SET {assigned} WHERE id = :id", values | {"id": job_id})
-
-    def finish(self, job_id: str, phase: str, exit_code: int | None, message: str) -> None:
-        """Record how a job ended, unless that is recorded already.
-
-        Args:
-            job_id: which job.
-            phase: its last phase, such as 'SUCCEEDED'.
-            exit_code: of its process; None where it is unknown.
-            message: why, for people.
-        """
-        with self._transaction() as db:
-            _end(db, job_id, phase, message, exit_code)
-
-    def request_cancel(self, job_id: str) -> Job:
-        """Ask a job to end: a queued one is over at once; returns it as it stood before."""
-        with self._transaction() as db:
-            job = _only(_reap(db), job_id)
-            if job.phase == "QUEUED":
-                _end(db, job_id, "CANCELLED", "cancelled while queued", 130)
-            elif job.phase == "RUNNING":
-                db.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (job_id,))
+    def change(self, job_id: str, edit: Callable[[Job], Job]) -> Job:
+        """Replace a record by what ``edit`` makes of it, one process at a time; returns that."""
+        with (self.path / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            job = edit(self._read(self._file(job_id)))
+            self._write(job)
         return job
 
-    def try_start(self, job_id: str) -> tuple[str, list[Job]]:
-        """Let a queued job run if it is its turn.
+    def _file(self, job_id: str, ending: str = "json") -> pathlib.Path:
+        return self.path / f"{job_id}.{ending}"
 
-        The turn goes by priority, then by age. A job that wants more systems than there are
-        runs when nothing else does. Nobody overtakes the first in the queue.
+    def _write(self, job: Job) -> None:
+        write_text(self._file(job.id), json.dumps(dataclasses.asdict(job)))
 
-        Returns:
-            (the job's phase now, the jobs that are in its way).
-        """
-        with self._transaction() as db:
-            jobs = _reap(db)
-            own = _only(jobs, job_id)
-            if own.phase != "QUEUED":
-                return own.phase, []
-            running = [job for job in jobs if job.phase == "RUNNING" and job.systems]
-            queue = [job for job in jobs if job.phase == "QUEUED" and job.systems]
-            queue.sort(key=lambda job: job.priority)  # stable: the older first
-            ahead = queue[: queue.index(own)] if own.systems else []
-            total = self._systems(db)
-            busy = sum(job.systems for job in running)
-            fits = total is None or not own.systems or not running or busy + own.systems <= total
-            if fits and (total is None or not ahead):
-                db.execute(
-                    "UPDATE jobs SET phase = 'RUNNING', started = ? WHERE id = ?",
-                    (time.time(), job_id),
-                )
-                return "RUNNING", []
-            return "QUEUED", running + ahead
+    def _read(self, path: pathlib.Path) -> Job:
+        try:
+            values = json.loads(path.read_text("utf-8"))
+            return Job(**values | {"command": tuple(values["command"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise JobError(f"{path}: not the record of a job ({error}); delete it") from error
 
-    @property
-    def systems(self) -> int | None:
-        """How many systems there are to share; None lets every run start at once."""
-        if not self.path.exists():
-            return _named_systems()
-        with self._transaction() as db:
-            return self._systems(db)
-
-    def _systems(self, db: sqlite3.Connection) -> int | None:
-        named = _named_systems()
-        if named is not None:
-            return named
-        row = db.execute("SELECT value FROM settings WHERE key = 'systems'").fetchone()
-        return None if row is None else row["value"]
-
-    def set_systems(self, count: int | None) -> None:
-        """Remember how many systems there are; None forgets it."""
-        with self._transaction(create=True) as db:
-            db.execute("DELETE FROM settings WHERE key = 'systems'")
-            if count is not None:
-                db.execute("INSERT INTO settings VALUES ('systems', ?)", (count,))
-
-
-def _named_systems() -> int | None:
-    named = os.environ.get("WAFER_SYSTEMS", "")
-    if named and (not named.isdigit() or int(named) < 1):
-        raise JobError(f"WAFER_SYSTEMS={named!r}: expected a whole number > 0")
-    return int(named) if named else None
-
-
-def _reap(db: sqlite3.Connection) -> list[Job]:
-    """Mark the jobs whose process is gone without a word; returns all jobs as they then are."""
-    for job in _all(db):
-        if job.phase not in FINAL and not job.alive:
-            if job.cancel:
-                _end(db, job.id, "CANCELLED", "cancelled", None)
-            else:
-                _end(db, job.id, "FAILED", "its process ended without a word (killed?)", None)
-    return _all(db)
-
-
-def _all(db: sqlite3.Connection) -> list[Job]:
-    jobs = []
-    for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall():
-        values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
-        values |= {"command": tuple(values["command"]), "cancel": bool(values["cancel"])}
-        jobs.append(Job(**values))
-    return jobs
-
-
-def _end(db: sqlite3.Connection, job_id: str, phase: str, message: str, code: int | None) -> None:
-    db.execute(
-        "UPDATE jobs SET phase = ?, message = ?, exit_code = ?, ended = ? WHERE id = ? "
-        "AND phase IN ('QUEUED', 'RUNNING')",
-        (phase, message, code, time.time(), job_id),
-    )
-
-
-def _only(jobs: list[Job], job_id: str) -> Job:
-    for job in jobs:
-        if job.id == job_id:
-            return job
-    raise JobError(f"job {job_id!r}: not found; the job store was replaced")
+    def _holds_lock(self, job: Job) -> bool:
+        """Whether its process runs; jobs on other hosts are assumed to be running."""
+        if job.host != socket.gethostname():
+            return True
+        try:
+            with self._file(job.id, "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False

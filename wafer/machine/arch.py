@@ -9,10 +9,10 @@ Sources:
 - grid, columns and rows of host I/O, its colors: Cerebras/csl-examples (SDK 1.4); WSE-3's grid is
   second hand.
 - PE (SRAM, banks, two 32-bit reads and one write per cycle): Hot Chips 34; ``widths`` and
-  ``stride_widths``: appendix of the vendor's CSL guide. A bank there is one of 16-bit words, so
+  ``stride_widths``: appendix of the CSL guide. A bank there is one of 16-bit words, so
   four of 32 bits; where the text contradicts itself (stride 4: 2 or 4) the smaller width is here.
 - queues, threads, ids, switches: pages of the CSL guide.
-- ramp latency: published tables of chain reduces on the vendor's simulator (14 of 14 exact).
+- ramp latency: published tables of chain reduces on Cerebras's simulator (14 of 14 exact).
 - clock: all published conversions of cycles to time.
 """
 

@@ -110,8 +110,8 @@ ARCHS = {
     "wse3": Arch(4, _OPERANDS | {Operand.FABRIC: 5}, 3, 6, 1, 4, 1, _REGISTERS),
 }
 
-# Instructions that do not cost one cycle; by type where that decides. The vendor's instructions
-# hold constants, its compiler inlines functions: neither is counted.
+# Instructions that do not cost one cycle; by type where that decides. Instructions of the chip
+# hold constants, cslc inlines functions: neither is counted.
 _CYCLES = {
     Op.CONST: 0,
     Op.COPY: 0,
@@ -123,7 +123,7 @@ _CYCLES = {
 _PRODUCT = 12  # of two integers of 32 bits, by products of 16
 TEARDOWN = 15  # cycles before a teardown handler: a task finds out which color it is
 UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
-_DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a vendor's comment; integers as long
+_DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a comment in csl-extras; integers as long
 _INTRINSICS = {
     **dict.fromkeys(range(Intrinsic.SQRT, Intrinsic.RANDOM16), 60),
     Intrinsic.FLOOR: 10,

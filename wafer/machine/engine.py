@@ -20,9 +20,7 @@ from wafer.machine.tools.recording import EVENT, Recording, Trace, settings_of, 
 from wafer.machine.tools.reports import Waiting, waiting_for
 from wafer.vsl.native.library import Library, how_to_build
 
-_LIBRARY = Library(
-    what="machine for CSL", package="wafer.machine.native", instead="the machine in JAX"
-)
+_LIBRARY = Library(package="wafer.machine.native", instead="the machine in JAX")
 available = _LIBRARY.available
 _MOST_REPORTED = 10_000
 

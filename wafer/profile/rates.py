@@ -37,10 +37,10 @@ class RateTracker:
 
 
 def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
-    """Format the vendor's progress line; ``rates`` is (recent, global), 0 while nothing is known.
+    """Format the line of a training step; ``rates`` is (recent, global), 0 while nothing is known.
 
-    >>> log_line("CPU", 3, 2.5, (10.0, 9.5))
-    '| Train Device=CPU, Step=3, Loss=2.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
+    >>> log_line("CPU", 3, 3.5, (10.0, 9.5))
+    '| Train Device=CPU, Step=3, Loss=3.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
     """
     line = f"| Train Device={device}, Step={step}, Loss={loss:.5f}"
     if not rates[1]:  # of the first step, which compiles

@@ -37,7 +37,7 @@ def summarize(operations: Sequence[Operation]) -> list[Row]:
 
 
 def text_table(rows: Sequence[Row], steps: tuple[int, int]) -> str:
-    """Lay the ten most expensive modules out, under the heads of the vendor's documents.
+    """Lay the ten most expensive modules out.
 
     The times are of the devices that ran, whatever the heads call them.
     """

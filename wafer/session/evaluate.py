@@ -1,4 +1,4 @@
-"""Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
+"""Evaluation: mean loss, the task's metrics, and bits per byte where bytes are known."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
 
     Returns:
-        tag -> value: ``loss`` (nats per token), the task's metrics under the vendor's names
+        tag -> value: ``loss`` (nats per token), the task's metrics by tag
         (``wafer.data.tasks``, and those of the data's scorer), and ``eval/bits_per_byte`` when
         the data has a tokenizer.
 
@@ -111,11 +111,13 @@ def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
     features = run.features(rows, run.experiment.batch("eval"), padded=True)
     aux, outputs = run.engine.predict(state, features, scorer.reads)
-    count, by_row = len(rows["row"]), {}
-    for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
-        rest = value.shape[3:]
-        by_row[name] = np.asarray(value).reshape(count, -1, *rest)
-    scorer.add(rows, by_row)
+    real = rows["row"] != 0  # the others fill up the last batch
+    # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
+    by_row = lambda value: np.asarray(value).reshape(len(real), -1, *value.shape[3:])[real]
+    scorer.add(
+        {name: value[real] for name, value in rows.items()},
+        {name: by_row(value) for name, value in outputs.items()},
+    )
     return aux
 
 

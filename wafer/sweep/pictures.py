@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from wafer.models.errors import optional
 from wafer.sweep.law import Law
 from wafer.sweep.table import Row
 
@@ -19,8 +20,7 @@ COSTS = {  # field of a row -> label of its axis
 
 def draw(rows: Sequence[Row], metric: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw the metric against each cost; returns the files, ``COST.png``."""
-    from matplotlib import figure
-
+    figure = optional("matplotlib.figure", "drawing")
     paths = []
     for field, label in COSTS.items():
         fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
@@ -51,8 +51,7 @@ def draw_law(
         metric: name of the loss.
         path: file to write.
     """
-    from matplotlib import figure
-
+    figure = optional("matplotlib.figure", "drawing")
     fig = figure.Figure(figsize=(12.0, 4.0), layout="constrained")
     panels = fig.subplots(1, 3, sharey=True)
     for at, (group, law) in enumerate(laws.items()):

@@ -1,1 +1,1 @@
-"""The dialect of the Cerebras Model Zoo: run files of its releases, read and written."""
+"""The dialect of the vendor (Cerebras): its run files, tensors, data files and Python modules."""

@@ -162,7 +162,13 @@ def _parts(section: dict[str, Any], place: str) -> list[tuple[dict[str, Any], st
 
 
 def within(section: Any, place: str, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:
-    """List a section and those in it: (section, its place in the table, path)."""
+    """List a section and those in it: (section, its place in the table, path).
+
+    Args:
+        section: of the file; what is no mapping has none.
+        place: of the section in the table.
+        path: of the section.
+    """
     if isinstance(section, dict):
         yield section, place, path
         for inner, inner_place, keys in _parts(section, place):

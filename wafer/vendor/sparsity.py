@@ -20,7 +20,13 @@ _METHODS = ("random", "topk", "from_zeros")
 
 
 def translate_sparsity(file: Translation, section: Any, where: Path) -> Any:
-    """Return a section of ours; what cannot be read is listed in ``file``."""
+    """Return a section of ours.
+
+    Args:
+        file: lists what cannot be read.
+        section: of any release, or a list of them.
+        where: path of the section.
+    """
     if isinstance(section, list):
         groups = []
         for i, group in enumerate(section):
@@ -74,6 +80,11 @@ def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> An
 
     ``sparsity_schedule: [[step, level], ...]`` becomes a list of levels and the steps they are due
     at, regular expressions become globs, and a mapping of patterns one section for each.
+
+    Args:
+        file: lists what cannot be read.
+        section: of 2.0 or 2.1.
+        where: path of the section.
     """
     out = dict(section)
     kind = out.pop("type", None)

@@ -43,7 +43,13 @@ class Translation:
         return own if isinstance(own, dict) else {}
 
     def note(self, action: Action, path: Path, says: Any = None) -> None:
-        """List what was done to a key; see ``Change``."""
+        """List what was done to a key.
+
+        Args:
+            action: as ``Change``.
+            path: of the key.
+            says: as ``Change``.
+        """
         self.changes.append(Change(action, path, says))
 
     @property

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 from helpers.paths import ROOT
 
+from wafer.machine import engine
 from wafer.sparsity import kernels
 from wafer.vsl.native import library
 
@@ -116,7 +117,9 @@ def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
             "setuptools is older than pyproject.toml asks for: pip install 'setuptools>=77'"
         )
     assert process.returncode == 0, process.stderr
-    assert "the pure JAX implementation will be used" in process.stderr
+    last = process.stderr.splitlines()[-1]
+    assert "no native library for attention, products, norms and losses; sparse kernels; " in last
+    assert "); JAX serves instead, many times slower" in last
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -155,10 +158,14 @@ def test_an_outdated_library_in_the_checkout_is_not_used(checkout):
 
 def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeypatch, caplog):
     monkeypatch.setattr(sys, "path", [])
-    other = dataclasses.replace(kernels.native._LIBRARY, what="kernels of a test")
+    monkeypatch.setattr(library, "_REPORTED", set())
+    other = dataclasses.replace(kernels.native._LIBRARY, instead="kernels of a test")
     assert not other.available()
     command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace` (it needs"
-    assert command in caplog.text
+    assert not dataclasses.replace(engine._LIBRARY, instead="that of a test").available()
+    (line,) = caplog.messages  # of all libraries, which are missing alike
+    assert command in line
+    assert "; sparse kernels; timing planes; the machine for CSL (" in line
     with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
         other.loaded()
 
@@ -181,7 +188,10 @@ def test_csr_without_the_library_says_how_to_build_it():
         check=False,
     )
     assert ended.stdout == "auto\n", ended.stderr
-    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in ended.stderr
+    assert (
+        "SparsityError: sparsity.compute: csr: sparse kernels: the native library is not"
+        in ended.stderr
+    )
     assert library.how_to_build() in ended.stderr
 
 

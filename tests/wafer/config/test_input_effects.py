@@ -11,11 +11,11 @@ import re
 
 import numpy as np
 import pytest
+from helpers.data_sets.sets import DATA_SETS, make_data, run_file
 from helpers.effects import legal_values
 
 from wafer.config import parse_config
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.make.sets import DATA_SETS, make_data, run_file
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.experiment import Experiment, batch_shape
 from wafer.models import registry

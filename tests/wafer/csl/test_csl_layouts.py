@@ -7,7 +7,7 @@ import pytest
 
 from wafer.csl import CslError, DeadlockError, HostError
 from wafer.csl.host.artifacts import load
-from wafer.csl.host.vendor.sdk import SdkRuntime, recorded
+from wafer.csl.host.tools.traced import recorded
 from wafer.csl.regions import (
     Color,
     Edge,
@@ -25,6 +25,7 @@ from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, join
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes, find_path
 from wafer.csl.regions.routing import Sides, registers_of
 from wafer.machine.tools.recording import Recording
+from wafer.vendor.sdk.sdk import SdkRuntime
 
 W, E, S, N, RAMP = Route
 FILES = {

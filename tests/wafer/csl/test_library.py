@@ -7,10 +7,10 @@ import pytest
 
 import wafer.csl
 from wafer.csl import Source, check, format_text, parse
-from wafer.csl.host.vendor import debug_util
 from wafer.csl.semantics.files import LIBRARY
 from wafer.csl.syntax import tree
 from wafer.machine.codes import CONFIG, Intrinsic, Type
+from wafer.vendor.sdk import debug_util
 
 FILES = sorted(LIBRARY.rglob("*.csl"))
 

@@ -74,10 +74,10 @@ def test_mnli_rows_of_tsv_and_json(tmp_path):
     dev = data("mnli", tmp_path, Context(training=False, num_labels=3))
     assert dev.scorer is not None
     scorer = dev.scorer()
-    logits = np.zeros((6, 1, 3))
+    logits = np.zeros((5, 1, 3))
     logits[[0, 1, 2], 0, [0, 1, 1]] = 1  # right, right, wrong
-    logits[[3, 4], 0, [2, 1]] = 1  # wrong, right; row 0 is filling
-    scorer.add({"row": np.array([1, 2, 3, 4, 5, 0])}, {"logits": logits})
+    logits[[3, 4], 0, [2, 1]] = 1  # wrong, right
+    scorer.add({"row": np.array([1, 2, 3, 4, 5])}, {"logits": logits})
     scores = scorer.result()
     assert scores == {"eval/accuracy_matched": 2 / 3, "eval/accuracy_mismatched": 1 / 2}
 

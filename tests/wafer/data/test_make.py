@@ -1,8 +1,11 @@
-"""``wafer data make``: a set for every processor, validation opens it, runs train on it."""
+"""A data set for every processor, four by ``wafer data make``: validation, lengths, training."""
 
 import numpy as np
 import pytest
 import yaml
+from helpers.data_sets.files import write_files
+from helpers.data_sets.sets import DATA_SETS, make_data, run_file
+from helpers.data_sets.text import VOCAB, masked_lm
 from helpers.paths import ROOT
 from helpers.runs import metrics
 
@@ -11,9 +14,7 @@ from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.batching.lengths import sequence_lengths
-from wafer.data.make.files import write_files
-from wafer.data.make.sets import DATA_SETS, make_data, run_file
-from wafer.data.make.text import VOCAB, masked_lm
+from wafer.data.make import DATA_SETS as MADE
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.experiment import Experiment
 
@@ -47,8 +48,11 @@ def test_every_processor_has_a_set_and_a_line_on_the_page():
 @pytest.mark.parametrize("name", each(DATA_SETS))
 def test_what_is_made_is_opened_by_validation(name, tmp_path, capsys):
     folder = tmp_path / "made"
-    assert main(["data", "make", name, str(folder)]) == 0
-    assert str(folder / "params.yaml") in capsys.readouterr().out
+    if name in MADE:
+        assert main(["data", "make", name, str(folder)]) == 0
+        assert str(folder / "params.yaml") in capsys.readouterr().out
+    else:
+        make_data(name, folder)
     words = ["run", "CPU", "--params", str(folder / "params.yaml"), "--mode", "train"]
     assert main([*words, "--validate_only"]) == 0
     said = capsys.readouterr().out
@@ -60,8 +64,10 @@ def test_what_is_made_is_opened_by_validation(name, tmp_path, capsys):
 def test_an_unknown_processor_and_another_seed(tmp_path, capsys):
     assert main(["data", "make", "GptHDF5DataProcesor", str(tmp_path)]) == 1
     assert "did you mean 'GptHDF5DataProcessor'" in capsys.readouterr().err
+    assert main(["data", "make", "DPRJsonDataProcessor", str(tmp_path)]) == 1
+    assert f"made: {', '.join(MADE)}" in capsys.readouterr().err
     one, two, three = (
-        make_data("BertCSVDataProcessor", tmp_path / str(i), seed).with_name("part-1.csv")
+        make_data("SST2DataProcessor", tmp_path / str(i), seed).with_name("train.tsv")
         for i, seed in enumerate((0, 0, 1))
     )
     assert one.read_text() == two.read_text() != three.read_text()

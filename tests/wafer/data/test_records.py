@@ -27,7 +27,7 @@ def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
     needed = NEEDS.get(path.suffix, ())
     if not has(*needed):  # an extra of the package: the message must say how to get it
         path.write_bytes(b"")
-        with pytest.raises(DataError, match=rf"needs the package {needed[0]}.*pip install"):
+        with pytest.raises(ImportError, match=rf"needs the package {needed[0]}.*pip install"):
             texts_of([path])
         return
     write(path, [{"text": text, "meta": 1} for text in TEXTS])
@@ -154,9 +154,9 @@ def test_a_missing_package_is_told_before_the_first_file_is_read(
     def lacks(module):
         raise ImportError(module)
 
-    monkeypatch.setattr("wafer.data.text.compressed.importlib.import_module", lacks)
+    monkeypatch.setattr("wafer.models.errors.importlib.import_module", lacks)
     write(tmp_path / "a.jsonl", [{"text": "a"}])
     assert len(find_inputs([str(tmp_path)], None)) == 1
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"reading {name} needs the package {package}, which"):
+    with pytest.raises(ImportError, match=rf"reading {name} needs the package {package}, which"):
         find_inputs([str(tmp_path)], None)

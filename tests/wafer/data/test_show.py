@@ -6,11 +6,11 @@ import re
 import h5py
 import numpy as np
 import pytest
+from helpers.data_sets.sets import make_data
 from rich.console import Console
 from tokenizers import Tokenizer, decoders, models as kinds
 
 from wafer.cli import main
-from wafer.data.make import make_data
 from wafer.data.rowfiles.show import Passage, ShownRow, passages, runs
 from wafer.data.text.tokenizer import train_bpe
 

@@ -16,7 +16,7 @@ from wafer.compiler.dense_kernel import DenseCost, dense_cost, fullest_tile, in_
 from wafer.compiler.experiment import config_graph, options_of
 from wafer.config import load
 from wafer.engines.fabric import floor, network
-from wafer.engines.fabric.network import Dense
+from wafer.engines.fabric.network import DenseLayer
 from wafer.experiment import Experiment
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
@@ -37,7 +37,7 @@ def stack(sizes, rectangles, *, density=None, seed=0, **options):
     for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         name = f"fc_{i}"
         mask = None if density is None else rng.random((a, b)) < density
-        layers.append(Dense(name, a, b, mask))
+        layers.append(DenseLayer(name, a, b, mask))
         kernel = rng.normal(size=(a, b)).astype(np.float32) / np.sqrt(a)
         masks[name] = np.ones((a, b), bool) if mask is None else mask
         bias = 0.1 * rng.normal(size=b).astype(np.float32)
@@ -273,7 +273,7 @@ def test_zero_weights_take_no_cycles():
     for keep in (30, 20, 0):
         kept = np.arange(30).reshape(6, 5) < keep
         net = network.build(
-            [Dense("fc_0", 6, 5, kept)], [Region("fc_0", 0, 0, 1, 1)], batch=4, micro_batches=1
+            [DenseLayer("fc_0", 6, 5, kept)], [Region("fc_0", 0, 0, 1, 1)], batch=4, micro_batches=1
         )
         tree = {"fc_0": {"kernel": np.ones((6, 5)), "bias": np.zeros(5)}}
         state, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
@@ -320,7 +320,7 @@ def test_streams_share_no_link_that_they_fill():
         Region("fc_0", 0, 0, 32, 10), Region("fc_1", 6, 10, 25, 25), Region("fc_2", 1, 10, 5, 25),
         Region("loss", 0, 11, 1, 20),
     ]  # fmt: skip
-    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
+    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     placed = floor.lay_out(layers, regions, 4)
     turned = {"fc_0": False, "fc_1": False, "fc_2": True}
     ways = floor.find_streams((40, 40), placed, layers, turned, batch=1, most=100)
@@ -351,11 +351,11 @@ MESSAGES = {
         "one micro-batch is 51,200 bytes; .*smaller micro-batches",
     ),
     "sizes that do not meet": (
-        lambda: network.build([Dense("a", 3, 2), Dense("b", 3, 2)], [], batch=1),
+        lambda: network.build([DenseLayer("a", 3, 2), DenseLayer("b", 3, 2)], [], batch=1),
         "b: takes 3 inputs, but a gives 2",
     ),
     "a mask of another shape": (
-        lambda: network.build([Dense("a", 3, 2, np.ones((2, 3), bool))], [], batch=1),
+        lambda: network.build([DenseLayer("a", 3, 2, np.ones((2, 3), bool))], [], batch=1),
         r"a: mask \(2, 3\), expected \(3, 2\)",
     ),
 }
@@ -394,7 +394,7 @@ def digits_model():
 def train_digits(steps):
     """The model's own loss in plain JAX beside the fabric; returns both trees and the model."""
     (images, labels), (model, tree) = digits(), digits_model()
-    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
+    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     names = ["fc_0", "fc_1", "fc_2", "loss"]
     regions = [Region(n, *r) for n, r in zip(names, FLOOR, strict=True)]
     net = network.build(layers, regions, batch=8, micro_batches=8, momentum=0.9)
@@ -466,7 +466,7 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
     spec = dataclasses.replace(WSE2, **cut)
     options = dataclasses.replace(options_of(experiment, seed=0), spec=spec, micro=batch)
     compiled = compile_graph(graph, options)
-    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
+    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     _, tree = digits_model()
     cycles = []
     for micro_batches in counts:
@@ -492,7 +492,7 @@ def compiled_mnist(depth, side, batch):
     cut = dataclasses.replace(WSE2, width=side, height=side)
     options = dataclasses.replace(options_of(experiment, seed=0), spec=cut, batch=batch)
     sizes = (784, *[50] * depth, 10)
-    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
+    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
     return compile_graph(graph, options), layers, experiment.model
 
 

@@ -1,4 +1,4 @@
-"""Jobs: phases, the queue, cancelling, and stores that cannot be written. Real processes."""
+"""Jobs: phases, cancelling, and stores that cannot be written. Real processes."""
 
 import contextlib
 import json
@@ -17,40 +17,35 @@ from helpers.runs import config
 from wafer import __main__ as entry
 from wafer.cli import main
 from wafer.config import parse_config
-from wafer.jobs.process import identity
 from wafer.jobs.show import duration, table
-from wafer.jobs.store import PRIORITIES, Job, JobError, JobStore
+from wafer.jobs.store import Job, JobError, JobStore
 from wafer.jobs.track import tracked
-from wafer.jobs.verbs import cancel, export_logs, label, parse_labels, set_priority
+from wafer.jobs.verbs import cancel, export_logs, label, parse_labels
 from wafer.models.checkpoint.reader import load_checkpoint
 
 HANG = 300.0  # seconds; what is waited for takes a few
 
-# A run without a model: waits for its turn as `wafer run` does, works a while.
+# A run without a model, at work until its standard input is closed: no test waits for a clock.
 RUN = """
-import json, sys, time
+import json, sys
 from wafer.config import parse_config
 from wafer.jobs.track import tracked
 with tracked(parse_config(json.loads(sys.argv[1])), ["run"]) as job:
-    time.sleep(0.2)
+    sys.stdin.read()
     job.ended(0)
 """
-# The same, at work until its standard input is closed: no test waits for a clock.
-HELD = RUN.replace("time.sleep(0.2)", "sys.stdin.read()")
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    path = tmp_path / "state" / "jobs.db"
+    path = tmp_path / "state" / "jobs"
     monkeypatch.setenv("WAFER_JOBS_DB", str(path))
     return JobStore(path)
 
 
-def light(name, priority="p2", systems=1, *, held=False):
-    runconfig = {"job_labels": {"name": name}, "job_priority": priority, "num_csx": systems}
-    settings = json.dumps(config(runconfig=runconfig))
+def light():
     return subprocess.Popen(
-        [sys.executable, "-c", HELD if held else RUN, settings],
+        [sys.executable, "-c", RUN, json.dumps(config())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -69,75 +64,28 @@ def wait_for(store, count, phase, seconds=HANG):
     raise AssertionError(f"{phase}: {table(store.jobs())}")
 
 
-def test_a_process_is_known_by_more_than_its_number():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    child_identity = identity(child.pid)
-    assert child_identity is not None
-    assert child_identity == identity(child.pid) != identity(os.getpid())
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # until it ends; its entry stays
-    assert identity(child.pid) is None  # a zombie until it is waited for, and gone all the same
-    child.communicate()
-
-
-@pytest.mark.slow
-def test_runs_started_together_take_turns_by_priority_then_age(store):
-    store.set_systems(2)
-    first = light("first", systems=2, held=True)
-    wait_for(store, 1, "RUNNING")
-    rest = []
-    for count, (name, priority, systems) in enumerate(
-        [("late", "p3", 1), ("wide", "p2", 2), ("urgent", "p1", 1), ("small", "p2", 1)], start=1
-    ):
-        rest.append(light(name, priority, systems))
-        wait_for(store, count, "QUEUED")
-    for process in (first, *rest):
-        _, err = process.communicate(timeout=HANG)
-        assert process.returncode == 0, err
-    spans = {job.labels["name"]: (job.started, job.ended) for job in store.jobs()}
-    order = sorted(spans, key=lambda name: spans[name][0])
-    # 'small' would fit beside 'urgent', but nobody overtakes 'wide', which was there before.
-    assert order == ["first", "urgent", "wide", "small", "late"]
-    assert spans["urgent"][0] > spans["first"][1]
-    assert spans["wide"][0] > spans["urgent"][1]
-    assert spans["small"][0] > spans["wide"][1]
-    assert [job.phase for job in store.jobs()] == ["SUCCEEDED"] * 5
-
-
-@pytest.mark.slow
-def test_killed_from_outside_is_failed_and_frees_its_systems(store):
-    store.set_systems(1)
-    killed = light("killed", held=True)
-    wait_for(store, 1, "RUNNING")
-    waiting = light("waiting")
-    wait_for(store, 1, "QUEUED")
+def test_a_run_is_running_until_its_process_ends_however_it_ends(store):
+    killed, ended = light(), light()
+    assert len(wait_for(store, 2, "RUNNING")) == 2
     killed.kill()
-    assert waiting.wait(HANG) == 0
-    jobs = {job.labels["name"]: job for job in store.jobs()}
-    assert jobs["killed"].phase == "FAILED"
-    assert "killed" in jobs["killed"].message
-    assert jobs["waiting"].phase == "SUCCEEDED"
-    for process in (killed, waiting):
-        process.communicate()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # until it ends; its entry stays
+    _, err = ended.communicate(timeout=HANG)
+    assert ended.returncode == 0, err
+    jobs = {job.pid: job for job in store.jobs()}
+    assert jobs[killed.pid].phase == "FAILED"
+    assert "killed" in jobs[killed.pid].message
+    assert jobs[ended.pid].phase == "SUCCEEDED"
+    assert not list(store.path.glob("wsjob-*.lock"))
+    killed.communicate()
 
 
-def test_a_queued_job_is_cancelled_at_once(store):
-    store.set_systems(1)
-    running = light("running", held=True)
-    wait_for(store, 1, "RUNNING")
-    waiting = light("waiting")
-    (queued,) = wait_for(store, 1, "QUEUED")
-    assert set_priority(store, queued.id, "p1").priority == PRIORITIES["p1"]
-    assert cancel(store, queued.id).phase == "CANCELLED"
-    assert waiting.wait(HANG) != 0
-    with pytest.raises(JobError, match=r"has already finished \(CANCELLED\)"):
-        cancel(store, queued.id)
-    with pytest.raises(JobError, match="is no longer queued"):
-        set_priority(store, queued.id, "p3")
-    (job,) = store.jobs(finished=False)
+def test_a_job_is_cancelled_once(store):
+    running = light()
+    (job,) = wait_for(store, 1, "RUNNING")
     assert cancel(store, job.id[:9]).phase == "CANCELLED"  # SIGTERM ended it: nothing to save
-    for process in (running, waiting):
-        process.communicate()
+    with pytest.raises(JobError, match=r"has already finished \(CANCELLED\)"):
+        cancel(store, job.id)
+    running.communicate()
 
 
 def params_file(folder, **runconfig):
@@ -213,25 +161,23 @@ def test_how_a_run_ends_decides_its_phase(store):
     assert end(code=130) == ("CANCELLED", 130, "interrupted")
 
 
-def test_the_store_is_its_users_alone(store):
-    """Also one that an earlier version left open to all."""
-    for _ in range(2):
-        store.set_systems(2)
-        assert store.path.stat().st_mode & 0o777 == 0o600
-        store.path.chmod(0o644)
+def test_the_store_is_its_users_alone_and_remembers_a_thousand(store, monkeypatch):
+    monkeypatch.setattr("wafer.jobs.store._KEPT", 2)
+    for number in range(4):
+        with store.running(Job(id=f"wsjob-{number}", created=float(number))):
+            assert store.path.stat().st_mode & 0o777 == 0o700
+        store.change(f"wsjob-{number}", lambda job: job.finished(0))
+        store.path.chmod(0o755)
+    assert [job.id for job in store.jobs()] == ["wsjob-1", "wsjob-2", "wsjob-3"]
 
 
 def test_no_store_stops_no_run(tmp_path, caplog):
-    """A home that cannot be written, a file that is no store, one of a later version."""
-    blocked = tmp_path / "file"
-    blocked.write_text("no folder")
-    (tmp_path / "other.db").write_text("this is no database, just text" * 100)
-    newer = JobStore(tmp_path / "newer.db")
-    newer.add(Job(id="wsjob-0"))
-    with newer._transaction() as db:
-        db.execute("PRAGMA user_version = 99")
+    """A home that cannot be written, a folder with a file that is no record."""
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "wsjob-0.json").write_text("{}")
     cfg = parse_config(config())
-    for path in (blocked / "jobs.db", tmp_path / "other.db", newer.path):
+    for path in (tmp_path / "file" / "jobs", tmp_path / "other"):
         caplog.clear()
         with tracked(cfg, ["run"], JobStore(path)) as job:
             job.ended(0)
@@ -239,9 +185,15 @@ def test_no_store_stops_no_run(tmp_path, caplog):
         assert len(caplog.records) == 1
 
 
+def added(store, name, **fields):
+    with store.running(Job(id=name, created=time.time(), systems=0, **fields)):
+        pass
+    store.change(name, lambda job: job.finished(0))
+
+
 def test_labels_and_names(store):
-    store.add(Job(id="wsjob-abc1", created=time.time(), systems=0, labels={"a": "1"}))
-    store.add(Job(id="wsjob-abd2", created=time.time(), systems=0))
+    added(store, "wsjob-abc1", labels={"a": "1"})
+    added(store, "wsjob-abd2")
     assert label(store, "abc", ["b=2", "a-"]).labels == {"b": "2"}
     with pytest.raises(JobError, match="matches wsjob-abc1, wsjob-abd2"):
         store.find("ab")
@@ -253,7 +205,7 @@ def test_labels_and_names(store):
 
 
 def test_the_vendors_spelling(store, monkeypatch, capsys):
-    store.add(Job(id="wsjob-abc1", created=time.time(), systems=0))
+    added(store, "wsjob-abc1")
 
     def csctl(*words):
         monkeypatch.setattr("sys.argv", ["csctl", *words])
@@ -268,16 +220,9 @@ def test_the_vendors_spelling(store, monkeypatch, capsys):
     assert main(["jobs", "get", "jobs", "-a"]) == 0
 
 
-def test_the_number_of_systems(store, monkeypatch, capsys):
+def test_where_jobs_are_kept(store, capsys):
     assert main(["jobs", "config"]) == 0
-    assert "no limit" in capsys.readouterr().out
-    assert main(["jobs", "config", "--systems", "3"]) == 0
-    assert "3 system(s)" in capsys.readouterr().out
-    monkeypatch.setenv("WAFER_SYSTEMS", "5")
-    assert store.systems == 5
-    monkeypatch.setenv("WAFER_SYSTEMS", "many")
-    assert main(["jobs", "config"]) == 1
-    assert "WAFER_SYSTEMS='many'" in capsys.readouterr().err
+    assert capsys.readouterr().out == f"store: {store.path}\n"
 
 
 def test_durations():

@@ -170,84 +170,6 @@ def test_unary_instructions():
     assert got == [-128, 0xBE00, 0xF0, -16, 1, 0]
 
 
-def test_descriptors_are_words_of_four_fields():
-    machine = run(
-        """
-        .active 8
-        .space out 16
-        local 8:
-          memory r0 100 20 -3
-          const r1 -7
-          dsd_set.stride r2 r0 r1      # a new value; r0 stays
-          dsd_get.stride r3 r2
-          dsd_get.stride r4 r0
-          dsd_get.length r5 r2
-          const r6 2
-          element.f32 r7 r0 r6         # 100 - 3 * 4 * 2
-          const r8 out
-          store.i16 r8 r3 0
-          store.i16 r8 r4 2
-          store.i16 r8 r5 4
-          store.i16 r8 r7 6
-          return
-        """
-    )
-    assert machine.read(0, 0, 0, 8).view(np.int16).tolist() == [-7, -3, 20, 76]
-
-
-def test_a_recursive_sum_uses_one_frame_per_call_and_a_loop_jumps():
-    machine = run(
-        """
-        .active 8
-        .space out 8
-        local 8:
-          const r1 5
-          call sum r1            # its r0 is our r1
-          const r3 0             # a loop that counts to 3
-          const r4 1
-          const r5 3
-        again:
-          add.i16 r3 r3 r4
-          lt.i16 r6 r3 r5
-          jump_if again r6
-          const r7 out
-          store.i16 r7 r1 0
-          store.i16 r7 r3 2
-          const r8 sum
-          const r9 4
-          call_at r8 r9
-          store.i16 r7 r9 4
-          return
-        sum:                     # of 1 to r0
-          const r1 0
-          eq.i16 r2 r0 r1
-          jump_if done r2
-          const r1 1
-          sub.i16 r3 r0 r1
-          call sum r3
-          add.i16 r0 r0 r3
-        done:
-          return
-        """
-    )
-    assert machine.read(0, 0, 0, 6).view(np.int16).tolist() == [15, 3, 10]
-
-
-def test_a_move_reads_all_before_it_writes():
-    machine = run(
-        """
-        .data x u8 1 2 3 4 5 6
-        .active 8
-        local 8:
-          const r0 2
-          const r1 0
-          move r0 r1 4
-          return
-        """
-    )
-    assert machine.read(0, 0, 0, 6).tolist() == [1, 2, 1, 2, 3, 4]
-
-
 def test_functions_of_the_library():
     names = {"sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "tanh": np.tanh}
     names |= {"cos": np.cos, "floor": np.floor, "ceil": np.ceil}
@@ -280,3 +202,18 @@ def test_a_task_costs_the_sum_of_its_instructions():
     stamp = costs[Op.INTRINSIC, 11]
     expected = 2 * costs[Op.CONST, 0] + costs[Op.MUL, Type.I32] + costs[Op.DIV, Type.F32] + stamp
     assert machine.read(0, 0, 0, 4).view(np.int32)[0] == expected
+
+
+@pytest.mark.parametrize("seed", [0xDEADBEEF, 77])
+def test_random_bits_repeat_for_a_seed(seed):
+    next_two = "intrinsic.random16 r2 -1\nstore.u16 r9 r2 {}\n"
+    machine = run(
+        f".active 8\nlocal 8:\nconst r9 0\nconst r1 {seed}\nintrinsic.seed -1 r1\n"
+        + next_two.format(0) + next_two.format(2) + "return", 4
+    )  # fmt: skip
+    expected, state = [], seed
+    for _ in range(2):
+        for _ in range(128):  # x^23 + x^18 + 1
+            state = (state << 1 | (state >> 22 ^ state >> 17) & 1) & 0xFFFFFFFF
+        expected.append(state & 0xFFFF)
+    assert machine.read(0, 0, 0, 4).view(np.uint16).tolist() == expected

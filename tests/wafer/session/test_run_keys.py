@@ -18,7 +18,6 @@ from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.config.engines import Fabric, MemoryX, Pipeline
 from wafer.config.runconfig import ClusterKeys, OpProfiler, RunSection
-from wafer.jobs.store import PRIORITIES
 from wafer.jobs.track import new_job
 from wafer.models.sections import Section
 from wafer.session.logs import setup_logging
@@ -225,7 +224,7 @@ def test_keys_of_the_command_line(tmp_path):
     assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path)
     cfg = parse_config(SECTIONS | {"runconfig": BASE | {"job_labels": ["a=b"]} | PRIORITY})
     job = new_job(cfg, ["run"])
-    assert (job.priority, job.labels) == (PRIORITIES["p1"], {"a": "b"})
+    assert (job.priority, job.labels) == ("p1", {"a": "b"})
 
 
 def test_keys_of_the_vendors_cluster_are_listed_by_a_run(place, caplog):

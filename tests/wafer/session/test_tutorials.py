@@ -11,7 +11,7 @@ from helpers.rows import rows_in
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from wafer.cli import main
-from wafer.commands.cszoo import translate
+from wafer.vendor.cszoo import translate
 
 TOKENIZER = (
     "cerebras.modelzoo.data_preparation.data_preprocessing.custom_tokenizer_example."

@@ -41,7 +41,7 @@ def rewrite(
     Args:
         path: the file.
         name: of its model.
-        source: format, such as 'cs-1.8'.
+        source: one of ``FORMATS``.
         target: format; a file for 'wafer' is checked as `wafer run` does.
 
     Returns:

@@ -60,9 +60,9 @@ def finalize(
     Tensors go through one or two at a time, so memory does not grow with the model.
 
     Args:
-        input: a checkpoint folder, or the vendor's ``.mdl`` file.
+        input: a checkpoint folder, or a ``.mdl`` file.
         output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
-            ``.mdl`` keeps the vendor's file a vendor's file; no tokenizer is written beside it.
+            ``.mdl`` keeps the input's own format; no tokenizer is written beside it.
         params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
             checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
         trust_code: import code that the checkpoint names, such as a sparsity algorithm; it may do

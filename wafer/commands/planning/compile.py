@@ -67,7 +67,7 @@ def _main(args: argparse.Namespace) -> int:
     how = "found from before" if result.kept else "compiled"
     sys.stdout.write(summary(result.compiled))
     sys.stdout.write(
-        f"{how} in {time.perf_counter() - began:.2f} s; report and pictures in {result.folder}\n"
+        f"{how} in {time.perf_counter() - began:.2f} s; report and floor plan in {result.folder}\n"
     )
     return 0
 

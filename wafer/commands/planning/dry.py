@@ -1,7 +1,6 @@
 """The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures).
 
-For pipelined execution, and on the fabric, they are the vendor's: kernels are matched, a floor
-plan is compiled.
+For pipelined execution, and on the fabric, kernels are matched and a floor plan is compiled.
 """
 
 import math
@@ -197,7 +196,9 @@ def floor_plan(cfg: RunConfig) -> None:
     check(experiment)
     result = compile_experiment(experiment)
     CONSOLE.print(summary(result.compiled), markup=False, highlight=False)
-    CONSOLE.print(f"Report and pictures are in {result.folder}. Nothing was run (--compile_only).")
+    CONSOLE.print(
+        f"Report and floor plan are in {result.folder}. Nothing was run (--compile_only)."
+    )
 
 
 def compile_only(job: Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
+from wafer.models.errors import optional
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option
 
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _main(args: argparse.Namespace) -> int:
     systems = [int(n) for n in args.num_csx.split(",")]
     plans = []
+    if args.picture:
+        optional("matplotlib", "--picture")
     for params in args.params:
         plans.append(plan(params, systems, machine=args.machine, folder=args.folder))
         sys.stdout.write(plans[-1].table(stages=args.stages))

@@ -1,4 +1,4 @@
-"""Predicted steps on N systems, as a table and as the vendor's scaling figure."""
+"""Predicted steps on N systems, as a table and as a figure."""
 
 import dataclasses
 import io
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import ConfigError, Problem
+from wafer.models.errors import optional
 
 if TYPE_CHECKING:
     from wafer.roofline import Machine, Prediction
@@ -16,15 +17,15 @@ _COLUMNS = (
     "systems", "tokens/step", "s/step", "tokens/s", "of linear", "compute s", "wait s",
     "latency s", "GiB/system", "GiB streamed",
 )  # fmt: skip
-_SOLID_TO = 16  # systems; the vendor's figure continues with dashes from here, and so do we
+_SOLID_TO = 16  # systems; from here the line is dashed
 
 
 @dataclasses.dataclass(frozen=True)
 class ScalingPlan:
     """A streamed training step of one model on N systems, predicted.
 
-    The batch is the configuration's for one system and grows with N (weak scaling, as the vendor
-    scales): every system keeps its share.
+    The batch is the configuration's for one system and grows with N (weak scaling): every
+    system keeps its share.
     """
 
     name: str  #: of the model
@@ -102,7 +103,7 @@ def draw_scaling(plans: Sequence[ScalingPlan], path: str | None = None) -> Any:
     """Draw the speed-up over one system of each model; returns the matplotlib figure.
 
     Every point is a prediction by roofline. Up to 16 systems the line is drawn through, beyond
-    them dashed, as in the vendor's figure.
+    them dashed.
 
     Args:
         plans: one per model, each with at least two numbers of systems.
@@ -111,7 +112,8 @@ def draw_scaling(plans: Sequence[ScalingPlan], path: str | None = None) -> Any:
     Raises:
         ConfigError: one number of systems, or a file name that matplotlib cannot write.
     """
-    from matplotlib import figure, ticker
+    figure = optional("matplotlib.figure", "drawing")
+    from matplotlib import ticker
 
     if any(len({p.systems for p in plan.predictions}) < 2 for plan in plans):
         message = "a picture needs at least two numbers of systems, for example 1,4,16,64"

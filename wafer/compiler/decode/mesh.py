@@ -63,7 +63,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "clip_qkv": (None,),
     "lora_params": (None,),
 }
-_PROGRAM_BYTES = 6144  # left to the code; ours has no size in the vendor's instructions
+_PROGRAM_BYTES = 6144  # left to the code, whose size in the chip's instructions is not known
 _LARGEST = 2**16 - 1  # count of a PE
 
 

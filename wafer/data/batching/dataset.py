@@ -66,7 +66,7 @@ class Scorer(Protocol):
         ...
 
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
-        """Take a batch: its rows [B, ...] and the outputs [B, positions or 1, ...]."""
+        """Take examples of a batch: their rows [n, ...], the outputs [n, positions or 1, ...]."""
         ...
 
     def result(self) -> dict[str, float]:

@@ -76,12 +76,26 @@ def target_row(
     }
 
 
-def cut_pair(a: Ids, b: Ids, room: int) -> tuple[list[int], list[int]]:
-    """Shorten the longer of two texts, a token at a time from its end, until both fit (BERT)."""
-    first, second = len(a), len(b)
-    while first + second > room:
-        if first > second:
-            first -= 1
+def text_row(
+    marks: tuple[int, int, int], length: int, first: Ids, second: Ids | None = None
+) -> dict[str, np.ndarray]:
+    """``[CLS] first [SEP]``, or with ``second [SEP]`` as another segment (BERT).
+
+    Texts that do not fit lose tokens from their ends, one at a time, the longer one first.
+
+    Args:
+        marks: ids of [CLS], [SEP] and padding.
+        length: of the row.
+        first: [n] ids of a text.
+        second: [m] ids of another one, or None.
+    """
+    cls, sep, pad = marks
+    room = length - (2 if second is None else 3)
+    first, others = first[:room], () if second is None else second[:room]
+    while len(first) + len(others) > room:
+        if len(first) > len(others):
+            first = first[:-1]
         else:
-            second -= 1
-    return list(a[:first]), list(b[:second])
+            others = others[:-1]
+    head, tail = [cls, *first, sep], [] if second is None else [*others, sep]
+    return sequence_row([*head, *tail], length, pad, [0] * len(head) + [1] * len(tail))

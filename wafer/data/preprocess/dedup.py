@@ -23,8 +23,8 @@ from wafer.data.preprocess.records import (
     batches,
     find_inputs,
 )
-from wafer.data.text.compressed import optional
 from wafer.errors import DataError
+from wafer.models.errors import optional
 from wafer.models.files import atomic_write, made_folder, read_json
 
 _KEPT, _REMOVED, _SIGNATURES = "kept.jsonl", "removed.jsonl", ".signatures.bin"
@@ -87,7 +87,7 @@ class _Index:
     """Signatures of the kept records: their bands in memory, themselves in a file."""
 
     def __init__(self, options: Deduplication, file: BinaryIO) -> None:
-        self._library = optional("datasketch", "datasketch", "wafer data dedup")
+        self._library = optional("datasketch", "wafer data dedup")
         self.options, self._file = options, file
         self._family: dict[str, Any] = {"num_perm": options.num_perm, "seed": options.seed}
         self._family["permutations"] = self._minhash().permutations  # drawn once
@@ -207,7 +207,7 @@ def deduplicate(
     """
     options = options or Deduplication()
     _check(options)
-    optional("datasketch", "datasketch", "wafer data dedup")  # a missing package ends the run now
+    optional("datasketch", "wafer data dedup")  # a missing package ends the run now
     paths = find_inputs(inputs, None, output=output_dir)
     folder = pathlib.Path(output_dir)
     seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

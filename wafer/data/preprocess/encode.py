@@ -18,9 +18,9 @@ from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import RowVocabulary
-from wafer.data.text.compressed import optional
 from wafer.data.text.pieces import for_pieces
 from wafer.data.text.tokenizer import tokenizing
+from wafer.models.errors import optional
 
 
 class ReadCounts(NamedTuple):
@@ -91,7 +91,7 @@ def fix_text(text: str, normalization: str | None) -> str:
     """``ftfy.fix_text``, which is asked only about lines that it may change."""
     if _SOUND.fullmatch(text):
         return text
-    ftfy = optional("ftfy", "ftfy", "use_ftfy")
+    ftfy = optional("ftfy", "use_ftfy")
     entities: str | bool = "auto"
     out = []
     for line in _LINES.findall(text):

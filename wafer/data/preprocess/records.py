@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from wafer.data.text.compressed import decompressed, optional, unpacked
+from wafer.data.text.compressed import decompressed, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.jsonrows import BOM, json_records
 from wafer.data.text.tables import arrow_tables, few_rows, rows_at_once
 from wafer.data.text.textfiles import ending, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
+from wafer.models.errors import optional
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 3  # problems of a file that are told
@@ -217,7 +218,7 @@ def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator
 
 
 def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    parquet = optional("pyarrow.parquet", "pyarrow", f"reading {path.name}")
+    parquet = optional("pyarrow.parquet", f"reading {path.name}")
     with parquet.ParquetFile(path) as file:
         size, total = path.stat().st_size, max(file.metadata.num_rows, 1)
         have, first = _present(file.schema_arrow.names, fields), 0
@@ -257,11 +258,7 @@ SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
 }
 """End of a file's name, in lower case -> its reader; the first that fits counts."""
 
-_EXTRAS = {
-    ".zst": ("zstandard", "zstandard"),
-    ".parquet": ("pyarrow.parquet", "pyarrow"),
-    ".arrow": ("pyarrow", "pyarrow"),
-}
+_MODULES = {".zst": "zstandard", ".parquet": "pyarrow.parquet", ".arrow": "pyarrow"}
 
 
 def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
@@ -335,11 +332,11 @@ def find_inputs(
             raise DataError(f"no such input: {path}")
         if _reader(path) is None:
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
-    for end, (module, package) in _EXTRAS.items():  # a missing package ends the run now
+    for end, module in _MODULES.items():  # a missing package ends the run now
         ends = (end, f"{end}.tar")
         needs = next((path for path in files if path.name.lower().endswith(ends)), None)
         if needs:
-            optional(module, package, f"reading {needs.name}")
+            optional(module, f"reading {needs.name}")
     return files
 
 

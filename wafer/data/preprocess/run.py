@@ -42,7 +42,6 @@ from wafer.data.preprocess.records import (
 )
 from wafer.data.preprocess.vocabulary import RowVocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
-from wafer.data.text.compressed import optional
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import vocabulary as vendor_vocabulary
 from wafer.data.vendor.hooks import load_hook
@@ -51,6 +50,7 @@ from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS, tell_of_template
 from wafer.errors import DataError
+from wafer.models.errors import optional
 from wafer.models.files import atomic_write, made_folder
 
 _LOG = logging.getLogger(__name__)
@@ -111,12 +111,12 @@ def _made(
 def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Layout]:
     """Ids and row layout by the kind of settings."""
     if settings.use_ftfy:
-        optional("ftfy", "ftfy", "use_ftfy")  # a missing package ends the run now
+        optional("ftfy", "use_ftfy")  # a missing package ends the run now
     if isinstance(settings, HookSettings):
         # a wrong name ends the run now
         load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
         if settings.mode == "dpo" or "chat" in (settings.read_hook or ""):
-            optional("jinja2", "jinja2", "a chat template")
+            optional("jinja2", "a chat template")
         ids = vendor_vocabulary.describe(settings, tokenizer)
         _LOG.info("%s", settings.rules)
         return ids, vendor_layouts.layout_of(settings, ids, tokenizer)

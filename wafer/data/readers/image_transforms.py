@@ -1,27 +1,25 @@
 """The vendor's list of image transforms, on pictures of Pillow."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-}
+from wafer.models.errors import optional
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
-def _expand_to_square(image: Image.Image, how: Mapping[str, Any]) -> Image.Image:
+def _expand_to_square(image: "Image", how: Mapping[str, Any]) -> "Image":
     """Centre the picture on a square of its longer side."""
     side = max(image.size)
-    out = Image.new("RGB", (side, side), tuple(how["background_color"]))
+    out = optional("PIL.Image", "an image").new("RGB", (side, side), tuple(how["background_color"]))
     out.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
     return out
 
 
-def _resize(image: Image.Image, how: Mapping[str, Any]) -> Image.Image:
+def _resize(image: "Image", how: Mapping[str, Any]) -> "Image":
     """Bring the shorter side to a length, or the picture to [height, width]."""
     size = how["size"]
     if isinstance(size, int):
@@ -30,10 +28,11 @@ def _resize(image: Image.Image, how: Mapping[str, Any]) -> Image.Image:
         width, height = (size, longer) if image.width <= image.height else (longer, size)
     else:
         height, width = size
-    return image.resize((width, height), _FILTERS[how["interpolation"]])
+    filters = optional("PIL.Image", "an image").Resampling
+    return image.resize((width, height), filters[how["interpolation"].upper()])
 
 
-def _center_crop(image: Image.Image, how: Mapping[str, Any]) -> Image.Image:
+def _center_crop(image: "Image", how: Mapping[str, Any]) -> "Image":
     size = how["size"]
     height, width = (size, size) if isinstance(size, int) else size
     left, top = round((image.width - width) / 2), round((image.height - height) / 2)
@@ -47,7 +46,7 @@ _PICTURES = {
 }
 
 
-def transform_image(image: Image.Image, steps: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def transform_image(image: "Image", steps: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """Apply the steps, in order.
 
     Args:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.image_transforms import transform_image
@@ -24,6 +23,7 @@ from wafer.data.rowfiles.described import own_dataset, require_file
 from wafer.data.rowfiles.files import StoredRows, folder_params
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
+from wafer.models.errors import optional
 
 # CLIP's own normalization (Radford et al. 2021).
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
@@ -56,12 +56,12 @@ def load_image(
     Raises:
         DataError: not there, not an image, or of another shape after the steps.
     """
-    _, height, width = shape
+    pillow, (_, height, width) = optional("PIL.Image", "an image"), shape
     try:
         require_file(path, "an image")
-        with Image.open(path, formats=_IMAGES) as file:
+        with pillow.open(path, formats=_IMAGES) as file:
             image = file.convert("RGB")
-    except (OSError, UnidentifiedImageError, DataError) as error:
+    except (OSError, DataError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
     if steps is not None:
         pixels = transform_image(image, steps)
@@ -70,7 +70,7 @@ def load_image(
         return pixels
     scale = max(height / image.height, width / image.width)
     size = max(width, round(image.width * scale)), max(height, round(image.height * scale))
-    image = image.resize(size, Image.Resampling.BICUBIC)
+    image = image.resize(size, pillow.Resampling.BICUBIC)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     pixels = np.asarray(image.crop((left, top, left + width, top + height)), np.float32) / 255
     return ((pixels - _MEAN) / _STD).transpose(2, 0, 1)
@@ -192,7 +192,9 @@ def llava(cfg: Any, context: Context) -> Dataset:
 
     Raises:
         DataError: a file that is not of this format; names it.
+        MissingPackageError: Pillow is not installed.
     """
+    optional("PIL", "an image")  # it ends the run now
     shape: Any = cfg.image_data_size or context.input_shape or (3, 336, 336)
     if context.input_shape not in (None, tuple(shape)):
         raise DataError(

@@ -1,7 +1,7 @@
 """BERT pre-training from the vendor's CSV: sentence pairs, masked anew whenever a row is read."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,8 @@ from wafer.errors import DataError
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>")
 
 
-class _Pair(NamedTuple):
-    """ids with special tokens, their segments, and whether the second text is a random one."""
-
-    ids: list[int]
-    segments: list[int] | None
-    is_random: int
+# ids with special tokens, their segments, whether the second text is a random one
+_Pair = tuple[list[int], list[int] | None, int]
 
 
 def _read(row: Row, vocabulary: Vocabulary, cfg: Any, last: int) -> _Pair:
@@ -34,7 +30,7 @@ def _read(row: Row, vocabulary: Vocabulary, cfg: Any, last: int) -> _Pair:
         ids.append(unknown if index is None else index)
     length = cfg.max_sequence_length
     if cfg.disable_nsp:
-        return _Pair(ids[:length], None, 0)
+        return ids[:length], None, 0
     if len(ids) > length:
         raise DataError(
             f"{row.where}: {len(ids)} tokens, but max_sequence_length is {length}; sentence pairs "
@@ -46,14 +42,7 @@ def _read(row: Row, vocabulary: Vocabulary, cfg: Any, last: int) -> _Pair:
     is_random = str(row.get("is_random_next")).strip().lower()
     if is_random not in {"0", "1", "true", "false"}:
         raise DataError(f"{row.where}: is_random_next is {is_random!r}; expected 0 or 1")
-    return _Pair(ids, segments[: len(ids)], int(is_random in {"1", "true"}))
-
-
-def _features(cfg: Any, pad: int, example: _Pair) -> dict[str, np.ndarray]:
-    row = sequence_row(example.ids, cfg.max_sequence_length, pad, example.segments)
-    if not cfg.disable_nsp:
-        row["next_sentence_label"] = np.asarray(example.is_random, np.int32)
-    return row
+    return ids, segments[: len(ids)], int(is_random in {"1", "true"})
 
 
 def scored_slots(positions: Ids, labels: Ids, most: int) -> dict[str, np.ndarray]:
@@ -104,6 +93,13 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
         for file in files
         for row in read_rows(file)
     ]
+
+    def build(example: _Pair) -> Rows:
+        ids, segments, is_random = example
+        row = sequence_row(ids, cfg.max_sequence_length, vocabulary.pad, segments)
+        label = {} if cfg.disable_nsp else {"next_sentence_label": np.asarray(is_random, np.int32)}
+        return row | label
+
     known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)
     mask = functools.partial(
         mask_row,
@@ -114,7 +110,7 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
         special_ids=tuple(index for index in known if index is not None),
     )
     return Dataset(
-        source=RowSource(examples, functools.partial(_features, cfg, vocabulary.pad), files[0]),
+        source=RowSource(examples, build, files[0]),
         row_length=cfg.max_sequence_length,
         complete=True,
         transform=mask,

@@ -1,33 +1,17 @@
-"""Compressed files and pipes, told by their content, and packages that only some inputs need."""
+"""Compressed files and pipes, told by their content."""
 
 import contextlib
 import gzip
-import importlib
 import io
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from wafer.errors import DataError
+from wafer.models.errors import optional
 
 _PACKED = 1 << 13  # bytes that are unpacked at once, to as many as 10,000 times
 _GZIP = b"\x1f\x8b"
 _ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)))
-
-
-def optional(module: str, package: str, why: str) -> Any:
-    """Import a package that only some inputs need.
-
-    Raises:
-        DataError: it is not installed; says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(
-            f"{why} needs the package {package}, which is not installed: pip install {package}, "
-            "or install it with wafer: pip install 'wafer-jax[data]'"
-        ) from error
 
 
 class _ZstdFile(io.RawIOBase):
@@ -71,13 +55,13 @@ def decompressed(raw: Any, name: str) -> Any:
         name: of the file, for errors; an empty one that is called ``.zst`` is cut short.
 
     Raises:
-        DataError: Zstandard, without the package.
+        MissingPackageError: Zstandard, without the package.
     """
     head = raw.peek(4)[:4]
     if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=raw)
     if head.startswith(_ZSTD) or (not head and name.lower().endswith(".zst")):
-        module = optional("zstandard", "zstandard", f"reading {name}")
+        module = optional("zstandard", f"reading {name}")
         return io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
     return raw
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.text.compressed import optional
 from wafer.errors import DataError
+from wafer.models.errors import optional
 
 SLICE = 16  # rows of a table that are text at once
 _UNPACKED = 1 << 28  # bytes of a table's part in memory, about
@@ -42,7 +42,7 @@ def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
     Raises:
         DataError: a batch inflates beyond any text, or the file ends before its last one.
     """
-    pyarrow = optional("pyarrow", "pyarrow", f"reading {path.name}")
+    pyarrow = optional("pyarrow", f"reading {path.name}")
     ipc = pyarrow.ipc
     with pyarrow.memory_map(str(path)) as raw:
         # the file form is the stream form between a mark and an index
@@ -70,7 +70,7 @@ def few_rows(columns: Sequence[Any], start: int = 0) -> Iterator[tuple[Any, ...]
 
 def _values_size(array: Any) -> int:
     """Bytes of an Arrow array when each value is written out: repeated ones, and those of none."""
-    pyarrow = optional("pyarrow", "pyarrow", "reading Arrow")
+    pyarrow = optional("pyarrow", "reading Arrow")
     types, kind = pyarrow.types, array.type
     if isinstance(kind, pyarrow.BaseExtensionType):
         return _values_size(array.storage)
@@ -100,11 +100,11 @@ def _repeated(values: Any, indices: Any) -> int:
 
 def _sizes(array: Any) -> np.ndarray:
     """[n] int64 bytes of every value; of nested ones what all of them have."""
-    types, kind = optional("pyarrow", "pyarrow", "reading Arrow").types, array.type
+    types, kind = optional("pyarrow", "reading Arrow").types, array.type
     if types.is_string_view(kind) or types.is_binary_view(kind):  # 16 bytes, the length first
         views = np.frombuffer(array.buffers()[1], np.int32)[::4]
         return views[array.offset : array.offset + len(array)].astype(np.int64)
-    compute = optional("pyarrow.compute", "pyarrow", "reading Arrow")
+    compute = optional("pyarrow.compute", "reading Arrow")
     if kind.num_fields or types.is_dictionary(kind):
         return np.full(len(array), _values_size(array), np.int64)
     binary = types.is_binary(kind) or types.is_large_binary(kind)

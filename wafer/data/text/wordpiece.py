@@ -78,6 +78,11 @@ class Vocabulary:
         return 0 if index is None else index
 
     @property
+    def marks(self) -> tuple[int, int, int]:
+        """Ids around a text: ``cls``, ``sep`` and ``pad``."""
+        return self.cls, self.sep, self.pad
+
+    @property
     def json(self) -> str | None:
         """Text of a tokenizer.json; None for other files."""
         return read_text(self.path) if ending(self.path) == ".json" else None
@@ -98,6 +103,11 @@ class Vocabulary:
             encoded = self._encoded(self.tokenizer.encode_batch_fast, part)
             ids += [np.asarray(e.ids, np.int32) for e in encoded]
         return ids
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[np.ndarray]]:
+        """Ids of the texts of every row; see ``encode_all``."""
+        ids = iter(self.encode_all([text for texts in rows for text in texts]))
+        return [[next(ids) for _ in texts] for texts in rows]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of every word by itself; a word the vocabulary drops becomes its unknown token."""

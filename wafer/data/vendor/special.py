@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
 from wafer.errors import DataError
+from wafer.models.errors import optional
 from wafer.models.guarded import call_in_subprocess
 
 _LOG = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ def _refuse(message: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    sandbox = optional("jinja2.sandbox", "jinja2", "a chat template")
+    from jinja2 import sandbox
+
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -133,8 +134,10 @@ def render_chat(
 
     Raises:
         DataError: the template is wrong, refuses the conversation, or takes too much time or
-            memory; or jinja2 is not installed.
+            memory.
+        MissingPackageError: jinja2 is not installed.
     """
+    optional("jinja2", "a chat template")
     function = "wafer.data.vendor.special:rendered"  # in any thread, loops of C included
     try:
         return call_in_subprocess(function, template, messages, tokens)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
 from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
@@ -43,7 +44,6 @@ from wafer.spec import WSE2, Region, WaferSpec
 
 _MAX_CYCLES = 100_000_000  # of a step
 
-Dense = DenseLayer  # the name until 0.2
 Memory = Mapping[str, np.ndarray]  # array -> [H, W, n] values in all PEs
 
 
@@ -299,7 +299,9 @@ def _bind_loss(
         layout.task("step", ops, spot(layout, place), active=True)
 
 
-def _exchange(net: Net, memory: Memory, tree: Mapping[str, Any], array: str, *, load: bool) -> None:
+def _exchange(
+    net: Net, memory: Memory, tree: Mapping[str, PyTree], array: str, *, load: bool
+) -> None:
     """Copy every layer's kernel and bias to its PEs, or from them; or what is shaped like them."""
     for layer, shares, tiles in zip(net.layers, net.shares, net.tiles, strict=True):
         words = memory[f"{layer.name}/{array}"]
@@ -318,7 +320,9 @@ def _exchange(net: Net, memory: Memory, tree: Mapping[str, Any], array: str, *, 
                     bias[outputs] = own[biases]
 
 
-def init(net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None) -> Memory:
+def init(
+    net: Net, tree: Mapping[str, PyTree], velocities: Mapping[str, Any] | None = None
+) -> Memory:
     """Load parameters into the PEs; returns their memory, by array [H, W, n].
 
     Args:
@@ -337,7 +341,7 @@ def init(net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None
     return memory
 
 
-def _check_shapes(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _check_shapes(net: Net, tree: Mapping[str, PyTree]) -> dict[str, Any]:
     host: dict[str, Any] = {}
     for layer in net.layers:
         name = layer.name

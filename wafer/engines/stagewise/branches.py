@@ -65,7 +65,7 @@ class Branch:
         """Whether it has masks or patterns."""
         return bool(self.masks or self.patterns)
 
-    def own(self, params: Mapping[str, Any], sparse: SparseState) -> BranchArrays:
+    def own(self, params: Mapping[str, PyTree], sparse: SparseState) -> BranchArrays:
         """Take this branch's part of a whole state, which goes by full names."""
         masks = {name: sparse.masks[self.full(name)] for name in self.masks}
         patterns = {name: sparse.patterns[self.full(name)] for name in self.patterns}
@@ -78,7 +78,7 @@ class Branch:
             patterns={self.full(name): pattern for name, pattern in part.patterns.items()},
         )
 
-    def records(self, part: BranchArrays, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    def records(self, part: BranchArrays, moments: Iterable[PyTree]) -> dict[str, dict[str, Any]]:
         """What a store holds of the branch: kind of record -> its arrays."""
         patterns = {
             f"pattern:{name}:{field}": array
@@ -91,7 +91,7 @@ class Branch:
             "moments": {str(i): leaf for i, leaf in enumerate(moments)},
         }
 
-    def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> BranchArrays:
+    def part(self, weights: Mapping[str, PyTree], topology: Mapping[str, Any]) -> BranchArrays:
         """Undo ``records``, of these two kinds."""
         patterns = {
             name: Pattern(*(topology[f"pattern:{name}:{field}"] for field in Pattern._fields))
@@ -104,7 +104,7 @@ class Branch:
         )
 
 
-def cut_part(name: str, params: Mapping[str, Any], sparse: SparseState) -> BranchArrays:
+def cut_part(name: str, params: Mapping[str, PyTree], sparse: SparseState) -> BranchArrays:
     """Cut a branch out of a whole state whose branches are not described yet."""
     own = lambda tree: {
         _relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
@@ -117,14 +117,14 @@ def _relative(name: str, branch: str) -> str:
     return name.removeprefix(branch).removeprefix("/")
 
 
-def split_opt(branch: Branch, opt_state: PyTree) -> tuple[list[Any], list[Any]]:
+def split_opt(branch: Branch, opt_state: PyTree) -> tuple[list[PyTree], list[PyTree]]:
     """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
     leaves = branch.opt.flatten_up_to(opt_state)
     moments = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
     return moments, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
 
 
-def join_opt(branch: Branch, moments: Iterable[Any], counters: Iterable[Any]) -> Any:
+def join_opt(branch: Branch, moments: Iterable[PyTree], counters: Iterable[Any]) -> PyTree:
     """Undo ``split_opt``."""
     own, shared = iter(moments), iter(counters)
     leaves = [next(own) if owned else next(shared) for owned in branch.owned]

@@ -46,7 +46,7 @@ class Core:
 
     def prepare(
         self, branches: Sequence[Branch], parts: Sequence[BranchArrays], *, dense: bool
-    ) -> tuple[Any, SparseState]:
+    ) -> tuple[PyTree, SparseState]:
         """Return (what to differentiate at, the topology), both under full names.
 
         Args:
@@ -64,8 +64,12 @@ class Core:
         return self.sparsifier.prepare(params, sparse, dense=dense), sparse
 
     def compute(
-        self, stage: Stage, ready: Any, carry: PyTree, rest: tuple[SparseState, Batch, Array | None]
-    ) -> Any:
+        self,
+        stage: Stage,
+        ready: PyTree,
+        carry: PyTree,
+        rest: tuple[SparseState, Batch, Array | None],
+    ) -> PyTree:
         """Compute a stage.
 
         Args:

@@ -159,7 +159,9 @@ class GradientLedger:
         """[] float32 that gradients are divided by: tokens times loss scale."""
         return jnp.maximum(self.aux.weight, 1e-9) * self.starts[0].scale
 
-    def finish_branch(self, index: int, grads: tuple[Any, ...], place: int = 0) -> dict[str, Any]:
+    def finish_branch(
+        self, index: int, grads: tuple[PyTree, ...], place: int = 0
+    ) -> dict[str, Any]:
         """Book the gradients of a stage.
 
         Args:

@@ -38,7 +38,7 @@ class StageSpecs(NamedTuple):
     index: Any  #: [] int32 of the stage
 
 
-def make_batch(core: Core, features: Any) -> Batch:
+def make_batch(core: Core, features: PyTree) -> Batch:
     """Make the batch of every micro-batch, its sequences numbered over all systems."""
     del core
     share = local_shard(features)
@@ -72,7 +72,7 @@ class StageCall:
         keep: bool,
         train: bool,
         dense: bool,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """Return (the next carry, what the backward pass need not compute again).
 
         The latter is None unless ``keep``, and is of a backward pass with the same ``dense``:
@@ -81,7 +81,7 @@ class StageCall:
         """
         ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
 
-        def micro(item: Any) -> tuple[None, Any]:
+        def micro(item: PyTree) -> tuple[None, PyTree]:
             carry, batch = item
             rest = sparse, batch, self._drop(where) if train else None
             if keep:
@@ -93,14 +93,14 @@ class StageCall:
 
     def backward(
         self, parts: Parts, carry: PyTree, where: StageSpecs, back: tuple[Any, Any], *, dense: bool
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 
         ``back`` is (cotangent of the next carry's, what the forward pass kept or None).
         """
         ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
 
-        def micro(item: Any) -> tuple[Any, Any]:
+        def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch, cotangent, kept = item
             rest = sparse, batch, self._drop(where)
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
@@ -110,19 +110,19 @@ class StageCall:
 
     def last(
         self, parts: Parts, carry: PyTree, where: StageSpecs, scale: Array, *, dense: bool
-    ) -> tuple[tuple[Any, Aux], Any]:
+    ) -> tuple[tuple[PyTree, Aux], PyTree]:
         """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
 
         The loss is multiplied by ``scale``, the sums are not.
         """
         ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
 
-        def micro(item: Any) -> tuple[Any, Any]:
+        def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch = item
             floats, others, join = residuals.split(carry)
             rest = sparse, batch, self._drop(where)
 
-            def loss(ready: Any, floats: Any) -> tuple[Array, Aux]:
+            def loss(ready: PyTree, floats: PyTree) -> tuple[Array, Aux]:
                 out = self._compute(ready, join(floats, others), rest)
                 aux = self.core.model.objective(out, batch)
                 return aux.loss_sum * scale, aux
@@ -139,7 +139,7 @@ class StageCall:
         """Sum the loss without gradients or dropout; also return the outputs of these names."""
         ready, sparse = self.core.prepare(self.branches, parts, dense=False)
 
-        def micro(item: Any) -> tuple[Aux, Any]:
+        def micro(item: PyTree) -> tuple[Aux, PyTree]:
             carry, batch = item
             out = self._compute(ready, carry, (sparse, batch, None))
             outputs = out if isinstance(out, Mapping) else {"logits": out}
@@ -159,5 +159,5 @@ class StageCall:
         drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
         return jax.random.key_data(drop)
 
-    def _by_branch(self, grads: PyTree) -> tuple[Any, ...]:
+    def _by_branch(self, grads: PyTree) -> tuple[PyTree, ...]:
         return tuple(grads[branch.name] for branch in self.branches)

@@ -22,7 +22,7 @@ Compute = Callable[[Any, Any, Any], Any]  # (weights, carry, rest) -> the next c
 _PRODUCTS = ("ffi_call", "sparse_multiply", "sparse_products")
 
 
-def split(carry: PyTree) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any]]:
+def split(carry: PyTree) -> tuple[list[PyTree], list[PyTree], Callable[[PyTree, PyTree], PyTree]]:
     """Separate a carry into float leaves, which have gradients, and others.
 
     Returns:
@@ -31,7 +31,7 @@ def split(carry: PyTree) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any
     leaves, tree = jax.tree.flatten(carry)
     is_float = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
 
-    def join(floats: Iterable[Any], others: Iterable[Any]) -> Any:
+    def join(floats: Iterable[PyTree], others: Iterable[PyTree]) -> PyTree:
         a, b = iter(floats), iter(others)
         return tree.unflatten(next(a) if kind else next(b) for kind in is_float)
 
@@ -39,7 +39,9 @@ def split(carry: PyTree) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any
     return floats, [leaf for leaf, kind in zip(leaves, is_float, strict=True) if not kind], join
 
 
-def run(compute: Compute, weights: Any, carry: PyTree, rest: Any) -> tuple[Any, list[Any]]:
+def run(
+    compute: Compute, weights: PyTree, carry: PyTree, rest: PyTree
+) -> tuple[PyTree, list[PyTree]]:
     """Compute a stage; returns (the next carry, what ``pull_back`` need not compute again).
 
     Args:
@@ -53,8 +55,14 @@ def run(compute: Compute, weights: Any, carry: PyTree, rest: Any) -> tuple[Any, 
 
 
 def pull_back(
-    compute: Compute, weights: Any, carry: PyTree, rest: Any, cotangent: Any, *, kept: Any = None
-) -> tuple[Any, list[Any]]:
+    compute: Compute,
+    weights: PyTree,
+    carry: PyTree,
+    rest: PyTree,
+    cotangent: PyTree,
+    *,
+    kept: PyTree = None,
+) -> tuple[PyTree, list[PyTree]]:
     """Return (gradients of the weights, cotangents of the carry's float leaves).
 
     Args:
@@ -92,13 +100,13 @@ def fitting(sizes: list[int], budget: int) -> list[bool]:
 
 
 def _differentiate(
-    compute: Compute, weights: Any, carry: PyTree, rest: Any, *, keep: bool
-) -> tuple[Any, Any]:
+    compute: Compute, weights: PyTree, carry: PyTree, rest: PyTree, *, keep: bool
+) -> tuple[PyTree, PyTree]:
     """Return (the next carry, its pullback)."""
     floats, others, join = split(carry)
     rejoin: Any = None
 
-    def leaves(weights: Any, floats: Any, given: Any) -> tuple[Any, Any]:
+    def leaves(weights: PyTree, floats: PyTree, given: PyTree) -> tuple[PyTree, PyTree]:
         nonlocal rejoin  # how the next carry is put together shows when it is traced
         others, rest = given
         after, after_others, rejoin = split(compute(weights, join(floats, others), rest))

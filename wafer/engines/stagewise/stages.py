@@ -86,7 +86,7 @@ class Stages:
             self.compiled[key] = jax.jit(run, donate_argnums=role.donates)
         return self.compiled[key]
 
-    def batch(self, features: Any) -> Any:
+    def batch(self, features: PyTree) -> PyTree:
         """Make the batch of every micro-batch."""
         return self.program(make_batch)(features)
 
@@ -101,7 +101,7 @@ class Places(NamedTuple):
         """What all programs are made of."""
         return self.programs[0].core
 
-    def put(self, tree: PyTree, place: int, spec: P = _ALL) -> Any:
+    def put(self, tree: PyTree, place: int, spec: P = _ALL) -> PyTree:
         """Send arrays to a place: to all its systems, or as they are shared out."""
         if len(self.programs) == 1:
             return tree

@@ -1,4 +1,4 @@
-"""Pictures of what ran when: the vendor's figure of a pipeline, and the sweep of weight streaming.
+"""Pictures of what ran when: the stages of a pipeline, and the sweep of weight streaming.
 
 Notebooks call these; they need matplotlib and import it when called.
 """

@@ -100,7 +100,7 @@ class BranchUpdate:
 
     def _select(
         self, sparsifier: Sparsifier, grads: PyTree, denominator: Array, sparse: SparseState
-    ) -> tuple[Any, dict[str, Array]]:
+    ) -> tuple[PyTree, dict[str, Array]]:
         ready = jax.tree.map(lambda g: g / denominator, {self.branch.name: grads})
         kept, dense = sparsifier.split(ready, sparse)
         return without_frozen(self.core.tx, kept), dense

@@ -1,7 +1,7 @@
 """Kernels on tiles: dense and sparse products, tile low-rank, lookup of cross sections.
 
 Cost of one ``@fmacs`` over n elements in a CSL loop: ``1 + n`` cycles and 43 of loop overhead, read
-off csl-examples' 4 x 4 SUMMA with tiles of 14 (45,783 cycles on the vendor's simulator).
+off csl-examples' 4 x 4 SUMMA with tiles of 14 (45,783 cycles on Cerebras's simulator).
 """
 
 from collections.abc import Callable

@@ -16,6 +16,7 @@ import numpy as np
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
 from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
+from wafer.models.errors import optional
 
 __all__ = [
     "Line",
@@ -97,8 +98,7 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
         trace: recorded.
         path: file to write too.
     """
-    from matplotlib import figure
-
+    figure = optional("matplotlib.figure", "drawing")
     pes = np.unique(np.stack([trace.y, trace.x], axis=1), axis=0)
     pes = pes[picked(len(pes), _MOST_ROWS)] if len(pes) else pes
     fig = figure.Figure(figsize=(9, 1.2 + 0.35 * max(1, len(pes))), layout="constrained")

@@ -15,8 +15,8 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.models.files import require_path, write_text
 
-_SHIMS = Path(__file__).parents[1] / "shims"
 _PACKAGES = Path(__file__).parents[4]  # where wafer itself lies
+_SHIMS = _PACKAGES / "wafer" / "vendor" / "sdk" / "shims"  # ``import cerebras`` of a script
 _COMMANDS = {"cslc": "compile", "cs_python": "run"}
 
 

@@ -2,15 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import CompileError, WaferError
+from wafer.models.errors import optional
 
 if TYPE_CHECKING:  # the machine need not be loaded to say which options there are
     from wafer.csl.host.runtime import Runtime
-    from wafer.machine.tools.recording import Trace
+    from wafer.machine.tools.recording import Recording, Trace
 
 # Option -> name of a function of wafer.machine.tools.trace, and what it writes.
 _FILES = {
@@ -18,6 +21,22 @@ _FILES = {
     "picture": ("timeline", "timeline of tasks and operations, a row per PE (PNG, SVG, PDF)"),
     "film": ("gif", "film of the words that routers pass on (GIF)"),
 }
+
+RECORDED: "ContextVar[tuple[Recording, list[Runtime]] | None]" = ContextVar(
+    "recorded", default=None
+)
+"""What runtimes record, and those that were made meanwhile."""
+
+
+@contextmanager
+def recorded(recording: "Recording") -> "Iterator[list[Runtime]]":
+    """Let every runtime made within record its run; they are in the list, in order."""
+    runtimes: list[Runtime] = []
+    token = RECORDED.set((recording, runtimes))
+    try:
+        yield runtimes
+    finally:
+        RECORDED.reset(token)
 
 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +89,6 @@ def trace_script(args: argparse.Namespace) -> int:
         CompileError: nothing was asked for, or the script ran no program.
     """
     from wafer.csl.host.tools.scripts import run_here
-    from wafer.csl.host.vendor.sdk import recorded
     from wafer.machine.tools.recording import Recording
 
     arguments = _split(args)
@@ -98,12 +116,12 @@ def trace_script(args: argparse.Namespace) -> int:
 
 
 def _check_endings(wanted: dict[str, Path]) -> None:
-    """Refuse files of an unknown kind before the run, not after it."""
+    """Refuse files of an unknown kind, or that nothing draws, before the run, not after it."""
     known = {"film": {"gif", "png", "webp"}}
-    if "picture" in wanted:
-        from matplotlib.backend_bases import FigureCanvasBase
-
-        known["picture"] = set(FigureCanvasBase.get_supported_filetypes())
+    for option in wanted.keys() - {"chrome"}:
+        bases = optional("matplotlib.backend_bases", f"--{option}")
+        if option == "picture":
+            known["picture"] = set(bases.FigureCanvasBase.get_supported_filetypes())
     for option, path in wanted.items():
         endings = known.get(option)
         if endings and path.suffix.removeprefix(".").lower() not in endings:

@@ -3,12 +3,12 @@
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.batching.rowsets import RowSource, text_row
 from wafer.data.readers.text.classification import ClassifierScorer, checked_label
 from wafer.data.text.fasta import letter_codes, read_fasta
 from wafer.data.text.textfiles import Row, find_files, read_labels, read_rows
@@ -25,13 +25,6 @@ _CLS, _PAD, _EOS = 0, 1, 2
 _CODES = letter_codes({letter: i for i, letter in enumerate(VOCABULARY) if len(letter) == 1})
 
 
-class _Protein(NamedTuple):
-    """codes: ids of the amino acids."""
-
-    codes: np.ndarray
-    label: int
-
-
 def _label(row: Row, known: Mapping[str, int] | None, num_labels: int | None) -> int:
     label = row.get("label", "fold_label")
     if known is None:
@@ -45,8 +38,8 @@ def _label(row: Row, known: Mapping[str, int] | None, num_labels: int | None) ->
 
 def _proteins(
     path: pathlib.Path, known: Mapping[str, int] | None, num_labels: int | None
-) -> Iterator[_Protein]:
-    """The sequences of a file, each with its class from the table beside it."""
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Ids of the amino acids of every sequence, and its class from the table beside the file."""
     table = path.with_suffix(".tsv")
     if not table.is_file():
         raise DataError(f"{table} does not exist; {path.name} needs a table of id and label")
@@ -66,13 +59,7 @@ def _proteins(
     for record in records:
         if record.name not in labels:
             raise DataError(f"{record.where}: {record.name!r} has no label in {table}")
-        yield _Protein(record.codes, labels[record.name])
-
-
-def _features(length: int, protein: _Protein) -> dict[str, np.ndarray]:
-    ids = [_CLS, *protein.codes[: length - 2], _EOS]
-    row = sequence_row(ids, length, _PAD, [0] * len(ids))
-    return row | {"labels": np.asarray(protein.label, np.int32)}
+        yield record.codes, labels[record.name]
 
 
 def remote_homology(cfg: Any, context: Context) -> Dataset:
@@ -86,8 +73,11 @@ def remote_homology(cfg: Any, context: Context) -> Dataset:
     paths = find_files(cfg.data_dir, [f"{stem}.fasta"])
     known = read_labels(pathlib.Path(cfg.label_vocab_file)) if cfg.label_vocab_file else None
     proteins = [p for path in paths for p in _proteins(path, known, context.num_labels)]
-    labels = [protein.label for protein in proteins]
-    build = functools.partial(_features, cfg.max_sequence_length)
+    labels = [label for _, label in proteins]
+    build = lambda protein: (
+        text_row((_CLS, _EOS, _PAD), cfg.max_sequence_length, protein[0])
+        | {"labels": np.asarray(protein[1], np.int32)}
+    )
     scorer = functools.partial(ClassifierScorer, [""] * len(labels), labels, context.num_labels)
     return Dataset(
         source=RowSource(proteins, build, paths[0]),

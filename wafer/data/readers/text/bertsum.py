@@ -121,13 +121,6 @@ def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
     )
 
 
-def _features(cfg: Any, pad: int, document: Document) -> dict[str, np.ndarray]:
-    length, most = cfg.max_sequence_length, cfg.max_cls_tokens
-    row = sequence_row(document.ids[:length], length, pad, document.segments[:length])
-    seen = [head for head in document.heads if head < length]
-    return row | scored_slots(seen, document.labels[: len(seen)], most)
-
-
 class SummaryScorer:
     """ROUGE of the best-scored sentences, in their order, against the reference.
 
@@ -143,16 +136,14 @@ class SummaryScorer:
         self._scores: list[dict[str, float]] = []
 
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
-        """Extract a summary of every real row."""
-        for row, scores, used in zip(
-            rows["row"], outputs["logits"], rows["gather_weights"], strict=True
-        ):
-            if row:
-                document = self._documents[int(row) - 1]
-                order = np.argsort(-np.where(used != 0, scores, -np.inf), kind="stable")
-                kept = order[: min(self._count, int(used.sum()))]
-                summary = " ".join(document.sentences[i] for i in sorted(kept))
-                self._scores.append(rouge(summary, document.reference))
+        """Extract a summary of every row."""
+        used_slots = rows["gather_weights"]
+        for row, scores, used in zip(rows["row"], outputs["logits"], used_slots, strict=True):
+            document = self._documents[int(row) - 1]
+            order = np.argsort(-np.where(used != 0, scores, -np.inf), kind="stable")
+            kept = order[: min(self._count, int(used.sum()))]
+            summary = " ".join(document.sentences[i] for i in sorted(kept))
+            self._scores.append(rouge(summary, document.reference))
 
     def result(self) -> dict[str, float]:
         """``eval/rouge1``, ``eval/rouge2``, ``eval/rougeL``: mean F1."""
@@ -179,10 +170,16 @@ def bertsum(cfg: Any, context: Context) -> Dataset:
         documents += [read(row, vocabulary, cfg) for row in read_rows(file)]
     rows = read_stories(stories, cfg.story_urls) if stories else ()
     documents += [_from_text(row, vocabulary, cfg) for row in rows]
-    build = functools.partial(_features, cfg, vocabulary.pad)
+    length = cfg.max_sequence_length
+
+    def build(document: Document) -> Rows:
+        row = sequence_row(document.ids, length, vocabulary.pad, document.segments)
+        seen = [head for head in document.heads if head < length]
+        return row | scored_slots(seen, document.labels[: len(seen)], cfg.max_cls_tokens)
+
     return Dataset(
         source=RowSource(documents, build, files[0]),
-        row_length=cfg.max_sequence_length,
+        row_length=length,
         complete=True,
         scorer=functools.partial(SummaryScorer, documents, cfg.summary_sentences),
         summary=(

@@ -2,29 +2,20 @@
 
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
-from wafer.data.batching.rowsets import RowSource, cut_pair, sequence_row
+from wafer.data.batching.rowsets import RowSource, text_row
 from wafer.data.text.textfiles import Row, find_files, read_rows
-from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
 
 _MNLI = {"entailment": 0, "neutral": 1, "contradiction": 2}
 _ENDINGS = ("tsv", "jsonl")
-
-
-class _Example(NamedTuple):
-    """ids_b: None for one sentence; group: 'matched', 'mismatched' or ''."""
-
-    ids_a: np.ndarray
-    ids_b: np.ndarray | None
-    label: int
-    group: str
 
 
 class ClassifierScorer:
@@ -43,12 +34,10 @@ class ClassifierScorer:
         self._seen: list[tuple[str, int, int]] = []
 
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
-        """Take the predicted class of every real row."""
-        chosen = outputs["logits"][:, 0].argmax(-1)
-        for row, predicted in zip(rows["row"], chosen, strict=True):
-            if row:
-                index = int(row) - 1
-                self._seen.append((self._groups[index], self._labels[index], int(predicted)))
+        """Take the predicted class of every row."""
+        for row, scores in zip(rows["row"], outputs["logits"][:, 0], strict=True):
+            index = int(row) - 1
+            self._seen.append((self._groups[index], self._labels[index], int(scores.argmax())))
 
     def result(self) -> dict[str, float]:
         """``eval/f1_score``; ``eval/accuracy_matched`` and ``eval/accuracy_mismatched``."""
@@ -64,35 +53,27 @@ class ClassifierScorer:
         return scores
 
 
-def _features(vocabulary: Vocabulary, length: int, example: _Example) -> dict[str, np.ndarray]:
-    cls, sep = vocabulary.cls, vocabulary.sep
-    if example.ids_b is None:
-        ids = [cls, *example.ids_a[: length - 2], sep]
-        segments = [0] * len(ids)
-    else:
-        a, b = cut_pair(example.ids_a, example.ids_b, length - 3)
-        ids = [cls, *a, sep, *b, sep]
-        segments = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    row = sequence_row(ids, length, vocabulary.pad, segments)
-    return row | {"labels": np.asarray(example.label, np.int32)}
-
-
 def _dataset(
     cfg: Any,
     context: Context,
-    vocabulary: Vocabulary,
-    examples: list[_Example],
-    files: list[pathlib.Path],
+    rows: Sequence[tuple[str, int, Sequence[str]]],
+    files: Sequence[pathlib.Path],
 ) -> Dataset:
-    build = functools.partial(_features, vocabulary, cfg.max_sequence_length)
-    source = RowSource(examples, build, files[0])
-    groups, labels = [e.group for e in examples], [e.label for e in examples]
+    """Rows of (group, class, one text or two)."""
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
+    length, groups, labels = cfg.max_sequence_length, [r[0] for r in rows], [r[1] for r in rows]
+    ids = vocabulary.encode_rows([texts for _, _, texts in rows])
+
+    def build(index: int) -> Rows:
+        label = {"labels": np.asarray(labels[index], np.int32)}
+        return text_row(vocabulary.marks, length, *ids[index]) | label
+
     return Dataset(
-        source=source,
-        row_length=cfg.max_sequence_length,
+        source=RowSource(range(len(rows)), build, files[0]),
+        row_length=length,
         complete=True,
         scorer=functools.partial(ClassifierScorer, groups, labels, context.num_labels),
-        summary=f"{cfg.data_processor}: {len(source):,} examples from {', '.join(map(str, files))}",
+        summary=f"{cfg.data_processor}: {len(rows):,} examples from {', '.join(map(str, files))}",
     )
 
 
@@ -122,32 +103,23 @@ def sst2(cfg: Any, context: Context) -> Dataset:
     """
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}.{ending}" for ending in _ENDINGS])
-    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
-    texts, labels = [], []
-    for row in (row for file in files for row in read_rows(file)):
-        texts.append(row.text("sentence"))
-        labels.append(checked_label(row, row.get("label"), context.num_labels))
-    encoded = vocabulary.encode_all(texts)
-    examples = [_Example(ids, None, label, "") for ids, label in zip(encoded, labels, strict=True)]
-    return _dataset(cfg, context, vocabulary, examples, files)
+    rows = [
+        ("", checked_label(row, row.get("label"), context.num_labels), (row.text("sentence"),))
+        for file in files
+        for row in read_rows(file)
+    ]
+    return _dataset(cfg, context, rows, files)
 
 
 def _mnli_files(cfg: Any, *, training: bool) -> Iterator[tuple[str, list[pathlib.Path]]]:
-    if training:
-        names = ("train", "multinli_*_train")
-        yield "", find_files(cfg.data_dir, _with_endings(names))
-        return
-    if any(pathlib.Path(place).is_file() for place in cfg.data_dir):
+    if not training and any(pathlib.Path(place).is_file() for place in cfg.data_dir):
         for path in find_files(cfg.data_dir, ()):
             yield "mismatched" if "mismatched" in path.name else "matched", [path]
         return
-    for group in ("matched", "mismatched"):
-        names = (f"dev_{group}", f"multinli_*_dev_{group}")
-        yield group, find_files(cfg.data_dir, _with_endings(names))
-
-
-def _with_endings(stems: tuple[str, ...]) -> list[str]:
-    return [f"{stem}.{ending}" for stem in stems for ending in _ENDINGS]
+    groups = {"": "train"} if training else {g: f"dev_{g}" for g in ("matched", "mismatched")}
+    for group, stem in groups.items():
+        names = [f"{begin}{stem}.{end}" for begin in ("", "multinli_*_") for end in _ENDINGS]
+        yield group, find_files(cfg.data_dir, names)
 
 
 def mnli(cfg: Any, context: Context) -> Dataset:
@@ -158,8 +130,8 @@ def mnli(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a file, column or label that is not there; names file and row.
     """
-    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
-    first, second, labels, groups, files = [], [], [], [], []
+    rows: list[tuple[str, int, Sequence[str]]] = []
+    files: list[pathlib.Path] = []
     for group, parts in _mnli_files(cfg, training=context.training):
         files += parts
         for row in (row for file in parts for row in read_rows(file)):
@@ -168,10 +140,7 @@ def mnli(cfg: Any, context: Context) -> Dataset:
                 continue
             if isinstance(gold, str) and gold not in _MNLI and not gold.isdigit():
                 raise DataError(f"{row.where}: label {gold!r}; expected one of {', '.join(_MNLI)}")
-            labels.append(checked_label(row, _MNLI.get(gold, gold), context.num_labels))
-            first.append(row.text("sentence1", "premise"))
-            second.append(row.text("sentence2", "hypothesis"))
-            groups.append(group)
-    both = map(vocabulary.encode_all, (first, second))
-    examples = list(map(_Example, *both, labels, groups))
-    return _dataset(cfg, context, vocabulary, examples, files)
+            label = checked_label(row, _MNLI.get(gold, gold), context.num_labels)
+            texts = row.text("sentence1", "premise"), row.text("sentence2", "hypothesis")
+            rows.append((group, label, texts))
+    return _dataset(cfg, context, rows, files)

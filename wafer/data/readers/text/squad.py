@@ -14,7 +14,7 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
-from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.batching.rowsets import RowSource, text_row
 from wafer.data.readers.text.squad_metrics import exact_match, f1
 from wafer.data.text.textfiles import find_files, read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
@@ -144,17 +144,6 @@ def windows(
     return cut
 
 
-def _features(vocabulary: Vocabulary, length: int, window: Window) -> dict[str, np.ndarray]:
-    ids = [vocabulary.cls, *window.query, vocabulary.sep, *window.ids, vocabulary.sep]
-    segments = [0] * window.start + [1] * (len(window.ids) + 1)
-    row = sequence_row(ids, length, vocabulary.pad, segments)
-    first, last = (0, 0) if window.answer is None else (a + window.start for a in window.answer)
-    return row | {
-        "start_positions": np.asarray(first, np.int32),
-        "end_positions": np.asarray(last, np.int32),
-    }
-
-
 class SquadScorer:
     """Decode answers from start and end scores, and compare them with the true ones.
 
@@ -177,8 +166,6 @@ class SquadScorer:
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
         """Keep the best answer of every question so far."""
         for row, start, end in zip(rows["row"], outputs["start"], outputs["end"], strict=True):
-            if not row:
-                continue
             window = self._windows[int(row) - 1]
             score, answer = self._decode(window, start, end)
             if score >= self.answers.get(window.question, (-np.inf, ""))[0]:
@@ -221,8 +208,15 @@ def squad(cfg: Any, context: Context) -> Dataset:
     questions = [question for file in files for question in read_squad(file)]
     length = cfg.max_sequence_length
     cut = windows(questions, vocabulary, length, cfg.doc_stride, cfg.max_query_length)
+
+    def build(window: Window) -> Rows:
+        answer = (0, 0) if window.answer is None else (a + window.start for a in window.answer)
+        places = zip(("start_positions", "end_positions"), answer, strict=True)
+        row = text_row(vocabulary.marks, length, window.query, window.ids)
+        return row | {name: np.asarray(place, np.int32) for name, place in places}
+
     return Dataset(
-        source=RowSource(cut, functools.partial(_features, vocabulary, length), files[0]),
+        source=RowSource(cut, build, files[0]),
         row_length=length,
         complete=True,
         scorer=functools.partial(

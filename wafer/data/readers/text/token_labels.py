@@ -40,12 +40,8 @@ class Sentence(NamedTuple):
     pieces: bool = False  #: the words are word pieces and special tokens already (the vendor's)
 
 
-class _Encoded(NamedTuple):
-    """ids: pieces and special tokens; heads: pieces that carry loss; classes: one for each."""
-
-    ids: list[int]
-    heads: list[int]
-    classes: list[int]
+# ids of pieces and special tokens, positions of those that carry loss, their classes
+_Encoded = tuple[list[int], list[int], list[int]]
 
 
 def _columns(path: pathlib.Path) -> Iterator[Sentence]:
@@ -109,26 +105,12 @@ def _encode(sentence: Sentence, classes: list[int], vocabulary: Vocabulary) -> _
         unknown = vocabulary.id_of("[UNK]", "<unk>")
         known = map(vocabulary.tokenizer.token_to_id, sentence.words)
         ids = [unknown if index is None else index for index in known]
-        return _Encoded(ids, list(range(len(ids))), classes)
+        return ids, list(range(len(ids))), classes
     ids, heads = [vocabulary.cls], []
     for piece in vocabulary.encode_words(sentence.words):
         heads.append(len(ids))
         ids += piece
-    return _Encoded([*ids, vocabulary.sep], heads, classes)
-
-
-def _features(
-    vocabulary: Vocabulary, length: int, example: _Encoded, *, padded: bool
-) -> dict[str, np.ndarray]:
-    last = len(example.ids) - 1  # [SEP], which closes a row that is cut
-    ids = [*example.ids[:last][: length - 1], example.ids[last]]
-    row = sequence_row(ids, length, vocabulary.pad, [0] * len(ids))
-    labels, weights = np.zeros(length, np.int32), np.full(length, padded, np.int32)
-    for head, label in zip(example.heads, example.classes, strict=True):
-        if head < length - 1 or head == last:
-            at = min(head, length - 1)
-            labels[at], weights[at] = label, 1
-    return row | {"labels": labels, "loss_mask": weights}
+    return [*ids, vocabulary.sep], heads, classes
 
 
 def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
@@ -173,14 +155,12 @@ class TokenScorer:
         self._pairs: list[tuple[list[int], list[int]]] = []
 
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
-        """Take true and predicted classes of the words of every real row."""
+        """Take true and predicted classes of the words of every row."""
         chosen = outputs["logits"].argmax(-1)
-        for row, mask, labels, predicted in zip(
-            rows["row"], rows["loss_mask"], rows["labels"], chosen, strict=True
+        for mask, labels, predicted in zip(
+            rows["loss_mask"] != 0, rows["labels"], chosen, strict=True
         ):
-            if row:
-                at = mask != 0
-                self._pairs.append((labels[at].tolist(), predicted[at].tolist()))
+            self._pairs.append((labels[mask].tolist(), predicted[mask].tolist()))
 
     def result(self) -> dict[str, float]:
         """``eval/f1_score`` (tokens) and ``eval/entity_f1``."""
@@ -233,10 +213,23 @@ def token_classification(cfg: Any, context: Context) -> Dataset:
             f"{other}: include_padding_in_loss is for the vendor's CSV, which labels [CLS], [SEP] "
             "and every piece of a word; drop the key"
         )
-    build = functools.partial(_features, vocabulary, cfg.max_sequence_length, padded=padded)
+    length = cfg.max_sequence_length
+
+    def build(example: _Encoded) -> Rows:
+        ids, heads, classes = example
+        last = len(ids) - 1  # [SEP], which closes a row that is cut
+        ids = [*ids[:last][: length - 1], ids[last]]
+        labels, weights = np.zeros(length, np.int32), np.full(length, padded, np.int32)
+        for head, label in zip(heads, classes, strict=True):
+            if head < length - 1 or head == last:
+                at = min(head, length - 1)
+                labels[at], weights[at] = label, 1
+        row = sequence_row(ids, length, vocabulary.pad, [0] * len(ids))
+        return row | {"labels": labels, "loss_mask": weights}
+
     return Dataset(
         source=RowSource(examples, build, cfg.data_dir[0]),
-        row_length=cfg.max_sequence_length,
+        row_length=length,
         complete=True,
         scorer=functools.partial(TokenScorer, known),
         summary=f"tokens with labels: {len(examples):,} sentences, classes {', '.join(known)}",

@@ -4,7 +4,7 @@ Same methods as ``Resident``, same training state, same results:
 ``schedule`` lays a step out so that no pass sees other weights than in
 sequential execution. A branch lives where the first stage that reads it lies; further readers
 elsewhere (tied embeddings) get a copy at each step, and their gradients are added at home. Weights
-and optimizer state never leave their region otherwise, as in the vendor's layer-pipelined mode;
+and optimizer state never leave their region otherwise;
 activations and their gradients pass from region to region.
 
 Copies of the pipeline share the micro-batches. They differ in the device they lie on, if there are

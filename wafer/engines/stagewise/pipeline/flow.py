@@ -144,7 +144,7 @@ class Flow:
         batch, key = self._batches[micro][place], self.ledger.starts[place].key
         return parts, StageSpecs(batch, key, np.int32(index))
 
-    def _forward(self, task: StageTask) -> tuple[Any, Any]:
+    def _forward(self, task: StageTask) -> tuple[PyTree, PyTree]:
         region, micro = self.pipe.regions[task.stage], task.micro
         place, last = self.pipe.copies.place(region, micro), len(self.plan.stages) - 1
         carry = self._carries.pop((task.stage, micro), None)
@@ -163,7 +163,7 @@ class Flow:
 
     def _turn(
         self, task: StageTask, parts: Any, where: StageSpecs, carry: PyTree
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """Run the last stage both ways."""
         region, index = self.pipe.regions[task.stage], len(self.plan.stages) - 1
         place = self.pipe.copies.place(region, task.micro)
@@ -175,7 +175,7 @@ class Flow:
         self._cotangents[task.stage, task.micro] = cotangent
         return cotangent, grads if self._recorder else None
 
-    def _backward(self, task: StageTask) -> tuple[Any, Any]:
+    def _backward(self, task: StageTask) -> tuple[PyTree, PyTree]:
         region, micro = self.pipe.regions[task.stage], task.micro
         place = self.pipe.copies.place(region, micro)
         cotangent, watched_too = self._cotangents.pop((task.stage, micro)), []
@@ -216,7 +216,7 @@ class Flow:
                 if self.ledger.deferred:
                     self.ledger.measure(name, self.held.parts[name], total, region.place)
 
-    def _update_region(self, task: StageTask) -> tuple[Any, Any]:
+    def _update_region(self, task: StageTask) -> tuple[PyTree, PyTree]:
         if self.ledger.overflowed:
             return None, None
         names = [name for name in self._ready if self.pipe.home(name) == task.stage]

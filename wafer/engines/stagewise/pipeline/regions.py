@@ -8,10 +8,11 @@ An embedding that is only looked up counts nothing; tied to the head, it counts 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from wafer.models.base import Model
 from wafer.models.paths import named_leaves
@@ -61,7 +62,7 @@ def partition(costs: Sequence[float], groups: int) -> tuple[tuple[int, ...], ...
     return tuple(cut)
 
 
-def _costs(model: Model, shapes: Any) -> list[float]:
+def _costs(model: Model, shapes: PyTree) -> list[float]:
     """Weights each stage multiplies by; the first reader of an embedding looks it up."""
     seen: set[str] = set()
     costs = []
@@ -76,7 +77,9 @@ def _costs(model: Model, shapes: Any) -> list[float]:
     return costs
 
 
-def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tuple[StageRegion, ...]:
+def regions(
+    model: Model, shapes: PyTree, stages: int | None, devices: int
+) -> tuple[StageRegion, ...]:
     """Group a model's stages and put the groups on devices.
 
     Args:

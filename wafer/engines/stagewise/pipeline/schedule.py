@@ -1,12 +1,11 @@
 """The timetable of layer-pipelined execution: which stage works on which micro-batch, and when.
 
-All stages are resident, each in a region of its own; micro-batches stream through them. As in the
-vendor's figure (steps against layers) there is a latency until every region has work, a steady
-state in which all of them work at every step, and a drain. A region does one task per step: the
-forward pass of one micro-batch, the backward pass of another, or its update. A mini-batch is
-closed: a stage updates once it has the gradients of all its micro-batches, and the next mini-batch
-enters after that, so that every forward and backward pass sees the weights that sequential
-execution gives it, and the updates are the same in the same order.
+All stages are resident, each in a region of its own; micro-batches stream through them. There is a
+latency until every region has work, a steady state in which all of them work at every step, and a
+drain. A region does one task per step: the forward pass of one micro-batch, the backward pass of
+another, or its update. A mini-batch is closed: a stage updates once it has the gradients of all its
+micro-batches, and the next mini-batch enters after that, so that every forward and backward pass
+sees the weights that sequential execution gives it, and the updates are the same in the same order.
 
 Forward and backward passes alternate as soon as they can ("one forward, one backward", Narayanan
 et al. 2021, arXiv:2104.04473, section 2.2.1), which bounds what a stage holds. For S stages and M

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
 _ALIGN = 64  # XLA on CPU reads memory in place from this alignment
 _PAGE = 4096
@@ -41,7 +42,7 @@ class BlockLeaf(NamedTuple):
         return own.view(self.dtype).reshape(self.shape)
 
 
-def lay_out(leaves: Mapping[str, Any]) -> tuple[dict[str, BlockLeaf], int]:
+def lay_out(leaves: Mapping[str, PyTree]) -> tuple[dict[str, BlockLeaf], int]:
     """Place arrays in a block; returns (name -> leaf, bytes of the block)."""
     table, size = {}, 0
     for name, leaf in leaves.items():

@@ -113,7 +113,7 @@ class Streaming(Stagewise):
 
     def _admit(
         self, name: str, params: PyTree, opt_state: PyTree, sparse: SparseState
-    ) -> list[Any]:
+    ) -> list[PyTree]:
         """Put a branch into the store; returns the optimizer's counters."""
         part = cut_part(name, params, sparse)
         branch = describe(name, part, self.sparsifier, self.core.tx)
@@ -178,7 +178,7 @@ class Streaming(Stagewise):
             sparse=small.sparse._replace(masks=stored.masks, patterns=stored.patterns),
         )
 
-    def _counters(self, opt_state: PyTree) -> list[Any]:
+    def _counters(self, opt_state: PyTree) -> list[PyTree]:
         """Take the optimizer's counters out of a state that ``_begin`` framed."""
         leaves, tree = self._frame.opt_state
         values = zip(leaves, tree.flatten_up_to(opt_state), strict=True)
@@ -219,7 +219,7 @@ class Streaming(Stagewise):
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def _whole(self, name: str, counters: list[Any]) -> tuple[Any, Any, SparseState]:
+    def _whole(self, name: str, counters: list[Any]) -> tuple[PyTree, PyTree, SparseState]:
         """Read a branch on the host: (params, optimizer state, sparse state) by full names."""
         branch, view = self._branches[name], self.mover.store.view
         host = lambda kind: {k: np.asarray(x) for k, x in view(f"{name}/{kind}").items()}
@@ -227,7 +227,7 @@ class Streaming(Stagewise):
         opt_state = join_opt(branch, host("moments").values(), counters)
         return {name: part.params}, opt_state, branch.sparse(part)
 
-    def export(self, state: TrainState) -> tuple[Any, Any]:
+    def export(self, state: TrainState) -> tuple[PyTree, PyTree]:
         """See ``Engine``; one branch at a time, file stores through a file that is unlinked."""
         counters = [np.asarray(x) for x in self._counters(state.opt_state)]
         store = self.mover.store
@@ -302,6 +302,6 @@ def _store(experiment: Experiment) -> Store:
     return FileStore(folder, durable=section.durable)
 
 
-def _lazy_leaf(store: Store, record: str, leaf: str, like: Any) -> LazyArray:
+def _lazy_leaf(store: Store, record: str, leaf: str, like: PyTree) -> LazyArray:
     read = lambda: np.asarray(store.view(record)[leaf])
     return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")

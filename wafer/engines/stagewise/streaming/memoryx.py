@@ -21,6 +21,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.engines.stagewise.streaming.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
 from wafer.errors import WaferError
@@ -44,7 +45,7 @@ class RamStore:
         self._records: dict[str, dict[str, Any]] = {}
         self.meta: dict[str, Any] = {}
 
-    def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
+    def add(self, record: str, leaves: Mapping[str, PyTree], *, scratch: bool = False) -> None:
         """Make a record.
 
         Args:
@@ -61,7 +62,7 @@ class RamStore:
 
     view = fetch
 
-    def put(self, record: str, leaves: Mapping[str, Any]) -> None:
+    def put(self, record: str, leaves: Mapping[str, PyTree]) -> None:
         """Replace a record's contents; shapes and dtypes stay. Lasts from the next commit on."""
         self._records[record] = dict(leaves)
 
@@ -192,7 +193,7 @@ class FileStore:
             self._file.commit({"meta": meta, "second": second, "torn": torn})
             self._settle()
 
-    def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
+    def add(self, record: str, leaves: Mapping[str, PyTree], *, scratch: bool = False) -> None:
         """See ``RamStore``; the disk space is taken here, so a full disk shows at the start.
 
         Raises:
@@ -227,7 +228,7 @@ class FileStore:
         at = r.places[r.newest]
         return {name: self._file.map(at, leaf) for name, leaf in r.leaves.items()}
 
-    def put(self, record: str, leaves: Mapping[str, Any]) -> None:
+    def put(self, record: str, leaves: Mapping[str, PyTree]) -> None:
         """See ``RamStore``; threads may put different records at once.
 
         Raises:
@@ -244,7 +245,7 @@ class FileStore:
         self._store(r, place, leaves)
         r.pending = place
 
-    def _store(self, r: _Record, place: int, leaves: Mapping[str, Any]) -> None:
+    def _store(self, r: _Record, place: int, leaves: Mapping[str, PyTree]) -> None:
         if leaves.keys() != r.leaves.keys():
             raise KeyError(f"expected the arrays {list(r.leaves)}, got {list(leaves)}")
         for name, leaf in r.leaves.items():

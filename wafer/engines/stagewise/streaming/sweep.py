@@ -98,7 +98,7 @@ class StreamingSweep:
     def _moments(self, name: str) -> list[Array]:
         return list(self.mover.load(f"{name}/moments").values())
 
-    def _turn(self, batch: Batch, carry: PyTree, now: _Fetched) -> Any:
+    def _turn(self, batch: Batch, carry: PyTree, now: _Fetched) -> PyTree:
         """Run the last stage both ways."""
         index = len(self.plan.stages) - 1
         program = self._program(StageCall.last, index, dense=self.ledger.change)
@@ -109,7 +109,7 @@ class StreamingSweep:
         self._settle(index, grads, now)
         return cotangent
 
-    def _settle(self, index: int, grads: tuple[Any, ...], now: _Fetched) -> None:
+    def _settle(self, index: int, grads: tuple[PyTree, ...], now: _Fetched) -> None:
         """Use the gradients that are whole after a stage: update, or hold them back."""
         for name, total in self.ledger.finish_branch(index, grads).items():
             if self.ledger.deferred:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import PyTree
 
 from wafer.engines.cluster import broadcast
 from wafer.engines.stagewise.streaming.memoryx import RamStore, Store
@@ -78,7 +79,7 @@ class Mover:
         self._record("fetch", record, begin)
         return placed
 
-    def ahead(self, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
+    def ahead(self, jobs: Iterable[Callable[[], Any]]) -> Iterator[PyTree]:
         """Yield the results of jobs in order, each begun while the one before is used."""
         if self._in_place:
             yield from (job() for job in jobs)
@@ -97,7 +98,7 @@ class Mover:
 
     # --- writing --------------------------------------------------------------------------
 
-    def keep(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    def keep(self, leaves: Mapping[str, PyTree]) -> dict[str, Any]:
         """Turn device arrays into what the store holds."""
         if self._in_place:
             return dict(leaves)
@@ -107,7 +108,7 @@ class Mover:
         local = lambda x: np.asarray(x.addressable_data(0) if isinstance(x, jax.Array) else x)
         return {name: local(leaf) for name, leaf in leaves.items()}
 
-    def admit(self, record: str, leaves: Mapping[str, Any], *, again: bool) -> None:
+    def admit(self, record: str, leaves: Mapping[str, PyTree], *, again: bool) -> None:
         """Put a record's first contents into the store.
 
         Args:
@@ -120,7 +121,7 @@ class Mover:
         put = self.store.put if again else self.store.add
         put(record, self.keep(leaves))
 
-    def write(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
+    def write(self, record: str, leaves: Mapping[str, PyTree], *, scratch: bool = False) -> None:
         """Put a record, in the background where that takes time."""
         put = functools.partial(self.store.add, scratch=True) if scratch else self.store.put
         if self._ram:

@@ -1,5 +1,0 @@
-"""The files of a compiled program, of SDK 0.4 to 0.8."""
-
-from wafer.csl.host.vendor.elf_runner import ELFLoader, ELFMemory
-
-__all__ = ["ELFLoader", "ELFMemory"]

@@ -1,0 +1,93 @@
+"""The runtime under the names that public programs import."""
+
+from pathlib import Path
+from typing import Self
+
+from wafer.csl.host.artifacts import load, offsets_of, save_cores
+from wafer.csl.host.errors import HostError
+from wafer.csl.host.order import MemcpyOrder
+from wafer.csl.host.region import MemcpyDataType
+from wafer.csl.host.runtime import Runtime
+from wafer.csl.host.tools.traced import RECORDED
+from wafer.csl.regions.layout import Platform
+from wafer.errors import CompileError
+from wafer.machine.costs import uncertainty
+
+__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
+
+
+class SdkRuntime(Runtime):
+    """A compiled program and the machine that runs it.
+
+    Args:
+        bindir: folder that the program was compiled to.
+        cmaddr: address of a system, or a platform; only None and the simulator are here.
+        suppress_simfab_trace, simfab_numthreads, msg_level, memcpy_required: of the vendor's
+            simulator, without effect.
+
+    Raises:
+        HostError: an address.
+        CompileError: nothing was compiled to that folder.
+    """
+
+    def __init__(
+        self,
+        bindir: str | Path,
+        cmaddr: str | Platform | None = None,
+        *,
+        suppress_simfab_trace: bool = False,
+        simfab_numthreads: int | None = None,
+        msg_level: str = "WARNING",
+        memcpy_required: bool = True,
+    ) -> None:
+        if cmaddr and not isinstance(cmaddr, Platform):
+            raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
+        self._folder = Path(bindir).resolve()  # scripts change their working directory
+        image = load(bindir)
+        offsets = offsets_of(bindir)
+        recording, runtimes = RECORDED.get() or (None, [])
+        super().__init__(image, log="sim.log", offsets=offsets, record=recording)
+        runtimes.append(self)
+
+    def load(self) -> None:
+        """The program was loaded when the runtime was made."""
+
+    def run(self) -> None:
+        """The program runs whenever the host waits for it."""
+
+    def dump_core(self, corefile: str | Path) -> None:
+        """Keep the PEs' memory as it is now, for ``debug_util`` and in a file.
+
+        Args:
+            corefile: an .npz file with, for each program, the memories of its PEs.
+        """
+        Path(corefile).write_bytes(save_cores(self._folder, self.image, self.machine))
+
+    def stop(self) -> None:
+        """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
+        super().stop()
+        with Path("sim.log").open("a", encoding="utf-8") as log:
+            log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
+        save_cores(self._folder, self.image, self.machine)
+        if any("memcpy_multi" in file for p in self.image.programs for file in p.files):
+            Path("simfab_traces").mkdir(exist_ok=True)  # scripts of SDK 0.8 move it away
+
+    def _closing_lines(self) -> list[str]:
+        """What the run took, as far as the machine counts it."""
+        try:
+            share, counts = self.machine.scalar_share, self.counts
+        except CompileError as error:
+            return [f"end; {error}"]
+        return [
+            f"end; {share:.0%} of the PEs' cycles are scalar instructions:"
+            f" the count of cycles may be {uncertainty(share):.0%} off",
+            f"energy {self.energy().total / 1e6:.3g} uJ, {counts.flops} flops, by constants of"
+            " other chips",
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        if kind is None:
+            self.stop()

@@ -1,0 +1,29 @@
+"""The host's runtime, and layouts written in Python."""
+
+from wafer.csl.regions import (
+    Color,
+    Edge,
+    Route,
+    RoutingPosition,
+    SdkLayout,
+    SdkTarget,
+    SimfabConfig,
+    get_edge_routing,
+    get_platform,
+)
+from wafer.vendor.sdk.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
+
+__all__ = [
+    "Color",
+    "Edge",
+    "MemcpyDataType",
+    "MemcpyOrder",
+    "Route",
+    "RoutingPosition",
+    "SdkLayout",
+    "SdkRuntime",
+    "SdkTarget",
+    "SimfabConfig",
+    "get_edge_routing",
+    "get_platform",
+]
