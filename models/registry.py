@@ -52,7 +52,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
     try:
-        return parse(config, {**entry.presets, **config.today(settings)})
+        return parse(config, {**entry.presets, **settings})
     except SectionError as err:
         raise err.under("model") from None
 

@@ -1,12 +1,14 @@
-"""Keys that every model configuration has; the vendor's own, of the ``model`` section."""
+"""Keys that every model configuration has, of the ``model`` section."""
 
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from wafer.models.sections import Section, Spelling
+from wafer.models.sections import Section
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -19,43 +21,11 @@ _HALF: dict[str, ComputeDtype] = {
 }
 
 
-HUGGING_FACE: Mapping[str, str] = {
-    "activation_function": "nonlinearity",
-    "attention_dropout": "attention_dropout_rate",
-    "attention_probs_dropout_prob": "attention_dropout_rate",
-    "attn_pdrop": "attention_dropout_rate",
-    "embd_pdrop": "embedding_dropout_rate",
-    "head_dim": "attention_inner_dim: num_heads x head_dim",
-    "hidden_act": "nonlinearity",
-    "hidden_dim": "hidden_size",
-    "hidden_dropout_prob": "dropout_rate",
-    "intermediate_size": "filter_size",
-    "layer_norm_eps": "layer_norm_epsilon",
-    "n_ctx": "max_position_embeddings",
-    "n_embd": "hidden_size",
-    "n_head": "num_heads",
-    "n_inner": "filter_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "num_attention_heads": "num_heads",
-    "num_experts_per_tok": "moe: {top_k: ...}",
-    "num_key_value_heads": "extra_attention_params: {num_kv_groups: ...}",
-    "num_layers": "num_hidden_layers",
-    "num_local_experts": "moe: {num_experts: ...}",
-    "partial_rotary_factor": "rotary_fraction",
-    "resid_pdrop": "residual_dropout_rate",
-    "rms_norm_eps": "layer_norm_epsilon",
-    "rotary_emb_base": "rope_theta",
-    "rotary_pct": "rotary_fraction",
-    "sliding_window": "attention_sliding_window_length",
-    "tie_word_embeddings": "share_embedding_weights",
-    "type_vocab_size": "num_segments",
-}
-"""Key of a ``config.json`` -> ours, for those who write a run file by it."""
+_TABLES = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 class Initializer(Section):
-    """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``."""
+    """How a weight is drawn, such as ``{name: truncated_normal, mean: 0, std: 0.02}``."""
 
     name: str  #: the distribution; see ``wafer.models.layers.initializers``
     mean: float = 0.0  #: of normal and truncated_normal
@@ -71,28 +41,16 @@ class Initializer(Section):
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal"
 
 
-class ModelConfig(
-    Section,
-    legacy={"use_bfloat16": Spelling("fp16_type", (2, 1), ("float16", "bfloat16"))},
-):
+class ModelConfig(Section):
     """Keys that every family takes."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
+    #: key of a ``config.json`` -> ours, for those who write a run file by it
+    elsewhere: ClassVar[Mapping[str, str]] = _TABLES["hugging_face"]
 
     name: str  #: a name of ``models.list_models()``
     mixed_precision: bool = False  #: compute in half precision; parameters stay float32
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"  #: which half precision
     compute_dtype: ComputeDtype | None = None  #: overrides both
-    # Without effect, but for enable_vts: a run drops and logs them (wafer.vendor.keys)
-    to_float16: bool | None = None
-    boundary_casting: bool | None = None
-    tf_summary: bool | None = None
-    #: accepted; metrics are always computed
-    compute_eval_metrics: bool | tuple[str, ...] | None = None
-    precision_opt_level: NonNegativeInt | None = None
-    attention_kernel: str | None = None
-    gradient_checkpointing: bool | None = None
-    compression: str | None = None
     enable_vts: bool = False  #: compute no padding: rows of one sequence each are stripped of it
     use_vsl: bool = False  #: rows hold several sequences
     attention_softmax_fp32: bool = True  #: softmax of attention in float32

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from annotated_types import Le, Lt
 from pydantic import (
@@ -18,12 +18,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     StrictBool,
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_core import ErrorDetails
 
@@ -40,17 +38,6 @@ Choice = BeforeValidator(lambda value: value.lower() if isinstance(value, str) e
 Bool = StrictBool
 
 
-class Spelling(NamedTuple):
-    """What another name of a key means."""
-
-    key: str  #: the name of the field
-    #: the vendor's first release that has the field's name, where the other is older
-    since: tuple[int, int] | None = None
-    flag: tuple[Any, ...] = ()  #: values of the field for false and true there; () keeps the value
-    #: whose code of the vendor has the other name, where not every model's of a class
-    code: str = ""
-
-
 class Section(BaseModel):
     """A part of the configuration: immutable, hashable, closed to unknown keys.
 
@@ -60,44 +47,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
-    #: other name of a key -> the field; where both are given, they must agree
-    legacy: ClassVar[Mapping[str, Spelling]] = {}
     #: key of other libraries -> what says the same here; for the message alone
     elsewhere: ClassVar[Mapping[str, str]] = {}
-
-    def __init_subclass__(
-        cls, legacy: Mapping[str, str | Spelling] | None = None, **kwargs: Any
-    ) -> None:
-        """Take ``class X(Section, legacy={...})``; subclasses inherit the spellings."""
-        super().__init_subclass__(**kwargs)
-        own = {k: Spelling(v) if isinstance(v, str) else v for k, v in (legacy or {}).items()}
-        cls.legacy = {**cls.legacy, **own}
-
-    @classmethod
-    def today(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a section whose keys are the names of the fields.
-
-        Raises:
-            SectionError: two names of a key with two values; a flag that is no flag.
-        """
-        out = {key: value for key, value in data.items() if key not in cls.legacy}
-        for name in (key for key in data if key in cls.legacy):
-            (key, _, flag, _), value = cls.legacy[name], data[name]
-            if flag and value is None:
-                continue
-            if flag and not isinstance(value, bool):
-                raise SectionError([Problem((name,), f"{value!r}: expected true or false")])
-            value = flag[value] if flag else value
-            if out.setdefault(key, value) != value:
-                message = f"is another spelling of {key!r}, which is {out[key]!r}; keep one"
-                raise SectionError([Problem((name,), message)])
-        return out
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _rename(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Rename before the readers of subclasses, which know the fields' names alone."""
-        return handler(cls.today(data) if isinstance(data, Mapping) else data)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -136,11 +87,6 @@ class Section(BaseModel):
                 if isinstance(item, float) and abs(item) > LARGEST_FLOAT:
                     raise ValueError(f"expected a number up to {LARGEST_FLOAT:g}")
         return value
-
-    @classmethod
-    def keys(cls) -> tuple[str, ...]:
-        """Every key the section takes, today's spellings first."""
-        return (*cls.model_fields, *cls.legacy)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Show only what is set: ``runconfig`` has a hundred keys."""
@@ -258,7 +204,7 @@ def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseMo
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
         section = _class_at(root, path[:-1])
-        known = section.keys() if section and issubclass(section, Section) else ()
+        known = tuple(section.model_fields) if section else ()
         listed = f"; known: {', '.join(known)}" if 0 < len(known) < 10 else ""
         others = getattr(section, "elsewhere", {}).get(path[-1])
         if others is not None and others.split(".")[0].split(":")[0] in known:

@@ -89,7 +89,7 @@ FIELDS = [
 
 def test_the_walk_finds_the_sections():
     names = {cls.__name__ for cls, *_ in FIELDS}
-    assert {"RunSection", "BlockConfig", "VendorSection", "Optimizer", "InputSection"} <= names
+    assert {"RunSection", "BlockConfig", "GroupSection", "Optimizer", "InputSection"} <= names
     assert len(FIELDS) > 280
 
 

@@ -17,7 +17,6 @@ _TRAINING = (
 )
 # Knobs of which only the effect counts; ``computed`` adds it in one spelling.
 _SPELLINGS = {
-    "encoder_nonlinearity",
     "rotary_dim",
     "rotary_fraction",
     "rope_theta",

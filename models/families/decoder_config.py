@@ -4,7 +4,7 @@ GPT-2, GPT-J, NeoX, BLOOM, Falcon, LLaMA, ... are settings of this class; ``mode
 the defaults behind each name.
 """
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
@@ -54,13 +54,6 @@ class DecoderConfig(BlockConfig):
         alpha = 1.0 if self.output_logits_alpha is None else self.output_logits_alpha
         multiplier = self.mup_hidden_multiplier
         return alpha / (multiplier if self.scale_output_logits_by_d else multiplier**0.5)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_means_false(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("embedding_layer_norm", False) is None:
-            return data | {"embedding_layer_norm": False}
-        return data
 
     @model_validator(mode="after")
     def _ends_fit(self) -> Self:

@@ -65,7 +65,7 @@ class EncoderEmbed(nn.Module):
         init = make_initializer(cfg.init_of("embedding"))
         size = cfg.hidden_size
         x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
-        if cfg.include_padding_in_loss:  # the vendor never updates the embedding of padding
+        if cfg.include_padding_in_loss:  # the embedding of padding is never updated
             x = jnp.where((tokens == 0)[:, None], jax.lax.stop_gradient(x), x)
         if cfg.token_dropout:
             x = x * _kept(tokens == cfg.mask_token_id, layout)[:, None]

@@ -44,19 +44,11 @@ _TASKS = {
 }
 
 
-class EncoderConfig(
-    BlockConfig,
-    legacy={
-        "num_classes": "num_labels",
-        "task_dropout": "classifier_dropout",
-        "encoder_output_dropout_rate": "classifier_dropout",
-        "embedding_layer_norm": "use_embedding_layer_norm",
-    },
-):
-    """A bidirectional encoder. Defaults are BERT-base as the vendor trains it.
+class EncoderConfig(BlockConfig):
+    """A bidirectional encoder. Defaults are BERT-base.
 
-    ``head`` (a key of ours; the model's name sets it) says what sits on top; ``projection_dim`` is
-    DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences;
+    ``head`` (the model's name sets it) says what sits on top; ``projection_dim`` is
+    DPR's, 0 for none. ``mlm_loss_scaling``: divide by masked tokens or sequences;
     None is sequences where ``mlm_loss_weight`` is given, else masked tokens. ``loss_weight``, for
     labels of tokens or sentences: divide by sequences and multiply by it; without it by labels.
     ``include_padding_in_loss``: padded slots of token classification compute and carry loss, and
@@ -68,7 +60,6 @@ class EncoderConfig(
     max_position_embeddings: PositiveInt = 512
     norm_first: bool = False
     layer_norm_epsilon: PositiveFloat = 1e-5
-    encoder_nonlinearity: str | None = None  #: older spelling of nonlinearity
     # embedding
     num_segments: _Segments = 2  #: segment embeddings; 0 or null: none (a run file's null: 2)
     #: E, states of a second input per token (EBERT); null: none
@@ -99,10 +90,6 @@ class EncoderConfig(
     nsp_loss_weight: NonNegativeFloat = 1.0  #: factor of the next-sentence loss
     label_smoothing: Dropout = 0.0  #: share of a label that is spread over all classes
     loss_weight: NonNegativeFloat | None = None  #: factor of the loss
-    # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
-    #: accepted with its one value
-    problem_type: Literal["single_label_classification"] | None = None
-    use_cls_bias: Literal[True] | None = None  #: accepted with its one value
     #: padded slots compute and carry loss (token classification)
     include_padding_in_loss: bool | None = None
 
@@ -162,12 +149,6 @@ class EncoderConfig(
             or self.head == "classification"
             or (self.head == "none" and self.use_pooler)
         )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _encoder_spelling(cls, data: dict) -> dict:
-        given = data.get("encoder_nonlinearity")
-        return data if given is None else data | {"nonlinearity": given}
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

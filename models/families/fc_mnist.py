@@ -1,4 +1,4 @@
-"""FC-MNIST: the vendor's first example, a stack of dense layers over flat images.
+"""FC-MNIST: a stack of dense layers over flat images.
 
 A batch is ``batch.extras['images']`` [B, pixels] and ``batch.extras['class_labels']`` [B]; the
 stream has one slot per image.

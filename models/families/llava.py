@@ -36,7 +36,7 @@ class LlavaConfig(ModelConfig):
     #: 'patch' drops the class token, 'cls_patch' keeps it
     image_feature_select_mode: Literal["patch", "cls_patch"] = "patch"
     projector_nonlinearity: str = "gelu"  #: between the projector's two layers
-    freeze: tuple[str, ...] = ()  #: regexes over the vendor's names of parameters that do not train
+    freeze: tuple[str, ...] = ()  #: regexes over aliases of parameters that do not train
 
     @property
     def feature_layers(self) -> int:
@@ -91,7 +91,7 @@ class LlavaConfig(ModelConfig):
         if not isinstance(value, dict):
             return value
         name = value.get("name", "llama")
-        return {**lookup(name).presets, "name": name, **DecoderConfig.today(value)}
+        return {**lookup(name).presets, "name": name, **value}
 
     @model_validator(mode="after")
     def _layers_exist(self) -> Self:

@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from wafer.models.layers.block_config import BlockConfig, only_of_decoders
 from wafer.models.layers.initializers import scaled
 from wafer.models.schema import Dropout, Initializer
-from wafer.models.sections import LARGEST_INT, Layers, Spelling
+from wafer.models.sections import LARGEST_INT, Layers
 
 _POSITIONS = tuple(f"{of}max_position_embeddings" for of in ("", "src_", "tgt_"))
 _TABLES = ("vocab_size", "tgt_vocab_size")
@@ -20,29 +20,13 @@ class _Encoder(BlockConfig):
         return False
 
 
-class Seq2SeqConfig(
-    BlockConfig,
-    legacy={  # the vendor's names of T5
-        "d_model": "hidden_size",
-        "d_ff": "filter_size",
-        "encoder_num_hidden_layers": "num_hidden_layers",
-        "encoder_nonlinearity": "nonlinearity",
-        "src_vocab_size": "vocab_size",
-        "relative_attention_num_buckets": "num_relative_attention_buckets",
-        "relative_attention_max_distance": "max_relative_distance",
-        "use_pre_encoder_decoder_layer_norm": "norm_first",
-        "mup_base_d_model": "mup_base_hidden_size",
-        "mup_base_d_ff": "mup_base_filter_size",
-        "use_t5_layer_norm": Spelling("norm_type", (2, 0), ("layernorm", "rmsnorm")),
-        "tie_word_embeddings": Spelling("share_embedding_weights", (2, 1)),
-    },
-):
+class Seq2SeqConfig(BlockConfig):
     """An encoder and a decoder of the same width. Defaults are T5-small's.
 
-    Keys of ours: ``scale_logits`` (tied T5 multiplies by d_model^-1/2), ``scale_embedding`` (the
-    2017 Transformer multiplies by d_model^1/2), ``decoder_start_token_id``; ``final_norm`` of both
-    stacks, None is as ``norm_first``. ``d_kv`` is the head size. muP is the vendor's of T5: without
-    ``mup_base_d_kv`` queries and keys shrink by the root of the width over the base's.
+    ``scale_logits``: tied T5 multiplies by hidden_size^-1/2; ``scale_embedding``: the 2017
+    Transformer multiplies by hidden_size^1/2; ``final_norm`` of both stacks, None is as
+    ``norm_first``. muP without ``mup_base_d_kv``: queries and keys shrink by the root of the width
+    over the base's.
     """
 
     hidden_size: PositiveInt = 512
@@ -83,11 +67,8 @@ class Seq2SeqConfig(
     output_logits_alpha: PositiveFloat | None = None  #: factor of the logits, beside muP's own
     scale_output_logits_by_d: bool = False  #: muP divides logits by the width instead of its root
     with_lm_head: bool = True  #: whether there is a head
-    #: what the masked tokens' loss is divided by
-    mlm_loss_scaling: Literal["num_tokens", "batch_size"] | None = None
     #: what the summed loss is divided by
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
-    lm_loss_weight: NonNegativeFloat | None = None  #: factor of the loss
     loss_weight: NonNegativeFloat = 1.0  #: factor of the loss
     label_smoothing: Dropout = 0.0  #: share of a label that is spread over all classes
 
@@ -130,7 +111,7 @@ class Seq2SeqConfig(
             out["scale_qk_dot_by_d"] = by_d
         if not self.is_mup:
             return out
-        # The vendor's factors of values and outputs cancel: width^-1/2 and width^1/2.
+        # Factors of values and outputs cancel: width^-1/2 and width^1/2.
         wide = self.hidden_size / (self.attention_inner_dim or self.hidden_size)
         plain, depth = self._half(BlockConfig, **_NO_MUP), (2 * layers) ** -0.5
         first = self.output_layer_initializer or plain.init_of("attention")
@@ -167,7 +148,7 @@ class Seq2SeqConfig(
 
     @property
     def mup_rates(self) -> dict[str, float]:
-        """Factors of learning rates under muP by part, as the vendor's T5."""
+        """Factors of learning rates under muP by part."""
         width, root = self.mup_hidden_multiplier, self.mup_hidden_multiplier**0.5
         head = self.head_dim / self.mup_base_d_kv if self.mup_base_d_kv else root
         return {
@@ -213,31 +194,6 @@ class Seq2SeqConfig(
         longest = [data[key] for key in _POSITIONS if isinstance(data.get(key), int)]
         return data | ({"max_position_embeddings": max(longest)} if longest else {})
 
-    @model_validator(mode="before")
-    @classmethod
-    def _t5_spelling(cls, data: dict) -> dict:
-        data = dict(data)
-        if data.get("mlm_loss_scaling") in ("num_masked", "precomputed_num_masked"):
-            data["mlm_loss_scaling"] = "num_tokens"  # the same quotient
-        gate = data.pop("decoder_nonlinearity", None)
-        if gate is not None and gate != data.setdefault("nonlinearity", gate):
-            raise ValueError(
-                f"decoder_nonlinearity: {gate!r} beside encoder_nonlinearity "
-                f"{data['nonlinearity']!r}; both stacks take the same here"
-            )
-        if "d_kv" in data:
-            d_kv = data.pop("d_kv")
-            heads = data.get("num_heads", cls.model_fields["num_heads"].default)
-            if not (isinstance(d_kv, int) and isinstance(heads, int)):
-                raise ValueError(f"d_kv: {d_kv!r}, num_heads: {heads!r}: expected integers")
-            data["attention_inner_dim"] = d_kv * heads
-        if data.get("mlm_loss_scaling") is not None:
-            data["loss_scaling"] = data["mlm_loss_scaling"]
-        if data.get("lm_loss_weight") is not None:
-            data["loss_weight"] = data["lm_loss_weight"]
-            data.setdefault("loss_scaling", "batch_size")
-        return data
-
     @model_validator(mode="after")
     def _halves_fit(self) -> Self:
         if self.tgt_vocab_size not in {None, self.vocab_size} and (
@@ -248,7 +204,9 @@ class Seq2SeqConfig(
                 f"{self.tgt_vocab_size} cannot share a table"
             )
         if self.output_logits_alpha is not None and not self.is_mup:
-            raise ValueError("output_logits_alpha: of muP; give mup_base_d_model and mup_base_d_ff")
+            raise ValueError(
+                "output_logits_alpha: of muP; give mup_base_hidden_size and mup_base_filter_size"
+            )
         only_of_decoders(self)
         names = ("parallel_attention", "moe", "position_embedding_offset")
         if any(getattr(self, name) for name in names):

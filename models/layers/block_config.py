@@ -1,10 +1,9 @@
-"""The knobs of a transformer layer, under the vendor's names (Model Zoo 1.8 to 2.10).
+"""The knobs of a transformer layer.
 
 Every stack is configured by a subclass: decoders, encoders, both halves of encoder-decoders.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
@@ -19,7 +18,7 @@ from wafer.models.layers.basic import GATED, activation
 from wafer.models.layers.initializers import make_initializer, scaled
 from wafer.models.layers.positions import RopeScaling
 from wafer.models.schema import Dropout, Fraction, Initializer, ModelConfig
-from wafer.models.sections import Layers, Section, Spelling
+from wafer.models.sections import Layers, Section
 
 NormType = Literal[
     "layernorm", "rmsnorm", "rmsnorm-1p", "biasless-layernorm", "nonparametric-layernorm"
@@ -49,18 +48,6 @@ class FixedSparse(Section):
     every_other_layer: bool = True  #: the pattern holds in every other layer only
 
 
-# Options of the vendor's router that have one value here, and that value.
-_ROUTER = {
-    "router_fp32": True,
-    "routing_algorithm": "learned",
-    "router_selection_nonlinearity": "softmax",
-    "expert_weighting_nonlinearity": "softmax",
-    "expert_weighting_normalization": True,
-    "router_use_bias": False,
-    "probability_before_ffn": False,
-}
-
-
 class MoeConfig(Section):
     """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
 
@@ -68,27 +55,12 @@ class MoeConfig(Section):
     top_k: PositiveInt = 2  #: experts of a token
     #: factor of the loss that keeps experts equally busy
     load_balancing_loss_coef: NonNegativeFloat = 0.0
-    #: a key of ours: False keeps the coefficient without adding the loss, as Hugging Face's
+    #: False keeps the coefficient without adding the loss, as Hugging Face's
     #: ``output_router_logits``
     use_load_balancing_loss: bool = True
     num_shared_experts: NonNegativeInt = 0  #: further experts, which take every token with weight 1
     #: added to the denominator of a token's expert weights
     null_expert_bias: NonNegativeFloat = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_router(cls, data: Any) -> Any:
-        """Accept the router's options with the value that is computed."""
-        if not isinstance(data, Mapping):
-            return data
-        for key, value in _ROUTER.items():
-            if data.get(key, value) not in (value, None):
-                raise ValueError(
-                    f"{key}: {data[key]!r}: not computed here: the router's only value is {value!r}"
-                )
-        nulls = {key for key in ("num_shared_experts", "null_expert_bias") if data.get(key) is None}
-        dropped = {*_ROUTER, *nulls, "moe_implementation"}
-        return {key: value for key, value in data.items() if key not in dropped}
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -108,9 +80,6 @@ class LoraConfig(Section):
     r: NonNegativeInt = 0  #: rank
     alpha: PositiveFloat = 1.0  #: the update is scaled by alpha / r
     dropout: Dropout = 0.0  #: on the update's input
-    fan_in_fan_out: bool = False  #: accepted; kernels are always [in, out]
-    #: accepted; no effect here: `wafer finalize --fold_lora` merges them
-    merge_weights: bool = False
     #: substrings of parameter names; kernels containing one are adapted
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
 
@@ -126,37 +95,15 @@ class FactorConfig(Section):
     target_modules: tuple[str, ...] = ("/attn/", "/cross/", "/ffn/")
 
 
-# Knobs of releases 2.5 to 2.10 that change what is computed: refused, never ignored.
-_NOT_COMPUTED = dict.fromkeys(
-    (
-        "attention_chunk_size",
-        "attention_vertical_column_spacing",
-        "attention_vertical_column_width",
-        "memory_tokens_config",
-    ),
-    "not computed here: a knob of release 2.5 and later; drop it or set it to null",
-)
-
-
 _EVERY_OTHER = "sliding_window_every_other_decoder_layer"
 
 
-_NORMS = ("layernorm", "rmsnorm", "biasless-layernorm")
+class BlockConfig(ModelConfig):
+    """What a transformer layer needs, whatever stack it stands in. Defaults are GPT-2's.
 
-
-class BlockConfig(
-    ModelConfig,
-    legacy={
-        "use_rms_norm": Spelling("norm_type", (2, 0), _NORMS[:2], "gpt2"),
-        "use_biasless_norm": Spelling("norm_type", (2, 0), _NORMS[::2], "gptj"),
-    },
-):
-    """What a transformer layer needs, whatever stack it stands in. Defaults: GPT-2, release 2.2.
-
-    Keys of ours, not the vendor's: ``rotary_interleaved`` (the vendor's own layout is True; weights
-    from Hugging Face keep theirs), ``residual_after_norm`` (BLOOM), ``clip_qkv``, ``softmax_scale``
-    (MPT), ``alibi_style``, ``parallel_attention``, ``rotary_fraction`` (what ``rotary_dim`` is by
-    default: a quarter, all of it for LLaMA and Falcon); ``norm_first`` False is post-LN.
+    ``residual_after_norm`` is BLOOM's, ``clip_qkv`` and ``softmax_scale`` are MPT's;
+    ``rotary_fraction`` is a quarter, all of a head for LLaMA and Falcon; ``norm_first`` False is
+    post-LN.
     """
 
     # sizes
@@ -178,7 +125,7 @@ class BlockConfig(
     rotary_dim: PositiveInt | None = None
     rotary_fraction: Fraction = 0.25  #: share of a head that is rotated
     rope_theta: PositiveFloat = 10000.0  #: base of the rotary frequencies
-    rotary_interleaved: bool = True  #: pairs are neighbours (the vendor) or halves (Hugging Face)
+    rotary_interleaved: bool = True  #: pairs are neighbours, or halves as Hugging Face has them
     pos_scaling_factor: PositiveFloat = 1.0  #: positions are divided by it
     pos_scaling_type: Literal["linear", "llama3", "yarn"] = "linear"  #: how positions are stretched
     pos_scaling_extra_args: RopeScaling | None = None  #: numbers of that stretching
@@ -248,7 +195,7 @@ class BlockConfig(
     #: of the feed-forward's output; null: initializer's
     ffn_output_layer_initializer: Initializer | None = None
     head_initializer: Initializer | None = None  #: of the head; null: initializer's
-    # muP: explicit (2.2) and derived from base sizes (2.3+)
+    # muP: explicit scales, and those derived from base sizes
     #: divide scores by the head's size instead of its root; null: under muP
     scale_qk_dot_by_d: bool | None = None
     mup_base_hidden_size: PositiveFloat | None = None  #: hidden_size of the proxy model; given: muP
@@ -309,7 +256,7 @@ class BlockConfig(
 
     @property
     def is_mup(self) -> bool:
-        """Whether the 2.3+ muP scalings derive from base sizes."""
+        """Whether the muP scalings derive from base sizes."""
         return self.mup_base_hidden_size is not None
 
     @property
@@ -387,12 +334,6 @@ class BlockConfig(
     @model_validator(mode="before")
     @classmethod
     def _unsupported(cls, data: dict) -> dict:
-        data = dict(data)
-        if data.get("attention_sink_tokens", 0) is None:
-            del data["attention_sink_tokens"]
-        for key, why in _NOT_COMPUTED.items():
-            if data.get(key) is not None:
-                raise ValueError(f"{key}: {why}")
         if data.get("pos_scaling_type") == "longrope":
             raise ValueError(
                 "pos_scaling_type: longrope changes its tables with the batch's longest position, "

@@ -76,7 +76,7 @@ def make_initializer(spec: Initializer) -> InitFn:
 def scaled(spec: Initializer, factor: float) -> Initializer:
     """Multiply the spread of a (truncated) normal; other distributions pass unchanged.
 
-    That only normal initialisers scale is the vendor's rule for muP and for residual outputs.
+    Only normal initialisers scale, for muP and for residual outputs.
     """
     if factor == 1.0 or spec.name.lower() not in {"normal", "truncated_normal"}:
         return spec

@@ -104,7 +104,7 @@ def rotate(
         x: queries or keys.
         positions: position of each slot in its sequence.
         frequencies: [R/2], see ``rotary_frequencies``.
-        interleaved: pairs are (0, 1), (2, 3), ... as in GPT-J and the vendor's own layout; else
+        interleaved: pairs are (0, 1), (2, 3), ... as in GPT-J; else
             feature i pairs with i + R/2 as in NeoX and LLaMA.
         gain: multiplies the rotated features (``yarn_factor``).
     """

@@ -1,1 +1,1 @@
-"""Static, GMP, SET and RigL, and static masks drawn on the host; ``base`` has the registry."""
+"""Static, GMP, SET and RigL, and masks of a seed; ``base`` has the registry."""

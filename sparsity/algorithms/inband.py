@@ -1,4 +1,4 @@
-"""Static sparsity with masks drawn on the host and levels edited between runs.
+"""Static masks that numpy draws on the host; their level may be edited between runs.
 
 Each weight is masked by numpy with the seed ``base + index of the parameter``. Starting from a
 checkpoint, positions that were pruned score below all live ones: a higher level prunes more of
@@ -6,24 +6,36 @@ the live weights and none comes back; a lower level keeps all live ones and lets
 back at random, at 0.
 """
 
-import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from pydantic import NonNegativeInt
 
-from wafer.sparsity.algorithms.base import Algorithm, InitContext
-from wafer.sparsity.schedules import NEVER, UpdateSchedule
+from wafer.sparsity.algorithms.base import InitContext, register
+from wafer.sparsity.algorithms.magnitude import Static
+from wafer.sparsity.schema import Place, SparsityError
 from wafer.sparsity.views import CompetitionRows
 
+_METHODS = ("random", "topk", "from_zeros")
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InBandStatic(Algorithm):
-    """A constant level that each run may raise or lower; chosen by the key ``seed``."""
 
-    update: UpdateSchedule = NEVER
-    seed: int | None = None  #: base seed; None draws it from the run's key
+@register("seeded")
+class InBandStatic(Static):
+    """A mask drawn from a seed and the parameter's number."""
+
+    seed: NonNegativeInt | None = None  #: base seed; None draws it from the run's key
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
+        """Build it; the first mask is one of three kinds."""
+        if (method := keys.get("init_method", "random")) not in _METHODS:
+            message = f"{method!r}: seeded takes one of {', '.join(_METHODS)}"
+            raise SparsityError(message, (*where, "init_method"))
+        return super().from_section(keys, where)
 
     def init_mask(self, ctx: InitContext) -> Array:
         """Mask a dense weight."""
@@ -69,17 +81,16 @@ def inband_mask(
         weight: values; read for "topk" and "from_zeros" only.
         pruned: bool, positions without a value so far.
         rng: consumed.
-        sparsity: level; n weights keep ``n - round_half_even(sparsity * n)``; other
-            algorithms truncate.
+        sparsity: level; n weights keep ``n - round_half_even(sparsity * n)``.
         method: "random", "topk" or "from_zeros".
         view: the rows among which weights compete.
 
     Returns:
-        bool array of the weight's shape. A level that keeps nothing keeps nothing.
+        bool array of the weight's shape.
     """
     if method == "from_zeros":
         return ~pruned & (weight != 0)
-    # Random numbers are drawn for the weight as [out, in, ...].
+    # Random numbers are drawn for weights stored as [out, in].
     stored, live = view.to_oi(weight), ~view.to_oi(pruned)
     if method == "random":
         dtype = np.float64 if stored.dtype == np.float64 else np.float32

@@ -1,1 +1,1 @@
-"""The `sparsity` section: its groups, levels shared among layers, and older releases."""
+"""The `sparsity` section: its groups, and levels shared among layers."""

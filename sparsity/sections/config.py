@@ -1,19 +1,8 @@
-"""From a ``sparsity:`` section to groups, and to a ``Sparsifier``.
-
-``parse`` reads the dialect of releases 2.2 to 2.10 and hands the older ones to ``dialects``. They
-are told apart by their keys:
-
-- a number, or the keys ``algorithm, schedule, update, drop_fraction, param_filter,
-  balance_in_groups, balance_out_groups``: release 2.2 and later. A list is a group, first match
-  wins. ``{sparsity, init_method}`` alone means this dialect too.
-- ``type`` with ``param_name_patterns``, ``sparsity_schedule`` or both ``sparsity`` and
-  ``schedule``: release 2.0/2.1, translated by the vendor's own rules.
-- ``seed, param_name_patterns, in_groups, out_groups``: release 1.8/1.9, static.
-"""
+"""From a ``sparsity:`` section to groups, and to a ``Sparsifier``."""
 
 import dataclasses
 import functools
-import logging
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -23,31 +12,29 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from wafer.models.errors import dotted, matches_nothing
+from wafer.models.errors import matches_nothing
 from wafer.models.paths import named_leaves
 from wafer.models.sections import Section
 from wafer.models.user.code import call
 from wafer.sparsity import storage
+from wafer.sparsity.algorithms import inband as _registered  # noqa: F401  # `seeded`
 from wafer.sparsity.algorithms.base import Algorithm, attributes, lookup
 from wafer.sparsity.algorithms.magnitude import Static
 from wafer.sparsity.algorithms.masks import INIT_METHODS
 from wafer.sparsity.filters import ParamFilter, has_nan
 from wafer.sparsity.schedules import constant_level
 from wafer.sparsity.schema import Place, SparsityError, unknown, validate
-from wafer.sparsity.sections import budgets, legacy as dialects
+from wafer.sparsity.sections import budgets
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
 
-_LOG = logging.getLogger(__name__)
+_KINDS: Mapping[str, Literal["default", "regex"]] = {"exclude": "default", "regex": "regex"}
 _Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
 
-_VENDOR_KEYS = {"algorithm", "schedule", "update", "drop_fraction", "param_filter"} | {
-    "balance_in_groups",
-    "balance_out_groups",
-}
+Group = tuple[ParamFilter, Algorithm]
 
 
-class Groups(tuple[dialects.Group, ...]):
+class Groups(tuple[Group, ...]):
     """What a section means: (filter, algorithm) pairs, of which the first match wins.
 
     Attributes:
@@ -69,7 +56,7 @@ def configure(
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
     partial: bool = False,
-    vendor_default: bool = False,
+    dense_words: bool = True,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
@@ -81,9 +68,9 @@ def configure(
             "ioo", "layers/*/kernel": "lio"}; the first that matches counts. Each layer and expert
             has the level, budget and pattern of its own. None is "io", and refuses patterns in
             three or more axes.
-        aliases: '/'-path -> the vendor's dotted name; filters may match either.
-        order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
-            tree order when None.
+        aliases: '/'-path -> another, dotted name; filters may match either.
+        order: names of all parameters in the order in which `seeded` counts them; tree order when
+            None.
         params: all parameters, arrays or shapes; needed where layers share a level (``budget``).
             With them, filters that match nothing and impossible ``compute: csr`` are refused here.
         requires_dense: globs of parameters that stay dense whatever the filters say.
@@ -96,8 +83,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
-        vendor_default: without a filter, select as a run file does; else also leave dense what
-            ``wafer.models.paths.dense_word`` finds a word in.
+        dense_words: without a filter, also leave dense what ``wafer.models.paths.dense_word`` finds
+            a word in; a run file does not.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -116,7 +103,7 @@ def configure(
         accepts=accepts,
         dtype=dtype,
         partial=partial,
-        dense_words=not vendor_default,
+        dense_words=dense_words,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
@@ -193,13 +180,12 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
 
 
 def parse(section: Any) -> Groups:
-    """Read a section of any dialect.
+    """Read a section.
 
     Args:
-        section: None (nothing sparse), a level such as 0.9 (static), a dict of keys of any
-            dialect, an ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of
-            which the first that matches a parameter takes it. Parsed groups come back as they
-            are.
+        section: None (nothing sparse), a level such as 0.9 (static), a dict of keys, an
+            ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of which the first
+            that matches a parameter takes it. Parsed groups come back as they are.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -211,11 +197,11 @@ def parse(section: Any) -> Groups:
     return groups
 
 
-def _groups(section: Any, where: Place) -> list[dialects.Group]:
+def _groups(section: Any, where: Place) -> list[Group]:
     if section is None:
         return []
     if isinstance(section, (list, tuple)) and not _is_pair(section):
-        groups: list[dialects.Group] = []
+        groups: list[Group] = []
         for i, item in enumerate(section):
             if isinstance(item, (list, tuple)) and not _is_pair(item):
                 raise SparsityError("a group cannot hold another group", (*where, i))
@@ -226,7 +212,8 @@ def _groups(section: Any, where: Place) -> list[dialects.Group]:
     if isinstance(section, Algorithm):
         return [(ParamFilter(), section)]
     if isinstance(section, Mapping):
-        return _from_keys(dict(section), where)
+        off = section.get("sparsity", 0.0) is None and "schedule" not in section
+        return [] if off else [_group(dict(section), where)]
     return [(ParamFilter(), Static(sparsity=constant_level(section, where)))]
 
 
@@ -238,33 +225,15 @@ def _is_pair(section: Any) -> bool:
     )
 
 
-def _from_keys(section: dict[str, Any], where: Place) -> list[dialects.Group]:
-    if section.get("sparsity", 0.0) is None and "schedule" not in section:
-        return []  # `sparsity: null` switches sparsity off
-    if dialects.is_release_20(section):
-        return _groups(dialects.translate_release_20(section, where), where)
-    if "type" in section:
-        _LOG.warning("%s.type is deprecated; use algorithm", dotted(where))
-        section["algorithm"] = section.pop("type")
-    old, new = dialects.RELEASE_18_KEYS & section.keys(), _VENDOR_KEYS & section.keys()
-    if old and new:
-        raise SparsityError(
-            f"{sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep"
-            " one dialect (in 2.2 the run's `seed` is the one of runconfig)",
-            where,
-        )
-    return dialects.release_18_groups(section, where) if old else [_group(section, where)]
-
-
 def _glob(patterns: Any) -> ParamFilter:
     if isinstance(patterns, ParamFilter):
         return patterns
     if patterns is None:
         return ParamFilter()
+    if isinstance(patterns, Mapping):
+        ((kind, words),) = patterns.items()
+        return ParamFilter(_KINDS[kind], tuple(words))
     return ParamFilter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
-
-
-# --- release 2.2 and later ------------------------------------------------------------------
 
 
 class PatternSection(Section):
@@ -307,16 +276,17 @@ class PatternSection(Section):
         return FanIn()
 
 
-class VendorSection(Section):
-    """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
+class GroupSection(Section):
+    """One group; an algorithm's own attributes join it as keys."""
 
     sparsity: Any = None  #: share of weights that are 0: a number below 1, or a schedule
     schedule: Any = None  #: sparsity that changes with the step
     init_method: Any = "random"  #: how the first mask is chosen
     update: Any = None  #: when the mask changes: {freq, start, stop} or {steps}
     drop_fraction: Any = None  #: share of the kept weights that is exchanged at an update
-    #: globs of parameter names; null: all kernels
-    param_filter: str | tuple[str, ...] | None = None
+    #: globs of parameter names; null: all kernels. {regex: [...]} searches in the names, and
+    #: {exclude: [...]} takes the matrices without these words
+    param_filter: str | tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     #: groups of inputs that keep equally many weights
     balance_in_groups: pydantic.PositiveInt | None = None
     #: groups of outputs that keep equally many weights
@@ -331,9 +301,14 @@ class VendorSection(Section):
 
     @pydantic.field_validator("param_filter", mode="before")
     @classmethod
-    def _no_dict(cls, value: Any) -> Any:
-        if isinstance(value, dict):
+    def _one_kind(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (len(value) != 1 or not value.keys() <= {*_KINDS}):
             raise ValueError("a dict is not a filter; list one section per pattern instead")
+        for pattern in value.get("regex", ()) if isinstance(value, dict) else ():
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(f"{pattern!r} is no regex: {error}") from None
         return tuple(value) if isinstance(value, list) else value
 
     @pydantic.field_validator("init_method")
@@ -344,7 +319,7 @@ class VendorSection(Section):
         raise ValueError(unknown("init_method", value, INIT_METHODS))
 
     @pydantic.model_validator(mode="after")
-    def _together(self) -> "VendorSection":
+    def _together(self) -> "GroupSection":
         if self.sparsity is not None and self.schedule is not None:
             raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
         fixed = None if self.pattern is None else self.pattern.build().level
@@ -361,26 +336,26 @@ class VendorSection(Section):
 
 
 @functools.cache
-def section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
+def section_of(algorithm: type[Algorithm]) -> type[GroupSection]:
     """Make the section of an algorithm: everybody's keys, and the attributes that it declares."""
-    types = typing.get_type_hints(algorithm)
+    types = typing.get_type_hints(algorithm, include_extras=True)
     common = {field.name for field in dataclasses.fields(Algorithm)}
     own: dict[str, Any] = {
         field.name: (types[field.name], ... if field.default is dataclasses.MISSING else None)
         for field in dataclasses.fields(algorithm)
         if field.name not in common
     }
-    return pydantic.create_model(algorithm.__name__, __base__=VendorSection, **own)
+    return pydantic.create_model(algorithm.__name__, __base__=GroupSection, **own)
 
 
-def _group(section: dict[str, Any], where: Place) -> dialects.Group:
+def _group(section: dict[str, Any], where: Place) -> Group:
     algorithm = lookup(section.pop("algorithm", "static"), where)
     is_class = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    fields = validate(section_of(algorithm) if is_class else VendorSection, section, where)
+    fields = validate(section_of(algorithm) if is_class else GroupSection, section, where)
     keys = {name: getattr(fields, name) for name in section}
     rule = _glob(keys.pop("param_filter", None))
     # For the common keys null means the default.
-    common = VendorSection.model_fields
+    common = GroupSection.model_fields
     keys = {key: value for key, value in keys.items() if value is not None or key not in common}
     fixed = fields.pattern and fields.pattern.build().level
     if fixed and not isinstance(keys.get("schedule", keys.get("sparsity")), (Mapping, list)):

@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 
 _ADVICE = {  # whether updates move the level -> how it moves
-    False: "To move the level between runs, add `seed`; to move it during a run, use gmp, set or "
-    "rigl with a schedule",
+    False: "To move the level between runs, write algorithm: seeded; to move it during a "
+    "run, use gmp, set or rigl with a schedule",
     True: "The next updates of the topology move it there",
 }
 

@@ -5,8 +5,14 @@ TEXT = SIZES | {"filter_size": 64, "max_position_embeddings": 16}
 VISION = {"image_size": 8, "patch_size": 4, "filter_size": 32, "num_hidden_layers": 2}
 VISION |= {"hidden_size": 16, "num_heads": 2}
 BERT = TEXT | {"dropout_rate": 0.1}
-SEQ2SEQ = {"src_vocab_size": 300, "tgt_vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32}
-SEQ2SEQ |= {"num_heads": 2, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
+SEQ2SEQ = {
+    "vocab_size": 300,
+    "tgt_vocab_size": 300,
+    "hidden_size": 16,
+    "attention_inner_dim": 16,
+    "filter_size": 32,
+}
+SEQ2SEQ |= {"num_heads": 2, "num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
 SECTIONS = {
     "gpt2": TEXT,
     "starcoder": TEXT,

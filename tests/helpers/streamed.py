@@ -37,7 +37,7 @@ GPTJ = {"name": "gptj", **SIZES, "rotary_dim": 8}
 BERT = {"name": "bert", **SIZES, "disable_nsp": True, "head": "mlm"}
 
 
-T5 = {"name": "t5", **SIZES, "d_kv": 8}
+T5 = {"name": "t5", **SIZES, "attention_inner_dim": 16}
 
 
 ADAMW = {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1}

@@ -13,12 +13,12 @@ from wafer.models.generation.decode import empty_rows
 
 CONFIG = {
     "name": "t5",
-    "src_vocab_size": 8,
+    "vocab_size": 8,
     "tgt_vocab_size": 8,
-    "d_model": 16,
-    "d_kv": 8,
-    "d_ff": 24,
-    "encoder_num_hidden_layers": 1,
+    "hidden_size": 16,
+    "attention_inner_dim": 16,
+    "filter_size": 24,
+    "num_hidden_layers": 1,
     "decoder_num_hidden_layers": 1,
     "num_heads": 2,
     "dropout_rate": 0.0,

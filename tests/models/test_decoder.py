@@ -220,7 +220,7 @@ def test_impossible_settings_are_refused_with_the_reason(change, message):
 
 
 def test_settings_as_yaml_reads_them():
-    cfg = models.build(TINY | {"layer_norm_epsilon": "1e-6", "use_rms_norm": True}).config
+    cfg = models.build(TINY | {"layer_norm_epsilon": "1e-6", "norm_type": "rmsnorm"}).config
     assert cfg.layer_norm_epsilon == 1e-6
     assert cfg.norm_type == "rmsnorm"
     assert hash(cfg) == hash(cfg.model_copy())

@@ -183,8 +183,6 @@ def test_impossible_families_are_refused_with_the_reason():
         towers(q_encoder=TINY | {"head": "mlm"})
     with pytest.raises(ValueError, match=r"q_encoder.*vocab_siz: unknown key"):
         towers(q_encoder={"vocab_siz": 3})
-    with pytest.raises(ValueError, match=r"attention_chunk_size: not computed here: a knob"):
-        models.build(TINY | {"name": "gpt2", "attention_chunk_size": 4})
     with pytest.raises(ValueError, match="longrope changes its tables"):
         models.build(TINY | {"name": "llama", "pos_scaling_type": "longrope"})
     with pytest.raises(ValueError, match="required by pos_scaling_type yarn"):

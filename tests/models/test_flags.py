@@ -21,13 +21,13 @@ SIZES = {
 }
 T5 = {
     "name": "t5",
-    "src_vocab_size": 32,
+    "vocab_size": 32,
     "tgt_vocab_size": 32,
-    "d_model": 16,
-    "d_kv": 8,
-    "d_ff": 24,
+    "hidden_size": 16,
+    "attention_inner_dim": 16,
+    "filter_size": 24,
     "num_heads": 2,
-    "encoder_num_hidden_layers": 1,
+    "num_hidden_layers": 1,
     "decoder_num_hidden_layers": 1,
 }
 slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)

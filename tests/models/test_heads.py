@@ -122,27 +122,17 @@ def test_in_batch_negatives_by_hand():
     assert float(aux.metrics["accuracy_sum"]) == 2
 
 
-def test_t5_spelling_and_errors():
-    t5 = {"name": "t5", "d_model": 16, "d_kv": 3, "d_ff": 8, "num_heads": 4, "src_vocab_size": 11}
-    cfg = models.build(t5 | {"encoder_num_hidden_layers": 1}).config
-    assert (cfg.hidden_size, cfg.head_dim, cfg.num_hidden_layers) == (16, 3, 1)
-    assert cfg.decoder_layers == 1
-    with pytest.raises(
-        ValueError, match="d_model: is another spelling of 'hidden_size', which is 8"
-    ):
-        models.build(t5 | {"hidden_size": 8})
-    for wrong in ({"num_heads": {"a": 1}}, {"d_kv": [3]}, {"num_heads": None}):
-        with pytest.raises(ValueError, match=r"d_kv: .*, num_heads: .*: expected integers"):
-            models.build(t5 | wrong)
+def test_vocabularies_of_a_shared_table_are_one():
+    t5 = {"name": "t5", "hidden_size": 16, "num_heads": 4, "vocab_size": 11}
     with pytest.raises(ValueError, match="cannot share a table"):
         models.build(t5 | {"tgt_vocab_size": 12})
 
 
 @pytest.mark.slow
 def test_vocabularies_may_differ_when_tables_are_not_shared():
-    settings = {"name": "transformer", "d_model": 8, "d_ff": 8, "num_heads": 2}
+    settings = {"name": "transformer", "hidden_size": 8, "filter_size": 8, "num_heads": 2}
     settings |= {"vocab_size": 11, "tgt_vocab_size": 13, "share_encoder_decoder_embedding": False}
-    model = models.build(settings | {"encoder_num_hidden_layers": 1, "dropout_rate": 0.0})
+    model = models.build(settings | {"num_hidden_layers": 1, "dropout_rate": 0.0})
     params = model.init(jax.random.key(0))
     batch = stream(source_tokens=[1, 2, 3])
     layout = vsl.layout_from_lengths(jnp.asarray([2, 1]), 3)

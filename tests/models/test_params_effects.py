@@ -28,7 +28,8 @@ from wafer.models.families.vision import VisionConfig
 from wafer.models.layers.block_config import FactorConfig, FixedSparse, LoraConfig, MoeConfig
 from wafer.models.layers.positions import RopeScaling
 from wafer.models.schema import Initializer
-from wafer.vendor.keys import KEYS, translate
+from wafer.vendor.keys import rows_of
+from wafer.vendor.runfile import read as translate
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 8, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 7, "max_position_embeddings": 4, **SIZES}
@@ -165,10 +166,7 @@ OTHER = {
     "extra_attention_params": [{"num_kv_groups": 2}],
     "dpo": [{}],
     "nonlinearity": ["relu", "swiglu"],
-    "compression": ["x"],
-    "attention_kernel": ["x"],
     "compute_dtype": ["bfloat16"],
-    "compute_eval_metrics": [False],
     "position_embedding_type": ["fixed", "rotary"],
     "attention_inner_dim": [16],
     "hidden_size": [16],
@@ -180,8 +178,6 @@ OTHER = {
     "activation_fn": ["gelu"],
     "pooler_nonlinearity": ["relu"],
     "mlm_nonlinearity": ["relu"],
-    "encoder_nonlinearity": ["relu"],
-    "d_kv": [8],
     "q_encoder": [TOKENS | {"filter_size": 4}],
     "ctx_encoder": [TOKENS | {"filter_size": 4}],
     "image_model": [TOWER | {"filter_size": 4}],
@@ -266,7 +262,7 @@ def _thawed(value):
 def listed(cls):
     """Keys of a class that a run lists as without effect."""
     places = {"model"} if cls in BASES else {f"model.{name}" for name, _ in NESTED[cls]}
-    return {key for row in KEYS if row.section in places for key in row.keys.split()}
+    return {key for place in places for row in rows_of(place, "drop", "refuse") for key in row.keys}
 
 
 # Keys of both halves that a traced loss does not show, and what does.
@@ -334,7 +330,7 @@ def test_labels_of_masked_tokens_are_smoothed():
 
 
 def test_sentinels_and_positions_of_both_halves_size_the_tables():
-    keys = {"src_vocab_size": 7, "extra_ids": 3, "src_max_position_embeddings": 9}
+    keys = {"vocab_size": 7, "extra_ids": 3, "src_max_position_embeddings": 9}
     cfg = models.build({"name": "transformer", **SIZES, **keys}).config
     assert (cfg.vocab_size, cfg.max_length) == (10, 9)
     keys["tgt_max_position_embeddings"] = 12
@@ -359,7 +355,7 @@ def test_sentinels_and_positions_of_both_halves_size_the_tables():
             models.build({"name": name, **sizes, key: value})
 
 
-@pytest.mark.parametrize("key", ["relu_dropout_rate", "attention_sink_tokens", "tf_summary"])
+@pytest.mark.parametrize("key", ["relu_dropout_rate", "attention_sink_tokens", "use_vsl"])
 def test_the_proxy_tells_effects_from_none(key):
-    """Dropout and a window's sinks are traced; the norms' summary is not."""
-    assert has_effect(DecoderConfig, key) == (key != "tf_summary")
+    """Dropout and a window's sinks are traced; packing is the data's."""
+    assert has_effect(DecoderConfig, key) == (key != "use_vsl")

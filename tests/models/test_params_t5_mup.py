@@ -10,7 +10,7 @@ from wafer.models.base import Batch
 from wafer.models.paths import named_leaves
 from wafer.optim.groups import make_groups, with_mup_rates
 from wafer.optim.sections import parse_optimizer
-from wafer.vendor.keys import translate
+from wafer.vendor.runfile import read as translate
 
 T5 = {"name": "t5", "src_vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
 T5 |= {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2, "dropout_rate": 0.0}
@@ -104,5 +104,5 @@ def test_learning_rates_follow_from_the_widths(head, qkv, out):
 def test_mup_of_t5_draws_its_own_values():
     out = translate({"model": {**T5, **MUP, "use_transformer_initialization": True}})
     assert "muP draws its own initial values" in out.problems[0].message
-    with pytest.raises(ValueError, match="output_logits_alpha: of muP; give mup_base_d_model"):
+    with pytest.raises(ValueError, match="output_logits_alpha: of muP; give mup_base_hidden_size"):
         model_of(output_logits_alpha=2.0)

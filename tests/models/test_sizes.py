@@ -56,11 +56,11 @@ MODELS = {
         {"name": "crystalcoder", "vocab_size": 32032, **sized(4096, 32, 32, 10922)},
     ),
     "bert-base": (110_106_428, {"name": "bert", **sized(768, 12, 12, 3072)}),
-    "t5-small": (60_506_624, {"name": "t5", "d_kv": 64}),
+    "t5-small": (60_506_624, {"name": "t5", "attention_inner_dim": 512}),
 }
 ROUND = {  # the paper's own figures, to its precision
-    "transformer-base": (65e6, {"d_model": 512, "d_ff": 2048, "num_heads": 8}),
-    "transformer-big": (213e6, {"d_model": 1024, "d_ff": 4096, "num_heads": 16}),
+    "transformer-base": (65e6, {"hidden_size": 512, "filter_size": 2048, "num_heads": 8}),
+    "transformer-big": (213e6, {"hidden_size": 1024, "filter_size": 4096, "num_heads": 16}),
 }
 
 
@@ -86,7 +86,7 @@ def test_a_transformer_is_one_shared_table_and_its_layers(name):
     for the big one. With the paper's 37 k they are 63.1 M and 214.2 M, 3 % and 0.6 % away.
     """
     count, settings = ROUND[name]
-    d, f = settings["d_model"], settings["d_ff"]
+    d, f = settings["hidden_size"], settings["filter_size"]
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
     encoder = attention + feed_forward + 2 * norm
     decoder = 2 * attention + feed_forward + 3 * norm

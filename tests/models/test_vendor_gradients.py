@@ -14,7 +14,7 @@ import pytest
 from wafer import models, vsl
 from wafer.models.base import Batch
 from wafer.models.paths import named_leaves
-from wafer.vendor.keys import translate
+from wafer.vendor.runfile import read as translate
 
 LENGTHS, ROOM, V = np.array([4, 2, 3]), 4, 11
 B, T = LENGTHS.size, LENGTHS.size * ROOM

@@ -14,6 +14,7 @@ from wafer.models.losses import balance_loss, language_model_aux
 from wafer.models.registry import parse_config, settings_of
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.sections import parse_optimizer
+from wafer.vendor.runfile import read
 
 SIZES = {"vocab_size": 11, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
 BERT = {**SIZES, "filter_size": 8, "max_position_embeddings": 4}
@@ -101,24 +102,12 @@ def test_a_weight_that_would_not_be_read_is_refused():
         config("bert", mlm_loss_weight=0.02, mlm_loss_scaling="num_masked")
 
 
-def test_use_bfloat16_chooses_the_half_type():
-    half = {"mixed_precision": True}
-    assert config("bert", **half, use_bfloat16=True).dtype == jnp.bfloat16
-    assert config("bert", **half, use_bfloat16=False).dtype == jnp.float16
-    with pytest.raises(
-        ValueError, match=r"use_bfloat16: .* of 'fp16_type', which is 'float16'; keep"
-    ):
-        config("bert", **half, use_bfloat16=True, fp16_type="float16")
-
-
 T5 = {"src_vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
 T5 |= {"encoder_num_hidden_layers": 1, "dropout_rate": 0.0}
 
 
 def seq2seq(name, **keys):
-    from wafer.vendor.keys import translate
-
-    section = translate({"model": {"name": name, **T5, **keys}}).sections["model"]
+    section = read({"model": {"name": name, **T5, **keys}}).sections["model"]
     return models.build(section)
 
 
@@ -318,11 +307,14 @@ def test_a_weight_of_the_loss_needs_the_scaling_that_reads_it():
 def test_a_router_that_is_not_computed_is_refused_by_name():
     moe = {"num_experts": 4, "top_k": 1, "router_fp32": True, "routing_algorithm": "learned"}
     keys = {**BERT, "name": "mixtral", "rotary_dim": 2}
-    assert parse_config({**keys, "moe": moe}).moe.top_k == 1
-    with pytest.raises(ValueError, match="routing_algorithm: 'hash': not computed here"):
-        parse_config({**keys, "moe": moe | {"routing_algorithm": "hash"}})
+    out = read({"model": {**keys, "moe": moe}})
+    assert out.problems == []
+    assert parse_config(out.sections["model"]).moe.top_k == 1
+    (problem,) = read({"model": {**keys, "moe": moe | {"routing_algorithm": "hash"}}}).problems
+    assert problem.path == ("model", "moe", "routing_algorithm")
+    assert problem.message.startswith("'hash': not computed here")
     with pytest.raises(ValueError, match="top_k: 5 of 4 experts"):
-        parse_config({**keys, "moe": moe | {"top_k": 5}})
+        parse_config({**keys, "moe": {"num_experts": 4, "top_k": 5}})
 
 
 def test_mup_of_bert_scales_logits_of_both_heads_and_divides_rates():

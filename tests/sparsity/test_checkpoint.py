@@ -89,7 +89,7 @@ def test_resume_a_dense_checkpoint_starts_sparse_and_a_dense_start_stays_dense()
 def test_weights_that_are_not_trained_have_stored_masks_or_none(section):
     """Of a finalized checkpoint nothing more is pruned; of a sparse one exactly the NaN."""
     _, sparse, params, opt_state = sparse_run(section)
-    other = sparsity.configure({"sparsity": 0.9, "init_method": "topk", "seed": 3})
+    other = sparsity.configure({"algorithm": "seeded", "sparsity": 0.9, "init_method": "topk"})
     for sparsifier in (sparsity.configure(section), other, sparsity.configure(None)):
         none, weights, _ = resume(sparsifier, params, opt_state, KEY, trains=False)
         assert not none.masks
@@ -154,7 +154,7 @@ def test_another_level_than_the_section_in_force_is_told(section, edit, told, ca
 
 
 def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
-    section = {"sparsity": 0.25, "init_method": "topk", "seed": 5}
+    section = {"algorithm": "seeded", "sparsity": 0.25, "init_method": "topk", "seed": 5}
     _, sparse, params, opt_state = sparse_run(section)
     stored = sparsity.encode(params, opt_state, sparse)
     up = sparsity.configure(section | {"sparsity": 0.5})
@@ -178,7 +178,7 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
             leaf = dict(named_leaves(tree))[name]
             assert back.sum() > 0
             assert not np.any(np.where(back, leaf, 0))  # regrown at 0
-    # The 2.x dialect keeps the checkpoint's mask, and says so.
+    # A static mask stays the checkpoint's, which is logged.
     _, sparse, params, opt_state = sparse_run(0.25)
     stored = sparsity.encode(params, opt_state, sparse)
     with caplog.at_level("WARNING", "wafer.sparsity"):
@@ -186,13 +186,13 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
     assert [record.message for record in caplog.records if "masks are kept" in record.message] == [
         "sparsity: the checkpoint's masks are kept: 25.0% pruned, the section asks for 50.0%. To "
-        "move the level between runs, add `seed`; to move it during a run, use gmp, set or rigl "
-        "with a schedule"
+        "move the level between runs, write algorithm: seeded; to move it during a run, use "
+        "gmp, set or rigl with a schedule"
     ]
 
 
-def test_release_18_seeds_count_all_parameters():
-    section = {"sparsity": 0.5, "init_method": "random", "seed": 5}
+def test_seeds_count_all_parameters():
+    section = {"algorithm": "seeded", "sparsity": 0.5, "seed": 5}
     order = ("b/kernel", "a/bias", "a/kernel")
     sparse = sparsity.configure(section, order=order).init(PARAMS, KEY)
     kernel = np.asarray(PARAMS["a"]["kernel"])

@@ -1,4 +1,4 @@
-"""Sparsity sections: every dialect, and one clear error for every mistake."""
+"""Sparsity sections, and one clear error for every mistake."""
 
 import itertools
 import logging
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wafer import sparsity
-from wafer.sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
+from wafer.sparsity import SET, Dynamic, RigL, SparsityError, Static, configure
 from wafer.sparsity.algorithms.inband import InBandStatic
 from wafer.sparsity.filters import ParamFilter
 from wafer.sparsity.schedules import (
@@ -19,7 +19,6 @@ from wafer.sparsity.schedules import (
     CustomUpdate,
     Cycling,
     Every,
-    ExponentialValue,
     UpdateSteps,
 )
 from wafer.sparsity.views import Blocks, FanIn, NofM, RowGroups
@@ -99,59 +98,16 @@ def test_default_exclusions_and_the_vendors_names():
     assert everything.group_of("ln/NormScale", 1) == 0  # globs bypass the exclusions
 
 
-def test_release_18_examples_of_the_document():
-    rule, algorithm = only(
-        {"sparsity": 0.3, "init_method": "topk", "param_name_patterns": "ffn.*weight", "seed": 1234}
-    )
+def test_masks_of_a_seed_and_kinds_of_filters():
+    section = {"algorithm": "seeded", "sparsity": 0.3, "init_method": "topk", "seed": 1234}
+    rule, algorithm = only(section | {"param_filter": {"regex": ["ffn.*weight"]}})
     assert rule == ParamFilter("regex", ("ffn.*weight",))
     assert algorithm == InBandStatic(sparsity=0.3, init_method="topk", seed=1234)
-    names = ["fc1.weight", "fc2.weight"]
-    rule, _ = only({"sparsity": 0.9, "init_method": "random", "param_name_patterns": names})
-    assert rule.matches(["model.fc2.weight"], 2)
-    assert not rule.matches(["fc3.weight"], 2)
-    several = configure(
-        {
-            "init_method": "random",
-            "seed": 7,
-            "param_name_patterns": {"fc1": {"sparsity": 0.3}, "fc2": {"sparsity": 0.4}},
-        }
-    )
-    assert [float(a.sparsity(0)) for _, a in several.groups] == pytest.approx([0.3, 0.4])
-    assert [a.seed for _, a in several.groups] == [7, 7]
+    rule, _ = only({"sparsity": 0.3, "param_filter": {"exclude": ["norm"]}})
+    assert rule == ParamFilter("default", ("norm",))
 
 
-def test_release_20_sections_are_translated():
-    rule, algorithm = only(
-        {
-            "type": "gmp",
-            "sparsity_schedule": [[0, 0.3], [10, 0.5]],
-            "param_name_patterns": "fc.*weight",
-        }
-    )
-    assert rule == ParamFilter("glob", ("fc*weight",))
-    assert algorithm == GMP(sparsity=Cycling((0.3, 0.5)), update=UpdateSteps((0, 10)))
-    _, algorithm = only({"type": "rigl", "sparsity": 0.9, "schedule": 1000})
-    assert algorithm == RigL(sparsity=0.9, update=1000)
-    exp = {"type": "exp", "init": 0.1, "gamma": -0.1}
-    _, algorithm = only({"type": "gmp", "sparsity": exp, "schedule": {"freq": 5}})
-    assert algorithm == GMP(sparsity=ExponentialValue(0.1, -0.1), update={"freq": 5})
-    both = configure(
-        {"type": "set", "sparsity": 0.5, "param_name_patterns": {"a.*": {}, "b": {"sparsity": 0.7}}}
-    )
-    assert [(str(r), float(a.sparsity(0))) for r, a in both.groups] == [
-        ("a*", 0.5),
-        ("b", pytest.approx(0.7)),
-    ]
-
-
-def test_type_in_a_22_section_is_an_alias_with_a_warning(caplog):
-    with caplog.at_level(logging.WARNING, "wafer.sparsity"):
-        _, algorithm = only({"type": "set", "sparsity": 0.5, "param_filter": "*"})
-    assert isinstance(algorithm, SET)
-    assert "deprecated" in caplog.text
-
-
-def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
+def test_updates_may_be_whole_numbers_or_functions():
     _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": 20})
     assert algorithm.update == Every(20)
     _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": lambda t: t == 3})
@@ -198,22 +154,11 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"sparsity": 0.5, "compute": "fast"}, r"sparsity\.compute"),
         ([[0.5]], "cannot hold another group"),
         ([0.5, {"sparsity": 2.0}], r"sparsity\[1\]\.sparsity"),
-        ({"sparsity": 0.5, "seed": 1, "update": 3}, "belong to release 1.8"),
-        ({"sparsity": 0.5, "seed": 1}, r"sparsity\.init_method"),
-        ({"sparsity": 0.5, "seed": "x", "init_method": "topk"}, "seed must be a non-negative int"),
-        ({"sparsity": 1, "seed": 1, "init_method": "topk"}, "got 1"),
-        ({"init_method": "topk", "param_name_patterns": {"fc(": {"sparsity": 0.1}}}, r"\.fc\(: 'fc\(' is no regex"),  # noqa: E501
-        (
-            {"init_method": "topk", "param_name_patterns": {"fc1": {"sparsity": 1}}},
-            r"sparsity\.param_name_patterns\.fc1.*got 1",
-        ),
-        (
-            {"sparsity": 0.5, "seed": 1, "init_method": "topk", "in_groups": 2, "out_groups": 2},
-            "exclude each other",
-        ),
-        ({"type": "sideband", "sparsity_schedule": [[0, 0.1]]}, r"sparsity\.type.*sideband"),
-        ({"sparsity_schedule": [[0, 0.1]]}, "need static, gmp, set or rigl, got None"),
-        ({"type": "gmp", "sparsity_schedule": [3]}, r"expected \[\[step, level\], \.\.\.\]"),
+        ({"algorithm": "seeded", "sparsity": 0.5, "seed": "x"}, r"sparsity\.seed: 'x': expected"),
+        ({"algorithm": "seeded", "sparsity": 0.5, "init_method": "checkerboard"}, "random, topk"),
+        ({"algorithm": "seeded", "sparsity": 0.5, "update": 3}, "takes no update"),
+        ({"sparsity": 0.5, "param_filter": {"regex": ["fc("]}}, r"'fc\(' is no regex"),
+        ({"sparsity": 0.5, "seed": 1}, r"sparsity\.seed: unknown"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(section, message):

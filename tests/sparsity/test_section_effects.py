@@ -21,6 +21,7 @@ FREQ = {"freq": 2}
 RISING = {"type": "linear", "init": 0.25, "slope": 0.01}
 BASES = {  # algorithm -> its smallest section
     "static": {"sparsity": 0.5},
+    "seeded": {"sparsity": 0.5, "seed": 1},
     "gmp": {"sparsity": RISING, "update": FREQ},
     "set": {"sparsity": 0.5, "update": FREQ},
     "rigl": {"sparsity": 0.5, "update": FREQ},
@@ -52,6 +53,7 @@ VALUES = {
     "drop": [scores],
     "grow": [scores],
     "grown_moments": ["mean"],
+    "seed": [2],
 }
 PATTERN = {"type": "n:m", "n": 2, "m": 4}
 PATTERNS = {

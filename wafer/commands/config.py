@@ -65,7 +65,7 @@ def _upgrade(args: argparse.Namespace) -> int:
     import yaml
 
     from wafer.errors import ConfigError, Problem
-    from wafer.vendor.trainer_form import upgrade_file
+    from wafer.vendor.runfile import upgraded
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(args.file)
@@ -74,7 +74,7 @@ def _upgrade(args: argparse.Namespace) -> int:
             "there is no `trainer` in it; files with runconfig, model, ... are read as they are"
         )
         raise ConfigError([Problem((), message)], str(args.file))
-    sections, left, _ = upgrade_file(raw)
+    sections, left, _ = upgraded(raw)
     text = "".join(f"# not read here: {path}\n" for path in left)
     text += yaml.safe_dump(sections, sort_keys=False, default_flow_style=None)
     return _written(text, args.output)
@@ -134,9 +134,10 @@ def _schema(args: argparse.Namespace) -> int:
     import json
 
     from wafer.config.keys import json_schema
+    from wafer.vendor.keys import spellings
 
     del args
-    sys.stdout.write(json.dumps(json_schema(), indent=1) + "\n")
+    sys.stdout.write(json.dumps(json_schema(spellings), indent=1) + "\n")
     return 0
 
 

@@ -1,7 +1,7 @@
 """The run file: YAML to a frozen, checked configuration, before any other work.
 
-``load`` reads a params YAML of the Cerebras 1.8 to 2.2 dialect and reports everything that is
-wrong with it in one ``ConfigError``. Importing this package does not import jax.
+``load`` reads a params YAML and reports everything that is wrong with it in one ``ConfigError``.
+Importing this package does not import jax.
 """
 
 from wafer.config.loader import (

@@ -101,8 +101,8 @@ _ROWS = (
     EngineRow("fabric", "wafer.engines.fabric.engine:make", floor_plan=True),
 )
 ENGINES: Mapping[str, EngineRow] = {row.name: row for row in _ROWS}
-_OLDER = {"pipeline": "pipelined"}  # 1.8's spelling
-STRATEGIES = (*_OLDER, "weight_streaming")  # what the vendor's run.py takes after the system
+_OLDER = {"pipeline": "pipelined"}
+STRATEGIES = (*_OLDER, "weight_streaming")  # what `wafer run` takes after the system
 
 
 def engine_name(value: Any) -> Any:

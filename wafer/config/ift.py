@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer import models, sparsity
-from wafer.config.loader import section_of
+from wafer.config.loader import read_sections, section_of
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import abstract_params, flops_per_token, forward_flops
 from wafer.models.errors import did_you_mean
@@ -112,6 +112,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     ):
         if key in sections["model"]:
             raise _error(f"model.{key}", f"{whose}; drop the key")
+    sections = read_sections(sections)
     before = models.build(sections["model"])
     cfg = before.config
     if hasattr(cfg, "parts") or not hasattr(cfg, rule.needs):
@@ -125,7 +126,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     only = None if rule.only is None else rule.only(small, large)
     section = _section(sections.get("sparsity"), only, float(level))
     sparsifier = sparsity.configure(
-        section, aliases=after.alias, params=shapes, flops=flops, vendor_default=True
+        section, aliases=after.alias, params=shapes, flops=flops, dense_words=False
     )
     chosen = sparsifier.select(shapes)
     total = sum(large[name] for name in chosen)

@@ -7,7 +7,7 @@ of the class; a subclass inherits both.
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -39,7 +39,7 @@ class Key(NamedTuple):
 def section_classes() -> dict[str, dict[str, type[Section]]]:
     """Return the classes of each section, by the name that chooses among them ('' for one)."""
     from wafer.models.registry import config_class, list_models
-    from wafer.sparsity.sections.config import VendorSection
+    from wafer.sparsity.sections.config import GroupSection
 
     inputs: dict[str, type[Section]] = dict(DATA_PROCESSORS)
     return {
@@ -49,7 +49,7 @@ def section_classes() -> dict[str, dict[str, type[Section]]]:
         "model": {name: config_class(name) for name in list_models()},
         "optimizer": dict(OPTIMIZERS),
         "learning_rate": dict(SCHEDULERS),
-        "sparsity": {"": VendorSection},
+        "sparsity": {"": GroupSection},
         "distillation": {"": Distillation},
     }
 
@@ -157,11 +157,18 @@ class _Schema(GenerateJsonSchema):
         return super().function_before_schema(schema) if ours or known else {}
 
 
-def json_schema() -> dict[str, Any]:
+OtherNames = Callable[[str, str], Mapping[str, tuple[str, bool]]]
+
+
+def json_schema(other_names: OtherNames = lambda section, name: {}) -> dict[str, Any]:
     """Return a JSON schema (draft 2020-12) of the run file, for editors.
 
     What depends on other keys, and names ``module:object`` of one's own, only ``wafer run
     --validate_only`` checks.
+
+    Args:
+        other_names: (section, name that chooses its class) -> {another name of a key: (the key,
+            whether it is true or false)}.
     """
     definitions: dict[str, Any] = {}
     properties: dict[str, Any] = {"description": {}}
@@ -172,7 +179,10 @@ def json_schema() -> dict[str, Any]:
         "optimizer": "optimizer_type",
     }
     for section, classes in section_classes().items():
-        names = {cls: _define(cls, definitions) for cls in classes.values()}
+        others: dict[type[Section], dict[str, tuple[str, bool]]] = {}
+        for name, cls in classes.items():
+            others.setdefault(cls, {}).update(other_names(section, name))
+        names = {cls: _define(cls, own, definitions) for cls, own in others.items()}
         if section == "learning_rate":
             continue
         if section == "sparsity":  # older dialects and lists of groups as well
@@ -208,7 +218,9 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _define(cls: type[Section], definitions: dict[str, Any]) -> str:
+def _define(
+    cls: type[Section], others: Mapping[str, tuple[str, bool]], definitions: dict[str, Any]
+) -> str:
     """Add the schemas of a class and of what it holds; return its reference."""
     schema = cls.model_json_schema(schema_generator=_Schema)
     for name, inner in schema.pop("$defs", {}).items():
@@ -217,12 +229,10 @@ def _define(cls: type[Section], definitions: dict[str, Any]) -> str:
     properties = schema.get("properties", {})
     for name, value in properties.items():
         value["description"] = told[name]
-    for old, new in cls.legacy.items():
-        takes = {"type": "boolean"} if new.flag else properties.get(new.key, {})
-        properties[old] = takes | {"description": f"another spelling of {new.key}"}
-    older = {spelling.key for spelling in cls.legacy.values()}
-    schema["required"] = [name for name in schema.get("required", []) if name not in older]
-    for name in set(cls.keys()) - properties.keys():
-        properties[name] = {}
+    for other, (key, flag) in others.items():
+        takes = {"type": "boolean"} if flag else properties.get(key, {})
+        properties[other] = takes | {"description": f"another spelling of {key}"}
+    named = {key for key, _ in others.values()}
+    schema["required"] = [name for name in schema.get("required", []) if name not in named]
     definitions[cls.__name__] = schema
     return f"#/$defs/{cls.__name__}"

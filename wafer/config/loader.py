@@ -27,12 +27,9 @@ from wafer.models.user.trust import (
 )
 from wafer.models.user.yamlfile import Lines
 from wafer.optim.sections import Optimizer, parse_optimizer
-from wafer.vendor.keys import translate
-from wafer.vendor.removed import explain_removed
-from wafer.vendor.trainer_form import trainers_of, upgrade_file
+from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
 
-_Keys = tuple[str | int, ...]  # path of a section or key
 _OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
@@ -45,14 +42,14 @@ _MERGED = ("job_labels", "debug_args", "ini", "experimental")  # mappings merge 
 class RunConfig(Section):
     """A checked run file."""
 
-    description: Any = None  #: the vendor's free text, ignored
+    description: Any = None  #: free text, ignored
     runconfig: RunSection  #: how long, where, on what
     train_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only evaluates
     eval_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only trains
     #: the ``model`` section as written; ``models`` checks it. Read only
     model: dict[str, Any] = Field(repr=False)
     optimizer: SerializeAsAny[Optimizer] | None = None  #: None when the mode only evaluates
-    sparsity: Any = None  #: groups (``sparsity.parse``); they keep the section as it was written
+    sparsity: Any = None  #: groups (``sparsity.parse``); they keep their section
     distillation: Distillation | None = None  #: a teacher, or None
     _unseen: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -93,12 +90,26 @@ def section_of(cfg: Any) -> dict[str, Any]:
     """
     from wafer.models.registry import parse_config, settings_of  # imports jax
 
-    return settings_of(cfg, lambda own: parse_config(translate({"model": own}).sections["model"]))
+    return settings_of(
+        cfg, lambda own: parse_config(runfile.read({"model": own}).sections["model"])
+    )
+
+
+def read_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run file of any form in our words, unchecked.
+
+    Raises:
+        ConfigError: keys that cannot be read.
+    """
+    file = runfile.read(raw)
+    if file.problems:
+        raise ConfigError([file.in_file(problem) for problem in file.problems])
+    return file.sections
 
 
 def sections_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run file of any form, unchecked."""
-    return upgrade_file(raw).sections if "trainer" in raw else dict(raw)
+    """Return the sections of a run file of any form in its own words, unchecked."""
+    return runfile.upgraded(raw).sections
 
 
 def unseen_lines(cfg: RunConfig) -> list[str]:
@@ -151,28 +162,11 @@ def load_all(
     Raises:
         ConfigError: everything that is wrong with the first trainer that cannot be run.
     """
-    raw, lines = read_yaml(path)
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
-        return [_parse_file(path, raw, lines, overrides, on_inputs)]
-    trainers = trainers_of(raw["trainer"])
-    if not trainers:
-        raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
-    out = []
-    for number, trainer in enumerate(trainers, 1):
-        where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
-        own = _lines_of(lines, number - 1)
+    runs, out = runfile.runs_of(*read_yaml(path)), list[RunConfig]()
+    for number, (raw, lines) in enumerate(runs, 1):
+        where = path if len(runs) == 1 else f"{path}, trainer {number} of {len(runs)}"
         begin = on_inputs if number == 1 else None
-        out.append(_parse_file(where, {**raw, "trainer": trainer}, own, overrides, begin))
-    return out
-
-
-def _lines_of(lines: Lines, index: int) -> Lines:
-    """Return the lines of one trainer of a list, as if it were the file's only one."""
-    out: Lines = {}
-    for path, line in lines.items():
-        if path[:2] == ("trainer", index):
-            rest = path[3:] if path[2:3] == ("trainer",) else path[2:]
-            out["trainer", *rest] = line
+        out.append(_parse_file(where, raw, lines, overrides, begin))
     return out
 
 
@@ -205,34 +199,29 @@ def parse_config(
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
-    flags, origins = overrides or {}, dict[_Keys, _Keys]()
-    if "trainer" in raw:
-        raw, origins = _of_trainer(raw, flags)
-    if on_inputs:
-        _begin(raw, flags, defaults or {}, on_inputs)
-    raw, ignored, problems, renamed, _ = translate(raw)
-    if ignored:
-        _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
-    known = tuple(RunConfig.model_fields)
+    flags = overrides or {}
+    file = runfile.read(raw, flags.get("mode"))
+    for line in file.lines:
+        _LOG.warning("%s", line)
+    sections, problems, known = file.sections, file.problems, tuple(RunConfig.model_fields)
     problems += [
         Problem(
             (str(key),),
             f"unknown section{did_you_mean(key, known)}; known: {', '.join(known)}",
             unknown="section",
         )
-        for key in raw
+        for key in sections
         if key not in known
     ]
-    run = _run(raw.get("runconfig"), flags, defaults or {}, problems)
+    run = _run(sections.get("runconfig"), flags, defaults or {}, problems)
     if run is not None and run.only_looks and "compile_dir" not in flags:
         kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
         run = run.model_copy(update={"compile_dir": kept})
-    problems += _missing(raw, run.mode if run else "train")
+    problems += _missing(sections, run.mode if run else "train")
     with searching(_code_folders(run)):
-        parsed, unseen = _sections(raw, run, problems)
+        parsed, unseen = _sections(sections, run, problems, on_inputs)
         if problems:
-            older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
-            raise ConfigError(list(map(explain_removed, older)))
+            raise ConfigError([file.in_file(problem, flags) for problem in problems])
         try:
             cfg = parse(RunConfig, parsed)
         except SectionError as err:
@@ -242,9 +231,14 @@ def parse_config(
 
 
 def _sections(
-    raw: Mapping[str, Any], run: RunSection | None, problems: list[Problem]
+    raw: Mapping[str, Any],
+    run: RunSection | None,
+    problems: list[Problem],
+    on_inputs: _OnInputs | None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Check each section; what is wrong with one is added to ``problems``.
+
+    ``on_inputs`` is called when ``runconfig`` and the inputs, which come first, are sound.
 
     Returns:
         The sections, and the names of code in those that were not seen.
@@ -260,7 +254,10 @@ def _sections(
         "sparsity": _sparsity,
         "distillation": lambda value: parse(Distillation, value),
     }
+    inputs = {part for part in ("train_input", "eval_input") if raw.get(part) is not None}
     for name, read in readers.items():
+        if name == "optimizer" and on_inputs and run and inputs <= parsed.keys():
+            on_inputs(run, {part: parsed[part] for part in inputs})
         if raw.get(name) is None and name != "runconfig":
             continue
         with _importing(run) as refused:
@@ -299,39 +296,6 @@ def _code_folders(run: RunSection | None) -> Sequence[str]:
     return run.python_paths or () if run is not None and _may_import(run) else ()
 
 
-def _begin(
-    raw: Mapping[str, Any],
-    flags: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    on_inputs: _OnInputs,
-) -> None:
-    """Hand over the sections of data; what is wrong with them is reported with the whole file."""
-    names = [name for name in ("train_input", "eval_input") if raw.get(name) is not None]
-    alone = {key: raw[key] for key in ("release", "runconfig", *names) if key in raw}
-    sections, _, problems, _, _ = translate(alone)
-    run = _run(sections.get("runconfig"), flags, defaults, problems)
-    if run is None or problems:
-        return
-    try:
-        with searching(_code_folders(run)), _importing(run):
-            inputs = {name: parse_input(sections[name], _systems(run, name)) for name in names}
-    except ValueError:
-        return
-    on_inputs(run, inputs)
-
-
-def _of_trainer(
-    raw: Mapping[str, Any], flags: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
-    """Return the sections of a file of release 2.3 or later, and what of the file each is."""
-    sections, left, origins = upgrade_file(raw, flags.get("mode"))
-    if left:
-        _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
-    for key in flags:
-        origins.pop(("runconfig", key), None)
-    return sections, origins
-
-
 def _run(
     section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any], problems: list[Problem]
 ) -> RunSection | None:
@@ -343,15 +307,6 @@ def _run(
         return None
 
 
-def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
-    """Name a key as the file does."""
-    for length in range(len(problem.path), 0, -1):
-        older = renamed.get(problem.path[:length])
-        if older is not None:
-            return problem._replace(path=(*older, *problem.path[length:]))
-    return problem
-
-
 def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
@@ -359,11 +314,7 @@ def _model(value: Any) -> dict[str, Any]:
 
     section = dict(value)
     if "name" not in section:
-        message = (
-            "missing; such as `name: gpt2` (`wafer models` lists all). The vendor's files name "
-            "their model from release 2.4 on; before, the folder of their run.py did. Add the "
-            "release, too, such as `release: '2.3'` above a trainer"
-        )
+        message = "missing; such as `name: gpt2` (`wafer models` lists all)"
         raise ConfigError([Problem(("name",), message)])
     registry.parse_config(section)
     return section

@@ -1,7 +1,6 @@
 """Keys of ``runconfig``: how long, how often, where, on how many systems.
 
-The keys of releases 1.8 to 2.2 are all known. Those that steer the vendor's cluster are accepted
-and reported once as having no effect; the others do what the vendor's documents say.
+Keys that steer a cluster are accepted, and reported once as having no effect.
 """
 
 import re
@@ -11,7 +10,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
-from wafer.models.sections import Bool, Choice, Section, Spelling
+from wafer.models.sections import Bool, Choice, Section
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
 _STATES = (
@@ -26,7 +25,7 @@ _STATES = (
 
 
 class ClusterKeys(Section):
-    """Keys of the vendor's cluster, schedulers and debuggers: accepted, no effect here."""
+    """Keys of clusters, schedulers and debuggers: accepted, no effect here."""
 
     target_device: str | None = None
     precision_opt_level: Annotated[int, Field(ge=0, le=2)] | None = None
@@ -99,7 +98,7 @@ def _states(value: Any) -> Any:
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
         raise ValueError("expected a comma-separated list")
     names = tuple(n.strip() for n in names if n.strip())
-    if names == ("all",):  # the vendor's default
+    if names == ("all",):
         return None
     unknown = [n for n in names if n not in _STATES]
     if unknown:
@@ -123,7 +122,7 @@ def _labels(value: Any) -> Any:
     return value
 
 
-class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": Spelling("max_checkpoints", (2, 1))}):
+class RunSection(ClusterKeys):
     """What ``runconfig`` takes."""
 
     #: what to do; see ``MODES``

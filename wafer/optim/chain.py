@@ -1,6 +1,6 @@
 """From the ``optimizer`` section to one optax transformation.
 
-The order is the vendor's: clip, L2 decay where the optimizer has that form, the optimizer's own
+The order: clip, L2 decay where the optimizer has that form, the optimizer's own
 direction (``directions``), decoupled decay, then the learning rate in force for each parameter
 group.
 """
@@ -130,7 +130,7 @@ def make_optimizer(
         cfg: a parsed ``optimizer`` section, or the mapping of one.
         params: parameters or shapes (``jax.eval_shape``); group globs are checked against their
             names. None skips the check.
-        alias: parameter name -> the vendor's name, for globs written for Model Zoo.
+        alias: parameter name -> another name that globs may match.
         clip: apply ``max_gradient_norm`` or ``max_gradient_value``. A weight-streaming run,
             which sees one layer at a time, clips by norm itself (``optimizers.clip_factor``).
         all_decay: weight decay acts on biases and norms, too.

@@ -74,7 +74,7 @@ def _rprop(cfg: sections.Rprop, parts: UpdateParts) -> list[Transform]:
 
 
 def _adafactor(cfg: sections.Adafactor, parts: UpdateParts) -> list[Transform]:
-    """Shazeer and Stern 2018, with the vendor's fixed clipping at RMS 1."""
+    """Shazeer and Stern 2018, with clipping at RMS 1."""
     factored = optax.scale_by_factored_rms(
         decay_rate=-cfg.decay_rate, min_dim_size_to_factor=1, epsilon=cfg.eps[0]
     )

@@ -11,8 +11,8 @@ from wafer.models.factored.adapters import ADAPTER_LEAVES
 from wafer.models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import WithParamRules
 
-_DEVIATIONS = 2.25  # the vendor's "outlier"
-_TRANSPOSED = ("kernel", *ADAPTER_LEAVES)  # [in, out], the vendor's [out, in]
+_DEVIATIONS = 2.25
+_TRANSPOSED = ("kernel", *ADAPTER_LEAVES)  # [in, out]; outliers are those of [out, in]
 
 
 def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
@@ -55,7 +55,7 @@ class SelectiveGradState(NamedTuple):
 
 
 def outliers(name: str, weight: Float[Array, "..."]) -> Bool[Array, "..."]:
-    """Mark the elements of a weight that the vendor's ``SelectiveGrad`` trains.
+    """Mark the elements of a weight that ``selective_grad`` trains.
 
     Args:
         name: its parameter name, which says which axis the outputs are.

@@ -1,6 +1,6 @@
 """Parameter groups by name: who decays, whose learning rate is scaled, who follows which schedule.
 
-A rule sees two names of every parameter, ours ('layers_0/attn/query/kernel') and the vendor's
+A rule sees two names of every parameter, ours ('layers_0/attn/query/kernel') and the alias
 ('...layers.0.self_attn.proj_q_dense_layer.weight'); a glob matches when it matches either whole.
 Rules are looked up from the names when a step is traced, so one optimizer serves any part of the
 tree: all of it, or the one layer a weight-streaming run updates.
@@ -22,7 +22,7 @@ from wafer.sparsity.filters import ParamFilter
 
 _LOG = logging.getLogger(__name__)
 
-# muP groups of release 2.3+ and their globs over the vendor's names; 2.2 had one for all kernels.
+# muP groups and their globs over aliases; decoder_kernel is all kernels.
 MUP_GROUPS = {
     "embedding": ("*embedding*weight",),
     "decoder_attention": ("*decoder*attn*dense*weight",),
@@ -50,7 +50,7 @@ class ParamGroups:
     #: (globs, learning-rate factor), first match wins
     factors: tuple[tuple[tuple[str, ...], float], ...] = ()
     tags: tuple[tuple[tuple[str, ...], str], ...] = ()  #: (globs, tag) from ``optimizer.params``
-    alias: Callable[[str], str] = lambda name: name  #: our name -> the vendor's
+    alias: Callable[[str], str] = lambda name: name  #: our name -> its alias
     all_decay: bool = False  #: whether biases and norms decay, too
     #: filters of parameters of which only the outliers train
     selective: tuple[ParamFilter, ...] = ()
@@ -61,7 +61,7 @@ class ParamGroups:
         return any(rule.matches(names, ndim) for rule in self.selective)
 
     def matches(self, name: str, globs: Iterable[str]) -> bool:
-        """Whether any glob matches our name or one of the vendor's, whole."""
+        """Whether any glob matches our name or one of its aliases, whole."""
         names = all_names(name, self.alias)
         return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in names)
 
@@ -95,7 +95,7 @@ def make_groups(
     Args:
         cfg: the section.
         params: parameters or their shapes, against which every glob is checked; None skips that.
-        alias: our name -> the vendor's.
+        alias: our name -> its alias.
         all_decay: weight decay acts on biases and norms, too.
 
     Raises:

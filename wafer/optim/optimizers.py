@@ -1,8 +1,8 @@
-"""The vendor's gradient transformations where optax has none with the same arithmetic.
+"""Gradient transformations where optax has none with the same arithmetic.
 
 Each returns the direction to be multiplied by -learning_rate, so they chain with optax's own.
-The vendor adds eps before the bias correction (TensorFlow's order), which torch and optax do
-after it. States are NamedTuples of trees shaped like the parameters: they work leaf by leaf on
+eps is added before the bias correction (TensorFlow's order), which torch and optax do after it.
+States are NamedTuples of trees shaped like the parameters: they work leaf by leaf on
 dense arrays and on the kept values of sparse weights alike. Names: g gradient, m and v first and
 second moment, w parameter, t = 1, 2, ... the step.
 """
@@ -158,10 +158,7 @@ def scale_by_radam(
 def scale_by_nadam(
     b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, momentum_decay: float = 4e-3
 ) -> optax.GradientTransformation:
-    """Adam with Nesterov momentum (Dozat 2016), momentum μ_t = b1 (1 - 0.96^(t decay) / 2).
-
-    The vendor multiplies the product of the μ by μ_t once too often; this does not.
-    """
+    """Adam with Nesterov momentum (Dozat 2016), momentum μ_t = b1 (1 - 0.96^(t decay) / 2)."""
 
     def momentum(t: Array) -> Array:
         return b1 * (1 - 0.5 * jnp.float32(0.96) ** (t * momentum_decay))
@@ -208,7 +205,7 @@ def scale_by_rprop(
 ) -> optax.GradientTransformation:
     """Move every element by its own step size against the sign of its gradient.
 
-    Optax 0.2.8's function of this name applies the step of one update earlier.
+    Optax's function of this name applies the step of one update earlier.
 
     Args:
         first: parameter name -> first step size.

@@ -1,8 +1,7 @@
 """Loss scaling: the automaton that keeps float16 gradients finite.
 
-The automaton is the vendor's GradScaler. A step whose gradients are not finite must leave
-weights, optimizer state, learning-rate step and sparsity step as they were; only the scale
-changes. ``keep_if_finite`` is that rule.
+A step whose gradients are not finite must leave weights, optimizer state, learning-rate step and
+sparsity step as they were; only the scale changes. ``keep_if_finite`` is that rule.
 """
 
 import dataclasses

@@ -1,9 +1,8 @@
 """The learning-rate (and weight-decay) schedulers: a class each, its keys and its formula.
 
-Names are the vendor's without ``LR`` or ``WD``, in any case: ``Linear``, ``LinearLR``,
-``linear``. Formulas are the vendor's (release 2.x), except where its code is wrong: a polynomial's
-``cycle`` and restarts after the first period work here. They take their array library as an
-argument, so that a run file is checked without jax. ``wafer.optim.schedules`` combines them.
+Names may end in ``LR`` or ``WD``, and are in any case: ``Linear``, ``LinearLR``, ``linear``.
+Formulas take their array library as an argument, so that a run file is checked without jax.
+``wafer.optim.schedules`` combines them.
 """
 
 import abc
@@ -24,7 +23,7 @@ from pydantic import (
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
-from wafer.models.sections import Bool, Choice, Section, Spelling, parse
+from wafer.models.sections import Bool, Choice, Section, parse
 
 
 def _as_tuple(value: Any) -> Any:
@@ -67,31 +66,19 @@ def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
     return xp.sum(xp.asarray(milestones, xp.float32) <= t[..., None], axis=-1)
 
 
-def _until_2_0(**names: str) -> dict[str, Spelling]:
-    """Return names that keys had until release 2.0; older name -> field."""
-    return {old: Spelling(key, (2, 1)) for old, key in names.items()}
-
-
 class _Open(Schedule):
     total_iters: PositiveInt | None = None  #: steps the schedule lasts; the next of a list follows
 
 
-class _FromInitial(
-    _Open,
-    legacy={
-        "initial_val": "initial_learning_rate",
-        "end_val": "end_learning_rate",
-        **_until_2_0(learning_rate="initial_learning_rate", base_lr="initial_learning_rate"),
-    },
-):
+class _FromInitial(_Open):
     initial_learning_rate: NonNegativeFloat  #: value at the first step
 
 
-class _Timed(_FromInitial, legacy=_until_2_0(steps="total_iters", decay_steps="total_iters")):
+class _Timed(_FromInitial):
     total_iters: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
-class Constant(_Open, legacy={"val": "learning_rate"}):
+class Constant(_Open):
     """One value."""
 
     learning_rate: NonNegativeFloat  #: the value
@@ -120,7 +107,7 @@ class Linear(Polynomial):
     """A polynomial of power 1."""
 
     def model_post_init(self, _: Any) -> None:
-        """Refuse another power, which the vendor's class has no argument for."""
+        """Refuse another power."""
         if self.power != 1:
             message = f"{self.power}: Linear has power 1; write scheduler: Polynomial"
             raise ConfigError([Problem(("power",), message)])
@@ -173,7 +160,7 @@ class CosineDecay(_Timed):
         return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
 
-class CosineAnnealing(_FromInitial, legacy=_until_2_0(t_max="T_max")):
+class CosineAnnealing(_FromInitial):
     """A cosine of half period ``T_max``; rises again after it."""
 
     T_max: PositiveInt  #: steps of half a period
@@ -183,7 +170,7 @@ class CosineAnnealing(_FromInitial, legacy=_until_2_0(t_max="T_max")):
         return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
-class CosineAnnealingWarmRestarts(_FromInitial, legacy=_until_2_0(t_0="T_0", t_mult="T_mult")):
+class CosineAnnealingWarmRestarts(_FromInitial):
     """A falling half cosine of ``T_0`` steps, restarted; each period ``T_mult`` times longer."""
 
     T_0: PositiveInt  #: steps until the first restart
@@ -222,13 +209,7 @@ class MultiStep(_FromInitial):
         return self.initial_learning_rate * xp.float32(self.gamma) ** passed
 
 
-class PiecewiseConstant(
-    _Open,
-    legacy={
-        "vals": "learning_rates",
-        **_until_2_0(values="learning_rates", boundaries="milestones"),
-    },
-):
+class PiecewiseConstant(_Open):
     """``learning_rates[i + 1]`` from step ``milestones[i]`` on."""
 
     #: values, one more than milestones
@@ -259,7 +240,7 @@ class Multiplicative(_FromInitial):
 
 
 class Lambda(_FromInitial):
-    """The vendor's fixed demonstration: initial² · t/30 · 0.95^t."""
+    """A fixed demonstration: initial² · t/30 · 0.95^t."""
 
     initial_learning_rate: NonNegativeFloat = 1.0
 
@@ -267,7 +248,7 @@ class Lambda(_FromInitial):
         return self.initial_learning_rate**2 * (t / 30) * xp.float32(0.95) ** t
 
 
-class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
+class Cyclic(_Open):
     """Triangles between ``base_lr`` and ``max_lr``."""
 
     base_lr: NonNegativeFloat  #: least value of the cycle
@@ -291,7 +272,7 @@ class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
         return self.base_lr + (self.max_lr - self.base_lr) * height
 
 
-class OneCycle(_FromInitial, legacy={"max_val": "max_lr"}):
+class OneCycle(_FromInitial):
     """Up to ``max_lr`` and down to initial / ``final_div_factor`` in ``total_steps``."""
 
     initial_learning_rate: PositiveFloat

@@ -1,7 +1,7 @@
 """Schedules as functions of the optimizer step t = 0, 1, ...: one scheduler, or a list of them.
 
-The first optimizer step uses value(0), so a warm-up from 0 makes the first update a no-op, as on
-the vendor's machine. Values are float32. The formulas are ``schedule_sections``'s.
+The first optimizer step uses value(0), so a warm-up from 0 makes the first update a no-op.
+Values are float32. The formulas are ``schedule_sections``'s.
 """
 
 import functools

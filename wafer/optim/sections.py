@@ -1,7 +1,6 @@
 """Keys of each optimizer: a class each, chosen by ``optimizer_type``; no jax.
 
-``directions`` has the transformations. Defaults are the vendor's of release 2.x. Two of them differ
-in 1.8 (``AdamW.correct_bias`` false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
+``directions`` has the transformations.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from pydantic import (
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
-from wafer.models.sections import Bool, Section, Spelling, parse
+from wafer.models.sections import Bool, Section, parse
 from wafer.models.user.code import call, check_arguments, find
 from wafer.models.user.trust import is_user_defined
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
@@ -26,12 +25,6 @@ from wafer.optim.schedule_sections import Schedules
 
 MIN_LOSS_SCALE = 2.0**-14
 _OF_DYNAMIC = ("initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale")
-PAIRS = {  # written as two keys until 2.0
-    "betas": ("beta1", "beta2"),
-    "eps": ("eps1", "eps2"),
-    "etas": ("eta1", "eta2"),
-    "step_sizes": ("step_size_min", "step_size_max"),
-}
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
 
@@ -48,7 +41,7 @@ def _loss_scale(value: Any) -> Any:
     return number
 
 
-class Optimizer(Section, legacy={"weight_decay_rate": Spelling("weight_decay", (2, 1))}):
+class Optimizer(Section):
     """What every optimizer takes."""
 
     needs_dense: ClassVar[bool] = False
@@ -112,11 +105,6 @@ class Optimizer(Section, legacy={"weight_decay_rate": Spelling("weight_decay", (
             if tag not in known
         ]
 
-    @classmethod
-    def keys(cls) -> tuple[str, ...]:
-        """Every key the section takes, the two names of each pair last."""
-        return (*super().keys(), *(name for names in _pairs_of(cls).values() for name in names))
-
     @property
     def no_effect(self) -> tuple[str, ...]:
         """Keys the file sets that mean nothing here, or beside a fixed loss scale."""
@@ -132,7 +120,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": Spelling("weight_decay", (
         return out
 
 
-class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
+class SGD(Optimizer):
     """Momentum buffer starts at 0, so dampening also acts on the first step."""
 
     #: share of the last update that the next one keeps
@@ -149,7 +137,7 @@ class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
 
 
 class _Betas2(Optimizer):
-    """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
+    """Optimizers with two moment rates."""
 
     betas: _Betas = (0.9, 0.999)  #: decay rates of the first and second moments
     eps: NonNegativeFloat = 1e-6  #: added to denominators
@@ -248,7 +236,7 @@ class Adafactor(Optimizer):
     """Second moments factored into rows and columns.
 
     The factors are means over rows and columns of the dense matrix, which the kept values of a
-    sparse weight do not have: ``needs_dense``. Only the vendor's fixed choices are accepted for
+    sparse weight do not have: ``needs_dense``. Only one value each is accepted for
     ``clip_threshold``, ``beta1``, ``relative_step`` and ``warmup_init``.
     """
 
@@ -321,35 +309,12 @@ def parse_optimizer(value: Any) -> Optimizer:
         hint = did_you_mean(name, OPTIMIZERS)
         message = f"{name!r}: unknown optimizer{hint}; known: {known}"
         raise ConfigError([Problem(("optimizer_type",), message)])
-    return parse(cls, join_pairs(cls, value))
+    return parse(cls, value)
 
 
 def optimizer_class(name: Any) -> type[Optimizer] | None:
     """Return the class that a name means, in any case; None where there is none."""
     return _BY_LOWER.get(str(name).lower())
-
-
-def _pairs_of(cls: type[Optimizer]) -> dict[str, tuple[str, str]]:
-    fields = cls.model_fields
-    given = (pair for pair in PAIRS if pair in fields and isinstance(fields[pair].default, tuple))
-    return {pair: PAIRS[pair] for pair in given}
-
-
-def join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the pairs that a section has as two keys as one; see ``PAIRS``.
-
-    Raises:
-        ConfigError: a pair is given in both spellings.
-    """
-    out = dict(value)
-    for pair, names in _pairs_of(cls).items():
-        given = [name for name in names if name in out]
-        if given and pair in out:
-            raise ConfigError([Problem((given[0],), f"is part of {pair!r}; keep one spelling")])
-        if given:
-            defaults = zip(names, cls.model_fields[pair].default, strict=True)
-            out[pair] = [out.pop(name, default) for name, default in defaults]
-    return out
 
 
 def _parse_user_optimizer(section: Mapping[str, Any]) -> UserOptimizer:
@@ -359,8 +324,7 @@ def _parse_user_optimizer(section: Mapping[str, Any]) -> UserOptimizer:
         ConfigError: wrong keys; the function cannot be found or fails.
     """
     name = section["optimizer_type"]
-    common = Optimizer.keys()
-    ours = {k: v for k, v in section.items() if k in common}
+    ours = {k: v for k, v in section.items() if k in Optimizer.model_fields}
     arguments = {k: v for k, v in section.items() if k not in ours}
     try:
         function = find(name, OPTIMIZERS, "optimizer")

@@ -7,119 +7,89 @@ its families, 1.8 to 2.10). Most are names of keys, which are data; the rest are
 import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from wafer.config.runconfig import RunSection
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.models.sections import Section
-from wafer.optim.schedule_sections import schedule_class
-from wafer.optim.sections import PAIRS, Optimizer, join_pairs, optimizer_class
-from wafer.sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
-from wafer.vendor.defaults import changed_input_defaults, code_of
-from wafer.vendor.parts import keep_defaults
-from wafer.vendor.trainer_form import upgrade
-from wafer.vendor.trainer_writer import as_trainer
+from wafer.vendor.keys import PARTS, Release, Row, code_of, names_of, release_of, rows_of, table
+from wafer.vendor.parts import TOWER_SINCE
+from wafer.vendor.runfile import with_defaults, within
+from wafer.vendor.sparsity import INBAND, is_release_20, release_20
+from wafer.vendor.trainer import as_trainer, upgrade
+from wafer.vendor.translation import Translation
 
-Release = tuple[int, int]
 File = dict[str, Any]
 
-
-class _Rename(NamedTuple):
-    """A key that a release calls otherwise."""
-
-    since: Release  #: the first release with the new name
-    old: str  #: 'section.key' before
-    new: str  #: 'section.key' since
-    flag: tuple[Any, ...] = ()  #: the new key's values for false and true of the old; () keeps it
-
-
-def _renames(name: str) -> list[_Rename]:
-    """List the renamed keys of a model's files; most stand at the classes of their sections."""
-    from wafer.models.registry import config_class  # imports jax
-
-    code = code_of(name)
-    rows = [_Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level")]
-    if code == "t5":
-        norm = "model.use_pre_encoder_decoder_layer_norm"  # negated
-        rows.append(_Rename((1, 8), norm, norm, (True, False)))
-    sections: dict[str, type[Section]] = {"runconfig": RunSection, "optimizer": Optimizer}
-    if name in MODELS:
-        sections["model"] = config_class(name)
-    for section, cls in sections.items():
-        for old, (key, since, flag, only) in cls.legacy.items():
-            if since is not None and only in ("", code):
-                rows.append(_Rename(since, f"{section}.{old}", f"{section}.{key}", flag))
-    return rows
-
-
-_DROPPED: Mapping[Release, tuple[str, ...]] = {
-    (2, 1): (
-        "runconfig.experimental_api",
-        "runconfig.multireplica",
-        "runconfig.num_replicas",
-        "runconfig.save_losses",
-        "runconfig.service_dir",
-        "runconfig.use_appliance_data",
-        "runconfig.num_act_servers",
-        "runconfig.num_wgt_servers",
-        "csconfig",
-    ),
-    (2, 2): ("runconfig.autogen_policy",),
-    (2, 3): (
-        "model.use_position_embedding",
-        "model.alibi_implementation",
-        "model.weight_initialization_seed",
-    ),
-}
 _BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
 _DECODERS = ("gpt2", "gptj")
+_USUAL = {"image_model": "clip-vit", "text_model": "llama"}  # parts without a name
 
 
-def _section(file: File, path: str) -> tuple[Any, str]:
-    """Split 'section.key'; the section is {} when the file has none."""
-    name, _, key = path.partition(".")
-    own = file.get(name)
-    return (own if isinstance(own, dict) else {}), key
+def _places(file: File, name: str) -> list[tuple[str, File, tuple[str, ...]]]:
+    """List the sections that rows are of: (place in the table, section, names)."""
+    places = ("model", "runconfig", "optimizer", "")
+    sections = {place: file.get(place) if place else file for place in places}
+    if name not in MODELS:
+        del sections["model"]
+    return [
+        (place, own, names_of(place, {"name": name} | own if where == ("model",) else own))
+        for section, whole in sections.items()
+        for own, place, where in within(whole, section, (section,))
+        if len(where) == 1 or place == "schedule"
+    ]
 
 
-def _rename(file: File, row: _Rename, *, back: bool) -> None:
-    source, target = (row.new, row.old) if back else (row.old, row.new)
-    own, key = _section(file, source)
-    if key not in own:
-        return
-    value = own[key]
-    if row.flag:
-        words = row.flag if back else (False, True)
-        if value not in words:
-            return  # values without a counterpart are kept
-        value = words.index(value) == 1 if back else row.flag[value]
-    there, _, new_key = target.partition(".")
-    new_section = file.setdefault(there, {})
-    del own[key]
-    new_section.setdefault(new_key, value)
+def _rename_all(file: File, name: str, release: Release, *, back: bool) -> None:
+    """Rename the keys that have another name since a release."""
+    for place, own, names in _places(file, name):
+        rows = [row for row in rows_of(place, "rename", "pair") if row.is_of(names)]
+        first = {row.says: row for row in reversed(rows)}
+        for row in rows:
+            if row.since != release or (back and first[row.says] is not row):
+                continue
+            if row.action == "pair":
+                _pair(own, row, back=back)
+            else:
+                where, _, new = row.says.rpartition(".")
+                there = file.setdefault(where, {}) if where else own
+                _rename(own, there, row, new, back=back)
 
 
-def _drop(file: File, release: Release, dropped: list[str]) -> None:
-    for path in _DROPPED.get(release, ()):
-        own, key = _section(file, path) if "." in path else (file, path)
-        if key in own:
-            dropped.append(path)
-            del own[key]
+def _rename(own: File, there: File, row: Row, new: str, *, back: bool) -> None:
+    for old in row.keys[:1] if back else row.keys:
+        source, target, key, other = (there, own, new, old) if back else (own, there, old, new)
+        if key not in source or (source is target and key != other and other in target):
+            continue
+        value = source[key]
+        if row.map:
+            words = {v: k for k, v in row.map.items()} if back else row.map
+            if not isinstance(value, str | bool) or value not in words:
+                continue  # values without a counterpart are kept
+            value = words[value]
+        del source[key]
+        target.setdefault(other, value)
+
+
+def _pair(own: File, row: Row, *, back: bool) -> None:
+    value = own.get(row.says)
+    if back and isinstance(value, list | tuple) and len(value) == len(row.keys):
+        del own[row.says]
+        own |= dict(zip(row.keys, value, strict=True))
+    elif not back and not own.keys().isdisjoint(row.keys):
+        both = zip(row.keys, row.values, strict=True)
+        own[row.says] = [own.pop(key, default) for key, default in both]
+
+
+def _drop(file: File, name: str, release: Release, dropped: list[str]) -> None:
+    for place, own, names in _places(file, name):
+        for row in rows_of(place, "gone"):
+            if release_of(row.says) == release and row.is_of(names):
+                for key in [key for key in row.keys if key in own]:
+                    dropped.append(f"{place}.{key}".lstrip("."))
+                    del own[key]
 
 
 # --- what is more than a name --------------------------------------------------------------------
-
-
-def _to_18(file: File, family: str) -> None:
-    model = file.get("model", {})
-    if family == "encoder":
-        model.setdefault("pooler_nonlinearity", model.get("encoder_nonlinearity", "gelu"))
-        model.setdefault("mlm_nonlinearity", "gelu")
-    if family == "t5":  # negated below, with its other default
-        model.setdefault("use_pre_encoder_decoder_layer_norm", False)
-    if family in _DECODERS:
-        model.setdefault("loss_scaling", "batch_size")  # until 1.7 the only one
 
 
 def _from_18(file: File, family: str) -> None:
@@ -142,45 +112,16 @@ def _to_19(file: File, family: str) -> None:
 
 def _to_21(file: File, family: str) -> None:
     del family
-    run, optimizer = file.get("runconfig", {}), file.get("optimizer", {})
-    pretrained = run.pop("is_pretrained_checkpoint", None)
-    if pretrained:
+    run = file.get("runconfig", {})
+    if run.pop("is_pretrained_checkpoint", None):
         run.setdefault("load_checkpoint_states", "model,dataloader")
-    if (cls := optimizer_class(optimizer.get("optimizer_type"))) is not None:
-        file["optimizer"] = optimizer = join_pairs(cls, optimizer)
-    for schedule, names in _schedules(optimizer):
-        for old, new in names.items():
-            if old in schedule and new not in schedule:
-                schedule[new] = schedule.pop(old)
 
 
 def _from_21(file: File, family: str) -> None:
     del family
-    run, optimizer = file.get("runconfig", {}), file.get("optimizer", {})
+    run = file.get("runconfig", {})
     if run.get("load_checkpoint_states") in ("model", "model,dataloader"):
         run["is_pretrained_checkpoint"] = bool(run.pop("load_checkpoint_states"))
-    for new, names in PAIRS.items():
-        value = optimizer.get(new)
-        if isinstance(value, list | tuple) and len(value) == len(names):
-            del optimizer[new]
-            optimizer |= dict(zip(names, value, strict=True))
-    for schedule, names in _schedules(optimizer):
-        older = {new: old for old, new in reversed(names.items())}
-        for new in older.keys() & schedule.keys() - {"initial_learning_rate"}:
-            schedule[older[new]] = schedule.pop(new)
-
-
-def _schedules(optimizer: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, str]]]:
-    """List the schedulers of a section, each with its names of keys until 2.0 -> since."""
-    out = []
-    for key in ("learning_rate", "weight_decay"):
-        value = optimizer.get(key)
-        for entry in value if isinstance(value, list) else [value]:
-            cls = schedule_class(entry.get("scheduler")) if isinstance(entry, dict) else None
-            if cls is not None:
-                own = {old: new.key for old, new in cls.legacy.items() if new.since}
-                out.append((entry, {o: new for o, new in own.items() if new in cls.model_fields}))
-    return out
 
 
 def _to_22(file: File, family: str) -> None:
@@ -194,8 +135,11 @@ def _to_22(file: File, family: str) -> None:
         elif isinstance(own, dict) and accumulates:
             own.setdefault("micro_batch_size", "auto")
     if isinstance(sparse, dict) and is_release_20(sparse):
-        file["sparsity"] = translate_release_20(sparse, ("sparsity",))
-    elif isinstance(sparse, dict) and RELEASE_18_KEYS & set(sparse):
+        changes = Translation({}, None)
+        file["sparsity"] = release_20(changes, sparse, ("sparsity",))
+        if changes.problems:
+            raise ConfigError(changes.problems)
+    elif isinstance(sparse, dict) and INBAND & set(sparse):
         raise ConfigError(
             [
                 Problem(
@@ -243,7 +187,7 @@ def _as_it_is(file: File, family: str) -> None:
 
 _Hop = Callable[[File, str], None]
 _HOPS: Mapping[Release, tuple[_Hop, _Hop]] = {  # (to, from)
-    (1, 8): (_to_18, _from_18),
+    (1, 8): (_as_it_is, _from_18),
     (1, 9): (_to_19, _as_it_is),
     (2, 0): (_as_it_is, _as_it_is),
     (2, 1): (_to_21, _from_21),
@@ -298,30 +242,66 @@ def convert_file(
 
 def _keep_defaults(file: File, name: str, source: Release, target: Release) -> None:
     """Write out what keys that the file leaves out mean, where the target has other defaults."""
-    if isinstance(file.get("model"), dict) and name in MODELS:
-        named = {"name": name} | file["model"]
-        keep_defaults(named, source, target)
-        file["model"] |= {key: value for key, value in named.items() if key != "name"}
+    model = file.get("model")
+    if isinstance(model, dict) and name in MODELS:
+        parts = {part: model[part] for part in PARTS if isinstance(model.get(part), dict)}
+        model |= _changed({"name": name} | model, ("model",), source, target)
+        for part, own in parts.items():
+            named = {"name": _USUAL.get(part, "bert")} | own
+            named["name"] = table().names.get(named["name"], named["name"])
+            model[part] = own | _changed(named, ("model", part), source, target)
+        if "projector" in model and source < TOWER_SINCE <= target:
+            tower = {k: value for k, (value, default) in table().tower.items() if value != default}
+            model["image_model"] = tower | model.get("image_model", {})
     for part in ("train_input", "eval_input"):
         if isinstance(own := file.get(part), dict):
-            own |= changed_input_defaults(own, source, target)
+            # Ours, where a release has no row: false of every key that has one.
+            then, now = (with_defaults(own, (part,), release) for release in (source, target))
+            keys = (then.keys() | now.keys()) - own.keys()
+            ours = {key: then.get(key, False) for key in keys}
+            own |= {key: value for key, value in ours.items() if value != now.get(key, False)}
+
+
+def _changed(
+    section: Mapping[str, Any], path: tuple[str, ...], source: Release, target: Release
+) -> dict[str, Any]:
+    """Return what keys that a model's section leaves out mean at one release, and not at another.
+
+    Args:
+        section: with its name.
+        path: ('model',), or that of a part.
+        source: release of the file.
+        target: the other release.
+    """
+    then, now = (with_defaults(section, path, release) for release in (source, target))
+    values = {key: _effective(then, key) for key in sorted(then.keys() | now.keys())}
+    return {key: value for key, value in values.items() if value != _effective(now, key)}
+
+
+def _effective(section: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key, or what a section without it means."""
+    from wafer.models.registry import config_class  # imports jax
+
+    name, value = section["name"], section.get(key)
+    if key not in section:
+        field = config_class(name).model_fields.get(key)
+        value = MODELS[name].presets.get(key, None if field is None else field.default)
+    if value is None and key.endswith("_dropout_rate"):
+        return _effective(section, "dropout_rate")
+    if value is None and key == "scale_qk_dot_by_d":
+        return section.get("mup_base_hidden_size") is not None
+    return value
 
 
 def _hop(file: File, name: str, source: Release, target: Release, dropped: list[str]) -> None:
     """Take every hop between two releases, in place."""
-    family, renames = code_of(name), _renames(name)
+    family = code_of(name)
     for release, (to, _) in _HOPS.items():
         if source < release <= target:
             to(file, family)
-            _rename_all(file, renames, release, back=False)
-            _drop(file, release, dropped)
+            _rename_all(file, name, release, back=False)
+            _drop(file, name, release, dropped)
     for release, (_, back) in reversed(tuple(_HOPS.items())):
         if target < release <= source:
-            _rename_all(file, renames, release, back=True)
+            _rename_all(file, name, release, back=True)
             back(file, family)
-
-
-def _rename_all(file: File, rows: list[_Rename], release: Release, *, back: bool) -> None:
-    for row in rows:
-        if row.since == release:
-            _rename(file, row, back=back)

@@ -1,99 +1,18 @@
-"""What one section of the vendor's run files means for another, as small functions.
+"""What keys and sections of the vendor's run files mean together, as small functions.
 
-Each takes the ``Translated`` sections and changes them in place; all are listed in ``RULES``.
+``begin`` comes before the table of ``keys``, and ``RULES`` after it; they change the sections in
+place.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from wafer.errors import Problem
 from wafer.models.names import MODELS
-from wafer.vendor.defaults import code_of, set_defaults, set_input_defaults
-from wafer.vendor.parts import translate_parts
-from wafer.vendor.seq2seq import translate_seq2seq
+from wafer.vendor.keys import PARTS, table
+from wafer.vendor.parts import tower_and_projector
+from wafer.vendor.translation import Translation
 
-_PARTS = ("train_input", "eval_input")
-
-
-def _inputs(out: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for part in _PARTS:
-        if isinstance(out.sections.get(part), dict):
-            yield part, out.sections[part]
-
-
-def _drop(out: Any, section: dict[str, Any], path: str) -> None:
-    out.ignored.append(path)
-    del section[path.rpartition(".")[2]]
-
-
-def _sections(out: Any) -> None:
-    """Drop sections that mean nothing for training."""
-    for name in ("predict_input", "csconfig"):
-        value = out.sections.get(name)
-        if name == "csconfig" and value not in (None, {"use_cbfloat16": False}):
-            continue  # reported as an unknown section, with advice
-        if name in out.sections:
-            _drop(out, out.sections, name)
-
-
-def _check_halves(out: Any) -> None:
-    """Check keys that choose training or evaluation data, which the section itself does."""
-    for part, section in _inputs(out):
-        train = part == "train_input"
-        splits = ("train",) if train else ("val", "test", "eval")
-        for key, own in (("is_training", (train,)), ("split", splits)):
-            if key not in section or (key == "split" and "MNIST" not in str(_processor(section))):
-                continue
-            if section[key] in own:
-                _drop(out, section, f"{part}.{key}")
-            else:
-                message = f"{section[key]!r}: not computed here: {part} reads {own[0]!r} data"
-                out.problems.append(Problem((part, key), message))
-                del section[key]
-
-
-def _processor(section: dict[str, Any]) -> Any:
-    return section.get("data_processor")
-
-
-def _mnist(out: Any) -> None:
-    """Releases before 2.4 read MNIST without naming a processor."""
-    model = out.sections.get("model")
-    if isinstance(model, dict) and model.get("name") == "fc_mnist":
-        for _, section in _inputs(out):
-            section.setdefault("data_processor", "MNISTDataProcessor")
-
-
-def _schedules(out: Any) -> None:
-    """Drop what a scheduler of releases before 2.1 did not read."""
-    optimizer = out.sections.get("optimizer")
-    entries = optimizer.get("learning_rate") if isinstance(optimizer, dict) else None
-    if not isinstance(entries, list):
-        return
-    kept = []
-    for i, entry in enumerate(entries):
-        own = dict(entry) if isinstance(entry, dict) else entry
-        if isinstance(own, dict):
-            where = f"optimizer.learning_rate.{i}"
-            if "steps" in own and "decay_steps" in own:  # steps won
-                _drop(out, own, f"{where}.decay_steps")
-            if "alpha" in own and str(own.get("scheduler")).lower().startswith("linear"):
-                _drop(out, own, f"{where}.alpha")
-        kept.append(own)
-    optimizer["learning_rate"] = kept
-
-
-def _mask_scaling(out: Any) -> None:
-    """``dynamic_mlm_scale`` divides by the masked tokens of the batch, whatever the weight."""
-    model = out.sections.get("model")
-    for part, section in _inputs(out):
-        if "dynamic_mlm_scale" not in section:
-            continue
-        if section.pop("dynamic_mlm_scale") and part == "train_input" and isinstance(model, dict):
-            model["mlm_loss_scaling"] = "num_masked"
-            model.pop("mlm_loss_weight", None)
-
-
+_HALF = ("mixed_precision", "fp16_type", "compute_dtype")
 # (family of the model, data processor, key of the model that the data take over, still the model's)
 _MODEL_KEYS_OF_DATA = (
     ("encoder", "BertSum", "vocab_file", False),
@@ -101,130 +20,179 @@ _MODEL_KEYS_OF_DATA = (
     ("encoder", "BertCSV", "disable_nsp", True),
     ("llava", "Llava", "image_start_idx", False),
 )
-
-
-def _copy_to_data(out: Any) -> None:
-    """Hand keys of the model on to the data, where releases have them in either place."""
-    model, family = _model(out)
-    entry = MODELS.get(str(model.get("name")))
-    known = {**entry.presets, **model} if entry else model  # RoBERTa has no next sentences
-    for own, processor, key, stays in _MODEL_KEYS_OF_DATA:
-        if family != own or key not in known:
-            continue
-        for _, section in _inputs(out):
-            if str(_processor(section)).startswith(processor):
-                section.setdefault(key, known[key])
-        if not stays:
-            model.pop(key, None)
-
-
 # (family, key of train_input, key of the model): as many positions as the longest rows
 _LENGTHS = (
     ("seq2seq", "src_max_sequence_length", "src_max_position_embeddings"),
     ("seq2seq", "tgt_max_sequence_length", "tgt_max_position_embeddings"),
     ("encoder", "max_sequence_length", "max_position_embeddings"),
 )
+_T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
 
 
-def _lengths(out: Any) -> None:
+def _inputs(file: Translation) -> Iterator[tuple[str, dict[str, Any]]]:
+    for part in ("train_input", "eval_input"):
+        if isinstance(file.sections.get(part), dict):
+            yield part, file.sections[part]
+
+
+def _family(file: Translation) -> str:
+    return getattr(MODELS.get(str(file.section("model").get("name"))), "family", "")
+
+
+def begin(file: Translation) -> None:
+    """Give models and parts their names and places here."""
+    model, names = file.section("model"), table().names
+    if "name" not in model and "model_name" in model:  # before release 2.4
+        model["name"] = model.pop("model_name")
+        file.note("renamed", ("model", "model_name"), ("model", "name"))
+    if isinstance(model.get("name"), str):
+        model["name"] = names.get(model["name"], model["name"])
+    if model.get("name") == "fc_mnist":  # releases before 2.4 name no processor
+        for _, section in _inputs(file):
+            section.setdefault("data_processor", "MNISTDataProcessor")
+    if isinstance(model.get("policy_model"), dict):  # until 2.3 its keys are beside ``dpo``
+        policy = model.pop("policy_model")
+        model |= policy
+        for key in policy:
+            file.note("renamed", ("model", "policy_model", key), ("model", key))
+    if model.get("name") == "dpr" and isinstance(model.get("encoder"), dict):
+        both = model.pop("encoder")  # two towers of one section
+        model |= {"q_encoder": dict(both), "ctx_encoder": dict(both)} | model
+    _name_parts(model)
+
+
+def _name_parts(model: dict[str, Any]) -> None:
+    if "projector" in model and isinstance(model.get("image_model"), dict):
+        for part, usual in (("image_model", "clip-vit"), ("text_model", "llama")):
+            if isinstance(own := model.get(part), dict):
+                name = own.get("name", usual)
+                own["name"] = table().names.get(str(name), name)
+
+
+def _scale_by_masks(file: Translation) -> None:
+    """``dynamic_mlm_scale`` divides by the masked tokens of the batch, whatever the weight."""
+    model = file.section("model")
+    for part, section in _inputs(file):
+        if section.pop("dynamic_mlm_scale", False) and part == "train_input" and model:
+            model["mlm_loss_scaling"] = "num_masked"
+            model.pop("mlm_loss_weight", None)
+
+
+def _copy_to_data(file: Translation) -> None:
+    """Hand keys of the model on to the data, where releases have them in either place."""
+    model, family = file.section("model"), _family(file)
+    entry = MODELS.get(str(model.get("name")))
+    known = {**entry.presets, **model} if entry else model  # RoBERTa has no next sentences
+    for own, processor, key, stays in _MODEL_KEYS_OF_DATA:
+        if family != own or key not in known:
+            continue
+        for _, section in _inputs(file):
+            if str(section.get("data_processor")).startswith(processor):
+                section.setdefault(key, known[key])
+        if not stays:
+            model.pop(key, None)
+
+
+def _lengths(file: Translation) -> None:
     """Take the number of positions from the data's length where the model does not say it."""
-    model, family = _model(out)
-    train = out.sections.get("train_input")
+    family, train = _family(file), file.section("train_input")
     for own, source, key in _LENGTHS:
-        if family == own and isinstance(train, dict) and isinstance(train.get(source), int):
-            model.setdefault(key, train[source])
+        if family == own and isinstance(train.get(source), int):
+            file.section("model").setdefault(key, train[source])
 
 
-def _defaults(out: Any) -> None:
-    """Set the vendor's defaults where Hugging Face's, which presets have, are others."""
-    model, family = _model(out)
-    set_defaults(model, code_of(str(model.get("name"))), out.release)
-    for _, section in _inputs(out):
-        set_input_defaults(section, out.release)
-    if model.get("sliding_window_every_other_decoder_layer"):
-        pattern = "sliding_window_every_other_decoder_layer_pattern"
-        model.setdefault(pattern, "full_attention_first")
-    for path, why in translate_parts(model, out.release):
-        out.problems.append(Problem(("model", *path), why))
-    if family == "seq2seq":
-        for key, why in translate_seq2seq(model, out.release):
-            out.problems.append(Problem(("model", key), why))
-
-
-def _drop_overwritten(out: Any) -> None:
-    """Drop what BERT's pre-training and DPR's towers replace by ``dropout_rate`` since 2.4."""
-    model, _ = _model(out)
-    if out.release is None or out.release < (2, 4):
-        return
-    sections = {"model": model} if model.get("name") in ("bert", "roberta", "esm2") else {}
-    for part in ("encoder", "q_encoder", "ctx_encoder"):
-        if isinstance(model.get(part), dict):
-            sections[f"model.{part}"] = model[part] = dict(model[part])
-    for path, section in sections.items():
-        if "embedding_dropout_rate" in section:
-            _drop(out, section, f"{path}.embedding_dropout_rate")
-
-
-def _loss_scaling(out: Any) -> None:
+def _loss_scaling(file: Translation) -> None:
     """Decide what a decoder's ``loss_weight`` without ``loss_scaling: batch_size`` means.
 
     Until 1.7 every loss was divided by rows; 1.8 did so where a weight is given; since 1.9 the
     weight is dropped. So any weight asks for the release, 1 as well.
     """
-    model, family = _model(out)
-    if family != "decoder" or model.get("loss_scaling", "num_tokens") != "num_tokens":
+    model = file.section("model")
+    if _family(file) != "decoder" or model.get("loss_scaling", "num_tokens") != "num_tokens":
         return
     weighted = model.get("loss_weight", 1.0) not in (1, "1", "1.0")
-    if out.release and (out.release < (1, 8) or (weighted and out.release == (1, 8))):
+    if file.release and (file.release < (1, 8) or (weighted and file.release == (1, 8))):
         model["loss_scaling"] = "batch_size"
-    elif weighted and out.release:
-        _drop(out, model, "model.loss_weight")
-    elif out.release:
+    elif file.release:
+        if weighted:
+            file.note("dropped", ("model", "loss_weight"))
         model.pop("loss_weight", None)
     elif "loss_weight" in model:
-        message = (
+        why = (
             "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; drop it, write "
             "loss_scaling: batch_size, or add the release, such as `release: '1.7'`"
         )
-        out.problems.append(Problem(("model", "loss_weight"), message))
+        file.note("refused", ("model", "loss_weight"), why)
 
 
-def _model(out: Any) -> tuple[dict[str, Any], str]:
-    model = out.sections.get("model")
-    if not isinstance(model, dict):
-        return {}, ""
-    return model, getattr(MODELS.get(str(model.get("name"))), "family", "")
+def _several_models(file: Translation) -> None:
+    """Read LLaVA's tower and projector; hand the precision on to every part."""
+    model = file.section("model")
+    parts = [model[name] for name in PARTS if isinstance(model.get(name), dict)]
+    if "projector" in model and isinstance(model.get("image_model"), dict):
+        tower_and_projector(file, model)
+    for part in parts if model.get("mixed_precision") is True else ():
+        part |= {key: model[key] for key in _HALF if key in model and key not in part}
 
 
-def _outliers(out: Any) -> None:
-    """Move ``selective_grad``, which release 2.3 has below the model, to the optimizer."""
-    model, optimizer = out.sections.get("model"), out.sections.get("optimizer")
-    if isinstance(model, dict) and isinstance(optimizer, dict) and "selective_grad" in model:
-        optimizer.setdefault("selective_grad", model.pop("selective_grad"))
-        out.renamed["optimizer", "selective_grad"] = ("model", "selective_grad")
+def _encoder_decoder(file: Translation) -> None:
+    """Say in our keys what T5's and the Transformer's sizes mean; given keys win."""
+    model, written = file.section("model"), file.written.get(("model",), frozenset())
+    if _family(file) != "seq2seq":
+        return
+    xavier = model.pop("use_transformer_initialization", None)
+    if xavier and model.get("mup_base_hidden_size") is not None:
+        why = "not computed here: muP draws its own initial values; write false"
+        file.note("refused", ("model", "use_transformer_initialization"), why)
+    if model["name"] == "transformer" and "d_model" in written:  # Marian's are the presets
+        given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
+        model |= given
+    if "d_kv" not in model:
+        return
+    head, heads = model.pop("d_kv"), model.get("num_heads", 8)
+    sizes = (model.get("hidden_size"), head, model.get("filter_size"))
+    if not (isinstance(head, int) and isinstance(heads, int)):
+        why = f"{head!r}, num_heads: {heads!r}: expected integers"
+        file.note("refused", ("model", "d_kv"), why)
+        return
+    model["attention_inner_dim"] = head * heads
+    all_given = {"d_model", "d_ff"} <= written and all(isinstance(s, int) and s > 0 for s in sizes)
+    if all_given and model["name"] in (*_T5, "transformer"):
+        for key, value in _initial_values(*sizes, xavier=bool(xavier)).items():
+            model.setdefault(key, value)
 
 
-def _preferences(out: Any) -> None:
-    """``name: dpo`` trains its ``policy_model``; until 2.3 its keys are beside ``dpo``."""
-    model = out.sections.get("model")
-    if isinstance(model, dict) and isinstance(model.get("policy_model"), dict):
-        model |= model.pop("policy_model")
-        for key in model:
-            if key not in ("name", "dpo"):
-                out.renamed["model", key] = ("model", "policy_model", key)
+def _initial_values(width: int, head: int, filters: int, *, xavier: bool) -> dict[str, Any]:
+    """Return the initializers that the vendor derives from the sizes."""
+    if xavier:
+        fan = {"name": "variance_scaling", "mode": "fan_avg", "distribution": "uniform"}
+        attention = fan | {"scale": 1 / 9}
+        drawn = {
+            "embedding": {"name": "truncated_normal", "std": 1.0, "a": -2.0, "b": 2.0},
+            "attention_q": fan | {"scale": 1 / (9 * head)},
+            "ffn": {"name": "xavier_uniform"},
+            "ffn_output_layer": {"name": "xavier_uniform"},
+        }
+    else:
+        normal = lambda std: {"name": "normal", "std": std}
+        attention = normal(width**-0.5)
+        drawn = {
+            "embedding": normal(1.0),
+            "attention_q": normal((width * head) ** -0.5),
+            "ffn": normal(width**-0.5),
+            "ffn_output_layer": normal(filters**-0.5),
+        }
+    drawn |= {"attention": attention, "output_layer": attention}
+    drawn |= {"head": {"name": "normal", "std": 1.0}}
+    values: dict[str, Any] = {f"{part}_initializer": how for part, how in drawn.items()}
+    return values | {"attention_type": "scaled_dot_product" if xavier else "dot_product"}
 
 
 RULES = (
-    _sections,
-    _mnist,
-    _preferences,
-    _outliers,
-    _check_halves,
-    _schedules,
-    _mask_scaling,
+    _scale_by_masks,
     _copy_to_data,
     _lengths,
     _loss_scaling,
-    _drop_overwritten,
-    _defaults,
+    _several_models,
+    _encoder_decoder,
 )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.optim.schedule_sections import parse_schedules, schedule_class
+from wafer.vendor.keys import names_of, rows_of, spellings
 
 Path = tuple[str | int, ...]
 _Tags = tuple[str | None, ...]
@@ -163,7 +164,9 @@ def _check_milestones(given: Any, inner: Sequence[_Read], path: Path) -> None:
 
 def _length(entry: Mapping[str, Any]) -> int | None:
     try:
-        return parse_schedules(entry)[0].length
+        others = spellings("schedule", str(entry.get("scheduler")))
+        ours = {others.get(key, (key, False))[0]: value for key, value in entry.items()}
+        return parse_schedules(ours)[0].length
     except ConfigError:  # reported when the section is read
         return None
 
@@ -269,7 +272,9 @@ def _write_class(entry: Mapping[str, Any], end: str) -> dict[str, Any]:
     if cls is None:  # refused when the file is read
         return {name: given}
     if end == "WD":  # whose classes have the names of their base, such as initial_val
-        names = {own.key: old for old, own in cls.legacy.items() if not own.since}
-        given = {names.get(key, key): value for key, value in given.items()}
+        names = names_of("schedule", entry)
+        rows = [r for r in rows_of("schedule", "rename") if not r.since and r.is_of(names)]
+        older = {row.says: row.keys[0] for row in rows}
+        given = {older.get(key, key): value for key, value in given.items()}
     bare = (cls.__name__, end) == ("CosineAnnealingWarmRestarts", "LR")
     return {cls.__name__ + ("" if bare else end): given}

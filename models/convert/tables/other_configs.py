@@ -151,7 +151,7 @@ def _read_t5(foreign: Settings) -> Settings:
             )
     return {
         "nonlinearity": _FEED_FORWARD.get(act) or read_activation(act),
-        "d_kv": foreign["d_kv"],
+        "attention_inner_dim": foreign["d_kv"] * foreign["num_heads"],
         "decoder_num_hidden_layers": foreign["num_decoder_layers"] or foreign["num_layers"],
         "scale_logits": scaled,
         "share_embedding_weights": scaled,

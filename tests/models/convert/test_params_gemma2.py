@@ -13,7 +13,7 @@ from wafer.models.families.decoder import layer_kinds
 from wafer.models.layers.basic import Norm
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, parse_config
-from wafer.vendor.keys import translate
+from wafer.vendor.runfile import read as translate
 
 # As in the vendor's files: plain RMSNorm scales, exact GELU, the scale of embeddings given.
 VENDOR = {"name": "gemma2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}

@@ -84,8 +84,14 @@ def test_a_scaled_head_of_its_own_is_refused(tmp_path):
 
 def test_a_head_of_its_own_is_written_as_it_is(tmp_path):
     """Of a run file: ``scale_logits`` scales a shared head alone."""
-    sizes = {"src_vocab_size": 31, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2}
-    sizes |= {"encoder_num_hidden_layers": 1, "share_embedding_weights": False}
+    sizes = {
+        "vocab_size": 31,
+        "hidden_size": 16,
+        "attention_inner_dim": 16,
+        "filter_size": 32,
+        "num_heads": 2,
+    }
+    sizes |= {"num_hidden_layers": 1, "share_embedding_weights": False}
     model = models.build({"name": "t5", **sizes})
     assert model.config.scale_logits
     params = hf_parity.shaken(model)

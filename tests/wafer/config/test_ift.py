@@ -23,11 +23,11 @@ GPT2 = {
 MLP = {"name": "fc_mnist", "input_size": 20, "hidden_size": 30, "depth": 3}
 T5 = {
     "name": "t5",
-    "src_vocab_size": 50,
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 64,
-    "encoder_num_hidden_layers": 1,
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "attention_inner_dim": 32,
+    "filter_size": 64,
+    "num_hidden_layers": 1,
     "decoder_num_hidden_layers": 1,
     "num_heads": 4,
 }

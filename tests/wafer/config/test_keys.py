@@ -16,6 +16,7 @@ from wafer.config.newfile import run_file
 from wafer.models.names import MODELS
 from wafer.models.schema import ModelConfig
 from wafer.models.sections import Section
+from wafer.vendor.keys import spellings
 
 CONFIGS = ROOT / "models" / "configs"
 
@@ -72,18 +73,18 @@ def test_keys_are_printed(capsys):
 
 @pytest.fixture(scope="module")
 def schema():
-    return json_schema()
+    return json_schema(spellings)
 
 
 def test_schema_names_every_key(schema, capsys, monkeypatch):
-    monkeypatch.setattr("wafer.config.keys.json_schema", lambda: schema)
+    monkeypatch.setattr("wafer.config.keys.json_schema", lambda others: schema)
     assert main(["config", "schema"]) == 0
     assert json.loads(capsys.readouterr().out) == schema
     for classes in section_classes().values():
         for cls in classes.values():
             assert issubclass(cls, Section)
             properties = schema["$defs"][cls.__name__]["properties"]
-            assert set(cls.keys()) <= properties.keys(), cls
+            assert set(cls.model_fields) <= properties.keys(), cls
 
 
 def test_schema_of_a_value(schema):

@@ -12,7 +12,7 @@ from helpers.runs import TINY, TINY_ROWS, metrics
 
 from wafer.config import load_all, parse_config
 from wafer.errors import ConfigError
-from wafer.vendor.removed import REMOVED
+from wafer.vendor.keys import table
 
 
 def trainer(steps, rate):
@@ -79,6 +79,7 @@ SECTIONS = {
 }
 
 
+REMOVED = table().removed
 PLACES = itertools.product(["runconfig", "train_input", "model", "optimizer", None], REMOVED)
 
 

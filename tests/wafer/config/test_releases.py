@@ -9,10 +9,11 @@ from wafer.cli import main
 from wafer.config import load_all, parse_config
 from wafer.errors import ConfigError
 from wafer.models import registry
-from wafer.models.errors import SectionError
-from wafer.vendor.keys import translate
+from wafer.optim.sections import OPTIMIZERS
+from wafer.vendor.keys import rows_of
 from wafer.vendor.releases import convert_file
-from wafer.vendor.trainer_form import upgrade
+from wafer.vendor.runfile import read as translate
+from wafer.vendor.trainer import upgrade
 
 SIZES = {key: size for key, size in TINY.items() if key != "name"}
 OLD = {
@@ -135,9 +136,10 @@ def test_and_back_again_for_all_that_has_a_word_there():
     assert optimizer["learning_rate"][0]["steps"] == 3
 
 
-FAMILIES = {
-    "bert": ((1, 7), {"pooler_nonlinearity": "gelu", "mlm_nonlinearity": "gelu"}),
-    "t5": ((1, 7), {"use_pre_encoder_decoder_layer_norm": True}),
+FAMILIES = {  # what a file leaves out means the same to T5 and BERT
+    "bert": ((1, 7), {}),
+    "gpt2": ((1, 7), {"loss_scaling": "batch_size"}),
+    "t5": ((1, 7), {}),
 }
 
 
@@ -365,38 +367,70 @@ def test_the_order_of_rows_was_random_until_23():
     assert file["trainer"]["fit"]["train_dataloader"]["use_vsl"] is False
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gptj", "t5", "bert"])
-def test_each_renamed_key_has_its_older_name_in_older_files(name):
-    """A class names the release of a spelling; files of either side say the same."""
-    cls = registry.config_class(name)
-    for old, (key, since, flag, code) in cls.legacy.items():
-        if since is None or code not in ("", name):
-            continue
-        value, older = (flag[True], True) if flag else (False, False)
-        before, after = (since[0] - (since[1] == 0), 9 if since[1] == 0 else since[1] - 1), since
-        back = convert_file({"model": {key: value}}, name, after, before)[0]["model"]
-        assert (back[old], key in back) == (older, False)
-        assert convert_file({"model": back}, name, before, after)[0]["model"][key] == value
+RENAMED = [row for row in rows_of("model", "rename") if row.since and "." not in row.says]
+
+
+@pytest.mark.parametrize("row", RENAMED, ids=lambda row: row.keys[0])
+def test_each_renamed_key_has_its_older_name_in_older_files(row):
+    """A row names the release of a spelling; files of either side say the same."""
+    (old,), (name,) = row.keys, row.of or ("gpt2",)
+    value, older = (row.map[True], True) if row.map else (False, False)
+    before = (row.since[0] - (row.since[1] == 0), (row.since[1] or 10) - 1)
+    back = convert_file({"model": {row.says: value}}, name, row.since, before)[0]["model"]
+    assert back[old] == older
+    assert (row.says in back) == (row.says == old)
+    assert convert_file({"model": back}, name, before, row.since)[0]["model"][row.says] == value
+
+
+def read_model(**keys):
+    out = translate({"model": keys})
+    return out.problems or registry.parse_config(out.sections["model"])
 
 
 def test_a_flag_of_an_older_release_takes_true_and_false_alone():
     llama = {"name": "llama", **SIZES}
-    assert registry.parse_config(llama).norm_type == "rmsnorm"
-    assert registry.parse_config(llama | {"use_rms_norm": False}).norm_type == "layernorm"
-    assert registry.parse_config(llama | {"use_rms_norm": None}).norm_type == "rmsnorm"
-    biasless = registry.parse_config(
-        {"name": "gptj", **SIZES, "rotary_dim": 2, "use_biasless_norm": True}
-    )
+    assert read_model(**llama).norm_type == "rmsnorm"
+    assert read_model(**llama, use_rms_norm=False).norm_type == "layernorm"
+    assert read_model(**llama, use_rms_norm=None).norm_type == "rmsnorm"
+    assert read_model(**llama, use_bfloat16=True).fp16_type == "bfloat16"
+    biasless = read_model(**SIZES, name="gptj", rotary_dim=2, use_biasless_norm=True)
     assert biasless.norm_type == "biasless-layernorm"
-    for change, says in (
-        ({"use_rms_norm": "yes"}, "use_rms_norm: 'yes': expected true or false"),
-        (
-            {"use_rms_norm": True, "norm_type": "layernorm"},
-            "use_rms_norm: is another spelling of 'norm_type', which is 'layernorm'; keep one",
-        ),
-    ):
-        with pytest.raises(SectionError, match=says):
-            registry.parse_config(llama | change)
     labels = {"name": "bert-sequence-classifier", **SIZES, "num_classes": 3, "num_labels": 4}
-    with pytest.raises(SectionError, match="num_classes: is another spelling of 'num_labels'"):
-        registry.parse_config(labels)
+    both = llama | {"use_rms_norm": True, "norm_type": "layernorm"}
+    for section, key, says in (
+        (llama | {"use_rms_norm": "yes"}, "use_rms_norm", "'yes': expected true or false"),
+        (both, "use_rms_norm", "is another spelling of 'norm_type', which is 'layernorm'"),
+        (labels, "num_classes", "is another spelling of 'num_labels'"),
+    ):
+        (problem,) = read_model(**section)
+        assert problem.path == ("model", key)
+        assert says in problem.message
+
+
+def test_t5s_own_names_and_head_size():
+    t5 = {"name": "t5", "d_model": 16, "d_kv": 3, "d_ff": 8, "num_heads": 4, "src_vocab_size": 11}
+    cfg = read_model(**t5, encoder_num_hidden_layers=1)
+    assert (cfg.hidden_size, cfg.head_dim, cfg.num_hidden_layers) == (16, 3, 1)
+    assert cfg.decoder_layers == 1
+    (problem,) = read_model(**t5, hidden_size=8)
+    assert problem.message == "is another spelling of 'hidden_size', which is 8; keep one"
+    for wrong in ({"num_heads": {"a": 1}}, {"d_kv": [3]}, {"num_heads": None}):
+        (problem,) = read_model(**t5 | wrong)
+        assert "expected integers" in problem.message
+
+
+def test_an_optimizer_of_release_1_means_the_same():
+    older = {"optimizer_type": "adamw", "beta1": 0.8, "beta2": 0.9, "weight_decay_rate": 0.1}
+    out = translate({"optimizer": older}).sections["optimizer"]
+    assert out == {"optimizer_type": "adamw", "betas": [0.8, 0.9], "weight_decay": 0.1}
+    half = translate({"optimizer": {"optimizer_type": "Adafactor", "eps2": 0.1}}).sections
+    assert half["optimizer"]["eps"] == [1e-30, 0.1]
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS])
+def test_the_defaults_of_a_pair_are_its_optimizers(name):
+    """A pair of which a file has one half takes the other from the class."""
+    for row in rows_of("optimizer", "pair"):
+        if row.is_of((name,)):
+            field = OPTIMIZERS[name].model_fields[row.says]
+            assert field.default == row.values

@@ -16,8 +16,7 @@ from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.models.sections import parse
 from wafer.sweep.files import read_sweep
-from wafer.vendor.trainer_form import upgrade
-from wafer.vendor.trainer_writer import as_trainer
+from wafer.vendor.trainer import as_trainer, upgrade
 
 TRAINER = """
 trainer:

@@ -9,8 +9,8 @@ from wafer.cli import main
 from wafer.errors import ConfigError
 from wafer.optim.chain import learning_rates, make_optimizer
 from wafer.optim.schedule_sections import parse_schedules
-from wafer.vendor.trainer_form import upgrade
-from wafer.vendor.trainer_writer import as_trainer
+from wafer.vendor.runfile import read
+from wafer.vendor.trainer import as_trainer, upgrade
 
 NAMES = ("embed/token/embedding", "layers_0/up/kernel", "layers_0/up/bias")
 PARAMS = {
@@ -40,7 +40,7 @@ def constant(value, **keys):
 def section_of(schedulers, **optimizer):
     keys = {"params": TAGS} | optimizer
     init = {"optimizer": {"SGD": keys}, "schedulers": schedulers}
-    return upgrade({"init": init}).sections["optimizer"]
+    return read({"trainer": {"init": init}}).sections["optimizer"]
 
 
 def rates_at(section, *steps):
@@ -134,7 +134,10 @@ def test_weight_decay_has_tags_and_products_too():
     section = section_of([constant(1.0), *decays], weight_decay=0.25)
     zeros = {"embed": {"token": {"embedding": jnp.zeros(1)}},
              "layers_0": {"up": {"kernel": jnp.zeros(1), "bias": jnp.zeros(1)}}}  # fmt: skip
-    for own in (section, upgrade(as_trainer({"optimizer": section})[0]).sections["optimizer"]):
+    for own in (
+        section,
+        read({"trainer": as_trainer({"optimizer": section})[0]}).sections["optimizer"],
+    ):
         tx = make_optimizer(own, PARAMS)
         state, seen = tx.init(PARAMS), []
         for _ in range(6):

@@ -13,8 +13,8 @@ from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
-from wafer.vendor.defaults import code_of, covers
-from wafer.vendor.keys import translate
+from wafer.vendor.keys import code_of, covers, spellings
+from wafer.vendor.runfile import read as translate
 
 TABLES = json.loads(FILE.read_text())
 TABLE = TABLES["defaults"]
@@ -48,9 +48,8 @@ SECTIONS = {
 }
 WITHIN = {"dpo": "dpo", "vision": "image_model"}
 # Another value in form alone: a factor of 1, what the attention's type says, or a window's order
-# where there is no window; what the vendor overwrites by another key (BERT's encoder_nonlinearity);
-# what is refused by name though it says the default. The list only shrinks.
-_FORM = "encoder_nonlinearity lr_adjustment_groups mlm_loss_weight"
+# where there is no window; what is refused by name though it says the default. The list shrinks.
+_FORM = "lr_adjustment_groups mlm_loss_weight"
 OTHER = {
     "bert": _FORM,
     "bert-q&a": "",
@@ -58,7 +57,7 @@ OTHER = {
     "bert-summarization": _FORM,
     "bert-token-classifier": f"include_padding_in_loss {_FORM}",
     "dpo": "compute_eval_metrics",  # beside the section dpo
-    "dpr": "encoder_nonlinearity",
+    "dpr": "",
     "esm2": _FORM,
     "fc_mnist": "",
     "gpt2": "embd_pdrop sliding_window_every_other_decoder_layer_pattern",
@@ -150,16 +149,17 @@ def test_the_default_of_a_data_processor_changes_nothing():
     for name in TABLES["processors"].keys() & DATA_PROCESSORS.keys():
         cls = DATA_PROCESSORS[name]
         for key, rows in TABLES["processors"][name].items():
-            field = cls.model_fields.get(cls.legacy[key].key if key in cls.legacy else key)
+            ours, _ = spellings("train_input", name).get(key, (key, False))
+            field = cls.model_fields.get(ours)
             if field is None or field.is_required() or key in _UNREAD.split():
                 continue
             default = field.get_default(call_default_factory=True)
             for value, *releases in rows:
                 for release in releases:
                     raw = {"release": release, "train_input": {"data_processor": name}}
-                    ours = translate(raw).sections["train_input"].get(key, default)
+                    read_as = translate(raw).sections["train_input"].get(ours, default)
                     seen.add(name)
-                    differ |= set() if ours == value else {(name, key, release)}
+                    differ |= set() if read_as == value else {(name, key, release)}
     assert len(seen) > 12
     assert {row[:2] for row in differ if row[0] != "SyntheticDataProcessor"} == set()
 
@@ -178,7 +178,7 @@ def test_the_pooler_follows_the_encoders_nonlinearity():
     assert read(section, "2.4").pooler_nonlinearity == "relu"
     assert read(section | {"pooler_nonlinearity": None}, "2.4").mlm_nonlinearity == "relu"
     assert read(section | {"pooler_nonlinearity": "tanh"}, "2.4").pooler_nonlinearity == "tanh"
-    assert registry.parse_config(section).pooler_nonlinearity == "tanh"
+    assert registry.parse_config({"name": "bert"} | STACK).pooler_nonlinearity == "tanh"
 
 
 def test_segments_are_those_of_next_sentences():

@@ -8,7 +8,8 @@ from wafer.config import parse_config
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.errors import ConfigError
 from wafer.optim.sections import OPTIMIZERS
-from wafer.vendor.keys import KEYS, translate
+from wafer.vendor.keys import table
+from wafer.vendor.runfile import read as translate
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "filter_size": 16}
 MODEL = {"name": "gpt2", "vocab_size": 64, "max_position_embeddings": 8, **SIZES}
@@ -59,21 +60,25 @@ def test_selected_gradients_of_the_model_are_the_optimizers():
     assert wrong == {"model.selective_grad.0.init_method": "'all': expected 'outlier'"}
 
 
-@pytest.mark.parametrize("row", KEYS, ids=lambda row: row.keys.split()[0])
-def test_a_row_is_of_a_section_and_of_releases(row):
-    sections = {"model", "model.lora_params", "optimizer", "runconfig", "input"}
-    assert row.section in sections
-    first, last = ([int(n) for n in part.split(".")] for part in row.releases.split("-"))
-    assert [1, 6] <= first <= last <= [2, 10]
+ROWS_OF_KEYS = [row for rows in table().rows.values() for row in rows]
+
+
+@pytest.mark.parametrize("row", ROWS_OF_KEYS, ids=lambda row: f"{row.section}-{row.keys[0]}")
+def test_a_row_is_of_releases(row):
+    for releases in filter(None, (row.known, row.releases)):
+        first, last = ([int(n) for n in part.split(".")] for part in releases.split("-"))
+        assert [1, 6] <= first <= last <= [2, 10]
+    if row.action in ("rename", "pair", "gone"):
+        assert row.since is None or (1, 6) < row.since < (2, 10)
 
 
 def test_no_row_hides_a_key_that_a_section_has():
     """A key is either read or without effect; rows with values or a processor may share one."""
     classes = {"optimizer": OPTIMIZERS.values(), "input": DATA_PROCESSORS.values()}
-    for row in KEYS:
-        if not row.values and not row.of:
+    for row in ROWS_OF_KEYS:
+        if row.action in ("drop", "refuse") and not row.values and not row.of:
             for cls in classes.get(row.section, ()):
-                assert not set(row.keys.split()) & set(cls.keys()), (row, cls)
+                assert not set(row.keys) & set(cls.model_fields), (row, cls)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,9 @@ def test_fc_mnist_reads_mnist_without_a_processor():
 def test_of_two_lengths_of_a_schedule_steps_wins():
     both = {"scheduler": "Linear", "steps": 34, "decay_steps": 262, "alpha": 0.1}
     out = translate({"optimizer": {"learning_rate": [both]}})
-    assert out.sections["optimizer"]["learning_rate"] == [{"scheduler": "Linear", "steps": 34}]
+    assert out.sections["optimizer"]["learning_rate"] == [
+        {"scheduler": "Linear", "total_iters": 34}
+    ]
 
 
 def test_positions_follow_the_data_where_the_model_does_not_say():

@@ -3,7 +3,7 @@
 import pytest
 
 from wafer import models
-from wafer.vendor.keys import translate
+from wafer.vendor.runfile import read as translate
 
 TOWER = {"name": "ViTModel", "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 2}
 TOWER |= {"filter_size": 8, "image_size": [8, 8], "patch_size": [4, 4], "prepend_cls_token": True}

@@ -24,8 +24,8 @@ from wafer.models.convert.api import section_from_hf
 from wafer.models.names import MODELS
 from wafer.models.paths import named_leaves
 from wafer.models.registry import config_class, parse_config, settings_of
-from wafer.vendor.keys import translate
 from wafer.vendor.releases import convert_file
+from wafer.vendor.runfile import read as translate
 
 # The same sizes, for names without a Hugging Face form.
 ALIKE = {"ebert": "bert", "bert-summarization": "bert-q&a", "fc_mnist": None}

@@ -16,7 +16,13 @@ from wafer.models.errors import SectionError
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 16, "max_position_embeddings": 16, **SIZES}
-T5 = {"src_vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
+T5 = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "attention_inner_dim": 8,
+    "filter_size": 16,
+    "num_heads": 2,
+}
 MODELS = {
     "lm": {"name": "gpt2", **TOKENS},
     "mlm": {"name": "bert", **TOKENS},
@@ -27,7 +33,7 @@ MODELS = {
     "summarization": {"name": "bert-summarization", **TOKENS},
     "seq2seq": {
         "name": "t5",
-        "encoder_num_hidden_layers": 1,
+        "num_hidden_layers": 1,
         "decoder_num_hidden_layers": 1,
         **T5,
     },

@@ -28,7 +28,7 @@ from wafer.sweep import children
 from wafer.sweep.costs import costs_of
 from wafer.sweep.files import read_sweep
 from wafer.sweep.trials import Trial, trials_of
-from wafer.vendor.trainer_writer import as_trainer
+from wafer.vendor.trainer import as_trainer
 
 SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}
 

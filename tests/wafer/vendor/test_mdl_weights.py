@@ -247,12 +247,12 @@ SEQ2SEQ = {
 }
 T5 = {
     "name": "t5",
-    "src_vocab_size": 11,
-    "d_model": 8,
-    "d_kv": 4,
-    "d_ff": 16,
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "attention_inner_dim": 8,
+    "filter_size": 16,
     "num_heads": 2,
-    "encoder_num_hidden_layers": 2,
+    "num_hidden_layers": 2,
     "decoder_num_hidden_layers": 2,
     "nonlinearity": "geglu",
     "share_embedding_weights": False,

@@ -48,6 +48,7 @@ from wafer.vendor.mdl.sections import carried_sections, training_sections
 from wafer.vendor.mdl.weights import FORMATS, open_weights, writable, write_weights
 from wafer.vendor.mdl.writer import Tree
 from wafer.vendor.releases import convert_file
+from wafer.vendor.runfile import read
 from wafer.vendor.tensors import FAMILIES
 from wafer.yamlfile import read_yaml
 
@@ -138,7 +139,8 @@ def read_model(path: str | os.PathLike[str], name: str | None = None) -> Model:
     Raises:
         ValueError: there is none, or one of a function of the user's, which has no other form.
     """
-    settings = ({"name": name} if name else {}) | read_section(path)
+    section = ({"name": name} if name else {}) | read_section(path)
+    settings = read({"model": section}).sections["model"]
     try:
         lookup(str(settings.get("name")))
         return build(settings)

@@ -114,7 +114,9 @@ def prune(
     from wafer.session.hints import next_lines
     from wafer.sparsity.oneshot import METHODS, prune
     from wafer.sparsity.sections.config import parse
+    from wafer.vendor.sparsity import core_section
 
+    section = core_section(section)
     parse(section)  # refuses what is wrong, as the next lines links, before long work
     if samples < 1:
         raise ConfigError([Problem(("samples",), f"{samples}: expected at least 1 row")])
@@ -135,7 +137,7 @@ def prune(
         aliases=model.alias,
         params=params,
         flops=flops,
-        vendor_default=True,
+        dense_words=False,
     )
     loss = _mean_loss(model, batches)
     before = loss(params)

@@ -10,7 +10,7 @@ from wafer.models.sections import Bool, Section, parse
 
 
 class _Ignored(Section):
-    """Host settings of the vendor's cluster; here the data pipeline sets itself up.
+    """Host settings of a cluster; here the data pipeline sets itself up.
 
     Training data repeat: a batch goes on over the end of a pass. The last batch of an evaluation
     is filled with empty rows.
@@ -117,8 +117,7 @@ class InputSection(_Ignored):
         """Say what removes padding of rows that are not packed."""
         if self.use_vsl and self.task != "lm" and not self.packed_files:
             message = (
-                "not computed here: packing is for next-token and BERT's HDF5 rows; set false "
-                "(T5HDF5DataProcessor's default is true in releases from 2.3 on); "
+                "not computed here: packing is for next-token and BERT's HDF5 rows; set false; "
                 "model.enable_vts: true removes the padding of these"
             )
             raise ConfigError([Problem(("use_vsl",), message)])

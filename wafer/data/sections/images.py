@@ -65,7 +65,7 @@ class LlavaHDF5MapDataProcessor(
         return self
 
 
-class _PixelInput(InputSection, task="image", legacy={"drop_last_batch": "drop_last"}):
+class _PixelInput(InputSection, task="image"):
     unread = (*InputSection.unread, "max_sequence_length")
 
 

@@ -50,7 +50,7 @@ def parse_own(name: str, function: Callable[..., Any], section: Mapping[str, Any
     Raises:
         SectionError: keys that the function does not take, or that it needs.
     """
-    common = (*InputSection.keys(), "task")
+    common = (*InputSection.model_fields, "task")
     ours = {k: v for k, v in section.items() if k in common and k != "task"}
     arguments = {k: v for k, v in section.items() if k not in common}
     cls = _of_task(section.get("task", "lm"))

@@ -1,4 +1,4 @@
-"""Data processors of token rows: HDF5 files, the vendor's tokenized text, random tokens."""
+"""Data processors of token rows: HDF5 files, tokenized text, random tokens."""
 
 import functools
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class GptHDF5DataProcessor(_RowsInput, reader="wafer.data.readers.rows:gpt_rows"
 
 
 class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
-    """The vendor's random-access reader of the same rows."""
+    """Random access to the same rows."""
 
 
 class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
@@ -129,7 +129,7 @@ class T5HDF5DataProcessor(_FixedRows, task="seq2seq", reader="wafer.data.readers
 
 
 class BertCSVDataProcessor(InputSection, task="mlm", reader="wafer.data.readers.tokens:bert_csv"):
-    """The vendor's CSV with masks drawn beforehand."""
+    """CSV with masks drawn beforehand."""
 
     data_dir: Folders  #: folders of .csv files
     vocab_size: PositiveInt | None = None  #: V, compared with the model's
@@ -145,7 +145,6 @@ class T5DynamicDataProcessor(
     InputSection,
     task="seq2seq",
     reader="wafer.data.readers.tokens:t5_dynamic",
-    legacy={"data_dir": "src_data_dir"},
 ):
     """Tokenized text, one document a line; spans are hidden anew at every reading."""
 
@@ -168,7 +167,7 @@ class TransformerDynamicDataProcessor(
 ):
     """Tokenized text of two languages, a pair of lines at equal numbers of two files.
 
-    One vocabulary is for both, as in the vendor's processor; pairs that do not fit are left out.
+    One vocabulary is for both; pairs that do not fit are left out.
 
     Attributes:
         src_data_dir: folders whose ``meta.dat`` names a file of sources and one of targets a line.

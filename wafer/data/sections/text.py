@@ -42,7 +42,7 @@ class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.s
 
 
 class BertQADataProcessor(TextInput, task="qa", reader="wafer.data.readers.tokens:qa_csv"):
-    """The vendor's CSV of SQuAD, windows of question and context cut beforehand (1.6 to 1.9)."""
+    """CSV of SQuAD, windows of question and context cut beforehand."""
 
     unread = (*InputSection.unread, "vocab_file", "do_lower")  # its rows hold ids
 
@@ -52,7 +52,7 @@ class BertTokenClassifierDataProcessor(
     task="token_classification",
     reader="wafer.data.readers.text.token_labels:token_classification",
 ):
-    """CoNLL-like columns, or the vendor's CSV."""
+    """CoNLL-like columns, or CSV."""
 
     #: JSON, label -> class; None takes the labels of the file in order
     label_vocab_file: str | None = None
@@ -73,7 +73,6 @@ class BertCSVDynamicMaskDataProcessor(
     TextInput,
     task="mlm",
     reader="wafer.data.readers.masked_lm:masked_lm",
-    legacy={"mask_whole_word": "whole_word_masking"},
 ):
     """Tokenized sentence pairs, masked anew every epoch."""
 
@@ -151,7 +150,6 @@ class DPRJsonDataProcessor(
 class HuggingFaceDataProcessor(
     TextInput,
     reader="wafer.data.readers.text.saved_datasets:hugging_face",
-    legacy={"sequence_length": "max_sequence_length"},
 ):
     """Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote, for next tokens.
 

@@ -197,7 +197,7 @@ def _settings(
     words["target_device"] = words.pop("target")
     given = {key: value for key, value in words.items() if value is not None}
     params["runconfig"] = {**(params.get("runconfig") or {}), **given}
-    keys = set(RunSection.keys())
+    keys = set(RunSection.model_fields)
     known = {key: value for key, value in params["runconfig"].items() if key in keys}
     return params, parse(RunSection, known)
 

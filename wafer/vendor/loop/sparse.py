@@ -22,6 +22,7 @@ from wafer.loop.machine import current_backend
 from wafer.loop.optim import Optimizer
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameters
 from wafer.models.checkpoint.tree import to_tree
+from wafer.vendor.sparsity import core_section
 
 
 class SparsityAlgorithm:
@@ -35,7 +36,7 @@ class SparsityAlgorithm:
     """
 
     def __init__(self, section: Any) -> None:
-        self.groups = sparsity.parse(section)
+        self.groups = sparsity.parse(core_section(section))
         self.model: CompiledModel | None = None
         self._sparsifier: sparsity.Sparsifier | None = None
         self._loaded: Mapping[str, Any] | None = None
@@ -76,7 +77,7 @@ class SparsityAlgorithm:
             aliases=model.alias,
             params=params,
             accepts=lambda name: False,
-            vendor_default=True,
+            dense_words=False,
         )
         self._slot = model.backend.register(self, "sparsity")
 

@@ -1,0 +1,279 @@
+"""From a run file of any release of the vendor's to the sections of ours.
+
+``read`` applies the table of ``keys`` section by section, then the rules of ``rules``, which
+concern several keys or sections at once, and last the defaults of the file's release.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wafer.errors import ConfigError, Problem
+from wafer.models.names import MODELS
+from wafer.models.user.yamlfile import Lines
+from wafer.vendor.keys import PARTS, Release, Row, covers, names_of, release_of, rows_of
+from wafer.vendor.rules import RULES, begin
+from wafer.vendor.sparsity import translate_sparsity
+from wafer.vendor.trainer import Upgraded, trainers_of, upgrade
+from wafer.vendor.translation import Path, Translation
+
+_LOG = logging.getLogger(__name__)
+_NESTED = {"lora_params", "moe"}  # mappings of the model with rows of their own
+
+
+def read(raw: Mapping[str, Any], mode: str | None = None) -> Translation:
+    """Translate a run file; ``raw`` is left as it is.
+
+    Args:
+        raw: its sections, or one ``trainer``.
+        mode: of the run, as ``trainer.upgrade`` takes it.
+
+    Raises:
+        ConfigError: a ``trainer`` that is none.
+    """
+    form = upgraded(raw, mode)
+    raw = form.sections
+    release = release_of(raw.get("release"))
+    sections = {key: _copy(value) for key, value in raw.items() if key != "release"}
+    file = Translation(sections, release, left=form.left, trainer=form.origins)
+    if "release" in raw and release is None:
+        why = f"{raw['release']!r}: expected a release of the vendor's in quotes, such as '1.7'"
+        file.note("refused", ("release",), why)
+    begin(file)
+    _apply(file, sections, "", ())
+    for name, section in list(sections.items()):
+        _apply_within(file, section, (name,))
+    for rule in RULES:
+        rule(file)
+    if "sparsity" in sections:
+        sections["sparsity"] = translate_sparsity(file, sections["sparsity"], ("sparsity",))
+    for name, section in sections.items():
+        for own, place, path in within(section, name, (name,)):
+            _set_defaults(file, own, place, path)
+    return file
+
+
+def runs_of(raw: Any, lines: Lines) -> list[tuple[Any, Lines]]:
+    """Return the runs of a file, whose ``trainer`` may be a list: each as a file with its lines.
+
+    Raises:
+        ConfigError: an empty list.
+    """
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
+        return [(raw, lines)]
+    trainers = trainers_of(raw["trainer"])
+    if not trainers:
+        raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
+    return [({**raw, "trainer": own}, _lines_of(lines, i)) for i, own in enumerate(trainers)]
+
+
+def _lines_of(lines: Lines, index: int) -> Lines:
+    """Return the lines of one trainer of a list, as if it were the file's only one."""
+    out: Lines = {}
+    for path, line in lines.items():
+        if path[:2] == ("trainer", index):
+            rest = path[3:] if path[2:3] == ("trainer",) else path[2:]
+            out["trainer", *rest] = line
+    return out
+
+
+def upgraded(raw: Mapping[str, Any], mode: str | None = None) -> Upgraded:
+    """Return the sections of a file; those of a ``trainer`` with the release of their defaults."""
+    if "trainer" not in raw:
+        return Upgraded(dict(raw), [], {})
+    others = [key for key in raw if key not in ("trainer", "release")]
+    if others:
+        message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
+        raise ConfigError([Problem((others[0],), message)])
+    form = upgrade(raw["trainer"], mode)
+    release = raw.get("release")
+    if release is None:
+        release, key = _release_shown(form.sections)
+        why = f", the last one with {key}" if key else "; for 2.3's add `release: '2.3'` above it"
+        _LOG.info("The trainer has the defaults of release %s%s", release, why)
+    return form._replace(sections={"release": release} | form.sections)
+
+
+def with_defaults(
+    section: Mapping[str, Any], path: tuple[str, ...], release: Release | None
+) -> dict[str, Any]:
+    """Return a section in our spelling, with the defaults of a release.
+
+    Args:
+        section: of the file.
+        path: of the section, or of a part of the model.
+        release: of the file.
+    """
+    own = _copy(section)
+    file = Translation({path[0]: own}, None)
+    _apply_within(file, own, path)
+    file.release = release
+    for inner, place, where in within(own, path[0], path):
+        _set_defaults(file, inner, place, where)
+    return own
+
+
+def _release_shown(sections: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the release whose defaults the sections of a trainer have, and the key that shows it.
+
+    The form came with 2.3; from 2.4 on, no release changed a default that a published trainer left
+    out. So a trainer is of 2.3 where it has a key that 2.4 lacks, and else read by 2.4's defaults.
+
+    Args:
+        sections: of one trainer, in today's form.
+
+    Returns:
+        ('2.3', dotted key) or ('2.4', '').
+    """
+    for name, section in sections.items():
+        for own, place, path in within(section, name, (name,)):
+            names = _names(own, place, path)
+            for row in rows_of(place, "drop", "refuse"):
+                keys = [key for key in row.keys if key in own]
+                if keys and row.known.endswith("-2.3") and row.is_of(names):
+                    return "2.3", ".".join(map(str, (*path, keys[0])))
+    return "2.4", ""
+
+
+def _copy(value: Any) -> Any:
+    """Copy mappings and lists; what they hold stays the same object."""
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _parts(section: dict[str, Any], place: str) -> list[tuple[dict[str, Any], str, Path]]:
+    """List the sections in a section that have rows: (section, its place in the table, keys)."""
+    if place == "model":
+        named = {key: "model" if key in PARTS else f"model.{key}" for key in (*PARTS, *_NESTED)}
+        return [
+            (section[key], inner, (key,))
+            for key, inner in named.items()
+            if isinstance(section.get(key), dict)
+        ]
+    found: list[tuple[dict[str, Any], str, Path]] = []
+    for key in ("learning_rate", "weight_decay") if place == "optimizer" else ():
+        value = section.get(key)
+        entries = {(key, i): v for i, v in enumerate(value)} if isinstance(value, list) else {}
+        for path, entry in (entries or {(key,): value}).items():
+            if isinstance(entry, dict) and "scheduler" in entry:
+                found.append((entry, "schedule", path))
+    return found
+
+
+def within(section: Any, place: str, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:
+    """List a section and those in it: (section, its place in the table, path).
+
+    Args:
+        section: of the file; what is no mapping has none.
+        place: of the section in the table.
+        path: of the section.
+    """
+    if isinstance(section, dict):
+        yield section, place, path
+        for inner, inner_place, keys in _parts(section, place):
+            yield from within(inner, inner_place, (*path, *keys))
+
+
+def _names(section: Mapping[str, Any], place: str, path: Path) -> tuple[str, ...]:
+    return names_of(place, section, PARTS.get(str(path[-1]) if path else "", ""))
+
+
+def _apply_within(file: Translation, section: Any, path: Path) -> None:
+    """Apply the rows to a section and those in it."""
+    for own, place, where in list(within(section, str(path[0]), path)):
+        file.written[where] = frozenset(own)
+        _apply(file, own, place, where)
+
+
+def _apply(file: Translation, section: dict[str, Any], place: str, path: Path) -> None:
+    names = _names(section, place, path)
+    rows = [row for row in rows_of(place, "rename", "pair", "drop", "refuse") if row.is_of(names)]
+    for key in list(section):
+        own = [row for row in rows if key in row.keys and covers(row.releases, file.release)]
+        for row in own if key in section else ():
+            if _acts(file, row, section, key, path):
+                break
+
+
+def _acts(file: Translation, row: Row, section: dict[str, Any], key: str, path: Path) -> bool:
+    """Do what a row says of a key; whether it says anything of its value."""
+    if row.action == "rename":
+        return _rename(file, row, section, key, path)
+    if row.action == "pair":
+        _pair(file, row, section, path)
+        return True
+    value, own = section[key], (*path, key)
+    if row.beside and row.beside not in file.written.get(path, section):
+        return False
+    kind = isinstance(value, bool)  # true is not 1
+    same = any(value == known and isinstance(known, bool) == kind for known in row.values)
+    if same or (row.action == "drop" and not row.values) or (row.action, value) == ("refuse", None):
+        file.note("dropped", own)
+    elif row.action == "refuse":
+        file.note("refused", own, f"{value!r}: {row.says}")
+    else:
+        return False
+    del section[key]
+    return True
+
+
+def _rename(file: Translation, row: Row, section: dict[str, Any], key: str, path: Path) -> bool:
+    if row.says == key and row.since:  # means the opposite since: the release decides
+        return False
+    place, _, new = row.says.rpartition(".")
+    target = file.sections.get(place) if place else section
+    if not isinstance(target, dict):
+        return False
+    value, there = section.pop(key), (place, new) if place else (*path, new)
+    if True in row.map:
+        if value is None:
+            return True
+        if not isinstance(value, bool):
+            file.note("refused", (*path, key), f"{value!r}: expected true or false")
+            return True
+    if row.map and isinstance(value, str | bool | None):
+        value = row.map.get(value, value)
+    if (known := target.setdefault(new, value)) != value:
+        message = f"is another spelling of {new!r}, which is {known!r}; keep one"
+        file.note("refused", (*path, key), message)
+    elif there != (*path, key):
+        file.note("renamed", (*path, key), there)
+    return True
+
+
+def _pair(file: Translation, row: Row, section: dict[str, Any], path: Path) -> None:
+    given = [key for key in row.keys if key in section]
+    if row.says in section:
+        file.note("refused", (*path, given[0]), f"is part of {row.says!r}; keep one spelling")
+    both = zip(row.keys, row.values, strict=True)
+    values = [section.pop(key, default) for key, default in both]
+    section.setdefault(row.says, values)
+    for i, key in enumerate(row.keys):
+        if key in given:
+            file.note("renamed", (*path, key), (*path, row.says, i))
+
+
+def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: Path) -> None:
+    """Set what a section leaves out and ours have otherwise; in place."""
+    names = _names(section, place, path)
+    entry = MODELS.get(names[0]) if place == "model" else None
+    written = file.written.get(path, frozenset())
+    for row in rows_of(place, "default"):
+        if not row.is_of(names) or not covers(row.releases, file.release):
+            continue
+        for key in row.keys:
+            preset = not row.preset or (file.release and entry and key in entry.presets)
+            if preset and not _given(row, key, section) and _beside(row, section, written):
+                section[key] = section.get(row.like, row.says) if row.like else row.says
+                file.note("default", (*path, key))
+
+
+def _given(row: Row, key: str, section: Mapping[str, Any]) -> bool:
+    return not section.keys().isdisjoint((key, *row.unless))
+
+
+def _beside(row: Row, section: Mapping[str, Any], written: frozenset[str]) -> bool:
+    if row.beside.startswith("!"):
+        return section.get(row.beside[1:], True) in (False, None)
+    return not row.beside or bool(section.get(row.beside)) or row.beside in written - set(section)
