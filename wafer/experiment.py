@@ -151,7 +151,7 @@ class Experiment:
             accepts=lambda name: model.sparse(name) and not reads_axes(),
             dtype=model.config.dtype,
             flops=lambda: forward_flops(model),
-            vendor_default=True,
+            dense_words=False,
         )
         problems = _conflicts(cfg, model)
         if problems:

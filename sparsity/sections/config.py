@@ -69,7 +69,7 @@ def configure(
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
     partial: bool = False,
-    vendor_default: bool = False,
+    dense_words: bool = True,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
@@ -96,8 +96,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
-        vendor_default: without a filter, select as a run file does; else also leave dense what
-            ``wafer.models.paths.dense_word`` finds a word in.
+        dense_words: without a filter, also leave dense what ``wafer.models.paths.dense_word``
+            finds a word in; False selects as a run file does.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -116,7 +116,7 @@ def configure(
         accepts=accepts,
         dtype=dtype,
         partial=partial,
-        dense_words=not vendor_default,
+        dense_words=dense_words,
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(

@@ -85,7 +85,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
             aliases=model.alias,
             params=abstract_params(model),
             flops=lambda: forward_flops(model),
-            vendor_default=True,
+            dense_words=False,
         )
     names = set(read_meta(meta).parameters)
     return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf

@@ -81,7 +81,7 @@ def test_biases_scales_and_embeddings_stay_dense_in_any_rank(params, sparse):
     params = params()
     assert list(sparsity.configure(0.5).select(params)) == sparse
     # Run files keep the vendor's words, which take more.
-    assert {*sparsity.configure(0.5, vendor_default=True).select(params)} > {*sparse}
+    assert {*sparsity.configure(0.5, dense_words=False).select(params)} > {*sparse}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_checkpoint_pruned_by_the_former_default_resumes(caplog):
     """Its masks stay, change by the section's rule, and a line names the filter."""
     params = {"up": jax.random.normal(KEY, (16, 16)), "wte": jax.random.normal(KEY, (16, 16))}
     section = {"algorithm": "set", "sparsity": 0.75, "update": {"freq": 1}, "compute": "masked"}
-    former = sparsity.configure(section, vendor_default=True)
+    former = sparsity.configure(section, dense_words=False)
     tx = optax.adam(1e-3)
     sparse = former.init(params, KEY)
     pruned = former.prune(params, tx.init(params), sparse)

@@ -125,7 +125,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     only = None if rule.only is None else rule.only(small, large)
     section = _section(sections.get("sparsity"), only, float(level))
     sparsifier = sparsity.configure(
-        section, aliases=after.alias, params=shapes, flops=flops, vendor_default=True
+        section, aliases=after.alias, params=shapes, flops=flops, dense_words=False
     )
     chosen = sparsifier.select(shapes)
     total = sum(large[name] for name in chosen)

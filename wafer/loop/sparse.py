@@ -76,7 +76,7 @@ class SparsityAlgorithm:
             aliases=model.alias,
             params=params,
             accepts=lambda name: False,
-            vendor_default=True,
+            dense_words=False,
         )
         self._slot = model.backend.register(self, "sparsity")
 

@@ -33,7 +33,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
 
     Returns:
-        tag -> value: ``loss`` (nats per token), the task's metrics
+        tag -> value: ``loss`` (nats per token), the task's metrics by tag
         (``wafer.data.tasks``, and those of the data's scorer), and ``eval/bits_per_byte`` when
         the data has a tokenizer.
 

@@ -62,7 +62,7 @@ def section_that_keeps(masked: Mapping[str, tuple[int, int]], model: Model) -> d
     pruned, size = (sum(counts) for counts in zip(*masked.values(), strict=True))
     level = min(round(pruned / size, 4), 0.9999)
     section = {"algorithm": "static", "sparsity": level, "init_method": "from_zeros"}
-    selected = sparsity.configure(section, aliases=model.alias, vendor_default=True).select(
+    selected = sparsity.configure(section, aliases=model.alias, dense_words=False).select(
         abstract_params(model)
     )
     if masked.keys() <= selected.keys():

@@ -100,7 +100,7 @@ class TrainProgress(Progress):
 
 
 def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:
-    """Write ``performance.json``: rates of the whole run.
+    """Write ``performance.json``: rates, samples and seconds of a training run.
 
     Args:
         folder: where to write.

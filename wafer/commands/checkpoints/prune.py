@@ -135,7 +135,7 @@ def prune(
         aliases=model.alias,
         params=params,
         flops=flops,
-        vendor_default=True,
+        dense_words=False,
     )
     loss = _mean_loss(model, batches)
     before = loss(params)
