@@ -83,8 +83,8 @@ def configure(
             every parameter for a matrix that each token passes once.
         partial: the trees may be parts of the one that ``init`` saw; otherwise a mask that finds no
             weight of its name is an error.
-        dense_words: without a filter, also leave dense what ``wafer.models.paths.dense_word`` finds
-            a word in; a run file does not.
+        dense_words: without a filter, also leave dense what ``wafer.models.paths.dense_word``
+            finds a word in; False selects as a run file does.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.

@@ -6,6 +6,7 @@ parameters each had: groups that the run's section may give are tried, and the s
 have to agree.
 """
 
+import collections
 import logging
 import math
 import re
@@ -197,10 +198,8 @@ def _numbered(file: MdlFile, tensors: Iterable[Row], groupings: Iterable[Groupin
     """List the rows of the trainable parameters as the file's optimizer counts them."""
     rows = {row.ours[0]: row for row in tensors}
     names = [name for name in rows if not is_constant(name)]
-    sizes: dict[int, int] = {}
-    for name in file.entries("optimizer.param_groups."):
-        if match := _MEMBER.fullmatch(name):
-            sizes[int(match[1])] = sizes.get(int(match[1]), 0) + 1
+    members = map(_MEMBER.fullmatch, file.entries("optimizer.param_groups."))
+    sizes = collections.Counter(int(member[1]) for member in members if member)
     held = [sizes[group] for group in sorted(sizes)]
     tried = []
     for grouping in groupings:

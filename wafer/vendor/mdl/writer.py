@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import h5py
@@ -43,7 +43,8 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
         ValueError: a dtype that the layout has no code for.
         OSError: the disk takes no more.
     """
-    leaves = dict(_leaves(tree))
+    leaves: dict[str, Leaf] = {}
+    spec = json.dumps([1, _node(tree, "", leaves)])  # protocol 1
     for name, leaf in leaves.items():
         if isinstance(leaf, LazyArray) and leaf.dtype.name not in _CODES:
             raise ValueError(f"{name}: a .mdl holds no {leaf.dtype}; known: {sorted(_CODES)}")
@@ -54,33 +55,17 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
     ):
         file.attrs["__version__"] = 0.5
         file.attrs["__cstorch_version__"] = version
-        file.attrs["__spec__"] = json.dumps([None, _dump(tree)])
+        file.attrs["__spec__"] = json.dumps([None, spec])
         for name, leaf in leaves.items():
-            key, spec = f"{name}.__metadata__", [{name: "*"}, _dump({name: "*"})]
-            entry = {"__spec__": spec, "__objects__": [name], key: _record(leaf)}
+            key, one = f"{name}.__metadata__", {name: "*"}
+            own = [one, json.dumps([1, _node(one, "", {})])]
+            entry = {"__spec__": own, "__objects__": [name], key: _record(leaf)}
             file.attrs[key] = json.dumps(entry)
         for name, leaf in leaves.items():
             if isinstance(leaf, LazyArray):
                 _put(file, name, leaf)
                 check()
         file.attrs["__SUCCESS__"] = True
-
-
-def _children(tree: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of an inner node with their keys, or None for a leaf."""
-    if isinstance(tree, LazyArray | Link):
-        return None
-    if isinstance(tree, Mapping):
-        return list(tree.items())
-    return list(enumerate(tree)) if isinstance(tree, list | tuple) else None
-
-
-def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
-    children = _children(tree)
-    if children is None:
-        yield prefix, tree
-    for key, child in children or ():
-        yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _put(file: h5py.File, name: str, tensor: LazyArray) -> None:
@@ -110,16 +95,20 @@ def _record(leaf: Leaf) -> dict[str, Any]:
     return value | {"__NONE__": True}
 
 
-def _dump(tree: Any) -> str:
-    """Describe a tree as ``torch.utils._pytree.treespec_dumps`` does, protocol 1."""
-    return json.dumps([1, _node(tree)])
+def _node(tree: Any, name: str, leaves: dict[str, Leaf]) -> dict[str, Any]:
+    """Describe a tree as ``torch.utils._pytree.treespec_dumps`` does; collect its leaves.
 
-
-def _node(tree: Any) -> dict[str, Any]:
-    children = _children(tree)
-    if children is None:
+    Args:
+        tree: a node.
+        name: '.'-joined keys above it.
+        leaves: gets what lies below, by name.
+    """
+    if isinstance(tree, Mapping):
+        kind, context, children = "dict", json.dumps(list(tree)), tree.items()
+    elif isinstance(tree, list | tuple) and not isinstance(tree, Link):
+        kind, context, children = type(tree).__name__, "null", enumerate(tree)
+    else:
+        leaves[name] = tree
         return {"type": None, "context": None, "children_spec": []}
-    kind = "dict" if isinstance(tree, Mapping) else type(tree).__name__
-    context = json.dumps(list(tree)) if kind == "dict" else "null"
-    specs = [_node(child) for _, child in children]
+    specs = [_node(child, f"{name}.{key}".removeprefix("."), leaves) for key, child in children]
     return {"type": f"builtins.{kind}", "context": context, "children_spec": specs}
