@@ -51,7 +51,7 @@ class DataTask(NamedTuple):
 
     #: (sizes, model's configuration) -> features of a row
     features: Callable[[RowSizes, Any], Features]
-    #: the model's metric -> TensorBoard's tag; what is not named is not shown
+    #: the model's metric -> its TensorBoard tag; what is not named is not shown
     tags: Mapping[str, str]
     scored: bool = False  #: whether its metrics need whole outputs (``Dataset.scorer``)
 
@@ -203,6 +203,6 @@ def stored_features(section: Any, config: Any) -> Features:
 
 
 def metric_tags(task: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Put a model's metrics under TensorBoard's tags."""
+    """Put a model's metrics under their tags."""
     tags = TASKS[task].tags
     return {tags[name]: value for name, value in values.items() if name in tags}
