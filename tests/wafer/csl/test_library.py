@@ -2,13 +2,14 @@
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
 import wafer.csl
-from wafer.csl import Source, check, format_text, parse
+from wafer.csl import Position, Source, check, format_text, parse
 from wafer.csl.host.vendor import debug_util
-from wafer.csl.semantics.files import LIBRARY
+from wafer.csl.semantics.files import LIBRARY, Files
 from wafer.csl.syntax import tree
 from wafer.machine.codes import CONFIG, Intrinsic, Type
 
@@ -28,7 +29,6 @@ USED = {
     "memcpy/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
     "memcpy_multi/get_params": "width height get_params",
     "memcpy_multi/memcpy": "unblock_cmd_stream MEMCPYH2D_4 MEMCPYD2H_4 LAUNCH data_type",
-    "memcpy_multi/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
     "time": "tsc_size_words enable_tsc disable_tsc reset_tsc_counter get_timestamp",
     "math": "sqrt sqrt_f16 sqrt_f32 abs inv invsqrt_f32 NEGATIVE_INF_f32 exp_f16 floor_f16 log sin"
     " cos pow min max ceil isNaN sign NaN_f16 NaN_f32 POSITIVE_INF NEGATIVE_INF NaN max_f32 min_f32"
@@ -93,6 +93,8 @@ def test_checked_and_laid_out(path):
 
 def test_names_that_programs_use():
     assert MODULES.keys() == USED.keys()
+    old = Files((), Path()).found("<memcpy_multi/memcpy_switches>", "", Position("", 1, 1))
+    assert old == MODULES["memcpy/memcpy_switches"]
     for name, used in USED.items():
         file = parse(MODULES[name].read_text(encoding="utf-8"))
         declared = {d.name for d in file.declarations if hasattr(d, "name")}
