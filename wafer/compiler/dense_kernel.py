@@ -327,8 +327,7 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                 ahead = 2 if onward or k + 1 < last else 1
                 first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - ahead), 0))
                 taken[k] = first + shared
-                run = pes[k].forward if onward else pes[k].backward
-                begun[kind, k, m], out = run(first + words)
+                begun[kind, k, m], out = pes[k].run(first + words, onward=onward)
                 out += c.fill // 2
                 if onward and k + 1 < last:
                     sent["F", k + 1, m] = out
@@ -361,25 +360,21 @@ class _Passes:
             )
         self.tiles, self.free = tiles, np.zeros_like(tiles.forward)
 
-    def forward(self, arrived: int) -> tuple[int, int]:
-        """When the last PE begins, and when the words out could be gone from, at one per cycle."""
-        begun = np.maximum(self.free, arrived)
-        rows = (begun + self.tiles.forward).max(axis=1)
-        self.free = np.broadcast_to(rows[:, None], self.free.shape)
-        return int(begun.max()), _gathered(rows, self.tiles.outputs)
+    def run(self, arrived: int, *, onward: bool) -> tuple[int, int]:
+        """Do a pass, whose words have arrived by then.
 
-    def backward(self, arrived: int) -> tuple[int, int]:
-        """The same for a backward pass."""
+        Returns:
+            When the last PE begins, and when the words out could be gone from, at one per cycle.
+        """
         begun = np.maximum(self.free, arrived)
-        self.free = begun + self.tiles.backward
-        if not self.tiles.inputs.any():  # no input gradient, no sums along the columns
+        cycles, words = self.tiles.backward, self.tiles.inputs
+        if onward:
+            cycles, words = self.tiles.forward, self.tiles.outputs
+        self.free = begun + cycles
+        if not words.any():  # no input gradient, no sums along the columns
             return int(begun.max()), 0
-        columns = self.free.max(axis=0)
-        self.free = np.broadcast_to(columns, self.free.shape)
-        return int(begun.max()), _gathered(columns, self.tiles.inputs)
-
-
-def _gathered(ready: np.ndarray, words: np.ndarray) -> int:
-    """When a stream begins that ends as this one, whose senders take turns when they are ready."""
-    rest = np.cumsum(words[::-1])[::-1]
-    return int((ready + rest).max() - rest[0])
+        ready = self.free.max(axis=int(onward), keepdims=True)
+        self.free = np.broadcast_to(ready, self.free.shape)
+        # The senders take turns when they are ready: when a stream begins that ends as this one.
+        rest = np.cumsum(words[::-1])[::-1]
+        return int(begun.max()), int((ready.ravel() + rest).max() - rest[0])

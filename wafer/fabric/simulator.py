@@ -14,15 +14,7 @@ from wafer.machine.engine import machine_for
 from wafer.machine.tools.recording import Recording
 from wafer.machine.tools.reports import by_cause
 
-__all__ = [
-    "FabricState",
-    "check_finished",
-    "cycles",
-    "initial_arrays",
-    "read",
-    "run",
-    "simulate",
-]
+__all__ = ["FabricState", "check_finished", "cycles", "initial_arrays", "read", "run", "simulate"]
 
 _SHOWN = 8  # of what waits
 

@@ -128,6 +128,13 @@ class Program(NamedTuple):
     #: included. A ``Layout``'s, whose overheads were fitted to whole programs
     waits: bool = False
 
+    def variable_at(self, address: int) -> tuple[str, Symbol] | None:
+        """The global that a byte address is in, with its name; None if it is in none."""
+        for name, symbol in self.symbols.items():
+            if symbol.address <= address < symbol.address + symbol.bytes:
+                return name, symbol
+        return None
+
 
 class Export(NamedTuple):
     """A name that the host may use; its id is its place in the list."""
@@ -166,10 +173,10 @@ class Image(NamedTuple):
     switches: np.ndarray  #: [H, W, 24] int32; the switch register
     routed: np.ndarray  #: [H, W, 24] bool; whether the program configures the color there
     filters: np.ndarray  #: [H, W, 24, columns] int32
-    exports: tuple[Export, ...]  #: in order
+    exports: tuple[Export, ...] = ()  #: in order
     #: colors that memcpy carries from (name MEMCPYH2D_…) and to the host -> name
-    streams: dict[int, str]
-    params: dict[str, Any]  #: as the command line gave them
+    streams: dict[int, str] = {}  # noqa: RUF012 -- never changed
+    params: dict[str, Any] = {}  # noqa: RUF012 -- as the command line gave them
     edges: int = 0  #: sides on which the wafer ends with these PEs, bits W E S N from 0 on
     route_places: tuple[str, ...] = ("",)  #: files and lines that configure colors; '' first
     route_lines: np.ndarray | None = None  #: [H, W, 24] uint16; which of them

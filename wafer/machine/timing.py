@@ -93,11 +93,7 @@ def _compiled_cycles(program: Program, arch: Arch) -> np.ndarray:
 
 
 def _own(
-    row: list[int],
-    operands: list[list[int]],
-    constants: _Constants,
-    costs: np.ndarray,
-    arch: Arch,
+    row: list[int], operands: list[list[int]], constants: _Constants, costs: np.ndarray, arch: Arch
 ) -> int:
     """Return the cycles of an instruction by its operands and the constants before it."""
     op, kind, a, b, c = row

@@ -9,7 +9,6 @@ import dataclasses
 import numpy as np
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
 from wafer.machine.base import Rectangle, WaferMachine
 from wafer.machine.image import Image
@@ -99,7 +98,7 @@ class Copy(Task):
         program, width = self.image.programs[self.image.tiles[y, x]], self.bits // 8
         items = self.places.shape[2]
         end = address + ((items - 1) * self.stride + 1) * width
-        name, symbol = variable_at(program, address) or ("the memory", None)
+        name, symbol = program.variable_at(address) or ("the memory", None)
         if self.to_host or symbol is None:
             last = len(program.memory) + READABLE_BEYOND * self.to_host
         else:

@@ -1,7 +1,7 @@
 """Variables of the program on a PE."""
 
 from wafer.csl.host.errors import HostError
-from wafer.machine.image import Image, Program, Symbol
+from wafer.machine.image import Image, Symbol
 from wafer.models.errors import did_you_mean
 
 
@@ -28,11 +28,3 @@ def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
         hint = did_you_mean(name, known)
         raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
     return known[name]
-
-
-def variable_at(program: Program, address: int) -> tuple[str, Symbol] | None:
-    """The global that a byte address is in, and its name; None if it is in none."""
-    for name, symbol in program.symbols.items():
-        if symbol.address <= address < symbol.address + symbol.bytes:
-            return name, symbol
-    return None

@@ -4,13 +4,7 @@
 finds routes between ports, ``colors`` gives symbolic colors numbers, ``build`` makes the image.
 """
 
-from wafer.csl.regions.layout import (
-    Platform,
-    SdkLayout,
-    SdkTarget,
-    SimfabConfig,
-    get_platform,
-)
+from wafer.csl.regions.layout import Platform, SdkLayout, SdkTarget, SimfabConfig, get_platform
 from wafer.csl.regions.region import CodeRegion
 from wafer.csl.regions.routing import (
     Color,

@@ -176,10 +176,7 @@ class CodeRegion:
         self._paint(self._within(range), color, positions)
 
     def paint_all(
-        self,
-        color: Color,
-        positions: Sequence[RoutingPosition],
-        edges: Sequence[EdgeRouting] = (),
+        self, color: Color, positions: Sequence[RoutingPosition], edges: Sequence[EdgeRouting] = ()
     ) -> None:
         """Set what the routers of all PEs do with a color.
 

@@ -173,6 +173,8 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
             wiring.configure(x, y, color, config)
     for (x, y, color), config in layout.colors.items():
         wiring.configure(x, y, color, config)
+    arrays: dict[str, Any] = wiring._asdict()
+    arrays["route_places"] = tuple(wiring.route_places)
     streams = _streams(unit.modules)
     for compiled in programs.values():
         streams |= compiled.streams
@@ -181,7 +183,11 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
         arch=unit.arch,
         programs=tuple(compiled.program for compiled in programs.values()),
         tiles=tiles,
+<<<<<<< HEAD
         **tables,
+=======
+        **arrays,
+>>>>>>> cslm
         exports=tuple(layout.exports.values()),
         streams=streams,
         params=dict(params),

@@ -16,6 +16,8 @@ from wafer.csl.syntax.source import Position, Problem, Source
 T = TypeVar("T", bound=tree.Node)
 LIBRARY = Path(__file__).parents[1] / "library"
 _VALUES = "values"  # its modules of plain values, imported without the folder
+# Names of older releases -> the module that is the same.
+_SAME = {"<memcpy_multi/memcpy_switches>": "<memcpy/memcpy_switches>"}
 
 
 class Files:
@@ -52,6 +54,7 @@ class Files:
             Failure: there is no such file.
         """
         if name.startswith("<") and name.endswith(">"):
+            name = _SAME.get(name, name)
             for folder in (LIBRARY, LIBRARY / _VALUES, *map(Path, self.import_paths)):
                 if (path := folder / f"{name[1:-1]}.csl").is_file():
                     return path

@@ -334,8 +334,7 @@ class ExpressionReader(Reader, abc.ABC):
 
 _PRIMARIES: dict[str, Callable[[ExpressionReader], tree.Node]] = {
     **dict.fromkeys(
-        ("integer", "float", "string", "char", "true", "false"),
-        ExpressionReader._literal,
+        ("integer", "float", "string", "char", "true", "false"), ExpressionReader._literal
     ),
     "builtin": ExpressionReader.builtin,
     ".{": ExpressionReader._anonymous,

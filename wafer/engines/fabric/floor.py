@@ -163,17 +163,18 @@ def find_streams(
     links = Links(size, most)
     for layer in layers:
         _inside(links, layer, floor[layer.name], batch, first=layer is layers[0], turned=turned)
-    requests: dict[tuple[str, str], _StreamRequest] = {}
+    # Possible lines of a stream's senders, how it spreads, words of a micro-batch.
+    requests: dict[tuple[str, str], tuple[list[list[Spot]], str, int]] = {}
     names = ["input", *(layer.name for layer in layers), "loss"]
     sizes = [layers[0].fan_in, *(layer.fan_out for layer in layers)]
     for (a, b), features in zip(itertools.pairwise(names), sizes, strict=True):
         words = features * batch
         towards = "" if b == "loss" else _WAYS[turned[b]]
         lines = _either(floor[a]) if a == "input" else [_edge(floor[a], column=not turned[a])]
-        requests[a, b] = _StreamRequest(lines, towards, words)
+        requests[a, b] = lines, towards, words
         if a != "input":
             lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
-            requests[b, a] = _StreamRequest(lines, _WAYS[not turned[a]], words)
+            requests[b, a] = lines, _WAYS[not turned[a]], words
     ways: dict[tuple[str, str], Stream] = {}
     for _ in range(_ROUNDS):
         before = dict(ways)
@@ -184,14 +185,6 @@ def find_streams(
         if ways == before:
             break
     return ways
-
-
-class _StreamRequest(NamedTuple):
-    """A stream to find: possible lines of its senders, how it spreads, words of a micro-batch."""
-
-    lines: list[list[Spot]]
-    towards: str
-    words: int
 
 
 _ROUNDS = 8  # in which each stream is found anew, the others as they are (McMurchie, FPGA'95)

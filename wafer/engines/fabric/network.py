@@ -275,11 +275,7 @@ def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) 
 
 
 def _bind_loss(
-    layout: Layout,
-    streams: tuple[Stream, Stream],
-    classes: int,
-    batch: int,
-    micro_batches: int,
+    layout: Layout, streams: tuple[Stream, Stream], classes: int, batch: int, micro_batches: int
 ) -> None:
     into, out = streams
     where = np.logical_or.reduce([spot(layout, place) for place in out.line])

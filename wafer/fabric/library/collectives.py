@@ -212,12 +212,7 @@ def reduce(
 
 
 def all_reduce(
-    x: Array,
-    clock: Array,
-    *,
-    axes: str = "x",
-    algorithm: str = "auto",
-    spec: WaferSpec = WSE2,
+    x: Array, clock: Array, *, axes: str = "x", algorithm: str = "auto", spec: WaferSpec = WSE2
 ) -> tuple[Array, Array]:
     """Give every PE the sum over its row ("x"), its column ("y") or the whole grid ("xy").
 

@@ -197,10 +197,7 @@ def scatter_program(width: int, height: int, words: int, spec: WaferSpec = WSE2)
         keep = Filter.share((column - 1) * words, words, total)
         ports = ("RAMP", "E") if column < width - 1 else ("RAMP",)
         layout.route(color, "W", ports, x == column, filter=keep)
-    send = [
-        fmovs(fabout(color), mem("x", words), total),
-        fmovs(mem("own"), mem("x"), words),
-    ]
+    send = [fmovs(fabout(color), mem("x", words), total), fmovs(mem("own"), mem("x"), words)]
     layout.task("main", send, x == 0, active=True)
     layout.task("main", [fmovs(mem("own"), fabin(color), words)], x > 0, active=True)
     return layout.build()

@@ -9,12 +9,7 @@ from wafer.fabric.library.collectives import all_reduce, shift
 from wafer.fabric.library.timing import Array
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = [
-    "COEFFICIENTS",
-    "bicgstab",
-    "seven_point",
-    "wave_step",
-]
+__all__ = ["COEFFICIENTS", "bicgstab", "seven_point", "wave_step"]
 
 _RADIUS = 4
 # Eighth-order second derivative.

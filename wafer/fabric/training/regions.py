@@ -101,11 +101,6 @@ class Links:
         for link in links:
             self.words[link] += words
 
-    def _cost(self, link: Link, words: int) -> int:
-        there = self.words[link]
-        full = there > 0 and there + words > _SHARED * self.most
-        return 1 + there // _PER_HOP + _FULL * full
-
     def path(self, start: Spot, goal: set[Spot], walls: set[Spot], words: int) -> list[str] | None:
         """Sides by which the cheapest path leaves each PE from ``start`` until it is at a goal."""
         best, queue = {start: 0}, [(0, start, "")]
@@ -120,7 +115,9 @@ class Links:
                 inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
                 if not inside or there in walls:
                     continue
-                total = cost + self._cost((at, to), words)
+                carried = self.words[at, to]
+                full = carried > 0 and carried + words > _SHARED * self.most
+                total = cost + 1 + carried // _PER_HOP + _FULL * full
                 if total < best.get(there, total + 1):
                     best[there] = total
                     heapq.heappush(queue, (total, there, steps + to))

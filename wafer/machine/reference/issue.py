@@ -100,8 +100,7 @@ def _fabric(pe: State, issue: _Issue, number: Array, *, writes: bool) -> tuple[S
     of_word = jnp.array([-1, 1, 2, 2])[pe.thread_words[queue] >> 8 & 3]
     priority = _first(row.priority, jnp.where(queue < 0, -1, _first(of_queue, of_word)))
     return pe, issue._replace(
-        queue=_first(issue.queue, queue),
-        priority=_first(issue.priority, priority),
+        queue=_first(issue.queue, queue), priority=_first(issue.priority, priority)
     )
 
 
@@ -120,12 +119,7 @@ def _operand(
     issue = _failed(issue, misplaced | (row >= rows), Kind.WRONG_OPERAND)
     row = jnp.where(row < rows, row, 0)
     pe, issue = choose(fabric, _fabric(pe, issue, row, writes=k == 0), (pe, issue))
-    shape, length, one, fifos = (
-        row_of(pe, "shapes", row),
-        field(value, 1),
-        issue.one,
-        pe.fifos,
-    )
+    shape, length, one, fifos = (row_of(pe, "shapes", row), field(value, 1), issue.one, pe.fifos)
     of_fifo = (fifos.read_length if k else fifos.write_length)[row]
     lengths = (
         length,
@@ -249,8 +243,7 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     )
     operations = (old.at[thread].set(part) for old, part in zip(pe.operations, one, strict=True))
     begun = pe._replace(
-        operations=Operations(*operations),
-        main=jnp.where(apart, Main.RUNNING, Main.OPERATING),
+        operations=Operations(*operations), main=jnp.where(apart, Main.RUNNING, Main.OPERATING)
     )
     begun = choose(apart & (result >= 0), with_register(begun, result, 1), begun)
     begun = choose(length == 0, finish(begun, thread, jnp.bool_(True)), begun)

@@ -36,9 +36,7 @@ def wrapped(kind: Array, value: Array) -> Array:
     shift = 64 - jnp.asarray(_WIDTHS)[kind]
     up = lax.shift_left(value, shift)
     return jnp.where(
-        _signed(kind),
-        lax.shift_right_arithmetic(up, shift),
-        lax.shift_right_logical(up, shift),
+        _signed(kind), lax.shift_right_arithmetic(up, shift), lax.shift_right_logical(up, shift)
     )
 
 
@@ -121,17 +119,13 @@ def negated(kind: Array, x: Array) -> Array:
     return jnp.where(_float(kind), x ^ sign, wrapped(kind, -x))
 
 
-def _to_integer(kind: Array, value: Array) -> Array:
-    """Toward zero; out of range to the nearest end, NaN to 0, as XLA converts."""
-    integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
-    return chosen(kind, integers, jnp.int64(0))
-
-
 def cast(to: Array, kind: Array, x: Array) -> Array:
     """A value of one type as another."""
     value = _float_in(kind, x)
     truth = jnp.where(_float(kind), value != 0, x != 0).astype(jnp.int64)
-    integer = jnp.where(_float(kind), _to_integer(to, value), wrapped(to, x))
+    # Toward zero; out of range to the nearest end, NaN to 0, as XLA converts.
+    integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
+    integer = jnp.where(_float(kind), chosen(to, integers, jnp.int64(0)), wrapped(to, x))
     plain = jnp.where(_signed(kind), x.astype(jnp.float32), _unsigned(x).astype(jnp.float32))
     same = _float(kind) & (to == kind)
     number = jnp.where(same, x, _float_out(to, jnp.where(_float(kind), value, plain)))

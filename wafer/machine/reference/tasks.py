@@ -232,8 +232,7 @@ def _act(pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
         Op.RETURN: pe._replace(main=Main.IDLE, unanswered=pe.unanswered - called),
     }
     after = pe._replace(
-        main=jnp.where(waits, Main.WAITING, pe.main),
-        wake=jnp.where(waits, pe.cycle + c, pe.wake),
+        main=jnp.where(waits, Main.WAITING, pe.main), wake=jnp.where(waits, pe.cycle + c, pe.wake)
     )
     after = _by_code(op, changed, after)
     configures, address = _register(pe, i)

@@ -178,11 +178,11 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
 def _overrun(program: Program | None, detail: int) -> str:
     """The variable that an operand begins in, and the bytes up to its last one."""
     base, last = detail >> 32, (detail & 0xFFFFFFFF) - ((detail & 0x80000000) << 1)
-    for name, symbol in program.symbols.items() if program else ():
-        if symbol.address <= base < symbol.address + symbol.bytes:
-            first, last = base - symbol.address, last - symbol.address
-            return f"'{name}' of type {symbol.type}: bytes {first} to {last} of {symbol.bytes}"
-    return "its variable"
+    if program is None or (found := program.variable_at(base)) is None:
+        return "its variable"
+    name, symbol = found
+    first, last = base - symbol.address, last - symbol.address
+    return f"'{name}' of type {symbol.type}: bytes {first} to {last} of {symbol.bytes}"
 
 
 def waiting_for(image: Image, row: Sequence[int]) -> Waiting:

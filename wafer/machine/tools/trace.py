@@ -48,12 +48,6 @@ class Line(NamedTuple):
     text: str  #: of the line, or the operation; '' if the file is not there any more
 
 
-def _thread(number: int) -> str:
-    if number == TASK:
-        return "task"
-    return "operation" if number == OWN_THREAD else f"microthread {number}"
-
-
 def _place(number: int) -> int:
     """Tasks first, then what they wait for, then microthreads."""
     return TASK - number if number >= OWN_THREAD else number + 2
@@ -75,7 +69,8 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
     for y, x, thread in np.unique(threads, axis=0).tolist():
         where = {"ph": "M", "pid": y * width + x, "tid": _place(thread)}
         events.append(where | {"name": "process_name", "args": {"name": f"PE ({x}, {y})"}})
-        events.append(where | {"name": "thread_name", "args": {"name": _thread(thread)}})
+        kind = {TASK: "task", OWN_THREAD: "operation"}.get(thread, f"microthread {thread}")
+        events.append(where | {"name": "thread_name", "args": {"name": kind}})
     columns = ["begin", "end", "x", "y", "thread", "name", "file", "line", "elements"]
     rows = zip(*(getattr(trace, column).tolist() for column in columns), strict=True)
     for begin, end, x, y, thread, name, file, line, elements in rows:

@@ -37,16 +37,6 @@ def lost_bits(script: Path) -> tuple[Path, int] | None:
     return None
 
 
-def _warn_of_lost_bits(script: str | Path) -> None:
-    if np.lib.NumpyVersion(np.__version__) >= "2.0.0" and (place := lost_bits(Path(script))):
-        path, line = place
-        sys.stderr.write(
-            f"{path}:{line}: warning: NumPy {np.__version__} keeps 16 bits of an element that is"
-            " shifted, so time stamps above 65,535 are wrong here; use int(words[1]) << 16, or"
-            " cerebras.sdk.sdk_utils.make_u48\n"
-        )
-
-
 def _require_script(script: str | Path) -> None:
     require_path(Path(script))
     if Path(script).is_dir():
@@ -61,7 +51,13 @@ def run_script(script: str | Path, arguments: Sequence[str]) -> int:
         CompileError: it is a folder.
     """
     _require_script(script)
-    _warn_of_lost_bits(script)
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0" and (place := lost_bits(Path(script))):
+        path, line = place
+        sys.stderr.write(
+            f"{path}:{line}: warning: NumPy {np.__version__} keeps 16 bits of an element that is"
+            " shifted, so time stamps above 65,535 are wrong here; use int(words[1]) << 16, or"
+            " cerebras.sdk.sdk_utils.make_u48\n"
+        )
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
     command = [sys.executable, str(script), *arguments]

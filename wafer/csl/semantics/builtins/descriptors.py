@@ -7,13 +7,7 @@ from wafer.csl.semantics.builtins.arguments import Fields, local_task, number_of
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.unit import Descriptor
-from wafer.csl.semantics.core.values import (
-    KnownPlace,
-    Reference,
-    Register,
-    Value,
-    is_known,
-)
+from wafer.csl.semantics.core.values import KnownPlace, Reference, Register, Value, is_known
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
@@ -195,7 +189,11 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     given = Fields(ev, ev.settled(node.arguments[1]), node.at)
+<<<<<<< HEAD
     makers: dict[str, Callable[..., Value]] = dict.fromkeys(("mem1d_dsd", "mem4d_dsd"), _memory)
+=======
+    makers: dict[str, Any] = dict.fromkeys(("mem1d_dsd", "mem4d_dsd"), _memory)
+>>>>>>> cslm
     makers |= dict.fromkeys(("fabin_dsd", "fabout_dsd"), _fabric)
     if str(kind) not in makers:
         ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")

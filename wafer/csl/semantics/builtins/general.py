@@ -288,20 +288,17 @@ def _argument(ev: Evaluator, node: tree.Node) -> Value:
     return coerce(ev, value, types.U16, node.at) if value.type == types.COMPTIME_INT else value
 
 
-def _get_config(ev: Evaluator, node: tree.Builtin) -> Value:
-    address = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
-    code = ev.running(node.at, "a configuration register")
-    return Value(types.U16, Register(code.result(Op.CONFIG_GET, 0, ev.register(address, node.at))))
-
-
-def _set_config(ev: Evaluator, node: tree.Builtin) -> None:
-    address = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
-    value = coerce(ev, ev.value(node.arguments[1]), types.U16, node.at)
-    if ev.code is None:
+def _config(ev: Evaluator, node: tree.Builtin) -> Value | None:
+    """Read a configuration register, or set it to a value."""
+    address, *given = (coerce(ev, ev.value(a), types.U16, node.at) for a in node.arguments)
+    if given and ev.code is None:
         ev = ev.at_start()
     code = ev.running(node.at, "a configuration register")
-    registers = ev.register(address, node.at), ev.register(value, node.at)
+    registers = [ev.register(value, node.at) for value in (address, *given)]
+    if not given:
+        return Value(types.U16, Register(code.result(Op.CONFIG_GET, 0, *registers)))
     code.add(Op.CONFIG_SET, 0, *registers)
+    return None
 
 
 def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -344,7 +341,6 @@ BUILTINS = {
     "@get_rectangle": _get_rectangle,
     "@random16": lambda ev, node: _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at),
     "@intrinsic": _intrinsic,
-    **dict.fromkeys(("@get_config", "@get_config_unchecked"), _get_config),
-    **dict.fromkeys(("@set_config", "@set_config_unchecked"), _set_config),
+    **{f"@{verb}_config{end}": _config for verb in ("get", "set") for end in ("", "_unchecked")},
     "@fp16": lambda ev, node: Value(types.TYPE, types.named("f16")),
 }

@@ -82,7 +82,4 @@ def _field(ev: Evaluator, label: str, data: Any, at: Position, where: str) -> tu
     return name, _value(ev, ev.type(declared.value), data, at, f"{where}.{name}")
 
 
-BUILTINS = {
-    "@import_module": _import_module,
-    "@import_comptime_value": _import_comptime_value,
-}
+BUILTINS = {"@import_module": _import_module, "@import_comptime_value": _import_comptime_value}

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from wafer.csl.semantics.builtins.routes import ColorConfig, check_routable, color_config
+from wafer.csl.semantics.builtins.routes import ColorConfig, color_config
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
@@ -97,14 +97,9 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _set_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     layout, (x, y) = _layout(ev, node), _place(ev, node)
-    color = ev.known(node.arguments[2])
-    if color.type != types.COLOR:
-        ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
-    check_routable(ev, color, node.at)
-    if (x, y, color.data) in layout.colors:
-        ev.fail(node.at, f"color {color.data} of PE ({x}, {y}) is configured twice")
-    config = color_config(ev, color.data, ev.known(node.arguments[3]), node.at)
-    layout.colors[x, y, color.data] = config
+    color, config = color_config(ev, node)
+    if layout.colors.setdefault((x, y, color), config) is not config:
+        ev.fail(node.at, f"color {color} of PE ({x}, {y}) is configured twice")
 
 
 def _export_name(ev: Evaluator, node: tree.Builtin) -> None:

@@ -281,11 +281,16 @@ def _get_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, number.data)
 
 
-def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
-    at = node.at
-    dsr, value = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+def _dsr(ev: Evaluator, node: tree.Builtin) -> tuple[int, Any]:
+    """The file and id of the DSR that a call begins with."""
+    dsr = ev.value(node.arguments[0])
     if str(dsr.type) not in _DSRS:
-        ev.fail(at, f"expected a DSR, found {described(dsr)}")
+        ev.fail(node.at, f"expected a DSR, found {described(dsr)}")
+    return _DSRS[str(dsr.type)], dsr.data
+
+
+def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
+    at, (file, number), value = node.at, _dsr(ev, node), ev.value(node.arguments[1])
     config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
     columns = _config(ev, Fields(ev, config, at), at)
     columns["saves_address"] = columns.pop("save_address", False)
@@ -300,9 +305,7 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
             f".save_address is of mem1d_dsd alone, found {value.type}",
             "load the DSR again before each operation, with @increment_dsd_offset",
         )
-    row = ev.unit.tables.row(
-        "dsr_loads", file=_DSRS[str(dsr.type)], id=dsr.data, kind=kind, **columns
-    )
+    row = ev.unit.tables.row("dsr_loads", file=file, id=number, kind=kind, **columns)
     if ev.code is None:
         ev = ev.at_start()
     code = ev.running(at, "a DSR")
@@ -310,14 +313,11 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> None:
-    dsr, pointer = ev.value(node.arguments[0]), ev.value(node.arguments[1])
-    if str(dsr.type) not in _DSRS:
-        ev.fail(node.at, f"expected a DSR, found {described(dsr)}")
+    (file, number), pointer = _dsr(ev, node), ev.value(node.arguments[1])
     if not isinstance(pointer.type, types.Pointer):
         ev.fail(node.at, f"expected a pointer, found {described(pointer)}")
     code = ev.running(node.at, "a DSR")
-    register = ev.register(pointer, node.at)
-    code.add(Op.DSR_BASE, _DSRS[str(dsr.type)], 0, dsr.data, register)
+    code.add(Op.DSR_BASE, file, 0, number, ev.register(pointer, node.at))
 
 
 # @map

@@ -6,6 +6,7 @@ from wafer.csl.semantics.builtins.arguments import Fields
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
+from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.codes import NO_POSITION, NO_SWITCH, switch_position
@@ -164,8 +165,18 @@ def _nest(given: Fields) -> None:
             given.left[name] = Value(types.ANONYMOUS, parts)
 
 
-def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> ColorConfig:
-    """What a color does at a PE, from ``.{ .routes, .switches, .filter, .teardown }``."""
+def color_config(ev: Evaluator, node: tree.Builtin) -> tuple[int, ColorConfig]:
+    """A color and what it does at a PE, ``.{ .routes, .switches, .filter, .teardown }``.
+
+    Args:
+        ev: that evaluates the call.
+        node: the call, whose last arguments these are.
+    """
+    known, value = (ev.known(argument) for argument in node.arguments[-2:])
+    at, color = node.at, known.data
+    if known.type != types.COLOR:
+        ev.fail(at, f"expected a color, found {described(known)}", "@get_color(number)")
+    check_routable(ev, known, at)
     given, word, switch = Fields(ev, value, at), 0, NO_SWITCH
     _nest(given)
     if (routes := given.take("routes")) is not None:
@@ -181,4 +192,4 @@ def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> Color
     asked = given.take("filter")
     rule = (0,) * len(COLUMNS["filters"]) if asked is None else _filter(ev, asked, at)
     given.end("a color's configuration has no field")
-    return ColorConfig(word, switch, rule, at)
+    return color, ColorConfig(word, switch, rule, at)

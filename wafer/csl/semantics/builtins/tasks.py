@@ -2,7 +2,6 @@
 
 from wafer.csl.semantics.builtins.arguments import Fields, gated, local_task
 from wafer.csl.semantics.builtins.routes import check_routable, color_config
-from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Value, is_known
 from wafer.csl.semantics.language.names import resolve
@@ -139,13 +138,9 @@ def _exported(ev: Evaluator, target: object, at: Position) -> Function | Referen
 
 def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
-    color = ev.known(node.arguments[0])
-    if color.type != types.COLOR:
-        ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
-    if color.data in ev.unit.setup.routes:
-        ev.fail(node.at, f"color {color.data} is configured twice")
-    routes = ev.unit.setup.routes
-    routes[color.data] = color_config(ev, color.data, ev.known(node.arguments[1]), node.at)
+    color, config = color_config(ev, node)
+    if ev.unit.setup.routes.setdefault(color, config) is not config:
+        ev.fail(node.at, f"color {color} is configured twice")
 
 
 def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:

@@ -20,7 +20,7 @@ from wafer.csl.semantics.language import names
 from wafer.csl.semantics.language.calls import call
 from wafer.csl.semantics.language.choices import beside, choice, condition
 from wafer.csl.semantics.language.coerce import coerce
-from wafer.csl.semantics.language.operators import combined, inverted, negated, opposite
+from wafer.csl.semantics.language.operators import combined, prefixed
 from wafer.csl.semantics.language.statements import chosen_arm, run
 from wafer.csl.semantics.language.tensors import tensor_access
 from wafer.csl.syntax import tree
@@ -34,7 +34,7 @@ def _unary(ev: Evaluator, node: tree.Unary) -> Value:
         return _address(ev, node)
     if node.operator == "comptime":
         return ev.known(node.operand)
-    return _PREFIXES[node.operator](ev, ev.value(node.operand), node.at)
+    return prefixed(ev, node.operator, ev.value(node.operand), node.at)
 
 
 def _address(ev: Evaluator, node: tree.Unary) -> Value:
@@ -185,8 +185,6 @@ def _integer(ev: Evaluator, node: tree.Integer) -> Value:
 def _literal(kind: types.Type, data: Any) -> Value:
     return Value(kind, data)
 
-
-_PREFIXES = {"-": negated, "~": inverted, "!": opposite}
 
 VALUES = {
     **dict.fromkeys((tree.Name, tree.Index, tree.Member, tree.Dereference), names.named_value),

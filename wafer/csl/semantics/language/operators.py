@@ -14,38 +14,24 @@ _EXACT = frozenset(
 )
 
 
-def negated(ev: Evaluator, value: Value, at: Position) -> Value:
-    """``-value``."""
-    if not types.is_number(value.type):
-        ev.fail(at, f"'-' applies to numbers, found {described(value)}")
+_PREFIXES = {"-": (Op.NEG, "numbers"), "~": (Op.INVERT, "integers"), "!": (Op.NOT, "a bool")}
+
+
+def prefixed(ev: Evaluator, sign: str, value: Value, at: Position) -> Value:
+    """``-value``, ``~value`` or ``!value``."""
+    (op, operands), (kind, data) = _PREFIXES[sign], value
+    integer = types.is_integer(kind) or kind == types.COMPTIME_INT
+    if not {"-": types.is_number(kind), "~": integer, "!": kind == types.BOOL}[sign]:
+        ev.fail(at, f"'{sign}' applies to {operands}, found {described(value)}")
     if not is_known(value):
-        return _single(ev, Op.NEG, value, at)
-    if types.is_float(value.type) or value.type == types.COMPTIME_FLOAT:
-        return Value(value.type, -value.data)
-    return combined(ev, "-", Value(value.type, 0), value, at)
-
-
-def inverted(ev: Evaluator, value: Value, at: Position) -> Value:
-    """``~value``."""
-    if not (types.is_integer(value.type) or value.type == types.COMPTIME_INT):
-        ev.fail(at, f"'~' applies to integers, found {described(value)}")
-    if not is_known(value):
-        return _single(ev, Op.INVERT, value, at)
-    kind = value.type
-    return Value(kind, ~value.data if kind == types.COMPTIME_INT else wrapped(kind, ~value.data))
-
-
-def opposite(ev: Evaluator, value: Value, at: Position) -> Value:
-    """``!value``."""
-    if value.type != types.BOOL:
-        ev.fail(at, f"'!' applies to a bool, found {described(value)}")
-    return Value(types.BOOL, not value.data) if is_known(value) else _single(ev, Op.NOT, value, at)
-
-
-def _single(ev: Evaluator, op: Op, value: Value, at: Position) -> Value:
-    code, kind = ev.running(at, "this value"), types.machine_type(value.type)
-    assert kind is not None
-    return narrowed(code, value.type, code.result(op, kind, ev.register(value, at)))
+        code, machine = ev.running(at, "this value"), types.machine_type(kind)
+        assert machine is not None
+        return narrowed(code, kind, code.result(op, machine, ev.register(value, at)))
+    if sign == "!":
+        return Value(kind, not data)
+    if sign == "~":
+        return Value(kind, ~data if kind == types.COMPTIME_INT else wrapped(kind, ~data))
+    return combined(ev, "-", Value(kind, 0), value, at) if integer else Value(kind, -data)
 
 
 def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:

@@ -34,19 +34,19 @@ from wafer.machine.codes import Op
 
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
-    """A statement, or those of a block in a scope of its own."""
+    """A statement or those of a block, in a scope of its own."""
     if not isinstance(node, tree.Block):
-        return ev.execute(node)
+        return _body(ev, (node,))
     if node.label is not None and ev.code is not None:
         return _labelled(ev, node)
-    return _body(ev, node)
+    return _body(ev, node.body)
 
 
-def _body(ev: Evaluator, block: tree.Block) -> Jump | None:
+def _body(ev: Evaluator, statements: tuple[tree.Node, ...]) -> Jump | None:
     ev.scopes.append({})
     free = ev.code.top if ev.code is not None else 0
     try:
-        for statement in block.body:
+        for statement in statements:
             try:
                 if (jump := ev.execute(statement)) is not None:
                     return jump
@@ -69,7 +69,7 @@ def _labelled(ev: Evaluator, block: tree.Block) -> Jump | None:
     code = ev.running(block.at, "this block")
     loop = Loop(block.label, Label(), None, code.new(), [])
     ev.loops.append(loop)
-    _body(ev, block)
+    _body(ev, block.body)
     ev.loops.pop()
     code.here(loop.after)
     if not loop.result:
