@@ -110,22 +110,9 @@ ARCHS = {
     "wse3": Arch(4, _OPERANDS | {Operand.FABRIC: 5}, 3, 6, 1, 4, 1, _REGISTERS),
 }
 
-<<<<<<< HEAD
 # Instructions that do not cost one cycle; by type where that decides. Instructions of the chip
 # hold constants, cslc inlines functions: neither is counted.
-_CYCLES = {
-    Op.CONST: 0,
-    Op.COPY: 0,
-    Op.CALL: 0,
-    Op.CALL_AT: 3,
-    Op.DSR_BASE: 8,
-    Op.RETURN: 0,
-}
-=======
-# Instructions that do not cost one cycle; by type where that decides. The vendor's instructions
-# hold constants, its compiler inlines functions: neither is counted.
 _CYCLES = {Op.CONST: 0, Op.COPY: 0, Op.CALL: 0, Op.CALL_AT: 3, Op.DSR_BASE: 8, Op.RETURN: 0}
->>>>>>> cslm
 _PRODUCT = 12  # of two integers of 32 bits, by products of 16
 TEARDOWN = 15  # cycles before a teardown handler: a task finds out which color it is
 UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM

@@ -183,11 +183,7 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
         arch=unit.arch,
         programs=tuple(compiled.program for compiled in programs.values()),
         tiles=tiles,
-<<<<<<< HEAD
-        **tables,
-=======
         **arrays,
->>>>>>> cslm
         exports=tuple(layout.exports.values()),
         streams=streams,
         params=dict(params),

@@ -44,11 +44,7 @@ _HANDLERS = 29  # the id of teardown handlers among those of tasks
 _MOST, _WORD = 0xFFFF, 0xFFFFFFFF
 _OUTPUTS = (0, 1, 4, 5, 6, 7, 2, 3)  # output queues, the shortest first
 _GATES = {"local": Gate.LOCAL, "data": Gate.DATA}
-<<<<<<< HEAD
-_DEFAULTS: Mapping[str, int] = dict.fromkeys(
-=======
 _DEFAULTS: dict[str, int] = dict.fromkeys(
->>>>>>> cslm
     ("thread", "priority", "index", "queue", "color", "indexed"), -1
 )
 

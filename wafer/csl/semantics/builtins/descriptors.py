@@ -189,11 +189,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     given = Fields(ev, ev.settled(node.arguments[1]), node.at)
-<<<<<<< HEAD
-    makers: dict[str, Callable[..., Value]] = dict.fromkeys(("mem1d_dsd", "mem4d_dsd"), _memory)
-=======
     makers: dict[str, Any] = dict.fromkeys(("mem1d_dsd", "mem4d_dsd"), _memory)
->>>>>>> cslm
     makers |= dict.fromkeys(("fabin_dsd", "fabout_dsd"), _fabric)
     if str(kind) not in makers:
         ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")
