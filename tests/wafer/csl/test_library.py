@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import wafer.csl
-from wafer.csl import Source, check, format_text, parse
-from wafer.csl.semantics.files import LIBRARY
+from wafer.csl import Position, Source, check, format_text, parse
+from wafer.csl.semantics.files import LIBRARY, Files
 from wafer.csl.syntax import tree
 from wafer.machine.codes import CONFIG, Intrinsic, Type
 from wafer.vendor.sdk import debug_util

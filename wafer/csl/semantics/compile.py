@@ -178,7 +178,6 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
     streams = _streams(unit.modules)
     for compiled in programs.values():
         streams |= compiled.streams
-    tables: dict[str, Any] = wiring._asdict() | {"route_places": tuple(wiring.route_places)}
     return Image(
         arch=unit.arch,
         programs=tuple(compiled.program for compiled in programs.values()),

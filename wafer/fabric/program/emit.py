@@ -6,7 +6,7 @@ compiler puts there, as fitted (``Layout(overheads=True)``), and for a microthre
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -1,6 +1,5 @@
 """Descriptors: @get_dsd, what changes a descriptor, and FIFOs."""
 
-from collections.abc import Callable
 from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import Fields, local_task, number_of
