@@ -93,8 +93,8 @@ class Subset:
 
     Args:
         source: the whole.
-        ranges: '0.0-0.5' or '0.1-0.3,0.7-1.0', shares of its length, as the vendor's
-            ``data_subset``; None takes all.
+        ranges: '0.0-0.5' or '0.1-0.3,0.7-1.0', shares of its length (``data_subset``);
+            None takes all.
         num_samples: examples of one pass; a shuffle then mixes several epochs together.
 
     Raises:
@@ -127,4 +127,4 @@ def _bounds(text: str, size: int) -> tuple[int, int]:
         low, high = 1.0, 0.0
     if not 0 <= low < high <= 1:
         raise DataError(f"data_subset: {text!r}; expected shares such as 0.0-0.5")
-    return int(low * size), int(high * size)  # as the vendor's: a row belongs to one side
+    return int(low * size), int(high * size)  # a row belongs to one side

@@ -1,4 +1,4 @@
-"""HDF5 files of rows, as the vendor's scripts and ``wafer data preprocess`` write them.
+"""HDF5 files of rows, as ``wafer data preprocess`` writes them.
 
 "sample": dataset ``data`` int32 [N, F, S], or ``data_0``, ``data_1``, ... for features of different
 lengths; ``data_params.json`` beside the files names the features, and without it F says which

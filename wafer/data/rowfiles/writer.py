@@ -1,4 +1,4 @@
-"""HDF5 files in the vendor's layouts, written whole or not at all."""
+"""HDF5 files of rows, written whole or not at all."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
 
 
 def described(groups: Sequence[RowGroup]) -> dict[str, Any]:
-    """Say in ``data_params.json`` which features stand where, as the vendor does."""
+    """Say in ``data_params.json`` which features stand where."""
     longest = {"max_sequence_length": max(group.length for group in groups)}
     if len(groups) == 1:
         only = groups[0]

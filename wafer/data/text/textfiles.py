@@ -18,7 +18,7 @@ from wafer.data.text.jsonrows import BOM, bounded_lines, json_records, parse_jso
 from wafer.errors import DataError
 
 _PACKED = (".gz", ".zst")
-_CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
+_CSV_FIELD = 2**27  # a row may hold a whole document
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ class Row(NamedTuple):
         return value
 
     def words(self, name: str) -> list[str]:
-        """A column of words: a Python list of them (the vendor's), or split at white space.
+        """A column of words: a Python list of them, or split at white space.
 
         Raises:
             DataError: missing, or something else.
@@ -71,7 +71,7 @@ class Row(NamedTuple):
     def integers(
         self, name: str, low: int = -(2**31), high: int = 2**31 - 1, of: str = "whole numbers"
     ) -> list[int]:
-        """A column of whole numbers: a JSON list, the vendor's text '[1, 2, 3]', or one number.
+        """A column of whole numbers: a JSON list, a text '[1, 2, 3]', or one number.
 
         Args:
             name: the column.

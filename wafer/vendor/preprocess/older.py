@@ -28,7 +28,7 @@ _PROCESSORS = {  # say the same as a mode
     "VSLSummarizationPreprocessor": "Summarization_VSL",
     "FIMDataPreprocessor": "FIM",
 }
-_IDLE = dict.fromkeys(
+_IDLE: dict[str, str] = dict.fromkeys(
     ("split_text_to_tokenize", "chunk_len_to_split", "remove_bos_in_chunks"),
     "these rows are encoded whole",
 )

@@ -99,7 +99,7 @@ def pretraining_sequences(batch: EncodingBatch, documents: Sequence[Document]) -
 
 def _unweighted(batch: EncodingBatch, texts: Sequence[str]) -> list[np.ndarray]:
     """[2, n] ids and weights 1, without special tokens at the end (a mark ends documents)."""
-    stretches = [_stretches(text, batch.settings.chunk_bytes) for text in texts]
+    stretches = [_stretches(text, batch.settings.read_chunk_size * 1024) for text in texts]
     with tokenizing("the tokenizer cannot encode a text of the input"):
         special = batch.tokenizer.encode("a").special_tokens_mask
         after = next((i for i, mark in enumerate(reversed(special)) if not mark), 0)
