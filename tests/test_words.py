@@ -36,7 +36,7 @@ UNDOCUMENTED = {
     "wafer.config": (1, 0),
     "wafer.csl": (39, 7),
     "wafer.machine": (17, 16),
-    "wafer.data": (21, 21),
+    "wafer.data": (21, 20),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
     "wafer.optim": (3, 4),

@@ -214,7 +214,7 @@ def test_the_packer_goes_on_where_it_stood(tmp_path):
         ({"num_patches": 12}, {}, "an image of 12 slots needs rows of more than 12 tokens"),
         ({"truncate_to_msl": {"max_turn_length": 2}}, {}, "images cannot be shortened"),
         ({}, {"image_dir": None}, "image_dir: missing; name the folder of the images"),
-        ({"is_multimodal": False}, {}, "gives an image, and dataset.is_multimodal is false"),
+        ({"is_multimodal": False}, {}, "gives an image, and is_multimodal is false"),
         (
             {"register_special_image_token": False},
             {},

@@ -284,6 +284,33 @@ def test_the_vendors_names_of_tokenizers(tmp_path):
         assert texts_in(tmp_path / f"out{i}") == ["abc"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "hook", "objective"),
+    [
+        ("LMData", "plain_text", None),
+        ("LMData_VSL", "plain_text", None),
+        ("Summarization", "plain_prompt_completion", None),
+        ("FIM", "plain_text", "fim"),
+        ("MLM", "plain_text", "dynamic_mlm"),
+        ("MLM_NSP", "plain_text", "nsp"),
+        ("T5", "plain_text", "t5"),
+    ],
+)
+def test_an_older_mode_is_a_read_hook(mode, hook, objective):
+    keys = {"mode": mode, "input_dir": "texts", "tokenizer_type": "TrainBPE", "vocab_size": 300}
+    got = load_settings(None, keys | {"jsonl_key": "body", "prompt_key": "ask"})
+    assert (got.read_hook, got.training_objective) == (hook, objective)
+    assert got.use_vsl is mode.endswith("_VSL")
+    pairs = {"prompt_key": "ask", "completion_key": "completion"}
+    assert got.read_hook_kwargs == (pairs if got.mode == "finetuning" else {"text_key": "body"})
+
+
+def test_objectives_of_older_modes_need_their_rows(tmp_path):
+    path = hook_file(tmp_path, [], dataset={"training_objective": "t5"})
+    with pytest.raises(ConfigError, match="training_objective: 't5': expected one of mlm, fim"):
+        load_settings(path, {})
+
+
 def test_an_older_file_of_token_ids(tmp_path):
     write(tmp_path / "a.jsonl", [{"context": [1, 2], "completion": [3, 4]}])
     folder = characters(tmp_path / "characters")

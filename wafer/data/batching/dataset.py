@@ -21,7 +21,7 @@ TOKENIZER = "tokenizer.json"  # kept beside the checkpoints, for ``wafer generat
 class Context(NamedTuple):
     """What a reader must know besides its section."""
 
-    #: whether it is ``train_input``; readers choose their file by it
+    #: whether it is ``train_input``; some readers choose their file by it
     training: bool = True
     num_labels: int | None = None  #: classes of the model's head, or None where it has none
     vocab_size: int | None = None  #: V of the model, or None

@@ -1,4 +1,4 @@
-"""``convert_dataset_to_hdf5``: any iterable of feature dicts into the vendor's HDF5 files."""
+"""``convert_dataset_to_hdf5``: any iterable of feature dicts into HDF5 files."""
 
 import itertools
 import pathlib
@@ -39,7 +39,7 @@ def convert_dataset_to_hdf5(
         output_dir: folder; made if missing.
         name: prefix of the file names.
         samples_per_file: N of every file but the last.
-        num_workers: accepted for the vendor's signature; the dataset is read in this process.
+        num_workers: has no effect: the dataset is read in this process.
         batch_size: examples given to ``data_collator`` at once.
         data_collator: list of examples -> dict of arrays [batch, S]; stacks them when None.
         dtype: of the files, an HDF5 type code.
@@ -95,7 +95,7 @@ def convert_dataset_to_hdf5(
 
 
 convert_dataset_to_HDF5 = convert_dataset_to_hdf5
-"""The vendor's spelling."""
+"""Another spelling."""
 
 
 def _groups(features: Mapping[str, np.ndarray]) -> tuple[RowGroup, ...]:

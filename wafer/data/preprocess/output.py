@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import math
+import operator
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -30,40 +31,39 @@ class OutputSummary(NamedTuple):
     params: dict[str, Any]  #: the content of ``data_params.json``
 
     def __str__(self) -> str:
-        after = self.params["post-process"]
-        unit = "tokens" if self.params["data_format"] == "corpus" else "rows"
+        after, counts, written = self.params["post-process"], self.counts, self.written
+        corpus = self.params["data_format"] == "corpus"
+        share = written.tokens / max(written.slots, 1)
+        loss = (
+            f"{written.loss:,} carry loss"
+            if "loss_valid_tokens" in after
+            else "those that carry loss are drawn at every reading"
+        )
+        told = (  # a number of what is left out, and what
+            (after["discarded"], "empty, too short or too long, left out"),
+            (counts.empty, "records left out: nothing to train on, or an empty field"),
+            (
+                counts.marks,
+                "special token(s), such as <|endoftext|>, stood in the texts and were read as "
+                "marks; --encode_special_tokens true reads them as text",
+            ),
+            (
+                counts.without_image,
+                "records left out: an image is missing in image_dir, or there are more than "
+                "max_num_img",
+            ),
+            (counts.skipped, "records could not be read, left out"),
+        )
         lines = [
-            f"{self.written.rows:,} {unit} in {self.written.files} file(s) in {self.folder}",
-            f"{self.counts.records:,} records, {self.counts.characters:,} characters, "
+            f"{written.rows:,} {'tokens' if corpus else 'rows'} in {written.files} file(s) in "
+            f"{self.folder}",
+            f"{counts.records:,} records, {counts.characters:,} characters, "
             f"vocabulary {after['vocab_size']:,}",
+            *(f"{number:,} {what}" for number, what in told if number),
         ]
-        if after["discarded"]:
-            lines.append(f"{after['discarded']:,} empty, too short or too long, left out")
-        if self.counts.empty:
+        if not corpus:
             lines.append(
-                f"{self.counts.empty:,} records left out: nothing to train on, or an empty field"
-            )
-        if self.counts.marks:
-            lines.append(
-                f"{self.counts.marks:,} special token(s), such as <|endoftext|>, stood in the "
-                "texts and were read as marks; --encode_special_tokens true reads them as text"
-            )
-        if self.counts.without_image:
-            lines.append(
-                f"{self.counts.without_image:,} records left out: an image is missing in "
-                "image_dir, or there are more than max_num_img"
-            )
-        if self.counts.skipped:
-            lines.append(f"{self.counts.skipped:,} records could not be read, left out")
-        if unit == "rows":
-            lines.append(
-                f"{self.written.tokens:,} tokens in {self.written.slots:,} slots "
-                f"({self.written.tokens / max(self.written.slots, 1):.1%}), "
-                + (
-                    f"{self.written.loss:,} carry loss"
-                    if "loss_valid_tokens" in after
-                    else "those that carry loss are drawn at every reading"
-                )
+                f"{written.tokens:,} tokens in {written.slots:,} slots ({share:.1%}), {loss}"
             )
         return "\n".join(lines)
 
@@ -129,13 +129,8 @@ class Sink:
             self._write(piece)
             if len(piece[0]) == room:
                 self._end_file()
-                progress.save(
-                    self._job.folder,
-                    self._job.mark,
-                    self._complete,
-                    self._standing,
-                    self._since + start,
-                )
+                saved = Saved(self._complete, self._standing, self._since + start)
+                progress.save(self._job.folder, self._job.mark, saved)
         self._since += len(rows[0])
         if standing is not None:
             self._skipped = max(self._skipped - self._since, 0)
@@ -150,10 +145,7 @@ class Sink:
                 growing(path, groups, compression, attachments=job.layout.attachments)
             )
         self._append(rows)
-        counted, features = rows[: len(groups) or 1], [group.features for group in groups]
-        tokens = _tokens(counted, features[0]) if groups else 0
-        loss = _with_loss(counted, features, job.settings) if groups else 0
-        self._written = self._written.plus(counted, tokens, loss, job.ids.eos_id, job.ids.pad_id)
+        self._written = OutputCounts(*map(operator.add, self._written, _counts_of(job, rows)))
 
     def _end_file(self) -> None:
         self._open.close()
@@ -180,11 +172,26 @@ class Sink:
         return OutputSummary(self._job.folder, self._complete, counts, params)
 
 
-def _tokens(groups: list[np.ndarray], features: tuple[str, ...]) -> int:
-    """Positions in use of the rows of each group; ``features`` are those of the first."""
+def _counts_of(job: PreprocessJob, rows: list[np.ndarray]) -> OutputCounts:
+    """Sums over rows [N, F, S] of each group, or over tokens [N]."""
+    groups = job.layout.groups
+    if not groups:
+        return OutputCounts(rows=len(rows[0]))
+    wide = [values for values in rows[: len(groups)] if values.shape[1] > 1]
+    features, first = groups[0].features, wide[0][:, 0]
     if "key_padding_mask" in features:
-        return int((groups[0][:, features.index("key_padding_mask")] == 0).sum())
-    return sum(int(filled(rows).sum()) for rows in groups if rows.shape[1] > 1)
+        tokens = int((wide[0][:, features.index("key_padding_mask")] == 0).sum())
+    else:
+        tokens = sum(int(filled(values).sum()) for values in wide)
+    padding = first == job.ids.pad_id
+    return OutputCounts(
+        rows=len(rows[0]),
+        slots=sum(values.shape[0] * values.shape[2] for values in wide),
+        tokens=tokens,
+        loss=_with_loss(rows[: len(groups)], [group.features for group in groups], job.settings),
+        pads=int(padding.sum()),
+        plain=int((~padding & (first != job.ids.eos_id)).sum()),
+    )
 
 
 _MASKS = ("loss_mask", "decoder_attention_mask", "masked_lm_mask")

@@ -16,9 +16,9 @@ import numpy as np
 
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.output import OutputSummary, outputs
-from wafer.data.preprocess.records import batches, find_inputs
+from wafer.data.preprocess.records import batches
 from wafer.data.preprocess.rows.documents import training_texts
-from wafer.data.preprocess.run import Keep, preprocess
+from wafer.data.preprocess.run import Keep, input_files, preprocess
 from wafer.data.preprocess.settings import ContextSplits, DocumentSplit, Settings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
@@ -114,10 +114,7 @@ def preprocess_parts(settings: Settings) -> Iterator[OutputSummary]:
     ratios = settings.split or (1.0,)
     lists = settings.columns.lists
     document = lambda r: tuple(training_texts([r], settings)) if lists else r.values
-    inputs = find_inputs(
-        settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
-    )
-    read = batches(inputs, settings.columns, skip_bad=settings.skip_bad_records)
+    read = batches(input_files(settings), settings.columns, skip_bad=settings.skip_bad_records)
     parts = share_out((document(r) for batch in read for r in batch.records), ratios, settings.seed)
     made = 0
     for part in range(len(ratios)):
@@ -164,14 +161,15 @@ def split_rows(
     """
     params = folder_params(source)
     written = params.get("settings") or {}
-    if by == "document" and not written:
+    known = "rules" in written
+    if by == "document" and not known:
         _LOG.warning(
             "%s: %s does not say which documents the rows hold; pieces of one document may be in "
             "several parts",
             source,
             PARAMS,
         )
-    if by == "row" or "rules" not in written or written["mode"] != "pretraining":
+    if by == "row" or not known or written["mode"] != "pretraining":
         return split_folder(source, target, ratios, seed=seed, samples_per_file=size)
     own = {
         "output_dir": target,
@@ -186,9 +184,7 @@ def split_rows(
     settings = parse(Settings, written | own)
     _LOG.info("Making the rows of %s again, so that each document is in one part", source)
     try:
-        find_inputs(
-            settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
-        )
+        input_files(settings)
     except DataError as error:
         raise DataError(
             f"{source}: its rows hold pieces of documents, so they are made again from the texts, "

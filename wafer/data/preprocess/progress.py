@@ -42,23 +42,6 @@ class OutputCounts(NamedTuple):
     pads: int = 0  #: positions whose id is that of padding
     plain: int = 0  #: positions whose id is neither that of padding nor the end mark
 
-    def plus(
-        self, groups: Sequence[np.ndarray], tokens: int, loss: int, eos: int, pad: int
-    ) -> "OutputCounts":
-        """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
-        rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
-        padding = [r[:, 0] == pad for r in rows[:1]]
-        ends = [r[:, 0] == eos for r in rows[:1]]
-        return OutputCounts(
-            self.files,
-            self.rows + len(groups[0]),
-            self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
-            self.tokens + tokens,
-            self.loss + loss,
-            self.pads + sum(int(p.sum()) for p in padding),
-            self.plain + sum(int((~p & ~e).sum()) for p, e in zip(padding, ends, strict=True)),
-        )
-
 
 class ResumePoint(NamedTuple):
     """A point between two batches from which the run can go on."""
@@ -87,42 +70,22 @@ def exists(folder: pathlib.Path) -> bool:
     return (folder / _FILE).is_file()
 
 
-def save(
-    folder: pathlib.Path,
-    mark: str,
-    written: OutputCounts,
-    standing: ResumePoint,
-    skip: int,
-) -> None:
-    """Write the standing after a complete file.
+class Saved(NamedTuple):
+    """Where a run stands after a complete file."""
 
-    Args:
-        folder: of the output.
-        mark: from ``fingerprint``.
-        written: the complete files.
-        standing: after the last batch that is in them as a whole.
-        skip: rows of the next batch that are in them already.
-    """
-    numbers = {
-        "mark": mark,
-        "written": written,
-        "position": standing.position,
-        "done": standing.bytes_read,
-        "counts": standing.counts,
-        "skip": skip,
-    }
+    written: OutputCounts  #: the complete files
+    standing: ResumePoint  #: after the last batch that is in them as a whole
+    skip: int  #: rows of the next batch that are in them already
+
+
+def save(folder: pathlib.Path, mark: str, saved: Saved) -> None:
+    """Write the standing after a complete file; ``mark`` is from ``fingerprint``."""
+    standing, counts = saved.standing[:3], saved.written
+    numbers = {"mark": mark, "written": counts, "standing": standing, "skip": saved.skip}
     arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
-    arrays |= {f"packer/{key}": value for key, value in standing.packer.items()}
+    arrays |= {f"packer/{key}": value for key, value in saved.standing.packer.items()}
     with atomic_write(folder / _FILE, sync=True) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-
-
-class Saved(NamedTuple):
-    """What ``load`` found; see ``save`` for the fields."""
-
-    written: OutputCounts
-    standing: ResumePoint
-    skip: int
 
 
 def load(folder: pathlib.Path, mark: str) -> Saved | None:
@@ -136,20 +99,17 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
         return None
     with np.load(path, allow_pickle=False) as stored:
         numbers = json.loads(str(stored["numbers"]))
-        arrays = {name: stored[name] for name in stored.files if name != "numbers"}
+        packer = {
+            name.removeprefix("packer/"): stored[name] for name in stored.files if name != "numbers"
+        }
     if numbers["mark"] != mark:
         raise DataError(
             f"{folder}: holds the output of a run with other settings, inputs or tokenizer, which "
             "cannot be continued. Give another output_dir, or --resume_from_checkpoint false to "
             "begin again here"
         )
-    packer = {name.removeprefix("packer/"): value for name, value in arrays.items()}
-    standing = ResumePoint(
-        RecordPosition(*numbers["position"]),
-        numbers["done"],
-        ReadCounts(*numbers["counts"]),
-        packer,
-    )
+    position, read, counts = numbers["standing"]
+    standing = ResumePoint(RecordPosition(*position), read, ReadCounts(*counts), packer)
     return Saved(OutputCounts(*numbers["written"]), standing, numbers["skip"])
 
 

@@ -16,14 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TextColumn
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess import progress as standings
@@ -73,6 +66,13 @@ class PackedRows(NamedTuple):
     point: ResumePoint | None  #: after a batch; None inside one
 
 
+def input_files(settings: Settings) -> list[pathlib.Path]:
+    """Return the files that a run reads; see ``find_inputs``."""
+    return find_inputs(
+        settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
+    )
+
+
 def preprocess(settings: Settings, keep: Keep | None = None) -> OutputSummary:
     """Turn text into HDF5 rows.
 
@@ -90,36 +90,24 @@ def preprocess(settings: Settings, keep: Keep | None = None) -> OutputSummary:
         DataError: input, tokenizer or output folder that cannot be used.
     """
     folder = pathlib.Path(settings.output_dir)
-    inputs = find_inputs(
-        settings.input_dir, settings.metadata_files, settings.columns, settings.output_dir
-    )
+    inputs = input_files(settings)
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
     with made_folder(folder):
-        return _made(settings, inputs, folder, keep)
-
-
-def _made(
-    settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
-) -> OutputSummary:
-    """Do it in a folder that is there."""
-    tokenizer = _tokenizer(settings, inputs, folder, keep)
-    ids, layout = _rules(settings, tokenizer)
-    if settings.rules.named_marks:
-        keep_marks(settings, ids, tokenizer, folder)
-    mark = fingerprint(settings, inputs, tokenizer.to_str())
-    job = PreprocessJob(settings, inputs, tokenizer, ids, layout, folder, mark)
-    saved = standings.load(folder, mark)
-    if saved is None:
-        _check_empty(job)
-    else:
-        _LOG.info(
-            "Going on after %d file(s), %d rows, %d records",
-            saved.written.files,
-            saved.written.rows,
-            saved.standing.counts.records,
-        )
-    return _work(job, saved, keep)
+        tokenizer = _tokenizer(settings, inputs, folder, keep)
+        ids, layout = _rules(settings, tokenizer)
+        if settings.rules.named_marks:
+            keep_marks(settings, ids, tokenizer, folder)
+        mark = fingerprint(settings, inputs, tokenizer.to_str())
+        job = PreprocessJob(settings, inputs, tokenizer, ids, layout, folder, mark)
+        saved = standings.load(folder, mark)
+        if saved is None:
+            _check_empty(job)
+        else:
+            files, rows = saved.written.files, saved.written.rows
+            records = saved.standing.counts.records
+            _LOG.info("Going on after %d file(s), %d rows, %d records", files, rows, records)
+        return _work(job, saved, keep)
 
 
 def _rules(settings: Settings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Layout]:
@@ -131,13 +119,10 @@ def _rules(settings: Settings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Lay
     if settings.mode == "dpo" or ("chat" in settings.read_hook and not plain):
         optional("jinja2", "a chat template")
     ids = describe(settings, tokenizer)
+    if images and plain:
+        return ids, prompted_image_layout(settings, ids, tokenizer)
     if images:
-        layout = (
-            prompted_image_layout(settings, ids, tokenizer)
-            if plain
-            else image_layout(settings, ids)
-        )
-        return ids, layout
+        return ids, image_layout(settings, ids)
     for path in (settings.huggingface_tokenizer, settings.encoder_file):
         if path and plain and settings.mode == "finetuning":
             tell_of_template(path)
@@ -152,10 +137,7 @@ def _read(
 ) -> Iterator[RecordBatch]:
     skip, chunk = settings.skip_bad_records, settings.chunk_bytes
     for batch in batches(inputs, settings.columns, start, skip_bad=skip, chunk=chunk):
-        if keep is None:
-            yield batch
-        else:
-            yield batch._replace(records=[record for record in batch.records if keep(record)])
+        yield batch._replace(records=[r for r in batch.records if keep is None or keep(r)])
 
 
 def _clear(folder: pathlib.Path, settings: Settings) -> None:
@@ -171,8 +153,7 @@ def _check_empty(job: PreprocessJob) -> None:
     if job.settings.resume_from_checkpoint:
         raise DataError(f"resume_from_checkpoint: {job.folder} holds no unfinished run")
     existing = outputs(job.folder, job.settings.output_name)
-    complete = (job.folder / PARAMS).is_file()
-    if existing and complete:
+    if existing and (job.folder / PARAMS).is_file():
         raise DataError(
             f"{job.folder}: holds a complete dataset already ({len(existing)} files). Give another "
             "output_dir, or --resume_from_checkpoint false to make it again"
@@ -203,25 +184,14 @@ def _cores() -> int:
 def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputSummary:
     settings = job.settings
     packer = job.layout.packer()
-    begin = (
-        ResumePoint(RecordPosition(), 0, ReadCounts(), packer.state())
-        if saved is None
-        else saved.standing
-    )
+    begin = saved.standing if saved else ResumePoint(BEGINNING, 0, ReadCounts(), packer.state())
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
     read = _read(settings, job.inputs, keep, begin.position)
     total = sum(path.stat().st_size for path in job.inputs)
+    shown = "{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} documents/s"
     bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rows]:,} rows"),
-        TextColumn("{task.fields[speed]:,.0f} documents/s"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        disable=not settings.display_pbar,
+        *Progress.get_default_columns(), TextColumn(shown), disable=not settings.display_pbar
     )
     processes = settings.processes or _cores()
     position = begin.position

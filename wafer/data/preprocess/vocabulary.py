@@ -59,7 +59,7 @@ def _existing(settings: Settings, key: str) -> pathlib.Path:
     path = pathlib.Path(value).expanduser()
     if path.exists():
         return path
-    hub = value.count("/") == 1 and not value.startswith(("/", "."))
+    hub = key == "huggingface_tokenizer" and value.count("/") < 2 and value[0] not in "/."
     hint = (
         f"; names on the Hugging Face hub are not fetched here: `hf download {value} --include "
         "'tokenizer*' 'special_tokens_map.json' --local-dir FOLDER`, then name that folder"
@@ -80,7 +80,7 @@ def _folder_file(settings: Settings) -> pathlib.Path:
 
 
 def _gpt2_tokenizer(encoder: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
-    """A byte-level BPE from the two files of OpenAI's release."""
+    """A byte-level BPE from the two files of OpenAI's GPT-2."""
     lines = text_lines(merges)
     pairs = [tuple(words_of(line)) for line in lines if line and not line.startswith("#version")]
     vocab = read_json(encoder)

@@ -30,7 +30,7 @@ _BY_COUNT = {
     6: PAIR_FEATURES,
 }
 _IMAGE_ROW = ("text_input_ids", "loss_mask", "labels", "key_padding_mask", "token_modality_idx")
-# of older files of LLaVA; the last is 1 at real tokens
+# of older rows for LLaVA; the last is 1 at real tokens
 _OLD_IMAGE_ROW = (*_IMAGE_ROW[:3], *VSL_FEATURES[3:], "attention_mask")
 _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
 

@@ -71,7 +71,7 @@ class Row(NamedTuple):
     def integers(
         self, name: str, low: int = -(2**31), high: int = 2**31 - 1, of: str = "whole numbers"
     ) -> list[int]:
-        """A column of whole numbers: a JSON list, the text '[1, 2, 3]', or one number.
+        """A column of whole numbers: a JSON list, a text '[1, 2, 3]', or one number.
 
         Args:
             name: the column.

@@ -154,7 +154,9 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any], raw: Any) -> dict[st
     nested = _unnested(keys)
     release = own.release or ("2.3" if nested else RELEASES[-1])
     major, minor = map(int, release.split("."))
-    _log_rules(release, own.release is not None)
+    losses = f" without its losses of text (release: {release} has those, too)"
+    told = losses if own.release is None else ", as the vendor's tool writes them"
+    _LOG.info("Rows of release %s%s", release, told)
     if keys.get("training_objective") is None and "fim_rate" in keys and own.release is None:
         _LOG.info("training_objective: fim, which fim_rate means; it is missing in the file")
         keys["training_objective"] = "fim"
@@ -168,26 +170,8 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any], raw: Any) -> dict[st
         "gaps": (major, minor) >= (2, 7),
         "answer_marks": (major, minor) < (2, 5),
     }
-    return (
-        {"use_ftfy": True}
-        | keys
-        | _tokenizer(own, keys)
-        | {
-            "described": described,
-            "rules": rules,
-        }
-    )
-
-
-def _log_rules(release: str, exact: bool) -> None:
-    if exact:
-        _LOG.info("Rows of release %s, as the vendor's tool writes them", release)
-    else:
-        _LOG.info(
-            "Rows of release %s without its losses of text (release: %s has those, too)",
-            release,
-            release,
-        )
+    keys = {"use_ftfy": True} | keys | _tokenizer(own, keys)
+    return keys | {"described": described, "rules": rules}
 
 
 def _with_images(keys: dict[str, Any]) -> dict[str, Any]:

@@ -213,6 +213,6 @@ def _ids(turn: Mapping[str, Any], size: int) -> list[int]:
             f"mode nlg: the {turn['type']} is {str(value)[:40]!r}; expected token ids "
             f"below the tokenizer's vocabulary of {size}, as "
             'in {"context": [464, 2068], "completion": [7586, 21831]}. For texts: mode: '
-            "finetuning, read_hook: prompt_completion_text_read_hook"
+            "finetuning, read_hook: prompt_completion"
         )
     return ids

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.data.preprocess.rows.layouts import Draws, Layout, Row, loss_written, padded
-from wafer.data.preprocess.rows.packing import Packer, State
+from wafer.data.preprocess.rows.packing import Packer, State, ended
 from wafer.data.preprocess.rows.regions import Document, Range, TextRegion
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import RowVocabulary
@@ -129,13 +129,7 @@ def _part(sequence: ImageSequence, first: int, end: int) -> ImageSequence:
 
 
 def _ended(sequence: ImageSequence, width: int, eos_id: int) -> ImageSequence:
-    """With an end mark behind the tokens, or over the last of ``width``."""
-    tokens = sequence.tokens
-    if not tokens.shape[1] or tokens[0, -1] == eos_id:
-        return sequence
-    mark = tokens[:, -1:].copy()
-    mark[0], mark[_NUMBER] = eos_id, 0
-    return sequence._replace(tokens=np.concatenate([tokens[:, : width - 1], mark], axis=1))
+    return sequence._replace(tokens=ended(sequence.tokens, width, eos_id))
 
 
 _NOTHING = ImageSequence(np.empty((4, 0), np.int32))

@@ -50,16 +50,17 @@ class Packer:
 
 
 def ended(piece: np.ndarray, width: int, eos_id: int) -> np.ndarray:
-    """Return [2, n] ids and weights with an end mark.
+    """Return [F, n] ids, weights, and what else there is of a token, with an end mark.
 
     Args:
-        piece: of a document.
+        piece: of a document; row 3 has the number of an image, and 0 for the mark.
         width: tokens at most: the mark takes the place of a last one, and its weight.
         eos_id: the mark.
     """
     if not piece.size or piece[0, -1] == eos_id:
         return piece
-    mark = np.array([[eos_id], [piece[1, -1]]], np.int32)
+    mark = piece[:, -1:].copy()
+    mark[0], mark[3:] = eos_id, 0
     return np.concatenate([piece[:, : width - 1], mark], axis=1)
 
 

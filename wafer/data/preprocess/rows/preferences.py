@@ -81,7 +81,7 @@ def _shortened(
 
 
 def _rows(prompt: list[int], answer: list[int], length: int, pad_id: int) -> np.ndarray:
-    """[3, S] ids, loss mask (one longer than the labels, as the vendor's) and labels."""
+    """[3, S] ids, loss mask (one longer than the labels) and labels."""
     tokens = np.array([*prompt, *answer], np.int32)[:length]
     silent = max(len(prompt) - 1, 0)
     out = np.full((3, length), pad_id, np.int32)

@@ -75,7 +75,7 @@ def _parts(turn: Mapping[str, Any], defaults: Defaults, usual: int, tag: str) ->
         if drops[i] if drops else defaults.drops.get(name, False):
             continue
         if name == "image" and not defaults.image_mark:
-            raise DataError("read_hook: gives an image, and dataset.is_multimodal is false")
+            raise DataError("read_hook: gives an image, and is_multimodal is false")
         text = None
         if part[name]:
             text = defaults.image_mark if path else defaults.clean(part[name])
@@ -87,16 +87,22 @@ def _parts(turn: Mapping[str, Any], defaults: Defaults, usual: int, tag: str) ->
 
 def text_document(turns: Turns, defaults: Defaults) -> Document:
     """A pretraining document: all regions joined; empty ones are passed over."""
+    tag = "<|{name}|>{text}<|{name}|>"
+    return _joined([(_parts(turn, defaults, 1, tag), "", "") for turn in turns])
+
+
+def _joined(turns: Sequence[tuple[list[_Part], str, str]]) -> Document:
+    """The document of turns: their parts, their role, the text that follows."""
     text, regions = "", []
-    for turn in turns:
-        for part in _parts(turn, defaults, 1, "<|{name}|>{text}<|{name}|>"):
-            if part.text:
-                regions.append(_region(part, len(text)))
-                text += part.text
+    for parts, role, after in turns:
+        for part in parts:
+            regions.append(_region(part, len(text), role))
+            text += part.text or ""
+        text += after
     return _document(text, regions)
 
 
-def _region(part: _Part, start: int, role: str = "") -> TextRegion:
+def _region(part: _Part, start: int, role: str) -> TextRegion:
     """The region of a part whose text begins at a character."""
     end = start + len(part.text or "")
     return TextRegion(start, end, part.weight, role, attention=part.attention, path=part.path)
@@ -122,16 +128,13 @@ def pair_document(turns: Turns, defaults: Defaults, after: Mapping[str, str]) ->
         defaults: see ``Defaults``.
         after: role -> text that follows its turn.
     """
-    text, regions = "", []
+    joined = []
     for turn in turns:
-        parts = _turn_parts(turn, defaults)
+        parts, role = _turn_parts(turn, defaults), turn["type"]
         if parts is None:
             return None
-        for part in parts:
-            regions.append(_region(part, len(text), turn["type"]))
-            text += part.text or ""
-        text += after.get(turn["type"], "")
-    return _document(text, regions)
+        joined.append((parts, role, after.get(role, "")))
+    return _joined(joined)
 
 
 def _document(text: str, regions: Sequence[TextRegion]) -> Document:
