@@ -79,7 +79,7 @@ def covers(releases: str, release: Release | None) -> bool:
 def _row(section: str, action: Action, fields: dict[str, Any]) -> Row:
     says = fields.pop(action)
     keys, since = tuple(fields.pop("keys").split()), release_of(fields.pop("since", None))
-    lists = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return Row(section, keys, action, says, since=since, **lists)
 
 

@@ -258,7 +258,7 @@ def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
 @functools.cache
 def _written() -> Mapping[tuple[str, str], str]:
     """Return (section, key) -> its place below ``trainer.init``."""
-    return {key: place for place, key in reversed(table().places.items())}
+    return {key: place for place, key in reversed([*table().places.items()])}
 
 
 def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -288,6 +288,7 @@ def _run(
         train=datasets.get("train"),
         eval_data=datasets.get("eval"),
         ladder=None,
+        readers={},
         warmup=AheadOfTimeCompiler(
             engine, jax.random.key(0), train=None, evaluation=None, ahead=False
         ),

@@ -77,7 +77,7 @@ def get_random_dataloader(
     params |= {"num_channels": 1, "num_classes": num_classes, **input_params}
     size = params["image_size"]
     shape = (*((size, size) if isinstance(size, int) else size), params["num_channels"])
-    read = {*RandomDataProcessor.keys(), "task"} - {"image_size"}
+    read = {*RandomDataProcessor.model_fields, "task"} - {"image_size"}
     keys = {name: value for name, value in params.items() if name in read}
     section = parse_input({**keys, "data_processor": RandomDataProcessor.__name__})
     states = params["num_classes"]
