@@ -4,7 +4,7 @@ import fnmatch
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import yaml
 
@@ -93,7 +93,7 @@ def table() -> KeyTable:
         section: tuple(
             _row(section, action, dict(row))
             for row in own
-            for action in Action.__args__
+            for action in get_args(Action)
             if action in row
         )
         for section, own in raw.items()

@@ -150,7 +150,7 @@ def _encoder_decoder(file: Translation) -> None:
     if "d_kv" not in model:
         return
     head, heads = model.pop("d_kv"), model.get("num_heads", 8)
-    sizes: Any = (model.get("hidden_size"), head, model.get("filter_size"))
+    sizes: list[Any] = [model.get("hidden_size"), head, model.get("filter_size")]
     if not (isinstance(head, int) and isinstance(heads, int)):
         why = f"{head!r}, num_heads: {heads!r}: expected integers"
         file.note("refused", ("model", "d_kv"), why)

@@ -38,7 +38,8 @@ def table() -> TrainerTable:
     """Return the table."""
     text = pathlib.Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    places = {place: tuple(key.split(".")) for place, key in raw["places"].items()}
+    pairs = ((place, key.partition(".")) for place, key in raw["places"].items())
+    places = {place: (section, key) for place, (section, _, key) in pairs}
     return TrainerTable(places, frozenset(raw["always"]), raw["arguments"])
 
 
