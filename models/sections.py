@@ -170,9 +170,10 @@ def parse(cls: type[SectionT], data: Any) -> SectionT:
 
 def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
     """Put pydantic's errors about a section of class ``cls`` into our words."""
-    problems: list[Problem] = []
+    problems, members = list[Problem](), _members(cls)
     for error in err.errors(include_url=False):
-        path = tuple(part for part in error["loc"] if not _TAG.search(str(part)))
+        named = (part for part in error["loc"] if not _TAG.search(str(part)))
+        path = tuple(part for part in named if part not in members)
         cause = error.get("ctx", {}).get("error")
         if isinstance(cause, SectionError):
             problems += cause.under(*path).problems
@@ -180,6 +181,15 @@ def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
             unknown = "key" if error["type"] == "extra_forbidden" else ""
             problems.append(Problem(path, _message(error, path, cls), unknown))
     return problems
+
+
+def _members(cls: type[BaseModel]) -> set[str]:
+    """Names of the classes of sections below a section, which tell a union's member in a path."""
+    leaves = {leaf for field in cls.model_fields.values() for leaf in _leaf_types(field.annotation)}
+    nested = {
+        k for k in leaves if isinstance(k, type) and issubclass(k, BaseModel) and k is not cls
+    }
+    return {k.__name__ for k in nested}.union(*map(_members, nested))
 
 
 def _class_at(cls: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:

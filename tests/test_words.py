@@ -34,7 +34,7 @@ UNDOCUMENTED = {
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),
-    "wafer.csl": (39, 7),
+    "wafer.csl": (36, 7),
     "wafer.machine": (17, 16),
     "wafer.data": (21, 20),
     "wafer.engines": (36, 14),

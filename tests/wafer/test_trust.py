@@ -393,6 +393,7 @@ RUNNERS = {
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
     "wafer/sweep/children.py",  # `wafer run`
+    *(f"wafer/vendor/{table}.py" for table in ("keys", "trainer")),  # a table beside each
 }
 _RUNS = re.compile(
     r"(importlib\.)?(import_module|util\.spec_from_file_location)|__import__|exec|eval|"

@@ -254,9 +254,9 @@ def _sections(
         "sparsity": _sparsity,
         "distillation": lambda value: parse(Distillation, value),
     }
-    inputs = {part for part in ("train_input", "eval_input") if raw.get(part) is not None}
+    inputs = [part for part in ("train_input", "eval_input") if raw.get(part) is not None]
     for name, read in readers.items():
-        if name == "optimizer" and on_inputs and run and inputs <= parsed.keys():
+        if name == "optimizer" and on_inputs and run and all(part in parsed for part in inputs):
             on_inputs(run, {part: parsed[part] for part in inputs})
         if raw.get(name) is None and name != "runconfig":
             continue

@@ -97,7 +97,7 @@ LOST = {
 }
 SECTIONS = {
     "static": {"sparsity": 0.8},
-    "1.8": {"sparsity": 0.8, "seed": 3, "init_method": "topk"},
+    "seeded": {"algorithm": "seeded", "sparsity": 0.8, "seed": 3, "init_method": "topk"},
     "rigl": {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 5}},
     "gmp": {"algorithm": "gmp", "schedule": [0.2, 0.4], "update": {"freq": 2}},
     "2:4": {"pattern": "2:4", "sparsity": 0.5},
@@ -133,7 +133,12 @@ def test_static_weights_that_no_step_pruned_do_not_resume_without_masks():
     "section",
     [
         {"sparsity": 0.8, "init_method": "from_zeros"},
-        {"sparsity": 0.01, "seed": 3, "init_method": "random"},  # rounds to 0 of 48
+        {
+            "algorithm": "seeded",
+            "sparsity": 0.01,
+            "seed": 3,
+            "init_method": "random",
+        },  # rounds to 0 of 48
         {"sparsity": 0.0},
         {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 9, "start": 9}},
         {"algorithm": "gmp", "schedule": [0.0, 0.9], "update": {"freq": 9}},

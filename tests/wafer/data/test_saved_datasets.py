@@ -11,7 +11,6 @@ from helpers.records import write
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.errors import DataError
-from wafer.models.errors import SectionError
 
 pytest.importorskip("pyarrow")
 SAVED = GOLDEN / "saved_dataset"
@@ -24,7 +23,7 @@ def ids(text):
 
 
 def read(tmp_path, folder=SAVED, training=True, **keys):
-    values = {"batch_size": 1, "sequence_length": 4, "vocab_file": vocab(tmp_path)} | keys
+    values = {"batch_size": 1, "max_sequence_length": 4, "vocab_file": vocab(tmp_path)} | keys
     section = parse_input(
         {"data_processor": "HuggingFaceDataProcessor", "data_dir": str(folder)} | values
     )
@@ -92,7 +91,7 @@ def test_lists_of_texts_are_joined(tmp_path):
     [
         ({"split": "dev"}, r"saved_dataset has train, test; looked for dev"),
         ({"text_key": "body"}, r"00000-of-00002.arrow: no column 'body' \(text_key\).*has: text"),
-        ({"sequence_length": 12}, "3 records with 11 tokens fill no row of 12"),
+        ({"max_sequence_length": 12}, "3 records with 11 tokens fill no row of 12"),
         ({"bos_token": "<s>"}, "vocab.txt: no token <s>"),
     ],
 )
@@ -116,5 +115,3 @@ def test_wrong_folders_are_said(tmp_path):
     (folder / "data-00000-of-00002.arrow").write_bytes(whole[:300])
     with pytest.raises(DataError, match=r"c/data-00000-of-00002.arrow: cannot be read"):
         read(tmp_path, folder)
-    with pytest.raises(SectionError, match=r"another spelling of 'max_sequence_length'"):
-        read(tmp_path, max_sequence_length=8)

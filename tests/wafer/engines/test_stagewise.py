@@ -67,15 +67,15 @@ def test_updates_share_a_program_only_where_every_rule_is_the_same():
             {"params": "layers_2/*", "tag": "lean"},
         ],
         "learning_rate": [
-            {"scheduler": "Constant", "val": 0.1},
-            {"scheduler": "Constant", "val": 0.2, "param_group_tags": ["slow"]},
+            {"scheduler": "Constant", "learning_rate": 0.1},
+            {"scheduler": "Constant", "learning_rate": 0.2, "param_group_tags": ["slow"]},
         ],
         "adjust_learning_rate": {"layers_3/up/*": 0.5},
     }
     decays = {
         "weight_decay": [
-            {"scheduler": "Constant", "val": 0.1},
-            {"scheduler": "Constant", "val": 0.2, "param_group_tags": ["lean"]},
+            {"scheduler": "Constant", "learning_rate": 0.1},
+            {"scheduler": "Constant", "learning_rate": 0.2, "param_group_tags": ["lean"]},
         ]
     }
     for name, sections in itertools.product(OPTIMIZERS, (shared, shared | decays)):
