@@ -44,10 +44,9 @@ def encode_records(records: Sequence[InputRecord]) -> Encoded:
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
     read, rows = _makers(settings)
     made = []
-    for record in records:
-        for example in _examples(record, settings):
-            reading = functools.partial(_read, read, batch, hook, example)
-            made.append(batch.attempt(reading, example, record.where))
+    for example, where in _examples(records, settings):
+        reading = functools.partial(_read, read, batch, hook, example)
+        made.append(batch.attempt(reading, example, where))
     sequences = rows(batch, [one for one in made if one is not None])
     if settings.vsl and not settings.rules.plain:
         backward = settings.mode == "finetuning" or settings.rules.overlap
@@ -69,20 +68,24 @@ def training_texts(records: Sequence[InputRecord], settings: Settings) -> Iterat
         DataError: a bad record, unless skipped.
     """
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
+    for example, where in _examples(records, settings):
+        try:
+            turns = hook(example)
+        except Exception as error:  # a hook is the user's program: it raises anything
+            problem_of(error, settings, example, where)
+            continue
+        parts = (part for turn in turns for part in turn["content"])
+        yield from (part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def _examples(
+    records: Sequence[InputRecord], settings: Settings
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Columns by name, and where they were read."""
+    names = settings.columns.names
     for record in records:
-        for example in _examples(record, settings):
-            try:
-                turns = hook(example)
-            except Exception as error:  # a hook is the user's program: it raises anything
-                problem_of(error, settings, example, record.where)
-                continue
-            parts = (part for turn in turns for part in turn["content"])
-            yield from (part["text"] for part in parts if isinstance(part.get("text"), str))
-
-
-def _examples(record: InputRecord, settings: Settings) -> Iterator[dict[str, Any]]:
-    for values in _cut(record.values, settings):
-        yield dict(zip(settings.columns.names, values, strict=True))
+        for values in _cut(record.values, settings):
+            yield dict(zip(names, values, strict=True)), record.where
 
 
 def _cut(record: tuple[Any, ...], settings: Settings) -> Iterator[tuple[Any, ...]]:
