@@ -16,7 +16,7 @@ from wafer.vsl.implementations.blocks import TileBias, blocks
 from wafer.vsl.implementations.dense import dense, padded
 from wafer.vsl.implementations.fused import fused, supported
 from wafer.vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
-from wafer.vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
+from wafer.vsl.implementations.scores import QKV, KeySide, Learned, QuerySide, Rule, ScorePair
 from wafer.vsl.implementations.triton import triton
 from wafer.vsl.layout import AnyArray, Layout, nan_unless
 from wafer.vsl.native.kernels import LIBRARY
@@ -126,7 +126,7 @@ def attention(
     noise = None
     if dropout_key is not None and rate:
         noise = hash_bits(hash_bits(seed_of(dropout_key), layout.sequences), layout.positions)
-    pair = Pair(
+    pair = ScorePair(
         QuerySide(layout.positions, low, high, sink, noise),
         KeySide(kv.positions, jnp.arange(kv.capacity, dtype=jnp.int32)),
     )

@@ -27,7 +27,7 @@ from wafer.spec import WSE2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Machine:
+class SystemRates:
     """What the roofline knows of one system and of what joins them."""
 
     name: str  #: for the table
@@ -46,7 +46,7 @@ class Machine:
 _CORES = ARCHITECTURES["wse2"].cores
 _CS2_PEAK = 2 * WSE2.simd_16bit * _CORES * WSE2.clock_hz
 MACHINES = {
-    "cs2": Machine(
+    "cs2": SystemRates(
         name="CS-2",
         flops=0.36 * _CS2_PEAK,
         memory=20e15,
@@ -58,7 +58,7 @@ MACHINES = {
         note="data sheet; 36 % of peak, what SUMMA sustains on a CS-2; MemoryX updates assumed "
         "at twice the link",
     ),
-    "h200": Machine(
+    "h200": SystemRates(
         name="H200",
         flops=0.5 * 989e12,
         memory=4.8e12,
@@ -145,7 +145,12 @@ def costs(
 
 
 def predict(
-    stages: list[StageCost], machine: Machine, systems: int, *, state_ratio: float, recompute: bool
+    stages: list[StageCost],
+    machine: SystemRates,
+    systems: int,
+    *,
+    state_ratio: float,
+    recompute: bool,
 ) -> Prediction:
     """Predict a streamed step.
 
@@ -205,7 +210,7 @@ def _best(fn: Any, repeats: int = 3) -> float:
     return min(times[1:])
 
 
-def measure_host(folder: str | None = None) -> Machine:
+def measure_host(folder: str | None = None) -> SystemRates:
     """Measure this machine: a matrix product, a pass over memory, a file.
 
     Args:
@@ -227,7 +232,7 @@ def measure_host(folder: str | None = None) -> Machine:
             begin = time.perf_counter()
             os.pread(file.fileno(), block.nbytes, 0)
             fetch = block.nbytes / (time.perf_counter() - begin)
-    return Machine(
+    return SystemRates(
         name="this host",
         flops=flops,
         memory=memory,

@@ -26,7 +26,7 @@ from wafer.models.paths import named_leaves
 _LOG = logging.getLogger(__name__)
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """One foreign tensor."""
 
     foreign: str  #: its name; '{i}' stands for a layer, '{e}' for an expert until ``repeated``
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """All rows of a family for one configuration."""
 
-    rows: Sequence[Row]  #: see ``Row``; see ``repeated`` for layers
+    rows: Sequence[TensorRow]  #: see ``TensorRow``; see ``repeated`` for layers
     #: regexes of foreign names that carry nothing (buffers, tied duplicates)
     ignored: Sequence[str] = ()
     #: other names a tensor is found under in the wild
@@ -49,16 +49,16 @@ class Table(NamedTuple):
     tied: tuple[str, str] | None = None  #: (embedding, head) where the head scores by the embedding
 
 
-def linear(foreign: str, ours: str, *, transposed: bool = True) -> list[Row]:
+def linear(foreign: str, ours: str, *, transposed: bool = True) -> list[TensorRow]:
     """Rows of a dense layer; ``transposed`` for torch's [out, in]."""
     codec = TRANSPOSED if transposed else SAME
     return [
-        Row(f"{foreign}.weight", (f"{ours}/kernel",), codec),
-        Row(f"{foreign}.bias", (f"{ours}/bias",), SAME),
+        TensorRow(f"{foreign}.weight", (f"{ours}/kernel",), codec),
+        TensorRow(f"{foreign}.bias", (f"{ours}/bias",), SAME),
     ]
 
 
-def linears(foreign: str, ours: str, names: Mapping[str, str]) -> list[Row]:
+def linears(foreign: str, ours: str, names: Mapping[str, str]) -> list[TensorRow]:
     """Rows of several dense layers of one module.
 
     Args:
@@ -70,50 +70,52 @@ def linears(foreign: str, ours: str, names: Mapping[str, str]) -> list[Row]:
     return [row for pair in pairs for row in pair]
 
 
-def norm(foreign: str, ours: str) -> list[Row]:
+def norm(foreign: str, ours: str) -> list[TensorRow]:
     """Rows of a norm."""
     return [
-        Row(f"{foreign}.weight", (f"{ours}/scale",), SAME),
-        Row(f"{foreign}.bias", (f"{ours}/bias",), SAME),
+        TensorRow(f"{foreign}.weight", (f"{ours}/scale",), SAME),
+        TensorRow(f"{foreign}.bias", (f"{ours}/bias",), SAME),
     ]
 
 
-def embedding(foreign: str, ours: str) -> list[Row]:
+def embedding(foreign: str, ours: str) -> list[TensorRow]:
     """Row of an embedding table."""
-    return [Row(f"{foreign}.weight", (f"{ours}/embedding",), SAME)]
+    return [TensorRow(f"{foreign}.weight", (f"{ours}/embedding",), SAME)]
 
 
-def fused(foreign: str, ours: str, kind: str, cfg: Any, *, transposed: bool = True) -> list[Row]:
+def fused(
+    foreign: str, ours: str, kind: str, cfg: Any, *, transposed: bool = True
+) -> list[TensorRow]:
     """Rows of a projection that holds query, key and value; see ``codecs.fused_order``."""
     parts = [f"{ours}/{part}" for part in ("query", "key", "value")]
     weight = Fused(kind, cfg.num_heads, cfg.num_kv_heads, transposed)
     bias = Fused(kind, cfg.num_heads, cfg.num_kv_heads, False)
     return [
-        Row(f"{foreign}.weight", tuple(f"{p}/kernel" for p in parts), weight),
-        Row(f"{foreign}.bias", tuple(f"{p}/bias" for p in parts), bias),
+        TensorRow(f"{foreign}.weight", tuple(f"{p}/kernel" for p in parts), weight),
+        TensorRow(f"{foreign}.bias", tuple(f"{p}/bias" for p in parts), bias),
     ]
 
 
-def repeated(rows: Sequence[Row], layers: int, experts: int = 0) -> list[Row]:
+def repeated(rows: Sequence[TensorRow], layers: int, experts: int = 0) -> list[TensorRow]:
     """Write rows out for every layer and expert; rows without '{i}' or '{e}' once."""
     out = []
     for row in rows:
         for i in range(layers if "{i}" in row.foreign else 1):
             for e in range(experts if "{e}" in row.foreign else 1):
                 ours = tuple(name.format(i=i, e=e) for name in row.ours)
-                out.append(Row(row.foreign.format(i=i, e=e), ours, row.codec))
+                out.append(TensorRow(row.foreign.format(i=i, e=e), ours, row.codec))
     return out
 
 
-def under(rows: Sequence[Row], foreign: str, ours: str = "") -> list[Row]:
+def under(rows: Sequence[TensorRow], foreign: str, ours: str = "") -> list[TensorRow]:
     """Put rows under a prefix on either side."""
     return [
-        Row(foreign + row.foreign, tuple(ours + name for name in row.ours), row.codec)
+        TensorRow(foreign + row.foreign, tuple(ours + name for name in row.ours), row.codec)
         for row in rows
     ]
 
 
-def expand(table: Table, shapes: Mapping[str, Any]) -> list[Row]:
+def expand(table: Table, shapes: Mapping[str, Any]) -> list[TensorRow]:
     """List the concrete rows whose parameters exist.
 
     Raises:
@@ -179,7 +181,7 @@ def import_tensors(
     return _convert(sources, shapes, tensors, drawn, dtype)
 
 
-def source(row: Row, table: Table, tensors: Tensors) -> str | None:
+def source(row: TensorRow, table: Table, tensors: Tensors) -> str | None:
     """Name under which the file has a row's tensor; a shared one may lie under its head's alone."""
     names = _spellings_of(table, row.foreign)
     if table.tied and row.foreign == table.tied[0]:
@@ -204,7 +206,7 @@ def has_own_head(table: Table, tensors: Tensors) -> bool:
 
 
 def _faults(
-    sources: Mapping[Row, str | None],
+    sources: Mapping[TensorRow, str | None],
     shapes: Mapping[str, Any],
     tensors: Tensors,
     drawn: Mapping[str, np.ndarray | None],
@@ -222,7 +224,7 @@ def _faults(
 
 
 def _convert(
-    sources: Mapping[Row, str | None],
+    sources: Mapping[TensorRow, str | None],
     shapes: Mapping[str, Any],
     tensors: Tensors,
     drawn: Mapping[str, np.ndarray | None],
@@ -287,7 +289,7 @@ def export_tensors(
 
 
 def _lazy(
-    row: Row,
+    row: TensorRow,
     leaves: Sequence[Any],
     dtype: DTypeLike | None,
     dense: Callable[[str, np.dtype], np.ndarray],

@@ -29,7 +29,7 @@ import sys
 
 import yaml
 
-from wafer.sweep.table import Row, write_runs
+from wafer.sweep.table import TrialResult, write_runs
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
 RAW = HERE / "docs/results/study"
@@ -145,7 +145,9 @@ def read_raw(stage):
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.reader(file))[1:]
     return [
-        Row(arm, group, int(seed), float(bits), int(n), int(kept), int(tokens), *map(float, costs))
+        TrialResult(
+            arm, group, int(seed), float(bits), int(n), int(kept), int(tokens), *map(float, costs)
+        )
         for arm, group, seed, bits, n, kept, tokens, *costs in lines
     ]
 

@@ -20,7 +20,7 @@ from wafer.sweep.costs import costs_of
 from wafer.sweep.files import read_sweep
 from wafer.sweep.law import Law, fit_groups
 from wafer.sweep.pictures import draw_law
-from wafer.sweep.table import Row, Summary, summaries
+from wafer.sweep.table import Summary, TrialResult, summaries
 from wafer.sweep.trials import trials_of
 
 PAGE, PICTURES = HERE / "docs/results/sparsity-study.md", HERE / "docs/pictures"
@@ -104,7 +104,9 @@ def collect(folder: pathlib.Path) -> None:
             costs = costs_of(trial.arm.experiment, trial.arm.steps, result.levels)
             group = trial.arm.group or ("dense" if costs.kept == costs.parameters else "sparse")
             bits = result.metrics[METRIC]
-            row = Row(trial.arm.name, group, trial.seed, bits, *costs, seconds=result.seconds)
+            row = TrialResult(
+                trial.arm.name, group, trial.seed, bits, *costs, seconds=result.seconds
+            )
             rows[row.arm, row.seed] = row
         write_raw(stage, list(rows.values()))
         if stage in FILES:
@@ -119,7 +121,7 @@ def table(heads: str, lines: list[str]) -> str:
     return "\n".join([f"| {heads} |", "|---" * (heads.count("|") + 1) + "|", *lines])
 
 
-def between(rows: list[Row], arm: str, first: str) -> Summary | None:
+def between(rows: list[TrialResult], arm: str, first: str) -> Summary | None:
     """Compare two arms over the seeds that both have."""
     own = [row for row in rows if row.arm in (arm, first)]
     return next((s for s in summaries(own, first) if s.arm == arm and s.pairs > 1), None)
@@ -158,7 +160,7 @@ def tuned(stages: list[str]) -> dict[str, Tuned]:
     return best
 
 
-def arm_table(rows: list[Row], best: dict[str, Tuned]) -> str:
+def arm_table(rows: list[TrialResult], best: dict[str, Tuned]) -> str:
     """Every arm: bits over seeds, what it costs, its tuned pair."""
     lines, by_arm = [], {row.arm: row for row in rows}
     whole = {row.arm[0]: row.training for row in rows if row.arm.endswith("-dense")}
@@ -188,7 +190,9 @@ def tuning_table(best: dict[str, Tuned]) -> str:
     return table("arm | bits per byte | rate | initial scale | at the edge tried", lines)
 
 
-def ordering_table(rows: list[Row], after: list[Row], best: dict[str, Tuned]) -> str:
+def ordering_table(
+    rows: list[TrialResult], after: list[TrialResult], best: dict[str, Tuned]
+) -> str:
     """Published orderings: agree, disagree, not resolved."""
     lines = []
     for claim, better, than in ORDERINGS:
@@ -219,7 +223,7 @@ def ordering_table(rows: list[Row], after: list[Row], best: dict[str, Tuned]) ->
     return table("claim | difference of | bits per byte | tuning seed alone | verdict", lines)
 
 
-def gap_rows(rows: list[Row], arm: str, name: str) -> list[Row]:
+def gap_rows(rows: list[TrialResult], arm: str, name: str) -> list[TrialResult]:
     """An arm's gaps to dense, seed by seed, as rows of an arm of their own."""
     by_seed = {(row.arm, row.seed): row for row in rows}
     return [
@@ -229,7 +233,7 @@ def gap_rows(rows: list[Row], arm: str, name: str) -> list[Row]:
     ]
 
 
-def spdf_table(rows: list[Row], after: list[Row]) -> str:
+def spdf_table(rows: list[TrialResult], after: list[TrialResult]) -> str:
     """Loss before and after dense fine-tuning, FLOPs of both phases."""
     lines, dense = [], {}
     for arm in ("l-dense", *(f"l-{name}" for name in AFTER)):
@@ -267,7 +271,7 @@ def state_table(stages: list[str]) -> str:
     return table("stage | runs finished | hours of their processes", lines)
 
 
-def draw_arms(rows: list[Row]) -> None:
+def draw_arms(rows: list[TrialResult]) -> None:
     """Bits against FLOPs of training and against weights kept."""
     from matplotlib import figure
 
@@ -315,7 +319,7 @@ def stages_run() -> list[str]:
     return sorted((path.stem for path in RAW.glob("*.csv")), key=order)
 
 
-def laws_of(points: list[Row]) -> dict[str, Law]:
+def laws_of(points: list[TrialResult]) -> dict[str, Law]:
     """Fits of the last stage, once it is finished."""
     return fit_groups(points) if len(points) >= LAW_RUNS else {}
 

@@ -26,8 +26,8 @@ _TASKS = {"local": 31, "data": 24, "control": 64, "teardown": 24, "empty": 8}
 _KINDS = {
     Op.BLOCK: Gate,
     Op.UNBLOCK: Gate,
-    Op.DSD_SET: codes.Descriptor,
-    Op.DSD_GET: codes.Descriptor,
+    Op.DSD_SET: codes.DescriptorField,
+    Op.DSD_GET: codes.DescriptorField,
     Op.INTRINSIC: codes.Intrinsic,
 }
 _FORMATS = {"f32": np.float32, "f16": np.float16, "i16": np.int16, "u16": np.uint16}

@@ -11,9 +11,9 @@ from wafer import models
 from wafer.cli import main
 from wafer.commands.planning.plan import plan
 from wafer.errors import ConfigError
-from wafer.roofline import MACHINES, Machine, StageCost, costs, measure_host, predict
+from wafer.roofline import MACHINES, StageCost, SystemRates, costs, measure_host, predict
 
-UNIT = Machine(
+UNIT = SystemRates(
     name="unit", flops=10.0, memory=1e9, fetch=2.0, reduce=4.0, hop=0.5, store=100.0, capacity=1.0
 )
 

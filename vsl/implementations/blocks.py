@@ -20,9 +20,9 @@ from wafer.vsl.implementations.scores import (
     QKV,
     KeySide,
     Learned,
-    Pair,
     QuerySide,
     Rule,
+    ScorePair,
     keep_factor,
     tile_scores,
 )
@@ -100,7 +100,7 @@ def _tile(
     plan: _Plan,
     raw: Array,
     local: Learned,
-    pair: Pair,
+    pair: ScorePair,
     consts: tuple[Array, ...],
 ) -> Float[Array, "K G q k"]:
     bias = None
@@ -163,7 +163,7 @@ def _forward(
         def key_block(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             top, total, acc = carry
             k_j, v_j, keys = _take((k, v, tables.keys), j)
-            pair = Pair(queries, keys)
+            pair = ScorePair(queries, keys)
             local = _local(plan, tables, learned, i, j)
             s = _tile(plan, _products(q_i, k_j), local, pair, tables.consts)
             new_top = jnp.maximum(top, jnp.max(s, axis=-1))
@@ -206,7 +206,7 @@ def _attend_bwd(plan: _Plan, residuals: tuple[PyTree, ...], d_out: Array) -> tup
         def key_block(j: Array, carry: PyTree) -> PyTree:
             dq_i, dk, dv, d_learned = carry
             k_j, v_j, keys = _take((k, v, tables.keys), j)
-            pair = Pair(queries, keys)
+            pair = ScorePair(queries, keys)
             local = _local(plan, tables, learned, i, j)
             score = functools.partial(_tile, plan, pair=pair, consts=tables.consts)
             s, pull = jax.vjp(score, _products(q_i, k_j), local)
@@ -251,7 +251,7 @@ def blocks(
     rule: Rule,
     qkv: QKV,
     learned: Learned,
-    pair: Pair,
+    pair: ScorePair,
     *,
     sizes: BlockSizes,
     tile_bias: TileBias | None = None,
@@ -281,7 +281,7 @@ def blocks(
     return jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(-1, heads, group, width)[:length]
 
 
-def _tables(rule: Rule, pair: Pair, sizes: BlockSizes, consts: tuple[Array, ...]) -> _Tables:
+def _tables(rule: Rule, pair: ScorePair, sizes: BlockSizes, consts: tuple[Array, ...]) -> _Tables:
     # A padded query slot has low = high = 0: it sees nothing.
     queries = jax.tree.map(lambda x: _pad(x, sizes.q), pair.queries)
     first, last = block_ranges(

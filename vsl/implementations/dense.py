@@ -7,15 +7,15 @@ from jaxtyping import Array, Float
 from wafer.vsl.implementations.scores import (
     QKV,
     Learned,
-    Pair,
     Rule,
+    ScorePair,
     keep_factor,
     tile_scores,
     visible,
 )
 
 
-def dense(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T K G H"]:
+def dense(rule: Rule, qkv: QKV, learned: Learned, pair: ScorePair) -> Float[Array, "T K G H"]:
     """Compute attention with a [T, S] score matrix per head; float32 inside.
 
     Args:
@@ -43,7 +43,7 @@ def dense(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T
 
 
 def padded(
-    rule: Rule, qkv: QKV, learned: Learned, pair: Pair, batch: int
+    rule: Rule, qkv: QKV, learned: Learned, pair: ScorePair, batch: int
 ) -> Float[Array, "T K G H"]:
     """The same per row of a padded batch: [B, S, S] scores, what stock models compute.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from wafer.vsl.implementations.scores import QKV, Learned, Pair, Rule
+from wafer.vsl.implementations.scores import QKV, Learned, Rule, ScorePair
 from wafer.vsl.native.kernels import LIBRARY
 from wafer.vsl.native.library import vary_together
 from wafer.vsl.noise import keep_threshold
@@ -99,7 +99,7 @@ def fused(
     rule: Rule,
     qkv: QKV,
     learned: Learned,
-    pair: Pair,
+    pair: ScorePair,
     valid: Bool[Array, " S"],
     *,
     complete: Bool[Array, ""] | np.bool_,

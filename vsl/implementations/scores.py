@@ -64,14 +64,14 @@ class KeySide(NamedTuple):
     slot: Array  #: [k] int32 index in the stream
 
 
-class Pair(NamedTuple):
+class ScorePair(NamedTuple):
     """Queries and keys of one tile, or of a whole stream."""
 
     queries: QuerySide
     keys: KeySide
 
 
-def visible(rule: Rule, pair: Pair) -> Bool[Array, "q k"]:
+def visible(rule: Rule, pair: ScorePair) -> Bool[Array, "q k"]:
     """Which keys of the tile each query sees."""
     queries = pair.queries
     slot = pair.keys.slot[None, :]
@@ -88,7 +88,7 @@ def tile_scores(
     raw: Float[Array, "K G q k"],
     learned: Learned,
     bias: Float[Array, "K G q k"] | None,
-    pair: Pair,
+    pair: ScorePair,
 ) -> Float[Array, "K G q k"]:
     """Turn dot products into scores; hidden pairs get :data:`HIDDEN`.
 
@@ -113,7 +113,7 @@ def tile_scores(
     return jnp.where(visible(rule, pair)[None, None], scores, HIDDEN)
 
 
-def keep_factor(rule: Rule, heads: Int[Array, "K G"], pair: Pair) -> Array | None:
+def keep_factor(rule: Rule, heads: Int[Array, "K G"], pair: ScorePair) -> Array | None:
     """Return the dropout factor of the probabilities.
 
     Args:

@@ -22,9 +22,9 @@ from wafer.vsl.implementations.scores import (
     QKV,
     KeySide,
     Learned,
-    Pair,
     QuerySide,
     Rule,
+    ScorePair,
     visible,
 )
 
@@ -54,7 +54,7 @@ class _Tables(NamedTuple):
     q_last: Array
 
 
-def _scores(call: _Call, q: Array, k: Array, slope: Array, pair: Pair) -> tuple[Array, Array]:
+def _scores(call: _Call, q: Array, k: Array, slope: Array, pair: ScorePair) -> tuple[Array, Array]:
     """Masked scores of a tile [q, k], and the derivative of the soft cap."""
     raw = plgpu.dot(q, k, trans_b=True, allow_tf32=False) * call.rule.scale
     slack = jnp.ones_like(raw)
@@ -85,7 +85,7 @@ def _forward_kernel(call: _Call, *refs: Any) -> None:
     def step(j: Array, carry: PyTree) -> PyTree:
         top, total, acc = carry
         columns = pl.ds(j * bk, bk)
-        pair = Pair(queries, _keys(t, j, bk))
+        pair = ScorePair(queries, _keys(t, j, bk))
         s, _ = _scores(call, q, k_ref[columns, :], slope, pair)
         new_top = jnp.maximum(top, s.max(axis=1))
         p, shrink = jnp.exp(s - new_top[:, None]), jnp.exp(top - new_top)
@@ -118,7 +118,7 @@ def _query_kernel(call: _Call, *refs: Any) -> None:
         columns = pl.ds(j * bk, bk)
         keys = _keys(t, j, bk)
         k = k_ref[columns, :]
-        s, slack = _scores(call, q, k, slope, Pair(queries, keys))
+        s, slack = _scores(call, q, k, slope, ScorePair(queries, keys))
         dp = plgpu.dot(do, v_ref[columns, :], trans_b=True, allow_tf32=False)
         ds = jnp.exp(s - lse[:, None]) * (dp - delta[:, None])
         distance = jnp.abs(queries.position[:, None] - keys.position[None, :])
@@ -143,7 +143,7 @@ def _key_kernel(call: _Call, *refs: Any) -> None:
         dk, dv = carry
         rows = pl.ds(i * bq, bq)
         q, do = q_ref[head, rows, :], do_ref[head, rows, :]
-        s, slack = _scores(call, q, k, slope_ref[head], Pair(_queries(t, rows), keys))
+        s, slack = _scores(call, q, k, slope_ref[head], ScorePair(_queries(t, rows), keys))
         p = jnp.exp(s - lse_ref[head, rows][:, None])
         dp = plgpu.dot(do, v, trans_b=True, allow_tf32=False)
         d_raw = p * (dp - delta_ref[head, rows][:, None]) * slack * call.rule.scale
@@ -237,7 +237,7 @@ def triton(
     rule: Rule,
     qkv: QKV,
     learned: Learned,
-    pair: Pair,
+    pair: ScorePair,
     *,
     sizes: BlockSizes,
     interpret: bool = False,

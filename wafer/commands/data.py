@@ -36,7 +36,7 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
         "preprocess",
         help="text to HDF5 rows",
         description="Turn text into HDF5 rows. A run that was killed goes on when the same "
-        "command is given again. Keys come from --params (the vendor's YAML), flags win.",
+        "command is given again. Keys come from --params (a YAML), flags win.",
     )
     parser.add_argument("mode", nargs="?", choices=MODES, help="what the rows are for")
     parser.add_argument("-p", "--params", "--config", help="YAML with the keys below")

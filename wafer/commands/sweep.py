@@ -13,7 +13,7 @@ from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
     from wafer.sweep.files import Sweep
-    from wafer.sweep.table import Row
+    from wafer.sweep.table import TrialResult
     from wafer.sweep.trials import Trial
 
 _BITS = "eval/bits_per_byte"
@@ -144,9 +144,9 @@ def _report(
         _fit(rows, metric, folder, draws=draws)
 
 
-def _row(trial: "Trial", metric: str) -> "Row":
+def _row(trial: "Trial", metric: str) -> "TrialResult":
     from wafer.sweep.costs import costs_of
-    from wafer.sweep.table import Row
+    from wafer.sweep.table import TrialResult
 
     result = trial.result()
     if result is None:  # listed as ended
@@ -160,10 +160,10 @@ def _row(trial: "Trial", metric: str) -> "Row":
             tokens=costs.tokens + earlier.tokens, training=costs.training + earlier.training
         )
         seconds += earlier.seconds
-    return Row(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
+    return TrialResult(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
 
 
-def _fit(rows: "Sequence[Row]", metric: str, folder: pathlib.Path, *, draws: bool) -> None:
+def _fit(rows: "Sequence[TrialResult]", metric: str, folder: pathlib.Path, *, draws: bool) -> None:
     from wafer.sweep.law import FIT_HEADS, fit_groups, fit_lines
     from wafer.sweep.pictures import draw_law
     from wafer.sweep.table import write_csv

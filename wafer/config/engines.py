@@ -66,7 +66,7 @@ class Pipeline(Section):
     recompute: Bool = False
 
 
-class Fabric(Section):
+class FabricSection(Section):
     """The part of the wafer that kernels are placed on; simulating fewer PEs takes less time.
 
     The fabric's lanes between the layers, its images and its loss come on top.

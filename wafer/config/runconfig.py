@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
+from wafer.config.engines import ENGINES, FabricSection, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Choice, Section
 
@@ -180,7 +180,7 @@ class RunSection(ClusterKeys):
     memoryx: MemoryX = MemoryX()  #: where streamed weights live
     pipeline: Pipeline = Pipeline()  #: stages and devices of pipelined execution
     #: part of the wafer that `wafer compile` and execution on the fabric place kernels on
-    fabric: Fabric = Fabric()
+    fabric: FabricSection = FabricSection()
     op_profiler_config: OpProfiler | None = None  #: steps to profile
     #: key-value pairs that ``wafer jobs get`` shows
     job_labels: Annotated[dict[str, Any] | None, BeforeValidator(_labels)] = None

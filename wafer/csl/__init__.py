@@ -14,7 +14,7 @@ from wafer.csl.semantics.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
-from wafer.csl.syntax.source import CslError, Position, Problem, Source
+from wafer.csl.syntax.source import CslError, Diagnostic, Position, Source
 from wafer.machine.base import Rectangle, Status
 from wafer.machine.engine import Machine
 from wafer.machine.image import Image
@@ -24,13 +24,13 @@ __all__ = [
     "EXAMPLES",
     "CslError",
     "DeadlockError",
+    "Diagnostic",
     "FaultError",
     "HostError",
     "Image",
     "Machine",
     "Parsed",
     "Position",
-    "Problem",
     "Recording",
     "Rectangle",
     "Runtime",

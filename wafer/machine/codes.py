@@ -3,7 +3,7 @@
 ``native/codes.h`` holds the same ones. An instruction is a row of five int32: op, type, a, b, c.
 ``r[k]`` is register k of the running function's frame, 64 bits: a signed integer sign-extended, an
 unsigned one zero-extended, f16 and f32 their bit pattern, a bool 0 or 1, a pointer its byte
-address, a handle (color, queue, task) its id, a descriptor the word that :class:`Descriptor`
+address, a handle (color, queue, task) its id, a descriptor the word that :class:`DescriptorField`
 splits.
 """
 
@@ -61,8 +61,8 @@ class Op(enum.IntEnum):
     ACTIVATE = 31  # the local task r[a]
     BLOCK = 32  # the Gate `type` with id r[a]
     UNBLOCK = 33
-    DSD_SET = 34  # r[a] = r[b] with the Descriptor field `type` replaced by r[c]
-    DSD_GET = 35  # r[a] = the Descriptor field `type` of r[b]
+    DSD_SET = 34  # r[a] = r[b] with the DescriptorField field `type` replaced by r[c]
+    DSD_GET = 35  # r[a] = the DescriptorField field `type` of r[b]
     LOAD_DSR = 36  # by row a of the program's `dsr_loads`, from r[b]
     DSR_GET = 37  # r[a] = the descriptor in DSR b of file `type` (0 dest, 1 src0, 2 src1)
     DSR_BASE = 38  # DSR b of file `type` gets the address r[c]
@@ -129,7 +129,7 @@ class Action(enum.IntEnum):
     UNBLOCK = 2  # 2 + a Gate
 
 
-class Descriptor(enum.IntEnum):
+class DescriptorField(enum.IntEnum):
     """Fields of a descriptor's 64 bits, 16 each.
 
     In memory (one dimension): ADDRESS in bytes, LENGTH in elements, STRIDE in elements (signed),

@@ -14,7 +14,7 @@ _HEADS = ("", "PYTORCH MODULE NAME", "CSX TIME (in ms)", "% CSX TIME")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ModuleShare:
     """One module's share."""
 
     module: str  #: parameter path with .fwd, .bwd or .upd
@@ -23,7 +23,7 @@ class Row:
     count: int  #: operations executed
 
 
-def summarize(operations: Sequence[Operation]) -> list[Row]:
+def summarize(operations: Sequence[Operation]) -> list[ModuleShare]:
     """Add the self times of each module's operations up, the most expensive first."""
     spent: collections.Counter[str] = collections.Counter()
     count: collections.Counter[str] = collections.Counter()
@@ -32,11 +32,12 @@ def summarize(operations: Sequence[Operation]) -> list[Row]:
         count[op.module] += 1
     total = max(sum(spent.values()), 1e-9)
     return [
-        Row(module, ns / 1e6, 100 * ns / total, count[module]) for module, ns in spent.most_common()
+        ModuleShare(module, ns / 1e6, 100 * ns / total, count[module])
+        for module, ns in spent.most_common()
     ]
 
 
-def text_table(rows: Sequence[Row], steps: tuple[int, int]) -> str:
+def text_table(rows: Sequence[ModuleShare], steps: tuple[int, int]) -> str:
     """Lay the ten most expensive modules out.
 
     The times are of the devices that ran, whatever the heads call them.

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from wafer.errors import ConfigError, Problem
-from wafer.sweep.table import Row
+from wafer.sweep.table import TrialResult
 
 _DELTA = 1e-3  # of the Huber loss, as in the paper
 _LEAST = 3  # numbers of parameters, and of tokens: an exponent and its factor need as many
@@ -60,13 +60,13 @@ def refusal(points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def fit_groups(rows: Sequence[Row]) -> dict[str, Law]:
+def fit_groups(rows: Sequence[TrialResult]) -> dict[str, Law]:
     """Fit every group of runs against the weights that are kept.
 
     Raises:
         ConfigError: a group has too few points.
     """
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[TrialResult]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     laws, problems = {}, []

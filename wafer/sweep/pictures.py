@@ -8,7 +8,7 @@ import numpy as np
 
 from wafer.models.errors import optional
 from wafer.sweep.law import Law
-from wafer.sweep.table import Row
+from wafer.sweep.table import TrialResult
 
 COSTS = {  # field of a row -> label of its axis
     "training": "FLOPs of training",
@@ -18,7 +18,7 @@ COSTS = {  # field of a row -> label of its axis
 }
 
 
-def draw(rows: Sequence[Row], metric: str, folder: pathlib.Path) -> list[pathlib.Path]:
+def draw(rows: Sequence[TrialResult], metric: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw the metric against each cost; returns the files, ``COST.png``."""
     figure = optional("matplotlib.figure", "drawing")
     paths = []
@@ -37,7 +37,7 @@ def draw(rows: Sequence[Row], metric: str, folder: pathlib.Path) -> list[pathlib
 
 
 def draw_law(
-    rows: Sequence[Row], laws: Mapping[str, Law], metric: str, path: pathlib.Path
+    rows: Sequence[TrialResult], laws: Mapping[str, Law], metric: str, path: pathlib.Path
 ) -> pathlib.Path:
     """Draw fits within their range: against weights, tokens and FLOPs of training.
 
@@ -66,7 +66,11 @@ def draw_law(
 
 
 def _draw_group(
-    panels: Sequence[Any], rows: Sequence[Row], law: Law, style: Mapping[str, str], group: str
+    panels: Sequence[Any],
+    rows: Sequence[TrialResult],
+    law: Law,
+    style: Mapping[str, str],
+    group: str,
 ) -> None:
     """Draw one fit: points of its runs, curves between its least and greatest run."""
     sizes, lengths = (sorted({getattr(row, key) for row in rows}) for key in ("kept", "tokens"))

@@ -17,7 +17,7 @@ from wafer.models.files import atomic_write
 _LEVEL = 0.05
 
 
-class Row(NamedTuple):
+class TrialResult(NamedTuple):
     """One finished run."""
 
     arm: str  #: arm, group, seed: which
@@ -52,7 +52,7 @@ class Summary(NamedTuple):
     pairs: int  #: seeds that the first arm has, too
     difference: float | None  #: mean of (this arm - first arm), seed by seed; None for the first
     error: float | None  #: standard error of that mean
-    p: float | None  #: of that difference, as in ``Pair``
+    p: float | None  #: of that difference, as in ``PairedArms``
 
     @property
     def resolved(self) -> bool | None:
@@ -60,7 +60,7 @@ class Summary(NamedTuple):
         return None if self.p is None else self.p <= _LEVEL
 
 
-class Pair(NamedTuple):
+class PairedArms(NamedTuple):
     """Two arms over the seeds that both have."""
 
     arm: str
@@ -78,14 +78,14 @@ class Pair(NamedTuple):
         return None if self.p is None else self.p <= _LEVEL
 
 
-def summaries(rows: Sequence[Row], first: str) -> list[Summary]:
+def summaries(rows: Sequence[TrialResult], first: str) -> list[Summary]:
     """Summarise arms, in the order of their first rows.
 
     Args:
         rows: of finished runs.
         first: name of the arm that the others are compared with.
     """
-    with_first: dict[str, Pair] = {}
+    with_first: dict[str, PairedArms] = {}
     for pair in pairs(rows):
         if pair.other == first:
             with_first[pair.arm] = pair
@@ -94,14 +94,14 @@ def summaries(rows: Sequence[Row], first: str) -> list[Summary]:
     return [_summary(arm, own, with_first.get(arm)) for arm, own in _by_arm(rows).items()]
 
 
-def _by_arm(rows: Iterable[Row]) -> dict[str, dict[int, float]]:
+def _by_arm(rows: Iterable[TrialResult]) -> dict[str, dict[int, float]]:
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         values.setdefault(row.arm, {})[row.seed] = row.metric
     return values
 
 
-def _summary(arm: str, own: dict[int, float], pair: Pair | None) -> Summary:
+def _summary(arm: str, own: dict[int, float], pair: PairedArms | None) -> Summary:
     deviation = statistics.stdev(own.values()) if len(own) > 1 else None
     mean, runs = statistics.fmean(own.values()), len(own)
     if pair is None:
@@ -110,7 +110,7 @@ def _summary(arm: str, own: dict[int, float], pair: Pair | None) -> Summary:
     return Summary(arm, runs, mean, deviation, *rest)
 
 
-def pairs(rows: Iterable[Row]) -> list[Pair]:
+def pairs(rows: Iterable[TrialResult]) -> list[PairedArms]:
     """Compare every two arms that share a seed, each with those before it.
 
     Args:
@@ -131,14 +131,14 @@ def pairs(rows: Iterable[Row]) -> list[Pair]:
     return [pair._replace(p=adjusted.get((pair.arm, pair.other))) for pair in compared]
 
 
-def _pair(arm: str, other: str, own: dict[int, float], others: dict[int, float]) -> Pair:
+def _pair(arm: str, other: str, own: dict[int, float], others: dict[int, float]) -> PairedArms:
     seeds = tuple(seed for seed in own if seed in others)
     differences = [own[seed] - others[seed] for seed in seeds]
     mean = statistics.fmean(differences) if seeds else 0.0
     if len(seeds) < 2:
-        return Pair(arm, other, seeds, mean, None, None)
+        return PairedArms(arm, other, seeds, mean, None, None)
     error = statistics.stdev(differences) / math.sqrt(len(seeds))
-    return Pair(arm, other, seeds, mean, error, _two_sided(mean, error, len(seeds) - 1))
+    return PairedArms(arm, other, seeds, mean, error, _two_sided(mean, error, len(seeds) - 1))
 
 
 def _two_sided(mean: float, error: float, freedom: int) -> float:
@@ -150,7 +150,7 @@ def _two_sided(mean: float, error: float, freedom: int) -> float:
     return float(2 * stats.t.sf(abs(mean) / error, freedom))
 
 
-def markdown(table: Iterable[Summary], metric: str, rows: Sequence[Row]) -> str:
+def markdown(table: Iterable[Summary], metric: str, rows: Sequence[TrialResult]) -> str:
     """Write the table of a sweep."""
     heads = (
         "arm", "n", metric, "standard deviation", "difference to the first", "standard error",
@@ -194,7 +194,7 @@ def write_csv(path: pathlib.Path, heads: Sequence[str], lines: Iterable[Sequence
         writer.writerows(lines)
 
 
-def write_runs(path: pathlib.Path, metric: str, rows: Sequence[Row]) -> None:
+def write_runs(path: pathlib.Path, metric: str, rows: Sequence[TrialResult]) -> None:
     """Write ``runs.csv``: a line for each finished run."""
     heads = ["arm", "group", "seed", metric, *_HEADS.values()]
     write_csv(path, heads, rows)

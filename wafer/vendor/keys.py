@@ -24,7 +24,7 @@ _GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # Hugging Face types of those
 _CHOOSERS = {"": "", "model": "name", "optimizer": "optimizer_type", "schedule": "scheduler"}
 
 
-class Row(NamedTuple):
+class KeyRow(NamedTuple):
     """Keys of a section that one thing is said of; ``keys.yaml`` explains the fields."""
 
     section: str
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 class KeyTable(NamedTuple):
     """What ``keys.yaml`` holds."""
 
-    rows: Mapping[str, tuple[Row, ...]]  #: by section
+    rows: Mapping[str, tuple[KeyRow, ...]]  #: by section
     names: Mapping[str, str]  #: other name of a model -> ours
     tower: Mapping[str, tuple[Any, Any]]  #: key of a ViT -> CLIP's value, the default since 2.4
     removed: Mapping[str, str]  #: key of stacks before -> what to write instead
@@ -76,11 +76,11 @@ def covers(releases: str, release: Release | None) -> bool:
     return bool(release and first and last and first <= release <= last)
 
 
-def _row(section: str, action: Action, fields: dict[str, Any]) -> Row:
+def _row(section: str, action: Action, fields: dict[str, Any]) -> KeyRow:
     says = fields.pop(action)
     keys, since = tuple(fields.pop("keys").split()), release_of(fields.pop("since", None))
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return Row(section, keys, action, says, since=since, **lists)
+    return KeyRow(section, keys, action, says, since=since, **lists)
 
 
 @functools.cache
@@ -101,7 +101,7 @@ def table() -> KeyTable:
     return KeyTable(rows, names, tower, removed)
 
 
-def rows_of(section: str, *actions: Action) -> Iterator[Row]:
+def rows_of(section: str, *actions: Action) -> Iterator[KeyRow]:
     """List the rows of a section in order; those of ``input`` belong to both inputs."""
     both = ("input",) if section in ("train_input", "eval_input") else ()
     for place in (section, *both):

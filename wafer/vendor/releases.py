@@ -11,7 +11,7 @@ from typing import Any
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.vendor.keys import PARTS, Release, Row, code_of, names_of, release_of, rows_of, table
+from wafer.vendor.keys import PARTS, KeyRow, Release, code_of, names_of, release_of, rows_of, table
 from wafer.vendor.parts import TOWER_SINCE
 from wafer.vendor.runfile import with_defaults, within
 from wafer.vendor.sparsity import INBAND, is_release_20, release_20
@@ -55,7 +55,7 @@ def _rename_all(file: File, name: str, release: Release, *, back: bool) -> None:
                 _rename(own, there, row, new, back=back)
 
 
-def _rename(own: File, there: File, row: Row, new: str, *, back: bool) -> None:
+def _rename(own: File, there: File, row: KeyRow, new: str, *, back: bool) -> None:
     for old in row.keys[:1] if back else row.keys:
         source, target, key, other = (there, own, new, old) if back else (own, there, old, new)
         if key not in source or (source is target and key != other and other in target):
@@ -70,7 +70,7 @@ def _rename(own: File, there: File, row: Row, new: str, *, back: bool) -> None:
         target.setdefault(other, value)
 
 
-def _pair(own: File, row: Row, *, back: bool) -> None:
+def _pair(own: File, row: KeyRow, *, back: bool) -> None:
     value = own.get(row.says)
     if back and isinstance(value, list | tuple) and len(value) == len(row.keys):
         del own[row.says]

@@ -11,7 +11,7 @@ from typing import Any
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
 from wafer.models.user.yamlfile import Lines
-from wafer.vendor.keys import PARTS, Release, Row, covers, names_of, release_of, rows_of
+from wafer.vendor.keys import PARTS, KeyRow, Release, covers, names_of, release_of, rows_of
 from wafer.vendor.rules import RULES, begin
 from wafer.vendor.sparsity import translate_sparsity
 from wafer.vendor.trainer import Upgraded, trainers_of, upgrade
@@ -196,7 +196,7 @@ def _apply(file: Translation, section: dict[str, Any], place: str, path: Path) -
                 break
 
 
-def _acts(file: Translation, row: Row, section: dict[str, Any], key: str, path: Path) -> bool:
+def _acts(file: Translation, row: KeyRow, section: dict[str, Any], key: str, path: Path) -> bool:
     """Do what a row says of a key; whether it says anything of its value."""
     if row.action == "rename":
         return _rename(file, row, section, key, path)
@@ -218,7 +218,7 @@ def _acts(file: Translation, row: Row, section: dict[str, Any], key: str, path: 
     return True
 
 
-def _rename(file: Translation, row: Row, section: dict[str, Any], key: str, path: Path) -> bool:
+def _rename(file: Translation, row: KeyRow, section: dict[str, Any], key: str, path: Path) -> bool:
     if row.says == key and row.since:  # means the opposite since: the release decides
         return False
     place, _, new = row.says.rpartition(".")
@@ -242,7 +242,7 @@ def _rename(file: Translation, row: Row, section: dict[str, Any], key: str, path
     return True
 
 
-def _pair(file: Translation, row: Row, section: dict[str, Any], path: Path) -> None:
+def _pair(file: Translation, row: KeyRow, section: dict[str, Any], path: Path) -> None:
     given = [key for key in row.keys if key in section]
     if row.says in section:
         file.note("refused", (*path, given[0]), f"is part of {row.says!r}; keep one spelling")
@@ -269,11 +269,11 @@ def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: 
                 file.note("default", (*path, key))
 
 
-def _given(row: Row, key: str, section: Mapping[str, Any]) -> bool:
+def _given(row: KeyRow, key: str, section: Mapping[str, Any]) -> bool:
     return not section.keys().isdisjoint((key, *row.unless))
 
 
-def _beside(row: Row, section: Mapping[str, Any], written: frozenset[str]) -> bool:
+def _beside(row: KeyRow, section: Mapping[str, Any], written: frozenset[str]) -> bool:
     if row.beside.startswith("!"):
         return section.get(row.beside[1:], True) in (False, None)
     return not row.beside or bool(section.get(row.beside)) or row.beside in written - set(section)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 from wafer.models.convert.codecs import trailing_one
 from wafer.models.convert.engine import (
-    Row,
     Table,
+    TensorRow,
     embedding,
     fused,
     linear,
@@ -29,7 +29,9 @@ _GATED = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 _OTHER_HEADS = (r"(score|v_head|multiple_choice_head|qa_outputs|classifier)\..*",)
 
 
-def decoder_table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_head") -> Table:
+def decoder_table(
+    cfg: DecoderConfig, prefix: str, rows: list[TensorRow], head: str = "lm_head"
+) -> Table:
     """Put the trunk under its prefix, as models with a head have it; add the head.
 
     Files in the wild spell the trunk both ways, so the other spelling is accepted.
@@ -65,7 +67,7 @@ def _gpt2(cfg: DecoderConfig) -> Table:
     rows = [
         *embedding("wte", "embed/token"),
         *embedding("wpe", "embed/position"),
-        Row("relative_pe.slopes", ("position/slopes",), trailing_one()),
+        TensorRow("relative_pe.slopes", ("position/slopes",), trailing_one()),
         *norm("h.{i}.ln_1", "layers_{i}/norm1"),
         *fused("h.{i}.attn.c_attn", "layers_{i}/attn", kind, cfg, transposed=bigcode),
         *linear("h.{i}.attn.c_proj", "layers_{i}/attn/out", transposed=bigcode),

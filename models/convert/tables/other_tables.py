@@ -6,8 +6,8 @@ from typing import Any
 
 from wafer.models.convert.codecs import PATCHES, SAME, leading_one
 from wafer.models.convert.engine import (
-    Row,
     Table,
+    TensorRow,
     embedding,
     linear,
     linears,
@@ -39,7 +39,7 @@ def _trunk(
     first: str = "LayerNorm",
     attention: str = "attention.output.LayerNorm",
     output: str = "output.LayerNorm",
-) -> list[Row]:
+) -> list[TensorRow]:
     """Rows of the layers and embeddings; the keywords are the names of their norms."""
     layer, theirs, ours = "encoder.layer.{i}", "encoder.layer.{i}.attention", "layers_{i}/attn"
     rows = [
@@ -69,7 +69,7 @@ def _old_norms(prefix: str) -> Callable[[str], Iterable[str]]:
     return spellings
 
 
-def _with_heads(cfg: EncoderConfig, stem: str, head: str, heads: list[Row]) -> Table:
+def _with_heads(cfg: EncoderConfig, stem: str, head: str, heads: list[TensorRow]) -> Table:
     """Add the heads, and what scores the vocabulary.
 
     An untied head has the bias twice: transformers 4 reads the first, transformers 5 the decoder's.
@@ -91,7 +91,7 @@ def _with_heads(cfg: EncoderConfig, stem: str, head: str, heads: list[Row]) -> T
             *under(_trunk(cfg), prefix),
             *heads,
             *linear(f"{head}.decoder", "lm_head"),
-            Row(bias, ("lm_head_bias",), SAME),
+            TensorRow(bias, ("lm_head_bias",), SAME),
         ],
         ignored=[*([copies] if cfg.ties_head else []), r".*embeddings\.position_ids"],
         spellings=lambda name: [*plain(name), *([other] if name == bias else [])],
@@ -130,7 +130,7 @@ def _esm(cfg: EncoderConfig) -> Table:
         *linear("lm_head.dense", "mlm_dense"),
         *norm("lm_head.layer_norm", "mlm_norm"),
         *linear("lm_head.decoder", "lm_head"),
-        Row("lm_head.bias", ("lm_head_bias",), SAME),
+        TensorRow("lm_head.bias", ("lm_head_bias",), SAME),
     ]
     return Table(
         rows=[*under(rows, prefix), *heads],
@@ -160,7 +160,7 @@ def _dpr(cfg: EncoderConfig) -> Table:
     )
 
 
-def _t5_stack(side: str, layers: int) -> list[Row]:
+def _t5_stack(side: str, layers: int) -> list[TensorRow]:
     block, ours = f"{side}.block.{{i}}.layer", f"{side}_layers_{{i}}"
     ffn = 2 if side == "decoder" else 1
     rows = [*norm(f"{block}.0.layer_norm", f"{ours}/norm1")]
@@ -208,7 +208,7 @@ def _t5(cfg: Seq2SeqConfig) -> Table:
     return Table(rows, ignored, aliases, tied=(shared, "lm_head.weight"))
 
 
-def _marian_stack(side: str, layers: int) -> list[Row]:
+def _marian_stack(side: str, layers: int) -> list[TensorRow]:
     layer, ours = f"model.{side}.layers.{{i}}", f"{side}_layers_{{i}}"
     rows = [*norm(f"{layer}.self_attn_layer_norm", f"{ours}/norm1")]
     pairs = [("self_attn", "attn")]
@@ -231,7 +231,7 @@ def _marian(cfg: Seq2SeqConfig) -> Table:
         *_marian_stack("encoder", cfg.num_hidden_layers),
         *_marian_stack("decoder", cfg.decoder_layers),
         *linear("lm_head", "lm_head")[:1],
-        Row("final_logits_bias", ("lm_head/bias",), leading_one()),
+        TensorRow("final_logits_bias", ("lm_head/bias",), leading_one()),
     ]
     # The sinusoids are computed: a table saved in half precision would change the logits.
     ignored = [r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight"]
@@ -245,11 +245,11 @@ def _marian(cfg: Seq2SeqConfig) -> Table:
     return Table(rows, ignored, aliases, tied=tied)
 
 
-def _vision_rows(cfg: VisionConfig) -> list[Row]:
+def _vision_rows(cfg: VisionConfig) -> list[TensorRow]:
     layer = "encoder.layers.{i}"
     rows = [
-        Row("embeddings.class_embedding", ("embed/class_embedding",), SAME),
-        Row("embeddings.patch_embedding.weight", ("embed/patch_embedding/kernel",), PATCHES),
+        TensorRow("embeddings.class_embedding", ("embed/class_embedding",), SAME),
+        TensorRow("embeddings.patch_embedding.weight", ("embed/patch_embedding/kernel",), PATCHES),
         *embedding("embeddings.position_embedding", "embed/position"),
         *norm("pre_layrnorm", "embed/norm"),
         *linears(f"{layer}.self_attn", "layers_{i}/attn", _ATTENTION),

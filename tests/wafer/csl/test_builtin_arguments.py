@@ -11,7 +11,7 @@ import pytest
 import wafer.csl
 from wafer.csl import CslError, Source, read
 from wafer.csl.semantics.builtins.arguments import gated, local_task
-from wafer.csl.semantics.builtins.layout import Layout
+from wafer.csl.semantics.builtins.layout import LayoutState
 from wafer.csl.semantics.compile import RULES
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.fabric import Fabric
@@ -82,7 +82,7 @@ def check_calls(folder, context, texts):
     first = NAMES.count("\n") + 1
     for number, text in enumerate(lines):
         unit = Unit(RULES, files, "wse2", running=context != "layout", fabric=Fabric())
-        unit.rectangle, unit.layout = (2, 1), Layout() if context == "layout" else None
+        unit.rectangle, unit.layout = (2, 1), LayoutState() if context == "layout" else None
         module = files.module(path, {})
         unit.modules.append(module)
         problems = ()

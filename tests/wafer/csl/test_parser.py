@@ -47,7 +47,7 @@ def shape(node):
             return star + "".join(f"{q} " for q in node.qualifiers) + shape(node.target)
         case tree.ArrayType():
             return f"[{', '.join(map(shape, node.extents))}]{shape(node.element)}"
-        case tree.FunctionType():
+        case tree.FunctionSignature():
             return f"{node.kind}({', '.join(shape(f.type) for f in node.formals)}) -> " + shape(
                 node.result
             )
@@ -151,7 +151,7 @@ def test_declarations():
         tree.Formal(at, "m", tree.Name(at, "type")),
     )
     void = tree.Name(at, "void")
-    assert function == tree.Function(at, "fn", "g", formals, (), void, None, ("extern",))
+    assert function == tree.FunctionDecl(at, "fn", "g", formals, (), void, None, ("extern",))
     members = (tree.Field(at, "a", None, None), tree.Field(at, "b", None, one))
     assert enum.value == tree.EnumType(at, u16, members)
     fields = (tree.Field(at, "f", u16, one),)

@@ -16,7 +16,7 @@ from helpers.runs import TINY, TINY_ROWS
 from wafer.cache import keep_programs
 from wafer.commands.run import run
 from wafer.config import parse_config
-from wafer.config.engines import Fabric, MemoryX, Pipeline
+from wafer.config.engines import FabricSection, MemoryX, Pipeline
 from wafer.config.runconfig import ClusterKeys, OpProfiler, RunSection
 from wafer.jobs.track import new_job
 from wafer.models.sections import Section
@@ -89,7 +89,7 @@ OF_SPEED = {"memoryx.residual_mib", "pipeline.recompute", "fabric.width", "fabri
 NESTED = {
     "memoryx": MemoryX,
     "pipeline": Pipeline,
-    "fabric": Fabric,
+    "fabric": FabricSection,
     "op_profiler_config": OpProfiler,
 }
 FAST = {"log_steps", "validate_only"}

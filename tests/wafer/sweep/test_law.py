@@ -6,7 +6,7 @@ import pytest
 from wafer.errors import ConfigError
 from wafer.sweep.law import Law, fit_groups, fit_law, fit_lines, refusal
 from wafer.sweep.pictures import draw_law
-from wafer.sweep.table import Row
+from wafer.sweep.table import TrialResult
 
 TRUE = {"E": 1.69, "A": 406.4, "B": 410.7, "a": 0.34, "b": 0.28}  # Hoffmann et al. 2022
 SIZES = [1e6, 1e7, 1e8, 1e9]
@@ -48,7 +48,7 @@ def test_too_few_points_are_refused_in_one_line():
     assert not refusal(GRID)
     assert "these arms have 4, 2 and 8" in refusal([(n, d) for n in SIZES for d in LENGTHS[:2]])
     assert "3, 3 and 3" in refusal(list(zip(SIZES[:3], LENGTHS[:3], strict=True)))
-    rows = [Row("x", "sparse", 1, 2.0, 10, 10, 100, 0.0, 0.0, 0.0)]
+    rows = [TrialResult("x", "sparse", 1, 2.0, 10, 10, 100, 0.0, 0.0, 0.0)]
     with pytest.raises(ConfigError, match=r"fit\.sparse: a fit of 5 constants needs") as error:
         fit_groups(rows)
     assert "\n" not in str(error.value)
@@ -61,8 +61,8 @@ def test_a_metric_that_is_no_loss_is_refused():
 
 @pytest.mark.slow
 def test_groups_are_fitted_apart_and_by_the_weights_that_are_kept():
-    rows = [Row("x", "sparse", 1, loss(n, d), n * 10, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
-    rows += [Row("y", "dense", 1, loss(n, d) + 1, n, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
+    rows = [TrialResult("x", "sparse", 1, loss(n, d), n * 10, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
+    rows += [TrialResult("y", "dense", 1, loss(n, d) + 1, n, n, d, 0.0, 0.0, 0.0) for n, d in GRID]
     laws = fit_groups(rows)
     assert laws["sparse"].constants["E"] == pytest.approx(1.69, rel=1e-3)
     assert laws["dense"].constants["E"] == pytest.approx(2.69, rel=1e-3)
@@ -74,6 +74,6 @@ def test_groups_are_fitted_apart_and_by_the_weights_that_are_kept():
 def test_curves_lie_within_the_range_and_growth_is_by_hand(tmp_path):
     law = Law(TRUE, TRUE, TRUE, 16, 0.0, (1e6, 1e9), (1e7, 1e10))
     assert law.growth == pytest.approx(0.28 / 0.62)  # Hoffmann et al. 2022, appendix D.3
-    rows = [Row("x", "dense", 1, loss(n, d), n, n, d, 6 * n * d, 0.0, 0.0) for n, d in GRID]
+    rows = [TrialResult("x", "dense", 1, loss(n, d), n, n, d, 6 * n * d, 0.0, 0.0) for n, d in GRID]
     path = draw_law(rows, {"dense": law}, "loss", tmp_path / "fit.png")
     assert path.read_bytes().startswith(b"\x89PNG")

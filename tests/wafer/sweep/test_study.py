@@ -8,7 +8,7 @@ import yaml
 from helpers.paths import ROOT
 
 from wafer.sweep.files import read_sweep
-from wafer.sweep.table import Row
+from wafer.sweep.table import TrialResult
 
 BENCH = ROOT / "tests" / "bench"
 
@@ -33,7 +33,7 @@ def test_the_page_is_what_the_numbers_say(scripts):
 
 
 def row(arm, seed, bits):
-    return Row(arm, "dense", seed, bits, 10, 5, 100, 6e3, 20.0, 1.5)
+    return TrialResult(arm, "dense", seed, bits, 10, 5, 100, 6e3, 20.0, 1.5)
 
 
 def test_committed_numbers_are_results_but_for_weights_that_are_read(

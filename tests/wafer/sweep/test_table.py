@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from wafer.sweep.pictures import COSTS, draw
-from wafer.sweep.table import Row, markdown, pairs, summaries, write_runs
+from wafer.sweep.table import TrialResult, markdown, pairs, summaries, write_runs
 
 
 def row(arm, seed, metric, kept=10):
-    return Row(arm, "dense", seed, metric, 10, kept, 100, 6e3, 20.0, 1.5)
+    return TrialResult(arm, "dense", seed, metric, 10, kept, 100, 6e3, 20.0, 1.5)
 
 
 ROWS = [

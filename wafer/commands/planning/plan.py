@@ -14,7 +14,7 @@ from wafer.models.user.trust import add_option
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.experiment import Experiment
-    from wafer.roofline import Machine, Prediction
+    from wafer.roofline import Prediction, SystemRates
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def plan(
     )
 
 
-def _machine(name: str, folder: str | None) -> "Machine":
+def _machine(name: str, folder: str | None) -> "SystemRates":
     from wafer.errors import ConfigError, Problem
     from wafer.roofline import MACHINES, measure_host
 
@@ -126,7 +126,7 @@ def _length(experiment: "Experiment") -> int:
     return known or getattr(experiment.model.config, "max_position_embeddings", 1024)
 
 
-def _predict(experiment: "Experiment", machine: "Machine", systems: int) -> "Prediction":
+def _predict(experiment: "Experiment", machine: "SystemRates", systems: int) -> "Prediction":
     from wafer.roofline import costs, predict
 
     length, (weights, moments) = _length(experiment), experiment.state_bytes()

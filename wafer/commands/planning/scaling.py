@@ -10,7 +10,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.models.errors import optional
 
 if TYPE_CHECKING:
-    from wafer.roofline import Machine, Prediction
+    from wafer.roofline import Prediction, SystemRates
 
 _GIB = 2**30
 _COLUMNS = (
@@ -29,7 +29,7 @@ class ScalingPlan:
     """
 
     name: str  #: of the model
-    machine: "Machine"  #: the roofline used
+    machine: "SystemRates"  #: the roofline used
     predictions: "tuple[Prediction, ...]"  #: one per N
     parameters: int  #: how many the model has
     tokens: int  #: of a step of one system

@@ -14,7 +14,7 @@ from wafer.csl.regions.grid import Grid, Used, connect, lead_out
 from wafer.csl.regions.problems import fail
 from wafer.csl.regions.region import CodeRegion, LayoutPlan, Painted
 from wafer.csl.regions.routing import Cell, Color, Route, registers_of
-from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.builtins.routes import ColorConfig
 from wafer.csl.semantics.compile import RULES, image_of, param_value
 from wafer.csl.semantics.core import types
@@ -164,12 +164,12 @@ def _numbers(plan: LayoutPlan, used: Used, nets: set[ColorGroup]) -> dict[ColorG
 
 def _tiles(
     plan: LayoutPlan, folder: Path, size: tuple[int, int], numbers: Mapping[str, int]
-) -> tuple[Unit, Layout]:
+) -> tuple[Unit, LayoutState]:
     """The tiles of a layout, with the colors' numbers as params."""
     entry = folder / "layout"  # whose folder the files are relative to
     fabric = Fabric(size, offsets=(0, 0), memcpy=False)
     unit = Unit(RULES, Files((), entry), plan.arch, running=False, fabric=fabric)
-    unit.rectangle, out = size, Layout()
+    unit.rectangle, out = size, LayoutState()
     for region in plan.regions:
         path = folder / region.file
         if not path.is_file():

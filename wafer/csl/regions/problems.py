@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from wafer.csl.syntax.source import CslError, Position, Problem, Source
+from wafer.csl.syntax.source import CslError, Diagnostic, Position, Source
 
 _HERE = str(Path(__file__).parent)
 
@@ -29,4 +29,4 @@ def fail(at: Position, message: str, hint: str = "") -> NoReturn:
         CslError: always.
     """
     source = Source.open(at.file) if Path(at.file).is_file() else None
-    raise CslError([Problem(at, message, hint)], source)
+    raise CslError([Diagnostic(at, message, hint)], source)

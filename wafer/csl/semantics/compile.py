@@ -16,7 +16,7 @@ from wafer.csl.semantics.builtins import (
     operations,
     tasks,
 )
-from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.builtins.routes import ColorConfig
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
@@ -29,7 +29,7 @@ from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
 from wafer.csl.semantics.routed import check_routed
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
+from wafer.csl.syntax.source import CslError, Diagnostic, Position, suggestion
 from wafer.machine.codes import NO_SWITCH
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
@@ -62,25 +62,25 @@ def param_value(text: Any) -> Value:
         return Value(types.STRING, str(text))
 
 
-def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
+def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> LayoutState:
     """Evaluate a file's layout block."""
-    layout = unit.layout = Layout()
+    layout = unit.layout = LayoutState()
     declarations = unit.files.opened(path).declarations
-    block = next((d for d in declarations if isinstance(d, tree.Layout)), None)
+    block = next((d for d in declarations if isinstance(d, tree.LayoutBlock)), None)
     if block is None:
         at = Position(str(path), 1, 1)
         hint = "compile the file that places others with @set_tile_code"
-        raise CslError([Problem(at, "this file has no layout block", hint)])
+        raise CslError([Diagnostic(at, "this file has no layout block", hint)])
     module = unit.files.module(path, {name: param_value(text) for name, text in params.items()})
     known = {n for n, d in module.declarations.items() if getattr(d, "kind", "") == "param"}
     ev = Evaluator(unit, module)
     if unknown := sorted(params.keys() - known):
         at = Position(str(path), 1, 1)
         message = f"there is no param '{unknown[0]}' in this file"
-        raise CslError([Problem(at, message, suggestion(unknown[0], known))])
+        raise CslError([Diagnostic(at, message, suggestion(unknown[0], known))])
     attempt(unit, run, ev, block.body)
     if not unit.problems and unit.rectangle is None:
-        unit.problems.append(Problem(block.at, "the layout block calls no @set_rectangle"))
+        unit.problems.append(Diagnostic(block.at, "the layout block calls no @set_rectangle"))
     unit.raise_problems()
     return layout
 
@@ -93,10 +93,10 @@ class _Compiled(NamedTuple):
     streams: dict[int, str]
 
 
-def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
+def _programs(unit: Unit, layout: LayoutState) -> dict[Any, _Compiled]:
     """The distinct programs of a layout, by their tiles' keys."""
     out = dict[Any, _Compiled | None]()
-    problems = list[Problem]()
+    problems = list[Diagnostic]()
     for tile in filter(None, layout.tiles.values()):
         if (key := _key(tile)) not in out:
             own = unit.of_program()
@@ -140,7 +140,7 @@ def _streams(modules: list[Module]) -> dict[int, str]:
     }
 
 
-def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
+def image_of(unit: Unit, layout: LayoutState, params: Mapping[str, Any]) -> Image:
     """Compile the programs of a layout.
 
     Args:

@@ -11,7 +11,7 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
 from wafer.csl.syntax.releases import NOT_BUILT
-from wafer.csl.syntax.source import Position, Problem, Source
+from wafer.csl.syntax.source import Diagnostic, Position, Source
 
 T = TypeVar("T", bound=tree.Node)
 LIBRARY = Path(__file__).parents[1] / "library"
@@ -60,11 +60,13 @@ class Files:
                     return path
             if name in NOT_BUILT:
                 text = f"{name} of SDK {NOT_BUILT[name]} is not built here"
-                raise Failure(Problem(at, text, "a module of this name on --import-path is taken"))
+                raise Failure(
+                    Diagnostic(at, text, "a module of this name on --import-path is taken")
+                )
             paths = (str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             known = sorted(path.removeprefix(f"{_VALUES}/") for path in paths)
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
-            raise Failure(Problem(at, f"there is no system module {name}", hint))
+            raise Failure(Diagnostic(at, f"there is no system module {name}", hint))
         folders = [Path(importer).parent, *map(Path, self.import_paths)]
         if self.layout_path.parent not in folders:
             folders.append(self.layout_path.parent)
@@ -72,7 +74,7 @@ class Files:
             if (folder / name).is_file():
                 return folder / name
         looked = ", ".join(str(folder) for folder in folders)
-        raise Failure(Problem(at, f"there is no file {name}", f"looked for it in {looked}"))
+        raise Failure(Diagnostic(at, f"there is no file {name}", f"looked for it in {looked}"))
 
     def instance(self, name: str, importer: str, params: dict[str, Value], at: Position) -> Module:
         """A new instance of a file or system module.
@@ -86,7 +88,9 @@ class Files:
     def module(self, path: Path, params: dict[str, Value], name: str = "") -> Module:
         """A new instance of the file at a path."""
         declarations = self.opened(path).declarations
-        named = {d.name: d for d in declarations if isinstance(d, tree.Variable | tree.Function)}
+        named = {
+            d.name: d for d in declarations if isinstance(d, tree.Variable | tree.FunctionDecl)
+        }
         blocks = tuple(d.body for d in declarations if isinstance(d, tree.Comptime))
         library = path.is_relative_to(LIBRARY)
         return Module(str(path), name or path.name, named, blocks, params, library)
@@ -124,7 +128,7 @@ class OpenFile:
         imports = lambda node: any(b.name == "@import_module" for b in _nodes(node, tree.Builtin))
         return tuple(name for name, value in values if value is not None and imports(value))
 
-    def addressed(self, function: tree.Function) -> frozenset[str]:
+    def addressed(self, function: tree.FunctionDecl) -> frozenset[str]:
         """The names in a function whose address is taken."""
         if function.at not in self._addressed:
             taken = [n.operand for n in _nodes(function, tree.Unary) if n.operator == "&"]

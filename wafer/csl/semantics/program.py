@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wafer.csl.semantics.builtins.arguments import gated, local_task
-from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
@@ -16,7 +16,7 @@ from wafer.csl.semantics.language.names import declared, signature
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
-from wafer.csl.syntax.source import CslError, Position, Problem, suggestion
+from wafer.csl.syntax.source import CslError, Diagnostic, Position, suggestion
 from wafer.machine.codes import Op
 from wafer.machine.image import COLUMNS, ENTRIES, NO_COLOR, Program
 
@@ -143,11 +143,11 @@ def _place_rest(unit: Unit) -> bool:
     return unit.end > end
 
 
-def _check_exports(unit: Unit, layout: Layout) -> None:
+def _check_exports(unit: Unit, layout: LayoutState) -> None:
     for name, (target, at) in unit.setup.exports.items():
         if name not in layout.exports:
             message = f"'{name}' is exported here, but the layout has no @export_name for it"
-            unit.problems.append(Problem(at, message, suggestion(name, layout.exports)))
+            unit.problems.append(Diagnostic(at, message, suggestion(name, layout.exports)))
             continue
         if isinstance(target, Function):
             kind = signature(Evaluator(unit, target.module), target)
@@ -161,7 +161,7 @@ def _check_exports(unit: Unit, layout: Layout) -> None:
         )
         if not same:
             message = f"'{name}' is a {kind}, and the layout exports a {wanted}"
-            unit.problems.append(Problem(at, message))
+            unit.problems.append(Diagnostic(at, message))
 
 
 def _given(params: Value) -> dict[str, Value]:
@@ -233,7 +233,7 @@ def _tables(unit: Unit) -> dict[str, np.ndarray]:
     return tables | {"queues": np.array(queues, np.int32)}
 
 
-def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
+def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | None:
     """The code of a tile.
 
     Args:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.csl.syntax.source import CslError, Diagnostic, Position
 from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH, neighbor
 from wafer.machine.codes import NO_SWITCH, Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
@@ -36,7 +36,7 @@ def check_routed(image: Image) -> None:
     Raises:
         CslError: an operation that can never end, at its line.
     """
-    problems = dict[Position, Problem]()
+    problems = dict[Position, Diagnostic]()
     for number, program in enumerate(image.programs):
         uses = [use for use in _uses(program, image.arch) if use.color not in image.streams]
         if not uses or Op.CONFIG_SET in program.code[:, 0]:
@@ -47,7 +47,7 @@ def check_routed(image: Image) -> None:
         for use in _executed(program, list(wrong)):
             file, line = program.lines[use.pc]
             at = Position(program.files[file], int(line), 1)
-            problems.setdefault(at, Problem(at, *wrong[use]))
+            problems.setdefault(at, Diagnostic(at, *wrong[use]))
     if problems:
         raise CslError(list(problems.values()))
 

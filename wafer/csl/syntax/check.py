@@ -11,7 +11,7 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.builtins import ARGUMENTS, predefined
 from wafer.csl.syntax.parser import Parsed, read
 from wafer.csl.syntax.releases import feature_of
-from wafer.csl.syntax.source import CslError, Position, Problem, Source, suggestion
+from wafer.csl.syntax.source import CslError, Diagnostic, Position, Source, suggestion
 
 
 def check(source: Source) -> Parsed:
@@ -28,27 +28,29 @@ def check(source: Source) -> Parsed:
     return parsed
 
 
-def _problems(file: tree.File) -> list[Problem]:
+def _problems(file: tree.File) -> list[Diagnostic]:
     checker = _Checker({node.id for node, _ in tree.walk(file) if isinstance(node, tree.Name)})
     for declaration in file.declarations:
-        if isinstance(declaration, tree.Variable | tree.Function):
+        if isinstance(declaration, tree.Variable | tree.FunctionDecl):
             checker.declare(declaration.name, declaration.at)
     for declaration in file.declarations:
         checker.visit(declaration)
     checker.problems += _mixed(file)
-    layouts = [d for d in file.declarations if isinstance(d, tree.Layout)]
+    layouts = [d for d in file.declarations if isinstance(d, tree.LayoutBlock)]
     for layout in layouts[1:]:
         checker.problems.append(
-            Problem(layout.at, f"a second layout block; the first is in line {layouts[0].at.line}")
+            Diagnostic(
+                layout.at, f"a second layout block; the first is in line {layouts[0].at.line}"
+            )
         )
     return checker.problems
 
 
-def _mixed(file: tree.File) -> list[Problem]:
+def _mixed(file: tree.File) -> list[Diagnostic]:
     """Builtins of an older release beside those that replaced them."""
     used = {node.name: node.at for node, _ in tree.walk(file) if isinstance(node, tree.Builtin)}
     return [
-        Problem(at, feature.text, f"this file has {newer}, too; no release has both")
+        Diagnostic(at, feature.text, f"this file has {newer}, too; no release has both")
         for name, at in used.items()
         if (feature := feature_of(name)) is not None
         for newer in feature.beside
@@ -65,7 +67,7 @@ class _Checker:
 
     def __init__(self, mentioned: set[str]) -> None:
         self._mentioned = mentioned  # names that the file uses anywhere
-        self.problems = list[Problem]()
+        self.problems = list[Diagnostic]()
         self._scopes: list[dict[str, Position]] = [{}]
         self._labels: list[str | None] = []  # of the loops and blocks around, '' for a loop
         self._certain = True  # whether this code is not in a branch
@@ -75,7 +77,7 @@ class _Checker:
         scope = self._scopes[-1]
         if name in scope and name != "_" and self._certain:
             message = f"'{name}' is declared twice; first in line {scope[name].line}"
-            self.problems.append(Problem(at, message))
+            self.problems.append(Diagnostic(at, message))
         scope.setdefault(name, at)
 
     def visit(self, node: tree.Node | None) -> None:
@@ -117,7 +119,7 @@ class _Checker:
         known = {name for scope in self._scopes for name in scope}
         if node.id not in known:
             message = f"'{node.id}' is not declared"
-            self.problems.append(Problem(node.at, message, suggestion(node.id, known)))
+            self.problems.append(Diagnostic(node.at, message, suggestion(node.id, known)))
 
     def _builtin(self, node: tree.Builtin) -> None:
         self._below(node)
@@ -125,20 +127,20 @@ class _Checker:
             return
         if node.name not in ARGUMENTS:
             message = f"there is no builtin {node.name}"
-            self.problems.append(Problem(node.at, message, suggestion(node.name, ARGUMENTS)))
+            self.problems.append(Diagnostic(node.at, message, suggestion(node.name, ARGUMENTS)))
             return
         (low, high), count = ARGUMENTS[node.name], len(node.arguments)
         if not low <= count <= high:
             takes = str(low) if low == high else f"{low} to {high}"
             message = f"{node.name} takes {takes} argument(s), found {count}"
-            self.problems.append(Problem(node.at, message))
+            self.problems.append(Diagnostic(node.at, message))
 
     def _variable(self, node: tree.Variable) -> None:
         self._below(node)
         if len(self._scopes) > 1:  # those of the file are known from its start
             self.declare(node.name, node.at)
 
-    def _function(self, node: tree.Function) -> None:
+    def _function(self, node: tree.FunctionDecl) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]
         signature = [*(formal.type for formal in node.formals), *node.attributes, node.result]
         self._scoped(formals, *signature)
@@ -147,7 +149,7 @@ class _Checker:
             self._scoped(formals, node.body)
             self._certain = certain
 
-    def _function_type(self, node: tree.FunctionType) -> None:
+    def _function_type(self, node: tree.FunctionSignature) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]
         self._scoped(formals, *(formal.type for formal in node.formals), node.result)
 
@@ -193,19 +195,19 @@ class _Checker:
         self._below(node)
         if node.label is None:
             if not any(label is not None for label in self._labels):
-                self.problems.append(Problem(node.at, f"'{word}' outside of a loop"))
+                self.problems.append(Diagnostic(node.at, f"'{word}' outside of a loop"))
         elif node.label not in self._labels:
             hint = suggestion(f":{node.label}", [f":{label}" for label in self._labels if label])
             message = f"no loop or block around this has the label '{node.label}'"
-            self.problems.append(Problem(node.at, message, hint))
+            self.problems.append(Diagnostic(node.at, message, hint))
 
 
 _VISITS: dict[type[tree.Node], Callable[..., None]] = {
     tree.Name: _Checker._name,
     tree.Builtin: _Checker._builtin,
     tree.Variable: _Checker._variable,
-    tree.Function: _Checker._function,
-    tree.FunctionType: _Checker._function_type,
+    tree.FunctionDecl: _Checker._function,
+    tree.FunctionSignature: _Checker._function_type,
     tree.Block: _Checker._block,
     tree.For: _Checker._for,
     tree.While: _Checker._while,

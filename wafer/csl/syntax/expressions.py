@@ -101,15 +101,15 @@ class ExpressionReader(Reader, abc.ABC):
         self.close(opener, "',' or ")
         return tuple(items)
 
-    def value(self) -> tree.Value:
+    def value(self) -> tree.InitialValue:
         """An entry of an initialiser."""
         at = self.token.at
         if self.kind == "." and self.ahead(1) == "name":
             self.advance()
             name = self.name("a field's name")
             self.expect("=", "after the field's name")
-            return tree.Value(at, name, self.expression())
-        return tree.Value(at, None, self.expression())
+            return tree.InitialValue(at, name, self.expression())
+        return tree.InitialValue(at, None, self.expression())
 
     def primary(self) -> tree.Node:
         """An operand without prefixes and suffixes."""
@@ -248,9 +248,9 @@ class ExpressionReader(Reader, abc.ABC):
         at = self.advance(join=True).at
         return tree.PointerType(at, False, self.words(_QUALIFIERS), self.type())
 
-    def _function_type(self) -> tree.FunctionType:
+    def _function_type(self) -> tree.FunctionSignature:
         token = self.advance()
-        return tree.FunctionType(token.at, token.kind, self.formals(token.kind), self.type())
+        return tree.FunctionSignature(token.at, token.kind, self.formals(token.kind), self.type())
 
     def _type_name(self) -> tree.Node:
         token = self.advance()

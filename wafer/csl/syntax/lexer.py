@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wafer.csl.syntax.source import Position, Problem, Source
+from wafer.csl.syntax.source import Diagnostic, Position, Source
 
 KEYWORDS = frozenset((
     "align", "and", "asm", "break", "comptime", "const", "continue", "else", "enum", "export",
@@ -67,7 +67,7 @@ class Tokens(NamedTuple):
 
     code: list[Token]  #: what the grammar reads, the last one of kind 'end'
     comments: list[Token]  #: the rest, in the order of the file
-    problems: list[Problem]  #: what is not a word of CSL; such text is in neither list
+    problems: list[Diagnostic]  #: what is not a word of CSL; such text is in neither list
 
 
 def tokenize(source: Source) -> Tokens:
@@ -85,7 +85,7 @@ def tokenize(source: Source) -> Tokens:
             tokens.comments.append(Token("comment", text.rstrip(), at))
         else:
             if group in _FALLIBLE:
-                tokens.problems.extend(Problem(at, *fault) for fault in _faults(group, text))
+                tokens.problems.extend(Diagnostic(at, *fault) for fault in _faults(group, text))
             if group not in ("foreign", "other"):
                 tokens.code.append(Token(_kind(group, text), text, at))
     end = Position(source.file, line, len(source.text) - start + 1)

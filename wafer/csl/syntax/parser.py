@@ -11,7 +11,7 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.expressions import ExpressionReader
 from wafer.csl.syntax.lexer import Tokens, tokenize
 from wafer.csl.syntax.reader import ParseFailure
-from wafer.csl.syntax.source import CslError, Problem, Source
+from wafer.csl.syntax.source import CslError, Diagnostic, Source
 
 DEEPEST_TREE = 100  # so that what walks the tree may use recursion
 _ARITHMETIC = ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")
@@ -57,7 +57,7 @@ class Parser(ExpressionReader):
     def _declaration(self) -> tree.Node:
         at = self.token.at
         if self.kind in ("comptime", "layout"):
-            kind = tree.Comptime if self.advance().kind == "comptime" else tree.Layout
+            kind = tree.Comptime if self.advance().kind == "comptime" else tree.LayoutBlock
             return kind(at, self.block())
         modifiers = self.words(_MODIFIERS)
         if self.kind in _VARIABLES:
@@ -89,7 +89,7 @@ class Parser(ExpressionReader):
             self.close(opener)
         return tuple(attributes)
 
-    def _function(self, at: tree.Position, modifiers: tuple[str, ...]) -> tree.Function:
+    def _function(self, at: tree.Position, modifiers: tuple[str, ...]) -> tree.FunctionDecl:
         kind = self.advance().kind
         name = self.name(f"a name after '{kind}'")
         formals = self.formals(f"{kind} '{name}'")
@@ -107,7 +107,7 @@ class Parser(ExpressionReader):
             body = self.block()
         else:
             self.semicolon(f"or a body after the head of '{name}'")
-        return tree.Function(at, kind, name, formals, attributes, result, body, modifiers)
+        return tree.FunctionDecl(at, kind, name, formals, attributes, result, body, modifiers)
 
     # Statements
 
@@ -255,11 +255,11 @@ _STATEMENTS: dict[str, Callable[[Parser], tree.Node]] = {
 }
 
 
-def _too_deep(file: tree.File) -> list[Problem]:
+def _too_deep(file: tree.File) -> list[Diagnostic]:
     for node, depth in tree.walk(file):
         if depth > DEEPEST_TREE:
             message = f"operators and brackets more than {DEEPEST_TREE} deep"
-            return [Problem(node.at, message, "give a part of it a name of its own")]
+            return [Diagnostic(node.at, message, "give a part of it a name of its own")]
     return []
 
 

@@ -1,7 +1,7 @@
 """What every part of the parser shares: the next token, errors and where to go on after one."""
 
 from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
-from wafer.csl.syntax.source import Position, Problem
+from wafer.csl.syntax.source import Diagnostic, Position
 from wafer.models.errors import nearest
 
 DEEPEST = 50  # brackets, blocks and types within each other
@@ -103,7 +103,7 @@ class Reader:
     def note(self, at: Position, message: str, hint: str = "") -> None:
         """Keep a problem, and go on; a line with a bad word has no further ones."""
         if at.line not in self.bad_lines and not (self.problems and self.problems[-1].at == at):
-            self.problems.append(Problem(at, message, hint))
+            self.problems.append(Diagnostic(at, message, hint))
         if len(self.problems) >= _ENOUGH:
             self.index = len(self.tokens) - 1
 

@@ -26,7 +26,7 @@ class Position(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}"
 
 
-class Problem(NamedTuple):
+class Diagnostic(NamedTuple):
     """One thing wrong with a program."""
 
     at: Position  #: where
@@ -57,7 +57,7 @@ class Source:
             at = Position(str(path), line, column)
             message = f"byte 0x{content[error.start]:02x} is not UTF-8 text"
             hint = "CSL files are UTF-8; save the file in that encoding"
-            raise CslError([Problem(at, message, hint)]) from error
+            raise CslError([Diagnostic(at, message, hint)]) from error
 
     @functools.cached_property
     def lines(self) -> list[str]:
@@ -78,11 +78,11 @@ def _content(path: Path) -> bytes:
     at = Position(str(path), 1, 1)
     problem = not_a_file(path)
     if problem:
-        raise CslError([Problem(at, problem, "expected a file of CSL text")])
+        raise CslError([Diagnostic(at, problem, "expected a file of CSL text")])
     size = path.stat().st_size
     if size > MOST_BYTES:
         message = f"{size:,} bytes; a file of CSL has at most {MOST_BYTES:,}"
-        raise CslError([Problem(at, message)])
+        raise CslError([Diagnostic(at, message)])
     return path.read_bytes()
 
 
@@ -93,7 +93,7 @@ class CslError(CompileError):
         problems: in the order of the file.
     """
 
-    def __init__(self, problems: Iterable[Problem], source: Source | None = None) -> None:
+    def __init__(self, problems: Iterable[Diagnostic], source: Source | None = None) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.at))
         super().__init__("\n".join(self._lines(source)))
 

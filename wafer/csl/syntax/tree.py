@@ -130,7 +130,7 @@ class Binary(Node):
     right: Node
 
 
-class Value(Node):
+class InitialValue(Node):
     """One entry of an initialiser: ``.name = value``, or a value by position (name None)."""
 
     name: str | None
@@ -141,7 +141,7 @@ class Init(Node):
     """``.{…}`` (type None), ``T{…}`` or ``[N]T{…}``."""
 
     type: Node | None
-    values: tuple[Value, ...]
+    values: tuple[InitialValue, ...]
 
 
 class TensorAccess(Node):
@@ -178,7 +178,7 @@ class Formal(Node):
     comptime: bool = False
 
 
-class FunctionType(Node):
+class FunctionSignature(Node):
     """``fn(T, U)V``; kind is 'fn' or 'task'."""
 
     kind: str
@@ -305,7 +305,7 @@ class Variable(Node):
     modifiers: tuple[str, ...] = ()  #: 'export', 'extern', 'comptime'
 
 
-class Function(Node):
+class FunctionDecl(Node):
     """A function or task."""
 
     kind: str  #: 'fn' or 'task'
@@ -323,7 +323,7 @@ class Comptime(Node):
     body: Block
 
 
-class Layout(Node):
+class LayoutBlock(Node):
     """``layout {…}``."""
 
     body: Block

@@ -14,7 +14,7 @@ from wafer.errors import DataError
 Open = Callable[[int, tuple[int, int]], Iterable[Rows]]
 
 
-class Stream:
+class BatchStream:
     """Batches of a loader, pass after pass, as ``pipeline.Loader`` gives them.
 
     Args:
@@ -139,7 +139,7 @@ class Streamed(Dataset):
         task: tuple[int, int] = (0, 1),
     ) -> Any:
         """Open the passes; a batch of a step may take several of the loader."""
-        return Stream(
+        return BatchStream(
             self.open_pass,
             task=task,
             rows=self.batch_size // task[1],

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.progress import OutputCounts, ResumePoint, Saved
-from wafer.data.preprocess.rows.layouts import Layout
+from wafer.data.preprocess.rows.layouts import RowLayout
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.described import PARAMS
@@ -75,7 +75,7 @@ class PreprocessJob(NamedTuple):
     inputs: list[pathlib.Path]
     tokenizer: Tokenizer
     ids: RowVocabulary
-    layout: Layout
+    layout: RowLayout
     folder: pathlib.Path
     mark: str
 

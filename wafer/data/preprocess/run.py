@@ -36,7 +36,7 @@ from wafer.data.preprocess.rows.chat import SETTINGS_FILES, SPECIAL_IDS, tell_of
 from wafer.data.preprocess.rows.documents import encode_records, training_texts
 from wafer.data.preprocess.rows.hooks import load_hook
 from wafer.data.preprocess.rows.images import image_layout
-from wafer.data.preprocess.rows.layouts import Layout, layout_of
+from wafer.data.preprocess.rows.layouts import RowLayout, layout_of
 from wafer.data.preprocess.rows.packing import Packer
 from wafer.data.preprocess.rows.prompted_images import prompted_image_layout
 from wafer.data.preprocess.settings import Settings
@@ -110,7 +110,7 @@ def preprocess(settings: Settings, keep: Keep | None = None) -> OutputSummary:
         return _work(job, saved, keep)
 
 
-def _rules(settings: Settings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Layout]:
+def _rules(settings: Settings, tokenizer: Tokenizer) -> tuple[RowVocabulary, RowLayout]:
     """Ids and row layout; a missing package or a wrong name ends the run now."""
     if settings.use_ftfy:
         optional("ftfy", "use_ftfy")
@@ -250,7 +250,7 @@ def _packed(
     yield from _pieces(job.layout, PackedRows(rest, counts.rows, end))
 
 
-def _pieces(layout: Layout, packed: PackedRows) -> Iterator[PackedRows]:
+def _pieces(layout: RowLayout, packed: PackedRows) -> Iterator[PackedRows]:
     """Cut a batch; the point comes with its last piece."""
     row = 4 * sum(len(group.features) * group.length for group in layout.groups)
     size = max(_PIECE // row, 1) if row else len(packed.items) or 1
@@ -272,7 +272,7 @@ def _shaped(
         yield shape(one), one.point
 
 
-def _rows(layout: Layout, seed: int, packed: PackedRows) -> list[np.ndarray]:
+def _rows(layout: RowLayout, seed: int, packed: PackedRows) -> list[np.ndarray]:
     """Make rows; the draws of a row depend on its number alone."""
     if not layout.groups:
         return [np.concatenate([*packed.items, np.empty(0, np.int32)])]

@@ -12,8 +12,8 @@ from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.regions import (
     Links,
+    RegionStream,
     Spot,
-    Stream,
     Wires,
     find_stream,
     lane,
@@ -23,7 +23,7 @@ from wafer.fabric.training.regions import (
 )
 from wafer.spec import Region, WaferSpec
 
-Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
+Ways = Mapping[tuple[str, str], RegionStream]  # (source, target) -> stream
 
 
 class DenseLayer(NamedTuple):
@@ -149,7 +149,7 @@ def find_streams(
     *,
     batch: int,
     most: int,
-) -> dict[tuple[str, str], Stream]:
+) -> dict[tuple[str, str], RegionStream]:
     """Find the way of every stream: activations onwards, gradients back to the first layer.
 
     Args:
@@ -175,7 +175,7 @@ def find_streams(
         if a != "input":
             lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
             requests[b, a] = lines, _WAYS[not turned[a]], words
-    ways: dict[tuple[str, str], Stream] = {}
+    ways: dict[tuple[str, str], RegionStream] = {}
     for _ in range(_ROUNDS):
         before = dict(ways)
         for (a, b), (lines, towards, words) in requests.items():
@@ -247,10 +247,10 @@ def connect(
     *,
     batch: int,
     micro_batches: int,
-) -> dict[tuple[str, str], Stream]:
+) -> dict[tuple[str, str], RegionStream]:
     """Route every stream, with the filters by which each PE keeps its share."""
     order = ["input", *shares, "loss"]
-    streams: dict[tuple[str, str], Stream] = {}
+    streams: dict[tuple[str, str], RegionStream] = {}
     kept: dict[tuple[str, str], dict[Spot, Filter | None]] = {}
     queues: dict[tuple[str, str], int] = {}
     for (a, b), way in ways.items():

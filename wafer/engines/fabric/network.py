@@ -32,13 +32,13 @@ from wafer.fabric.program.tables import Program
 from wafer.fabric.simulator import cycles, initial_arrays, simulate
 from wafer.fabric.training.layers import (
     LayerProgram,
-    Tile,
+    LayerTile,
     arrays,
     input_ops,
     loss_pe_ops,
     tile_ops,
 )
-from wafer.fabric.training.regions import Spot, Stream, Wires, chains, pes_of, spot
+from wafer.fabric.training.regions import RegionStream, Spot, Wires, chains, pes_of, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
@@ -56,7 +56,7 @@ class Net:
     #: of the layers, then "input" and "loss", in the program's coordinates
     regions: tuple[Region, ...]
     shares: tuple[PhaseShares, ...]  #: of every layer
-    tiles: tuple[Mapping[Spot, Tile], ...]  #: of every layer, by PE
+    tiles: tuple[Mapping[Spot, LayerTile], ...]  #: of every layer, by PE
     batch: int  #: samples of a micro-batch
     micro_batches: int  #: of an optimizer step
     costs: tuple[tuple[DenseCost, ...], DenseCost]  #: predicted for every layer, and for the loss
@@ -206,7 +206,7 @@ def _check(layers: Sequence[DenseLayer], batch: int, micro_batches: int) -> None
             raise FabricError(f"{layer.name}: mask {layer.mask.shape}, expected {shape}")
 
 
-def _tiles(layer: DenseLayer, region: Region, shares: PhaseShares) -> dict[Spot, Tile]:
+def _tiles(layer: DenseLayer, region: Region, shares: PhaseShares) -> dict[Spot, LayerTile]:
     whole = np.ones((layer.fan_in, layer.fan_out)) if layer.mask is None else layer.mask
     tiles = {}
     for place in pes_of(region):
@@ -215,7 +215,7 @@ def _tiles(layer: DenseLayer, region: Region, shares: PhaseShares) -> dict[Spot,
         kept = whole[np.ix_(inputs, outputs)]
         entries = tuple((int(i), int(o)) for i, o in np.argwhere(kept))
         size = (len(shares.inputs), len(shares.outputs))
-        tiles[place] = Tile(place, rank, size, len(inputs), len(outputs), entries)
+        tiles[place] = LayerTile(place, rank, size, len(inputs), len(outputs), entries)
     return tiles
 
 
@@ -224,7 +224,7 @@ def _bind_layer(
     program: LayerProgram,
     layer: DenseLayer,
     region: Region,
-    tiles: Mapping[Spot, Tile],
+    tiles: Mapping[Spot, LayerTile],
 ) -> None:
     """Declare a layer's arrays, and one task for all PEs that do the same."""
     where = np.zeros((layout.height, layout.width), bool)
@@ -266,7 +266,7 @@ def _bind_layer(
         layout.task("step", tile_ops(program, tiles[places[0]]), mask, active=True)
 
 
-def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) -> None:
+def _bind_input(layout: Layout, stream: RegionStream, words: int, micro_batches: int) -> None:
     where = np.logical_or.reduce([spot(layout, place) for place in stream.line])
     layout.array("input", words * micro_batches // len(stream.line), where=where)
     for place in stream.line:
@@ -275,7 +275,11 @@ def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) 
 
 
 def _bind_loss(
-    layout: Layout, streams: tuple[Stream, Stream], classes: int, batch: int, micro_batches: int
+    layout: Layout,
+    streams: tuple[RegionStream, RegionStream],
+    classes: int,
+    batch: int,
+    micro_batches: int,
 ) -> None:
     into, out = streams
     where = np.logical_or.reduce([spot(layout, place) for place in out.line])

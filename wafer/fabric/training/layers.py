@@ -36,7 +36,7 @@ from wafer.fabric.program.ops import (
     mem,
     work,
 )
-from wafer.fabric.training.regions import Spot, Stream, reset_switches
+from wafer.fabric.training.regions import RegionStream, Spot, reset_switches
 from wafer.fabric.training.softmax import gradient_ops, loss_ops
 
 # Microthreads: inputs and output gradients of two micro-batches in turn, outputs, input gradients,
@@ -68,10 +68,10 @@ class LayerProgram:
     batch: int  #: samples of a micro-batch
     micro_batches: int  #: of an optimizer step
     flying: int  #: micro-batches taken in before the first gradient comes back
-    x: Stream  #: stream of the inputs
-    dy: Stream  #: stream of the output gradients
-    y: Stream  #: stream of the outputs
-    dx: Stream | None  #: stream of the input gradients; None in the first layer
+    x: RegionStream  #: stream of the inputs
+    dy: RegionStream  #: stream of the output gradients
+    y: RegionStream  #: stream of the outputs
+    dx: RegionStream | None  #: stream of the input gradients; None in the first layer
     rows: tuple[int, int]  #: the two colors of the chains along rows
     columns: tuple[int, int]  #: the two colors of the chains along columns
     relu: bool  #: whether the outputs pass a ReLU
@@ -83,7 +83,7 @@ class LayerProgram:
         return self.flying + len(self.x.colors)
 
 
-class Tile(NamedTuple):
+class LayerTile(NamedTuple):
     """What is one PE's own."""
 
     place: Spot  #: (x, y)
@@ -146,7 +146,7 @@ def _wait(thread: int) -> Op:
 class _PE:
     """Operations of one PE of a layer."""
 
-    def __init__(self, layer: LayerProgram, tile: Tile) -> None:
+    def __init__(self, layer: LayerProgram, tile: LayerTile) -> None:
         self.k, self.tile = layer, tile
         self.ops: list[Op] = []
         self.into, self.out = tile.inputs * layer.batch, tile.outputs * layer.batch
@@ -160,7 +160,7 @@ class _PE:
     def dy(self, m: int) -> int:
         return m % (1 + len(self.k.dy.colors)) * self.out
 
-    def receive(self, stream: Stream, m: int) -> None:
+    def receive(self, stream: RegionStream, m: int) -> None:
         """Start on micro-batch m of inputs or output gradients, once its thread is free."""
         inward = stream is self.k.x
         thread = (_X if inward else _DY)[m % len(stream.colors)]
@@ -197,7 +197,7 @@ class _PE:
         for e, (i, o) in enumerate(self.tile.entries):
             self.ops.append(scaled_sum(*operands(e, i * b, o * b), b))
 
-    def send(self, stream: Stream, m: int, op: Op) -> None:
+    def send(self, stream: RegionStream, m: int, op: Op) -> None:
         if op.thread is None or not stream.resets(self.tile.place):
             self.ops.append(op)
             return
@@ -233,7 +233,7 @@ class _PE:
         if self.k.dx is not None:
             self.input_gradient(m, self.k.dx)
 
-    def input_gradient(self, m: int, stream: Stream) -> None:
+    def input_gradient(self, m: int, stream: RegionStream) -> None:
         dy, dx = self.dy(m), m % 2 * self.into
         self.clear(self.at("dx", dx), self.into)
         self.products(
@@ -262,7 +262,7 @@ class _PE:
         self.ops.append(Op("mac", w, w, change, self.at("rate", 0, 0), n=n))
 
 
-def tile_ops(layer: LayerProgram, tile: Tile) -> list[Op]:
+def tile_ops(layer: LayerProgram, tile: LayerTile) -> list[Op]:
     """Everything one PE of a layer does in an optimizer step."""
     pe = _PE(layer, tile)
     pe.open()
@@ -274,7 +274,7 @@ def tile_ops(layer: LayerProgram, tile: Tile) -> list[Op]:
     return _ahead(pe.ops)
 
 
-def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> list[Op]:
+def input_ops(stream: RegionStream, place: Spot, words: int, micro_batches: int) -> list[Op]:
     """A PE that the host writes images to: send array "input", then let the next PE send its own.
 
     Micro-batches that follow each other come from one PE, as far as possible: between two PEs
@@ -297,7 +297,13 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
 
 
 def loss_pe_ops(
-    scores: Stream, stream: Stream, place: Spot, *, classes: int, batch: int, micro_batches: int
+    scores: RegionStream,
+    stream: RegionStream,
+    place: Spot,
+    *,
+    classes: int,
+    batch: int,
+    micro_batches: int,
 ) -> list[Op]:
     """The PEs of the loss take micro-batches in turn: gradient first, then the loss itself.
 

@@ -124,7 +124,7 @@ class Links:
         return None
 
 
-class Stream(NamedTuple):
+class RegionStream(NamedTuple):
     """A stream as found, and its color once it is routed."""
 
     line: tuple[Spot, ...]  #: (x, y) of the senders, in the order of their words
@@ -162,7 +162,7 @@ def spot(layout: Layout, place: Spot) -> np.ndarray:
     return mask
 
 
-def reset_switches(stream: Stream, m: int, thread: int | None = None) -> Op:
+def reset_switches(stream: RegionStream, m: int, thread: int | None = None) -> Op:
     """What the last of several senders sends when its words are on their way."""
     out = fabout(stream.color(m), control=True)
     return mov32(out, control_wavelet("SWITCH_ADV"), 1, thread=thread)
@@ -176,7 +176,7 @@ def find_stream(
     towards: str,
     words: int,
     source: str,
-) -> Stream:
+) -> RegionStream:
     """Find the way of a stream and count its words on the links.
 
     Args:
@@ -197,7 +197,7 @@ def find_stream(
         walls = {*line[1:], *(inside - goal)}
         steps = links.path(line[0], goal, walls, words)
         if steps is not None:
-            candidates.append(Stream(tuple(line), tuple(steps), target, towards))
+            candidates.append(RegionStream(tuple(line), tuple(steps), target, towards))
     if not candidates:
         raise RouteError(
             f"no path from {source!r}, PE {lines[0][0]}, to region {target.name!r}: leave a free"
@@ -208,7 +208,7 @@ def find_stream(
     return stream
 
 
-def way_links(stream: Stream) -> list[Link]:
+def way_links(stream: RegionStream) -> list[Link]:
     """Links of a stream's way to its region, and of the lane by which it spreads there."""
     way = stream.way
     links = [*zip(way, stream.steps, strict=False)]
@@ -230,7 +230,9 @@ class Wires:
         self.layout = layout
         self._taken: dict[tuple[int, int], set[Spot]] = {}
 
-    def connect(self, stream: Stream, filters: dict[Spot, Filter | None], queue: int) -> Stream:
+    def connect(
+        self, stream: RegionStream, filters: dict[Spot, Filter | None], queue: int
+    ) -> RegionStream:
         """Route a stream by one more color.
 
         Args:
@@ -251,7 +253,7 @@ class Wires:
         self._route(stream, color, filters)
         return stream._replace(colors=(*stream.colors, color))
 
-    def _route(self, stream: Stream, color: int, filters: dict[Spot, Filter | None]) -> None:
+    def _route(self, stream: RegionStream, color: int, filters: dict[Spot, Filter | None]) -> None:
         layout, line, path = self.layout, stream.line, stream.way
         for rank, place in enumerate(line):
             behind = None if rank + 1 == len(line) else side(place, line[rank + 1])

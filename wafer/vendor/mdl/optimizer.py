@@ -23,7 +23,7 @@ from wafer.models.base import Model
 from wafer.models.checkpoint.layout import OPT_STATE, PARAMS, SCALE, STEP
 from wafer.models.checkpoint.moments import field_of
 from wafer.models.checkpoint.tree import to_tree
-from wafer.models.convert.engine import Row
+from wafer.models.convert.engine import TensorRow
 from wafer.models.counts import abstract_params
 from wafer.models.paths import named_leaves, unflatten
 from wafer.optim.groups import ParamGroups, make_groups
@@ -194,7 +194,9 @@ def _number(file: MdlFile, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _numbered(file: MdlFile, tensors: Iterable[Row], groupings: Iterable[Grouping]) -> list[Row]:
+def _numbered(
+    file: MdlFile, tensors: Iterable[TensorRow], groupings: Iterable[Grouping]
+) -> list[TensorRow]:
     """List the rows of the trainable parameters as the file's optimizer counts them."""
     rows = {row.ours[0]: row for row in tensors}
     names = [name for name in rows if not is_constant(name)]
@@ -215,7 +217,7 @@ def _numbered(file: MdlFile, tensors: Iterable[Row], groupings: Iterable[Groupin
 
 
 def _ours(
-    file: MdlFile, name: str, row: Row, shapes: Mapping[str, tuple[int, ...]]
+    file: MdlFile, name: str, row: TensorRow, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterable[tuple[str, np.ndarray]]:
     """Read one moment as those of our parameters."""
     own = [shapes[path] for path in row.ours]

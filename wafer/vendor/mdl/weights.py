@@ -13,7 +13,7 @@ from wafer import vsl
 from wafer.models.base import Model
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.convert.codecs import SAME, TRANSPOSED, trailing_one
-from wafer.models.convert.engine import Row, Table, export_tensors, import_tensors, source
+from wafer.models.convert.engine import Table, TensorRow, export_tensors, import_tensors, source
 from wafer.models.convert.standard import in_pairs
 from wafer.models.errors import CheckpointError
 from wafer.models.lazy import LazyArray
@@ -90,10 +90,10 @@ def mdl_table(model: Model, *, fused: bool) -> Table:
     for name, paths in held.items():
         if "fused_ffns" in name:
             by_number = sorted(paths, key=lambda path: int(_EXPERT.findall(path)[0]))
-            rows.append(Row(name, tuple(by_number), _Experts()))
+            rows.append(TensorRow(name, tuple(by_number), _Experts()))
         else:
             codec = _CODECS.get(paths[0].rpartition("/")[2], SAME)
-            rows.append(Row(name, (paths[0],), codec))
+            rows.append(TensorRow(name, (paths[0],), codec))
     return Table(rows, [*IGNORED, *map(re.escape, seconds)], spellings.__getitem__)
 
 
@@ -147,7 +147,7 @@ def _opened(model: Model, file: MdlFile) -> tuple[_State, Table]:
     return state, mdl_table(model, fused=any("fused_ffns" in name for name in state))
 
 
-def numbered_tensors(model: Model, file: MdlFile) -> dict[str, Row]:
+def numbered_tensors(model: Model, file: MdlFile) -> dict[str, TensorRow]:
     """Map the name that each tensor of the model has in a file to its row, in the file's order.
 
     Rows that the file has no tensor for are absent.
@@ -255,7 +255,7 @@ def write_weights(
     write_mdl(Path(path), tree, version=version)
 
 
-def written_rows(model: Model, format_: str) -> list[Row]:
+def written_rows(model: Model, format_: str) -> list[TensorRow]:
     """List the tensors that a release has for a model, in its order."""
     table = mdl_table(model, fused=FORMATS[format_] < _SINGLE_EXPERTS)
     rows = {row.foreign: row for row in table.rows}

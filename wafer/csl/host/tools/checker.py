@@ -39,7 +39,7 @@ def check_sources(sources: Sequence[Source], args: argparse.Namespace) -> Found:
             errors.append(error)
             failed.add(Path(source.file).resolve())
             continue
-        if any(isinstance(d, tree.Layout) for d in parsed.file.declarations):
+        if any(isinstance(d, tree.LayoutBlock) for d in parsed.file.declarations):
             layouts.append(parsed)
     given = pairs("--params", args.params) | pairs("--colors", args.colors)
     compiled, without = 0, dict[str, list[str]]()

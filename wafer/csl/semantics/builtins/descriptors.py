@@ -12,7 +12,7 @@ from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import NEVER_ENDS, Descriptor as Field, Intrinsic, Op, Type
+from wafer.machine.codes import NEVER_ENDS, DescriptorField as Field, Intrinsic, Op, Type
 from wafer.machine.image import COLORS, NO_COLOR
 
 INDEXED = 1 << 15

@@ -13,7 +13,7 @@ from wafer.csl.semantics.core.values import Range, Register, Value, copied, is_k
 from wafer.csl.semantics.language.choices import condition
 from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import Position, Problem
+from wafer.csl.syntax.source import Diagnostic, Position
 from wafer.machine.codes import Intrinsic, Op, Type
 
 _HANDLES = {
@@ -140,7 +140,7 @@ def _comptime_assert(ev: Evaluator, node: tree.Builtin) -> None:
 def _print(ev: Evaluator, node: tree.Builtin) -> None:
     values = [ev.at_compile_time().value(argument) for argument in node.arguments]
     text = " ".join(str(value.data) for value in values)
-    ev.unit.warnings.append(Problem(node.at, text))
+    ev.unit.warnings.append(Diagnostic(node.at, text))
 
 
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:

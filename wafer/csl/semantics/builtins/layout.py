@@ -23,7 +23,7 @@ class Tile:
 
 
 @dataclasses.dataclass(eq=False)
-class Layout:
+class LayoutState:
     """What the layout block has said so far.
 
     Attributes:
@@ -39,7 +39,7 @@ class Layout:
     kinds: dict[str, types.Type] = dataclasses.field(default_factory=dict)
 
 
-def _layout(ev: Evaluator, node: tree.Builtin) -> Layout:
+def _layout(ev: Evaluator, node: tree.Builtin) -> LayoutState:
     if ev.unit.layout is None:
         ev.fail(node.at, f"{node.name} belongs into the layout block")
     return ev.unit.layout

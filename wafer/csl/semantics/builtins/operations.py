@@ -21,7 +21,7 @@ from wafer.csl.semantics.language.calls import called
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import NEVER_ENDS, Descriptor as Field, DsdOp, Op, Operand, Type
+from wafer.machine.codes import NEVER_ENDS, DescriptorField as Field, DsdOp, Op, Operand, Type
 from wafer.machine.image import COLUMNS
 
 _F16, _F32, _I16, _U16, _U32 = map(types.predefined, ("f16", "f32", "i16", "u16", "u32"))

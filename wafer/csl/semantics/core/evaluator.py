@@ -29,7 +29,7 @@ from wafer.csl.semantics.core.values import (
 )
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import feature_of
-from wafer.csl.syntax.source import Position, Problem
+from wafer.csl.syntax.source import Diagnostic, Position
 from wafer.machine.codes import Op, Type
 
 _ELEMENTS_PER_STEP = 16  # of a new array or string
@@ -42,7 +42,7 @@ class Failure(Exception):
         problem: what to report; None if it has been.
     """
 
-    def __init__(self, problem: Problem | None) -> None:
+    def __init__(self, problem: Diagnostic | None) -> None:
         super().__init__(problem)
         self.problem = problem
 
@@ -137,11 +137,11 @@ class Evaluator:
         """Raise an error at a place; of a system module's text, at the place that leads there."""
         raise Failure(self._problem(at, message, hint))
 
-    def _problem(self, at: Position, message: str, hint: str) -> Problem:
+    def _problem(self, at: Position, message: str, hint: str) -> Diagnostic:
         if self.module.library and at.file == self.module.path and self.unit.led is not None:
             message = f"{message} (in {self.module.name}, line {at.line})"
             at = self.unit.led
-        return Problem(at, message, hint)
+        return Diagnostic(at, message, hint)
 
     def count(self, at: Position, steps: int = 1) -> None:
         """Add steps of evaluation, and fail beyond their limit; the error is reported once."""

@@ -13,7 +13,7 @@ from wafer.csl.semantics.core.fabric import Fabric
 from wafer.csl.semantics.core.numbers import bits_of, bytes_of
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.csl.syntax.source import CslError, Diagnostic, Position
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import Symbol, TableRows
@@ -102,7 +102,7 @@ class Functions:
             name, at = self.locals[label]
             node = next(r.function.node for r in self.requests.values() if r.label is label)
             message = f"'{node.name}' may call itself, and all its calls would share '{name}'"
-            raise CslError([Problem(at, message, "declare the variable outside of functions")])
+            raise CslError([Diagnostic(at, message, "declare the variable outside of functions")])
         if recursive:
             bases = [base for inner in callees.values() for base, _ in inner]
             return DEEPEST_CALL * max(bases) + max(self.registers.values())
@@ -165,9 +165,9 @@ class Unit:
     layout: Any = None  #: what the layout block says, while that is evaluated
     rectangle: tuple[int, int] | None = None  #: columns and rows of PEs, once known
     code: Code = dataclasses.field(default_factory=Code)  #: of the program
-    problems: list[Problem] = dataclasses.field(default_factory=list)  #: found so far
+    problems: list[Diagnostic] = dataclasses.field(default_factory=list)  #: found so far
     #: found so far, and what @comptime_print prints
-    warnings: list[Problem] = dataclasses.field(default_factory=list)
+    warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
     #: instances of files, in the order of their imports
     modules: list[Module] = dataclasses.field(default_factory=list)
     #: variables and constants with a place in memory, which reaches to `end`
@@ -244,14 +244,14 @@ class Unit:
                 size = types.size_of(cell.type)
             except TypeError as error:
                 message = f"'{cell.name}' cannot be used while the program runs: {error}"
-                raise CslError([Problem(at, message)]) from error
+                raise CslError([Diagnostic(at, message)]) from error
             multiple = max(cell.alignment, WORD)
             start = -(-self.end // multiple) * multiple
             if start + size > SRAM:
                 whose = self.modules[0].name if self.modules else "the program"
                 message = f"the variables of {whose} need more than the {SRAM} bytes of a PE's SRAM"
                 hint = f"'{cell.name}' has {size} bytes, and {max(SRAM - start, 0)} are left"
-                raise CslError([Problem(at, message, hint)])
+                raise CslError([Diagnostic(at, message, hint)])
             cell.address, self.end = start, start + size
             self.cells.append(cell)
         return cell.address + reference.offset()
@@ -267,10 +267,10 @@ class Unit:
                 fields = (address, data.length, data.stride, data.indexed)
                 return sum((field & 0xFFFF) << 16 * k for k, field in enumerate(fields))
             case Function(generic=True):
-                raise CslError([Problem(at, data.needs_call())])
+                raise CslError([Diagnostic(at, data.needs_call())])
             case Function():
                 return self.pointed(data)
-        raise CslError([Problem(at, f"a value of type {value.type} is of compile time alone")])
+        raise CslError([Diagnostic(at, f"a value of type {value.type} is of compile time alone")])
 
     def memory(self) -> np.ndarray:
         """uint8; the PE's memory at the start."""

@@ -137,7 +137,7 @@ class Module:
 
     path: str  #: of the file
     name: str  #: as it was imported
-    declarations: dict[str, tree.Variable | tree.Function]  #: by name
+    declarations: dict[str, tree.Variable | tree.FunctionDecl]  #: by name
     blocks: tuple[tree.Block, ...]  #: its comptime blocks
     params: dict[str, Value]  #: values given to it, by name
     library: bool = False  #: whether it is a system module
@@ -153,7 +153,7 @@ class Function:
     """A function or task of a module instance."""
 
     module: Module  #: the instance whose names it sees
-    node: tree.Function  #: its text
+    node: tree.FunctionDecl  #: its text
 
     @property
     def generic(self) -> bool:

@@ -276,7 +276,7 @@ def _receive(ev: Evaluator, request: Request, scope: dict[str, Any]) -> None:
     ev.code.new()  # the result's, where nothing arrives
 
 
-def _split(ev: Evaluator, node: tree.Function, scope: dict[str, Any]) -> None:
+def _split(ev: Evaluator, node: tree.FunctionDecl, scope: dict[str, Any]) -> None:
     """Name the parts of the wavelet that starts a task: 32 bits, or data and index of 16."""
     code = ev.code
     assert code is not None

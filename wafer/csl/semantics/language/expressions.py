@@ -133,7 +133,7 @@ def _array_type(ev: Evaluator, node: tree.ArrayType) -> Value:
     return ev.counted(Value(types.TYPE, kind), node.at)
 
 
-def _function_type(ev: Evaluator, node: tree.FunctionType) -> Value:
+def _function_type(ev: Evaluator, node: tree.FunctionSignature) -> Value:
     formals = tuple(ev.type(formal.type) for formal in node.formals)
     kind = types.FunctionType(node.kind, formals, ev.type(node.result))
     return ev.counted(Value(types.TYPE, kind), node.at)
@@ -203,7 +203,7 @@ VALUES = {
     tree.Block: _block,
     tree.PointerType: _pointer_type,
     tree.ArrayType: _array_type,
-    tree.FunctionType: _function_type,
+    tree.FunctionSignature: _function_type,
     tree.StructType: _struct_type,
     tree.EnumType: _enum_type,
 }

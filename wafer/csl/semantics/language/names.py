@@ -122,7 +122,7 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
     node = module.declarations.get(name)
     if node is None:
         return None
-    if isinstance(node, tree.Function):
+    if isinstance(node, tree.FunctionDecl):
         function = Function(module, node)
         module.members[name] = Value(signature(ev, function), function)
         return module.members[name]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.data.preprocess.rows.layouts import Draws, Layout, Row, loss_written, padded
+from wafer.data.preprocess.rows.layouts import Draws, Row, RowLayout, loss_written, padded
 from wafer.data.preprocess.rows.packing import Packer, State, ended
 from wafer.data.preprocess.rows.regions import Document, Range, TextRegion
 from wafer.data.preprocess.settings import Settings
@@ -225,12 +225,12 @@ def _image_row(
     return data, paths, np.array([bool(sequence.paths)]), slots
 
 
-def image_layout(settings: Settings, ids: RowVocabulary) -> Layout:
+def image_layout(settings: Settings, ids: RowVocabulary) -> RowLayout:
     """The layout of rows with images."""
     most = settings.max_num_img
     named = _OVERLAP_FEATURES if settings.rules.overlap else _FEATURES
     cuts = functools.partial(ImagePacker, settings, ids.eos_id)
-    return Layout(
+    return RowLayout(
         (RowGroup("data", named, settings.max_seq_length),),
         cuts if settings.mode == "pretraining" else Packer,
         functools.partial(_image_row, settings, ids),

@@ -36,7 +36,7 @@ Draws = Callable[[], np.random.Generator]  # the generator of a row, made where 
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """How a mode lays out its rows."""
 
     groups: tuple[RowGroup, ...]  #: the HDF5 datasets
@@ -227,7 +227,7 @@ def _stream(settings: Settings, ids: RowVocabulary) -> Callable[[], Packer]:
     return functools.partial(StreamPacker, *shape, least, every=every, eos_id=mark, rest=keep)
 
 
-def layout_of(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
+def layout_of(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> RowLayout:
     """Choose the layout of a mode and objective of texts.
 
     Raises:
@@ -236,7 +236,7 @@ def layout_of(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> L
     length, objective = settings.max_seq_length, settings.training_objective
     bind = lambda shape: functools.partial(shape, settings, ids)
     if settings.data_format == "corpus":
-        return Layout((), Packer, lambda tokens, _: (tokens,))
+        return RowLayout((), Packer, lambda tokens, _: (tokens,))
     if objective in _OBJECTIVES:
         return _OBJECTIVES[objective](settings, ids, tokenizer)
     if settings.vsl:
@@ -244,12 +244,12 @@ def layout_of(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> L
             BinPacker, length, settings.fold_long_doc, settings.min_sequence_len
         )
         pack = bins if settings.rules.plain else Packer
-        return Layout((RowGroup("data", VSL_FEATURES, length),), pack, bind(_side_by_side))
+        return RowLayout((RowGroup("data", VSL_FEATURES, length),), pack, bind(_side_by_side))
     if settings.mode == "dpo":
-        return Layout((RowGroup("data", PAIR_FEATURES, length),), Packer, lambda row, _: (row,))
+        return RowLayout((RowGroup("data", PAIR_FEATURES, length),), Packer, lambda row, _: (row,))
     pack = _stream(settings, ids) if settings.mode == "pretraining" else Packer
     shape = _fim_row if objective == "fim" else _next_tokens
-    return Layout((RowGroup("data", FEATURES, length),), pack, bind(shape), objective == "fim")
+    return RowLayout((RowGroup("data", FEATURES, length),), pack, bind(shape), objective == "fim")
 
 
 def _pieces(settings: Settings, length: int) -> Callable[[], Packer]:
@@ -260,13 +260,13 @@ def _pieces(settings: Settings, length: int) -> Callable[[], Packer]:
     return functools.partial(SinglePacker, length, 0, max(least, 2))
 
 
-def _t5_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> Layout:
+def _t5_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> RowLayout:
     length, target = settings.max_seq_length, settings.tgt_max_sequence_length
     spans = (settings.noise_density, settings.mean_noise_span_length)
     raw = longest_source(length, target, settings.extra_ids, *spans)
     targets = ("decoder_input_ids", "decoder_attention_mask", "labels")
     groups = (RowGroup("data_0", _BERT[:2], length), RowGroup("data_1", targets, target))
-    return Layout(groups, _pieces(settings, raw), functools.partial(_t5_row, settings, ids))
+    return RowLayout(groups, _pieces(settings, raw), functools.partial(_t5_row, settings, ids))
 
 
 def _room(settings: Settings, marks: int) -> int:
@@ -278,13 +278,13 @@ def _room(settings: Settings, marks: int) -> int:
     return settings.max_seq_length - marks
 
 
-def _dynamic_mlm_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> Layout:
+def _dynamic_mlm_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> RowLayout:
     group = RowGroup("data", _BERT[:2], settings.max_seq_length)
     pack = _pieces(settings, _room(settings, 2))
-    return Layout((group,), pack, functools.partial(_dynamic_mlm_row, settings, ids))
+    return RowLayout((group,), pack, functools.partial(_dynamic_mlm_row, settings, ids))
 
 
-def _nsp_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> Layout:
+def _nsp_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> RowLayout:
     groups = (
         RowGroup("data_0", _BERT, settings.max_seq_length),
         RowGroup("data_1", ("next_sentence_label",), 1),
@@ -297,20 +297,20 @@ def _nsp_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> Layout:
         settings.min_sequence_len,
         settings.seed,
     )
-    return Layout(groups, pack, functools.partial(_nsp_row, settings, ids))
+    return RowLayout(groups, pack, functools.partial(_nsp_row, settings, ids))
 
 
-def _bert_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> Layout:
+def _bert_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> RowLayout:
     length, first = settings.max_seq_length, settings.truncate_to_msl is True
     pack = functools.partial(
         SinglePacker, length, 0, max(settings.min_sequence_len, 1), first=first
     )
     rows = lambda tokens: np.concatenate([tokens, np.ones_like(tokens), np.zeros_like(tokens)])
     shape = lambda tokens, _: (padded(rows(tokens), length, (ids.pad_id, 0, 0)),)
-    return Layout((RowGroup("data", _BERT, length),), pack, shape)
+    return RowLayout((RowGroup("data", _BERT, length),), pack, shape)
 
 
-def _mlm_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
+def _mlm_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> RowLayout:
     length, special = settings.max_seq_length, ids.special
     named = (special.cls, special.pad, special.eos, special.unk)
     found = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
@@ -332,10 +332,10 @@ def _mlm_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) ->
         else RowGroup("labels", ("labels",), length)
     )
     groups = (RowGroup("data", (*_BERT[:2], *spans), length), labels)
-    return Layout(groups, pack, functools.partial(_mlm_row, settings, ids))
+    return RowLayout(groups, pack, functools.partial(_mlm_row, settings, ids))
 
 
-_OBJECTIVES: dict[str | None, Callable[[Settings, RowVocabulary, Tokenizer], Layout]] = {
+_OBJECTIVES: dict[str | None, Callable[[Settings, RowVocabulary, Tokenizer], RowLayout]] = {
     "mlm": _mlm_layout,
     "bert_pretraining": _bert_layout,
     "dynamic_mlm": _dynamic_mlm_layout,

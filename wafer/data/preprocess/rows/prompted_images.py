@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess.rows.image_hooks import SYSTEM_PROMPTS
-from wafer.data.preprocess.rows.layouts import Draws, Layout, Row, loss_written, padded
+from wafer.data.preprocess.rows.layouts import Draws, Row, RowLayout, loss_written, padded
 from wafer.data.preprocess.rows.packing import Packer
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import RowVocabulary
@@ -92,7 +92,9 @@ def _row(settings: Settings, ids: RowVocabulary, row: PromptedImage, draws: Draw
     return data, np.array([row.path or "None"])
 
 
-def prompted_image_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> Layout:
+def prompted_image_layout(
+    settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer
+) -> RowLayout:
     """The layout, with the slot where images begin for ``data_params.json``.
 
     Args:
@@ -101,7 +103,7 @@ def prompted_image_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tok
         tokenizer: encodes what stands before the image.
     """
     start = len(_before(tokenizer, settings, ids)[0])
-    return Layout(
+    return RowLayout(
         (RowGroup("data", _FEATURES, settings.max_seq_length),),
         Packer,
         functools.partial(_row, settings, ids),

@@ -23,7 +23,7 @@ from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
 
-class Document(NamedTuple):
+class Article(NamedTuple):
     """One row and what its summary is compared with."""
 
     ids: list[int]  #: tokens of the row
@@ -60,7 +60,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else " ".join(map(str, value))
 
 
-def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
+def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Article:
     sentences = row.get("src", "sentences")
     if not isinstance(sentences, list) or not sentences:
         raise DataError(f"{row.where}: 'src' must be a list of sentences")
@@ -85,14 +85,14 @@ def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
         piece = [vocabulary.cls, *vocabulary.encode(sentence), vocabulary.sep]
         ids += piece
         segments += [number % 2] * len(piece)
-    return Document(ids, segments, heads, labels, sentences, _joined(reference))
+    return Article(ids, segments, heads, labels, sentences, _joined(reference))
 
 
 def _joined(reference: Any) -> str:
     return reference if isinstance(reference, str) else " ".join(map(_text, reference))
 
 
-def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
+def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Article:
     names = {"input_token_ids", "input_ids"} & set(row.values)
     ids = row.integers(
         names.pop() if names else "input_token_ids",
@@ -116,7 +116,7 @@ def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
     ]
     most = cfg.max_cls_tokens
     reference = [s for s, label in zip(sentences, labels, strict=True) if label]
-    return Document(
+    return Article(
         ids, segments, heads[:most], labels[:most], sentences[:most], " ".join(reference)
     )
 
@@ -131,7 +131,7 @@ class SummaryScorer:
 
     reads = ("logits",)
 
-    def __init__(self, documents: Sequence[Document], count: int) -> None:
+    def __init__(self, documents: Sequence[Article], count: int) -> None:
         self._documents, self._count = documents, count
         self._scores: list[dict[str, float]] = []
 
@@ -172,7 +172,7 @@ def bertsum(cfg: Any, context: Context) -> Dataset:
     documents += [_from_text(row, vocabulary, cfg) for row in rows]
     length = cfg.max_sequence_length
 
-    def build(document: Document) -> Rows:
+    def build(document: Article) -> Rows:
         row = sequence_row(document.ids, length, vocabulary.pad, document.segments)
         seen = [head for head in document.heads if head < length]
         return row | scored_slots(seen, document.labels[: len(seen)], cfg.max_cls_tokens)

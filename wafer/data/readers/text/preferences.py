@@ -16,7 +16,7 @@ from wafer.errors import DataError
 LOGP_KEYS = ("reference_chosen_logp", "reference_rejected_logp")  # what `wafer score` adds
 
 
-class Pair(NamedTuple):
+class Preference(NamedTuple):
     """One example."""
 
     row: Row  #: where it stands and what it says
@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 def read_pairs(
     cfg: Any, files: Sequence[pathlib.Path], vocab_size: int | None
-) -> tuple[list[Pair], int]:
+) -> tuple[list[Preference], int]:
     """Read and tokenize pairs.
 
     Args:
@@ -53,7 +53,7 @@ def read_pairs(
         if max(part.shape[1] for part in rows) > cfg.max_sequence_length:
             skipped += 1
         else:
-            pairs.append(Pair(row, (rows[0], rows[1])))
+            pairs.append(Preference(row, (rows[0], rows[1])))
     if not pairs:
         raise DataError(f"{files[0]}: no pair that fits max_sequence_length")
     return pairs, skipped
