@@ -16,7 +16,7 @@ from wafer import sparsity
 from wafer.models.checkpoint.reader import StoredTree
 from wafer.models.errors import CheckpointError
 from wafer.models.paths import named_leaves
-from wafer.sparsity.finalize import clear_nan, finalize
+from wafer.sparsity.finalize import clear_nan, finalize, main
 from wafer.sparsity.stored.resume import resume
 
 VECTORS = GOLDEN / "sparsity"
@@ -268,14 +268,16 @@ def test_finalize_gives_what_the_model_computed(checkpoint, tmp_path):
     assert "0 of 11 tensors were sparse" in "".join(again.lines())
 
 
-def test_finalize_refuses_to_overwrite_and_explains(checkpoint, tmp_path):
+def test_finalize_refuses_to_overwrite_and_explains(checkpoint, tmp_path, capsys):
     path, _ = checkpoint
     with pytest.raises(FileExistsError, match="never overwrites"):
         finalize(path, tmp_path)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        finalize(tmp_path / "no", tmp_path / "x")
+    assert main(["-i", str(tmp_path / "no"), "-o", str(tmp_path / "x")]) == 1
+    assert "does not exist" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=r"give the folder of a step.*\.\.\./3"):
         finalize(path.parent, tmp_path / "x")
+    assert main(["-i", str(path), "-o", str(tmp_path / "x")]) == 0
+    assert "params/a/kernel" in capsys.readouterr().out
 
 
 def damage_truncate(state):
