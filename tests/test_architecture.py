@@ -80,7 +80,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it.
 STATEMENTS = {
     "models": 7206,
-    "sparsity": 4261,
+    "sparsity": 4262,
     "vsl": 1828,
     "wafer": 970,
     "wafer/commands": 2620,
