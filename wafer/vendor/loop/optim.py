@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
+from wafer.errors import ConfigError
 from wafer.loop.elsewhere import ELSEWHERE, explain
 from wafer.loop.machine import Backend
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameter, Parameters, model_of
@@ -18,6 +19,7 @@ from wafer.models.errors import did_you_mean
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.precision import keep_if_finite
 from wafer.optim.schedules import make_schedule
+from wafer.vendor import runfile
 
 
 class Optimizer:
@@ -203,6 +205,14 @@ def _whole_step(step: Callable[..., None]) -> Callable[..., None]:
     return whole
 
 
+def _core(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an ``optimizer`` section in the words of ``wafer config keys``."""
+    file = runfile.read({"optimizer": section})
+    if file.problems:
+        raise ConfigError([problem._replace(path=problem.path[1:]) for problem in file.problems])
+    return file.sections["optimizer"]
+
+
 class SectionOptimizer(Optimizer):
     """An optimizer of an ``optimizer`` section, with the vendor's arithmetic.
 
@@ -218,8 +228,8 @@ class SectionOptimizer(Optimizer):
     """
 
     def __init__(self, params: Any, section: Mapping[str, Any]) -> None:
-        keys = {"learning_rate": 1e-3, **section}
-        keys["learning_rate"] = keys.pop("lr", keys["learning_rate"])
+        given = {"learning_rate": 1e-3, **section}
+        keys = _core({"learning_rate": given.pop("lr", given.pop("learning_rate")), **given})
         super().__init__(params, {**keys, "lr": keys["learning_rate"]})
         self._keys = keys | self._by_group(keys)
         self.section = parse_optimizer(self._keys)
@@ -319,8 +329,9 @@ class LRScheduler:
     """
 
     def __init__(self, optimizer: Optimizer, learning_rate: Any) -> None:
-        self._value = make_schedule(parse_schedules(learning_rate))
-        self.spec, self.optimizer = learning_rate, optimizer
+        self.spec = _core({"learning_rate": learning_rate})["learning_rate"]
+        self._value = make_schedule(parse_schedules(self.spec))
+        self.optimizer = optimizer
         self.finite: Array | bool = True
         self._backend = optimizer.model.backend
         self.slot = self._backend.register(self, "lr_scheduler")

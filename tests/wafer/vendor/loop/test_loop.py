@@ -429,3 +429,14 @@ def test_the_first_names_lead_to_the_same_functions():
     assert {name: getattr(older, name) for name in older.__all__} == {
         name: getattr(cstorch, name) for name in cstorch.__all__
     }
+
+
+def test_schedulers_and_optimizers_take_the_names_of_run_files():
+    compiled = cstorch.compile(MNIST(), cstorch.backend("CSX", seed=1))
+    optimizer = cstorch.optim.configure_optimizer(
+        "AdamW", compiled.parameters(), learning_rate=0.5, weight_decay_rate=0.25
+    )
+    rates = optimizer.section.learning_rate, optimizer.section.weight_decay
+    assert [rate.learning_rate for (rate,) in rates] == [0.5, 0.25]
+    scheduler = cstorch.optim.lr_scheduler.ConstantLR(optimizer, val=0.25)
+    assert scheduler.spec == {"scheduler": "Constant", "learning_rate": 0.25}
