@@ -8,7 +8,7 @@ import json
 import logging
 import pathlib
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,9 @@ SPARSITY = "sparsity"  # schedules' counters; a finalized checkpoint has none
 PRUNED = "pruned"  # of weights alone: names of the parameters whose NaN are marks
 WRITER = "wafer_version"
 _VERSION = "format_version"
+
+# What the run file in a record goes through when it is read: keys that have other names by now.
+config_readers: list[Callable[[Mapping[str, Any]], dict[str, Any]]] = []
 _CHECKSUMS = "checksums"  # of the arrays, by name
 _OWN = "record_checksum"
 RESERVED = (_VERSION, _CHECKSUMS, _OWN)
@@ -195,6 +198,8 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
             f"{folder} has checkpoint format {version}, written by wafer {writer}; this code reads "
             f"formats up to {FORMAT_VERSION}. Install that version of wafer, or a later one"
         )
+    for read in config_readers if isinstance(record.get(CONFIG), dict) else ():
+        record[CONFIG] = read(record[CONFIG])
     if version == 1 and own is None and _CHECKSUMS not in record:  # else a key was damaged
         _LOG.info("%s has checkpoint format 1, without checksums: damage may go unnoticed", folder)
         return record, None

@@ -1,1 +1,15 @@
 """One file per verb of the command line; each holds the public function behind it, too."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from wafer.models.checkpoint.layout import config_readers
+
+
+def _renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    from wafer.vendor.runfile import renamed
+
+    return renamed(config)
+
+
+config_readers.append(_renamed)

@@ -135,7 +135,7 @@ def _several_models(file: Translation) -> None:
         part |= {key: model[key] for key in _HALF if key in model and key not in part}
 
 
-def _encoder_decoder(file: Translation) -> None:
+def encoder_decoder(file: Translation) -> None:
     """Say in our keys what T5's and the Transformer's sizes mean; given keys win."""
     model, written = file.section("model"), file.written.get(("model",), frozenset())
     if _family(file) != "seq2seq":
@@ -194,5 +194,5 @@ RULES = (
     _lengths,
     _loss_scaling,
     _several_models,
-    _encoder_decoder,
+    encoder_decoder,
 )

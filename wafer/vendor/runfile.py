@@ -11,13 +11,14 @@ from typing import Any
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
 from wafer.models.user.yamlfile import Lines
-from wafer.vendor.keys import PARTS, KeyRow, Release, covers, names_of, release_of, rows_of
-from wafer.vendor.rules import RULES, begin
+from wafer.vendor.keys import PARTS, Action, KeyRow, Release, covers, names_of, release_of, rows_of
+from wafer.vendor.rules import RULES, begin, encoder_decoder
 from wafer.vendor.sparsity import translate_sparsity
 from wafer.vendor.trainer import Upgraded, trainers_of, upgrade
 from wafer.vendor.translation import Path, Translation
 
 _LOG = logging.getLogger(__name__)
+_ACTIONS: tuple[Action, ...] = ("rename", "pair", "drop", "refuse")
 _NESTED = {"lora_params", "moe"}  # mappings of the model with rows of their own
 
 
@@ -51,6 +52,22 @@ def read(raw: Mapping[str, Any], mode: str | None = None) -> Translation:
         for own, place, path in within(section, name, (name,)):
             _set_defaults(file, own, place, path)
     return file
+
+
+def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run file of a checkpoint's record with today's names of keys, nothing added.
+
+    Until the names had this table, records kept ``model`` and ``sparsity`` as the file had them.
+    """
+    kept = {name: _copy(config[name]) for name in ("model", "sparsity") if config.get(name)}
+    file = Translation(kept, None)
+    for own, place, where in list(within(kept.get("model"), "model", ("model",))):
+        file.written[where] = frozenset(own)  # a null of the model itself is a default of then
+        _apply(file, own, place, where, _ACTIONS if where[1:] else ("rename", "pair"))
+    encoder_decoder(file)
+    if "sparsity" in kept:
+        kept["sparsity"] = translate_sparsity(file, kept["sparsity"], ("sparsity",))
+    return dict(config) | kept
 
 
 def runs_of(raw: Any, lines: Lines) -> list[tuple[Any, Lines]]:
@@ -186,9 +203,15 @@ def _apply_within(file: Translation, section: Any, path: Path) -> None:
         _apply(file, own, place, where)
 
 
-def _apply(file: Translation, section: dict[str, Any], place: str, path: Path) -> None:
+def _apply(
+    file: Translation,
+    section: dict[str, Any],
+    place: str,
+    path: Path,
+    actions: tuple[Action, ...] = _ACTIONS,
+) -> None:
     names = _names(section, place, path)
-    rows = [row for row in rows_of(place, "rename", "pair", "drop", "refuse") if row.is_of(names)]
+    rows = [row for row in rows_of(place, *actions) if row.is_of(names)]
     for key in list(section):
         own = [row for row in rows if key in row.keys and covers(row.releases, file.release)]
         for row in own if key in section else ():

@@ -1,6 +1,7 @@
 """Optimizers of a loop, with the vendor's arithmetic and the names of ``torch.optim``."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.precision import keep_if_finite
 from wafer.optim.schedules import make_schedule
 from wafer.vendor import runfile
+
+_LOG = logging.getLogger(__name__)
 
 
 class Optimizer:
@@ -210,6 +213,8 @@ def _core(section: Mapping[str, Any]) -> dict[str, Any]:
     file = runfile.read({"optimizer": section})
     if file.problems:
         raise ConfigError([problem._replace(path=problem.path[1:]) for problem in file.problems])
+    for line in file.lines:
+        _LOG.warning("%s", line)
     return file.sections["optimizer"]
 
 
