@@ -5,8 +5,8 @@ The main job's text and model. Stages, each a `wafer sweep` that goes on where i
 1. `rate`: three learning rates for each arm, on a seed of its own
 2. `scale`: twice and four times the initial scale, at the best rate
 3. `further-N`: on from the best pair where it is the last one tried: twice or half the scale, then
-   also the rate, until nothing is better, at most three times
-4. `final`: the best pair, three other seeds
+   also the rate, until no arm's best pair is the last one tried
+4. `final`: the best pair, five other seeds
 5. `tune`, `tuned`: after sparse pre-training all weights train on (SPDF): rates, then seeds
 6. `law`: dense and static at 80 %, three sizes, three lengths, for `--fit`
 
@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).resolve().parents[2]
 RAW = HERE / "docs/results/study"
 METRIC = "eval/bits_per_byte"
 BASE = HERE / "models/configs/gpt_pystdlib.yaml"
-STEPS, WARM, TUNING, SEEDS = 300, 30, 11, [1, 2, 3]
+STEPS, WARM, TUNING, SEEDS = 300, 30, 11, [1, 2, 3, 4, 5]
 RATES = (0.003, 0.006, 0.012)
 SIZES = {"l": 128, "s": 64}
 KERNELS = ["*proj_[qkv]_dense_layer.weight", "*proj_output_dense_layer.weight"]
@@ -59,10 +59,12 @@ METHODS = {
     "erk": lambda level: {"sparsity": level, "budget": "erk"},
     "rigl": lambda level: {"sparsity": level, **MOVES},
     "set": lambda level: {"sparsity": level, **MOVES},
+    "mest": lambda level: {"sparsity": level, **MOVES},
     "gmp": gradual,
     "acdc": lambda level: {"sparsity": level, "update": {"freq": 40, "start": 40, "stop": 240}},
 }
 ALGORITHMS = {"erk": "static"}
+HIGHEST = {"static", "erk", "rigl", "set"}  # also at 95 %
 
 
 def section(method, level):
@@ -80,9 +82,9 @@ def arms():
     for size, width in SIZES.items():
         table[f"{size}-dense"] = (width, STEPS, None, 1.0)
         for method in METHODS:
-            for level in (80, 90):
+            for level in (80, 90, 95):
                 kept = 1.0 if method in {"gmp", "acdc"} else 1 - level / 100
-                if size == "l" or level == 80:
+                if level == 80 or (size == "l" and (level == 90 or method in HIGHEST)):
                     name = f"{size}-{method}{level}"
                     table[name] = (width, STEPS, section(method, level / 100), kept)
     for name, share in FLOPS.items():
@@ -286,7 +288,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     stages = ("rate", "scale", "final", "tuned", "law")
     parser.add_argument("--until", choices=stages, default="law", help="the last stage")
-    parser.add_argument("--further", type=int, default=3, help="rounds of it at most")
+    parser.add_argument("--further", type=int, default=9, help="rounds of it at most")
     parser.add_argument("--arms", nargs="+", default=list(arms()), help="these alone")
     parser.add_argument("--anew", action="store_true", help="take no committed numbers over")
     args = parser.parse_args()
@@ -302,6 +304,8 @@ def main():
     tried = [rates, study.sweep("scale", tuning(pairs), [TUNING])]
     for at in range(args.further):
         pairs = further(study.best(tried), tried, rates_too=at > 0)
+        if at > 0 and not pairs:
+            break
         if pairs:
             tried.append(study.sweep(f"further-{at + 1}", tuning(pairs), [TUNING]))
     best = study.best(tried)
