@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     Field,
@@ -67,7 +68,8 @@ def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
 
 
 class _Open(Schedule):
-    total_iters: PositiveInt | None = None  #: steps the schedule lasts; the next of a list follows
+    #: steps until the next of a list takes over; the time scale of a formula that has one
+    total_iters: PositiveInt | None = None
 
 
 class _FromInitial(_Open):
@@ -139,9 +141,9 @@ class InverseExponentialTimeDecay(_Timed):
 
 
 class InverseSquareRootDecay(_FromInitial):
-    """Scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
+    """Initial value · scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
 
-    initial_learning_rate: NonNegativeFloat = 1.0
+    initial_learning_rate: NonNegativeFloat = 1.0  #: a factor, which no step need have as its value
     scale: PositiveFloat = 1.0  #: factor of the initial value
     warmup_steps: PositiveInt = 1  #: steps during which the value stays flat
 
@@ -242,7 +244,7 @@ class Multiplicative(_FromInitial):
 class Lambda(_FromInitial):
     """A fixed demonstration: initial² · t/30 · 0.95^t."""
 
-    initial_learning_rate: NonNegativeFloat = 1.0
+    initial_learning_rate: NonNegativeFloat = 1.0  #: squared, a factor; the first value is 0
 
     def _formula(self, t: Any, xp: ModuleType) -> Any:
         return self.initial_learning_rate**2 * (t / 30) * xp.float32(0.95) ** t
@@ -326,7 +328,8 @@ def parse_schedules(value: Any) -> tuple[Schedule, ...]:
     """Read a number, one scheduler, or a list of schedulers.
 
     Raises:
-        ConfigError: an unknown scheduler or key, or a list entry that never ends.
+        ConfigError: an unknown scheduler or key, a list entry that never ends, or a chained one
+            after the first that starts at 0.
     """
     if isinstance(value, Schedule):
         return (value,)
@@ -382,6 +385,12 @@ def _check_combined(entries: list[Schedule]) -> None:
             if entry.main_scheduler != how and "main_scheduler" in entry.model_fields_set:
                 message = f"{entry.main_scheduler!r}: the first of these schedulers is {how!r}"
                 raise ConfigError([Problem((_place(entry, entries), "main_scheduler"), message)])
+            if how == "chained" and entry.value(np.float32(0), np) == 0:
+                message = (
+                    f"{entry.scheduler} starts at 0, so its ratio has no meaning; put it first, or "
+                    "drop main_scheduler: chained"
+                )
+                raise ConfigError([Problem((_place(entry, entries),), message)])
         for entry in group[:-1] if how == "sequential" else ():
             if entry.length is None:
                 message = (

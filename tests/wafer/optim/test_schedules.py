@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 
-from wafer.errors import SectionError
+from wafer.errors import ConfigError, SectionError
+from wafer.optim.schedule_sections import parse_schedules
 from wafer.optim.schedules import make_schedule
 
 VECTORS = GOLDEN / "optim"
@@ -146,10 +147,16 @@ def test_chained_multiplies_ratios():
     np.testing.assert_allclose(value(np.arange(5)), [0, 0.25, 0.05, 0.075, 0.01], rtol=1e-6)
 
 
-def test_chained_entry_that_starts_at_zero_has_no_ratio():
-    warm_up = spec("Linear", initial_learning_rate=0, end_learning_rate=1, total_iters=4)
-    with pytest.raises(ValueError, match="Linear starts at 0, so its ratio has no meaning"):
-        make_schedule([spec("Constant", learning_rate=1) | {"main_scheduler": "chained"}, warm_up])
+def test_what_cannot_be_one_function_is_refused_parsed_or_not():
+    """Schedulers of two tag lists (their sum or product would be nobody's), one that never ends."""
+    one, other = (spec("Constant", learning_rate=1, param_group_tags=[tag]) for tag in "ab")
+    endless = spec("Constant", learning_rate=1)
+    parsed = [parse_schedules(entry)[0] for entry in (one, other, endless)]
+    for mixed in ([one, other], parsed[:2]):
+        with pytest.raises(ConfigError, match=r"tags \[a\] and \[b\] make no one function"):
+            make_schedule(mixed)
+    with pytest.raises(ConfigError, match="Constant is followed by another scheduler"):
+        make_schedule([parsed[2]] * 2)
 
 
 @pytest.mark.parametrize("suffix", ["", "LR", "WD", "lr"])
@@ -190,6 +197,13 @@ def test_jits_once_for_all_steps_and_returns_float32():
         (
             [spec("Constant", learning_rate=1), spec("Constant", learning_rate=2)],
             "[0]: Constant is followed by another scheduler; it needs 'total_iters'",
+        ),
+        (
+            [
+                spec("Constant", learning_rate=1) | {"main_scheduler": "chained"},
+                spec("Linear", initial_learning_rate=0, end_learning_rate=1, total_iters=4),
+            ],
+            "[1]: Linear starts at 0, so its ratio has no meaning; put it first",
         ),
         ("fast", "'fast': expected a number"),
         (-1, "-1: expected greater than or equal to 0"),
