@@ -5,6 +5,7 @@ import subprocess
 import sys
 import weakref
 
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -132,6 +133,24 @@ def test_all_layers_share_their_programs_and_the_store_may_be_a_file(tmp_path):
     assert again.meta == {"step": 2}
     np.testing.assert_array_equal(again.fetch("norm_f/weights")["scale"], scale)
     again.close()
+
+
+def test_a_stage_s_weights_are_let_go_before_the_next_are_asked_for(tmp_path):
+    _, streaming = executors(GPT, store=FileStore(tmp_path))
+    held, plain = [], streaming.mover.ahead
+
+    def ahead(jobs):
+        for fetched in plain(jobs):
+            given = [weakref.ref(leaf) for leaf in jax.tree.leaves(fetched)]
+            yield fetched
+            del fetched
+            held.append(sum(ref() is not None for ref in given))
+
+    streaming.mover.ahead = ahead
+    train(streaming, [batch_of(streaming.core.model)])
+    streaming.close()
+    stages = len(streaming.core.model.stages)
+    assert held == [0] * 2 * (stages - 1)
 
 
 def run_config(folder, **runconfig):
