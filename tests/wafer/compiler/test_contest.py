@@ -22,7 +22,7 @@ from bench.contest import (
 )
 from helpers.paths import GOLDEN
 
-from wafer.compiler.slicing import NEVER, Piece
+from wafer.compiler.slicing_floorplan import NEVER, Piece
 from wafer.errors import DataError
 
 CASES = GOLDEN / "compiler"

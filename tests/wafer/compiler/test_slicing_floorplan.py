@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from wafer.compiler.slicing import (
+from wafer.compiler.slicing_floorplan import (
     NEVER,
     Connections,
     Piece,
@@ -52,13 +52,13 @@ def test_the_table_holds_the_least_sizes_of_slicing_plans(order):
     for i, j in ((0, 2), (1, 3), (0, 3)):
         row = table.row[i, j]
         for w, h in itertools.product(range(1, 9), repeat=2):
-            assert (table.high[row, w] <= h) == fits(i, j, w, h), (i, j, w, h)
-            assert (table.wide[row, h] <= w) == fits(i, j, w, h), (i, j, w, h)
+            assert (table.least_height[row, w] <= h) == fits(i, j, w, h), (i, j, w, h)
+            assert (table.least_width[row, h] <= w) == fits(i, j, w, h), (i, j, w, h)
 
 
 def test_repeated_layers_share_their_rows():
     layer = falling(np.random.default_rng(0), 3, 20)
-    rows = [len(ShapeTable(np.tile(layer, (layers, 1))).high) for layers in (2, 4, 8)]
+    rows = [len(ShapeTable(np.tile(layer, (layers, 1))).least_height) for layers in (2, 4, 8)]
     # a segment is known by where it begins in a layer, and its length
     assert rows == [3 + 3 * (n - 3) + 2 + 1 for n in (6, 12, 24)]
 
@@ -70,8 +70,8 @@ def test_long_segments_try_fewer_cuts_and_their_plans_are_legal():
     table = ShapeTable(curves)
     assert table.fits(61, 65)  # 98 % full
     rng = np.random.default_rng(0)
-    for across in (0.0, 0.5, 1.0):
-        legal(table.sample(rng, Piece(0, 60, 0, 0, 61, 65), across), curves, 61, 65)
+    for beside_odds in (0.0, 0.5, 1.0):
+        legal(table.sample(rng, Piece(0, 60, 0, 0, 61, 65), beside_odds), curves, 61, 65)
 
 
 def test_the_least_cap_is_found_to_two_thousandths():

@@ -1,11 +1,13 @@
-"""Slicing floor plans of kernels in a fixed order: what fits, exactly, and plans with short wires.
+"""Slicing floor plans of kernels in a fixed order: what fits, and plans with short wires.
 
 A slicing plan cuts a rectangle in two by one line, and so on down to one kernel per piece. The
 kernels of a piece are always neighbors in the order, so the least height of every segment at every
 width follows from the segments it can be cut into (Stockmeyer's shape curves, inside an
-optimal-split recursion like that of matrix chains). One table answers whether a cap on cycles is
-feasible, and every walk down the table is a plan that fits. Segments of equal curves, as repeated
-layers have them, share a row of the table.
+optimal-split recursion like that of matrix chains). ``least_cap`` finds the least cap on cycles
+whose ``ShapeTable`` has a plan that fits; ``anneal`` then walks down that table for plans with
+short wires. The table is exact up to 16 kernels. Of longer segments it tries some cuts only: what
+it says fits does fit. Segments of the same sequence of curves, as repeated layers have them, share
+a row of the table.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ NEVER = 10_000  # a height or width that fits nowhere
 _CLOSE = 1.002  # bisection ends when the cap is known to this factor
 _FACTORS = (1.0, 1.04, 1.2, 2.0, math.inf)  # of the least cap, where the bisection may begin
 _ALL_CUTS = 16  # kernels of a segment up to which every cut is tried
+_BESIDE_ODDS = (0.5, 1.0, 0.0, 0.9, 0.1)  # of the plans that annealing begins with, in turn
 _LARGE = 24  # kernels of a piece that is seldom drawn again: that hardly ever shortens its wires
 
 
@@ -84,22 +87,22 @@ def _inverse(curves: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def _cuts(length: int) -> list[int]:
+def _cuts(count: int) -> list[int]:
     """Sizes of the first part to try: all of a short segment, else ever fewer from either end."""
-    if length <= _ALL_CUTS:
-        return list(range(1, length))
-    ends = [s for k in range(12) for s in (2**k, 3 * 2**k) if 2 * s <= length]
-    return sorted({*ends, *(length - s for s in ends), length // 2})
+    if count <= _ALL_CUTS:
+        return list(range(1, count))
+    ends = [s for k in range(12) for s in (2**k, 3 * 2**k) if 2 * s <= count]
+    return sorted({*ends, *(count - s for s in ends), count // 2})
 
 
 class ShapeTable:
-    """Least heights and widths of every segment of an order.
+    """Least heights and widths of every segment of an order, as far as ``_cuts`` finds them.
 
     Attributes:
         n: kernels.
         row: [n + 1, n + 1] the row of the segment of kernels i .. j - 1.
-        high: [rows, points] int16 least height for each width, ``NEVER`` if none.
-        wide: [rows, points] int16 least width for each height.
+        least_height: [rows, points] int16, for each width; ``NEVER`` if none.
+        least_width: [rows, points] int16, for each height; ``NEVER`` if none.
     """
 
     def __init__(self, curves: np.ndarray) -> None:
@@ -115,50 +118,53 @@ class ShapeTable:
         starts = [np.arange(self.n)]
         rows = len(distinct)
         self.row[starts[0], starts[0] + 1] = kinds
-        for length in range(2, self.n + 1):
-            i = np.arange(self.n + 1 - length)
-            pairs = self.row[i, i + length - 1].astype(np.int64) * self.n + kinds[i + length - 1]
+        for count in range(2, self.n + 1):
+            i = np.arange(self.n + 1 - count)
+            pairs = self.row[i, i + count - 1].astype(np.int64) * self.n + kinds[i + count - 1]
             _, first, same = np.unique(pairs, return_index=True, return_inverse=True)
-            self.row[i, i + length] = rows + same
+            self.row[i, i + count] = rows + same
             starts.append(first)
             rows += len(first)
-        self.high = np.full((rows, points), NEVER, np.int16)
-        self.wide = self.high.copy()
-        self.high[: len(distinct)], self.wide[: len(distinct)] = distinct, _inverse(distinct)
-        for length, i in enumerate(starts[1:], 2):
+        self.least_height = np.full((rows, points), NEVER, np.int16)
+        self.least_width = self.least_height.copy()
+        self.least_height[: len(distinct)], self.least_width[: len(distinct)] = (
+            distinct,
+            _inverse(distinct),
+        )
+        for count, i in enumerate(starts[1:], 2):
             high, wide = (np.full((len(i), points), NEVER, np.int16) for _ in range(2))
-            for cut in _cuts(length):
-                one, other = self.row[i, i + cut], self.row[i + cut, i + length]
-                np.minimum(high, self.high[one] + self.high[other], out=high)
-                np.minimum(wide, self.wide[one] + self.wide[other], out=wide)
-            at = self.row[i, i + length]
-            self.high[at] = np.minimum(high, _inverse(wide))
-            self.wide[at] = _inverse(self.high[at])
+            for cut in _cuts(count):
+                one, other = self.row[i, i + cut], self.row[i + cut, i + count]
+                np.minimum(high, self.least_height[one] + self.least_height[other], out=high)
+                np.minimum(wide, self.least_width[one] + self.least_width[other], out=wide)
+            at = self.row[i, i + count]
+            self.least_height[at] = np.minimum(high, _inverse(wide))
+            self.least_width[at] = _inverse(self.least_height[at])
 
     def fits(self, width: int, height: int) -> bool:
-        """Return whether all kernels fit the rectangle."""
-        return bool(self.high[self.row[0, self.n], width] <= height)
+        """Return whether all kernels fit the rectangle: True is certain, False up to 16 kernels."""
+        return bool(self.least_height[self.row[0, self.n], width] <= height)
 
-    def sample(self, rng: np.random.Generator, box: Piece, across: float = 0.5) -> Piece:
+    def sample(self, rng: np.random.Generator, box: Piece, beside_odds: float = 0.5) -> Piece:
         """Draw a random plan of ``box``, which must be large enough.
 
         Args:
             rng: source of randomness.
             box: the rectangle and its kernels.
-            across: preference for cutting left from right, between 0 and 1.
+            beside_odds: probability of cutting left from right where both ways fit.
         """
         i, j = box.i, box.j
         if j - i == 1:
             return Piece(i, j, box.x, box.y, box.width, box.height)
         one, other = self.row[i, i + 1 : j], self.row[i + 1 : j, j]
-        stack = self.high[one, box.width] + self.high[other, box.width]
-        side = self.wide[one, box.height] + self.wide[other, box.height]
+        stack = self.least_height[one, box.width] + self.least_height[other, box.width]
+        side = self.least_width[one, box.height] + self.least_width[other, box.height]
         sides, stacks = np.flatnonzero(side <= box.width), np.flatnonzero(stack <= box.height)
-        beside = len(stacks) == 0 or (len(sides) > 0 and rng.random() < across)
+        beside = len(stacks) == 0 or (len(sides) > 0 and rng.random() < beside_odds)
         options = sides if beside else stacks
         at = int(options[int(rng.random() * len(options))])
-        least, length = (self.wide, box.height) if beside else (self.high, box.width)
-        first, second = int(least[one[at], length]), int(least[other[at], length])
+        least, common = (self.least_width, box.height) if beside else (self.least_height, box.width)
+        first, second = int(least[one[at], common]), int(least[other[at], common])
         whole = box.width if beside else box.height
         slack = whole - first - second
         first += (0, slack, round(slack * first / (first + second)))[int(3 * rng.random())]
@@ -169,7 +175,7 @@ class ShapeTable:
                 inner = Piece(a, b, box.x + offset, box.y, size, box.height)
             else:
                 inner = Piece(a, b, box.x, box.y + offset, box.width, size)
-            parts.append(self.sample(rng, inner, across))
+            parts.append(self.sample(rng, inner, beside_odds))
             offset += size
         return Piece(i, j, box.x, box.y, box.width, box.height, tuple(parts))
 
@@ -177,7 +183,7 @@ class ShapeTable:
 def least_cap(
     curves_at: Callable[[float], np.ndarray], low: float, most: float, width: int, height: int
 ) -> tuple[float, ShapeTable] | None:
-    """Find the least cap at which all kernels fit, to 0.2 %.
+    """Find the least cap at which the table has a plan, to 0.2 %.
 
     Args:
         curves_at: a cap's curves, [n, points] as for ``ShapeTable``.
@@ -223,11 +229,11 @@ def _centers_of(piece: Piece, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def _mirror(piece: Piece, box: Piece, across: bool) -> Piece:
-    """Return the piece reflected inside ``box``: left and right change places if ``across``."""
-    x = 2 * box.x + box.width - piece.x - piece.width if across else piece.x
-    y = piece.y if across else 2 * box.y + box.height - piece.y - piece.height
-    parts = tuple(_mirror(part, box, across) for part in piece.parts)
+def _mirror(piece: Piece, box: Piece, sideways: bool) -> Piece:
+    """Return the piece reflected inside ``box``: left and right change places if ``sideways``."""
+    x = 2 * box.x + box.width - piece.x - piece.width if sideways else piece.x
+    y = piece.y if sideways else 2 * box.y + box.height - piece.y - piece.height
+    parts = tuple(_mirror(part, box, sideways) for part in piece.parts)
     return Piece(piece.i, piece.j, x, y, piece.width, piece.height, parts)
 
 
@@ -261,7 +267,8 @@ def anneal(
     Args:
         table: segments at the plan's cap.
         wires: connections, in positions of the table's order.
-        room: (width, height) that fits all kernels; the plan takes a corner if that is enough.
+        room: (width, height) that fits all kernels; the plan takes the part of least width +
+            height that does.
         rng: source of randomness.
         moves: how many changes to try.
         draws: plans to begin with.
@@ -270,12 +277,12 @@ def anneal(
         The best plan met and its wire length in PEs.
     """
     width, height = room
-    high = table.high[table.row[0, table.n], : width + 1].astype(np.int64)
+    high = table.least_height[table.row[0, table.n], : width + 1].astype(np.int64)
     width = int(np.where(high <= height, high + np.arange(width + 1), 2 * NEVER).argmin())
     box = Piece(0, table.n, 0, 0, width, int(high[width]))
     blank = np.empty((table.n, 2))
     measure = lambda plan: wires.length(_centers_of(plan, blank))
-    drawn = (table.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[at % 5]) for at in range(draws))
+    drawn = (table.sample(rng, box, _BESIDE_ODDS[at % 5]) for at in range(draws))
     length, _, plan = min((measure(plan), at, plan) for at, plan in enumerate(drawn))
     centers, best = _centers_of(plan, np.empty((table.n, 2))), (plan, length)
     pieces = _inner(plan)
