@@ -11,7 +11,7 @@ import numpy as np
 
 from wafer import models
 from wafer.config import parse_config
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.config.newfile import Start
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import errors_of_file
@@ -252,4 +252,4 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
         if pruned:
             masked[name] = pruned, math.prod(leaf.shape)
     section = section_that_keeps(masked, model) if masked else None
-    return Start(path, section_of(model.config), section)
+    return Start(path, model_section_of(model.config), section)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer import models, sparsity
-from wafer.config.loader import read_sections, section_of
+from wafer.config.loader import model_section_of, read_sections
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import abstract_params, flops_per_token, forward_flops
 from wafer.models.errors import did_you_mean
@@ -118,7 +118,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     if hasattr(cfg, "parts") or not hasattr(cfg, rule.needs):
         raise _error("model.name", f"{cfg.name!r}: no {family} form; take a model of one part")
     # The configuration's own spelling of every key: a width may have several in a file.
-    model = {**section_of(cfg), **rule.widths(cfg, level)}
+    model = {**model_section_of(cfg), **rule.widths(cfg, level)}
     after = models.build(model)
     shapes, flops = abstract_params(after), lambda: forward_flops(after)
     small = {name: leaf.size for name, leaf in named_leaves(abstract_params(before))}

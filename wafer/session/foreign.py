@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.models.base import Model
@@ -66,7 +66,7 @@ def load_foreign(
         raise CheckpointError(str(error)) from error
     if OPT_STATE not in tree:
         _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
-    return tree, {CONFIG: {"model": section_of(experiment.model.config)}}
+    return tree, {CONFIG: {"model": model_section_of(experiment.model.config)}}
 
 
 def load_hf(
@@ -91,7 +91,7 @@ def load_hf(
         raise CheckpointError(f"{path}: {error}") from error
     config, leaves = _in_order(config, leaves, model)
     values = {name: np.asarray(leaf) for name, leaf in leaves.items()}
-    return {PARAMS: unflatten(values)}, {CONFIG: {"model": section_of(config)}}
+    return {PARAMS: unflatten(values)}, {CONFIG: {"model": model_section_of(config)}}
 
 
 def open_like(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from wafer.config import parse_config
-from wafer.config.loader import sections_of
+from wafer.config.loader import sections_as_written
 from wafer.engines.choose import check
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
@@ -186,7 +186,7 @@ class _Bases:
         if name not in self._read:
             raw, _ = read_yaml(self._folder / name)
             if isinstance(raw, Mapping) and isinstance(raw.get("trainer"), Mapping):
-                raw = sections_of(raw)
+                raw = sections_as_written(raw)
             if not isinstance(raw, Mapping) or "trainer" in raw:
                 message = f"{name}: expected the sections of one run (model, runconfig, ...)"
                 raise ConfigError([Problem((), message)])

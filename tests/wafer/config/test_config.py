@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from wafer.config import (
-    CLUSTER_DEFAULTS,
+    CLUSTER_DEFAULTS_VARIABLE,
     DATA_PROCESSORS,
     OPTIMIZERS,
     SCHEDULERS,
@@ -189,19 +189,21 @@ def test_flags_win_over_the_file_and_the_file_over_the_cluster_defaults(tmp_path
     defaults.write_text(
         "{max_steps: 1, seed: 1, log_steps: 7, mount_dirs: [/c], job_labels: {a: 1, b: 1}}"
     )
-    monkeypatch.setenv(CLUSTER_DEFAULTS, str(defaults))
+    monkeypatch.setenv(CLUSTER_DEFAULTS_VARIABLE, str(defaults))
     raw = changed(runconfig={"seed": 2, "mount_dirs": "/b", "job_labels": {"b": 2}})
     path = write(tmp_path, yaml.safe_dump(raw))
     run = load(path, {"max_steps": 20, "mount_dirs": ["/a"], "eval_steps": None}).runconfig
     assert (run.max_steps, run.seed, run.log_steps, run.eval_steps) == (20, 2, 7, None)
     assert run.mount_dirs == ["/a", "/b", "/c"]
     assert run.job_labels == {"a": 1, "b": 2}
+    given = parse_config(raw, {"max_steps": 20, "seed": None, "mount_dirs": None}).runconfig
+    assert (given.max_steps, given.seed, given.mount_dirs) == (20, 2, "/b")
 
 
 def test_errors_name_the_flag_or_the_line(tmp_path):
     path = write(tmp_path, "runconfig:\n  num_csx: 2\n  max_steps: 0\nmodel: {name: x}\n")
     with pytest.raises(ConfigError) as caught:
-        load(path, {"num_csx": -1})
+        load(path, {"num_csx": -1, "max_steps": None})
     text = str(caught.value)
     assert str(path) in text
     assert "config.runconfig.num_csx: (flag --num_csx) -1: expected greater than 0" in text
@@ -210,8 +212,8 @@ def test_errors_name_the_flag_or_the_line(tmp_path):
 
 
 def test_wrong_cluster_defaults_name_the_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv(CLUSTER_DEFAULTS, str(tmp_path / "none.yaml"))
-    with pytest.raises(ConfigError, match=f"no such file.*{CLUSTER_DEFAULTS}"):
+    monkeypatch.setenv(CLUSTER_DEFAULTS_VARIABLE, str(tmp_path / "none.yaml"))
+    with pytest.raises(ConfigError, match=f"no such file.*{CLUSTER_DEFAULTS_VARIABLE}"):
         load(write(tmp_path, yaml.safe_dump(RAW)))
 
 

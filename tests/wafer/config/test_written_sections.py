@@ -17,7 +17,7 @@ from wafer import models
 from wafer.commands.checkpoints import convert as verbs
 from wafer.commands.inputs import start_of
 from wafer.config import load
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.config.newfile import run_file
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import section_from_hf
@@ -87,7 +87,7 @@ def test_every_key_of_every_family_comes_back(name):
     for cfg in configurations(name):
         count += 1
         assert parse_config(settings_of(cfg)) == cfg
-        again, ignored = read({"model": section_of(cfg)})
+        again, ignored = read({"model": model_section_of(cfg)})
         assert different(cfg, again, ignored) == set()
     assert count > 10
 
@@ -96,7 +96,7 @@ def test_gemma_2_keeps_its_windows_in_a_new_run_file():
     """Hugging Face's code begins with the window, the vendor's with full attention."""
     cfg = parse_config(sizes("gemma2"))
     pattern = "sliding_window_every_other_decoder_layer_pattern"
-    assert section_of(cfg)[pattern] == "sliding_window_first"
+    assert model_section_of(cfg)[pattern] == "sliding_window_first"
     assert read({"model": settings_of(cfg)})[0] != cfg
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from wafer.config import parse_config, unseen_lines
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 from wafer.models.base import Model
@@ -241,7 +241,7 @@ def _convert(args: argparse.Namespace) -> int:
     theirs = read_model(_params_file(args), name) if args.src_fmt in FORMATS else None
     with contextlib.nullcontext() if theirs is None else MdlFile(Path(args.weights)) as file:
         model, arrays, step = _open(args, name, theirs, file)
-        settings, written = section_of(model.config), target
+        settings, written = model_section_of(model.config), target
         _require_model(name, settings.get("name"), args.weights)
         if args.tgt_fmt == "wafer":
             names = [path for path, _ in named_leaves(abstract_params(model))]
@@ -338,7 +338,7 @@ def _convert_config(args: argparse.Namespace) -> int:
             model = build(section_from_hf(args.config, name, add_head=headless))
         else:
             model = _read_model(args.config, name)
-        path = _write_params(args, section_of(model.config), target)
+        path = _write_params(args, model_section_of(model.config), target)
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
     return 0
 
