@@ -37,10 +37,8 @@ class Ladder:
 
     def capacity(self, tokens: int) -> int:
         """Smallest rung that holds ``tokens``."""
-        for rung in self.fitted:
-            if rung >= tokens:
-                return rung
-        rung = self.fitted[-1] if self.fitted else self.multiple
+        last = self.fitted[-1] if self.fitted else self.multiple
+        rung = next((rung for rung in self.fitted if rung >= tokens), last)
         while rung < tokens:
             grown = int(rung * self.growth) // self.multiple * self.multiple
             rung = max(rung + self.multiple, grown)
