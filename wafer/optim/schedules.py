@@ -44,10 +44,8 @@ def make_schedule(spec: Any) -> ScheduleFn:
         message = f"schedulers of the tags {lists} make no one function; give those of one list"
         raise ConfigError([Problem(("param_group_tags",), message)])
     parts = [functools.partial(entry.value, xp=jnp) for entry in entries]
-    if entries[0].main_scheduler == "chained":
-        combined = _chained(parts)
-    else:
-        combined = _sequential(entries, parts)
+    is_chained = entries[0].main_scheduler == "chained"
+    combined = _chained(parts) if is_chained else _sequential(entries, parts)
     return lambda t: jnp.asarray(combined(jnp.asarray(t, jnp.float32)), jnp.float32)
 
 
