@@ -292,10 +292,8 @@ def anneal(
         if piece.j - piece.i > _LARGE and rng.random() < 0.9:
             continue
         draw = rng.random()
-        if draw < 0.3:
-            new = _mirror(piece, piece, draw < 0.15)
-        else:
-            new = table.sample(rng, piece, rng.random())
+        mirror = functools.partial(_mirror, piece, piece, draw < 0.15)
+        new = mirror() if draw < 0.3 else table.sample(rng, piece, rng.random())
         tried = _centers_of(new, centers.copy())
         after = wires.length(tried)
         warm = heat * (1 - move / moves) ** 2 + 1e-9
