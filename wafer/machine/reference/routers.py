@@ -53,16 +53,15 @@ def _ports(lanes: Lanes, *, leaving: bool) -> Array:
 
 
 def _command(wavelet: Array) -> Array:
-    said = jnp.where(wavelet & CONTROL, (wavelet >> (8 + 22)) & 3, _NOP)
-    return jnp.where(wavelet & _ADVANCE, _ADV, said)
+    first = (wavelet >> (8 + 22)) & 3
+    return jnp.where(wavelet & _ADVANCE, _ADV, jnp.where(wavelet & CONTROL, first, _NOP))
 
 
 def _obeyed(lanes: Lanes, position: Array, command: Array) -> Array:
     following_port = (lanes.switches >> (4 * position)) & 7  # of position + 1
     ring = jnp.where(lanes.switches & (1 << 12), 0, position)
     following = jnp.where((position < 3) & (following_port < 5), position + 1, ring)
-    out = jnp.where(command == _ADV, following, position)
-    return jnp.where(command == _RST, 0, out)
+    return jnp.where(command == _RST, 0, jnp.where(command == _ADV, following, position))
 
 
 def _without_first(wavelet: Array) -> Array:
@@ -136,8 +135,8 @@ def depart(state: State) -> tuple[State, Departures]:
     goes, by = [], []
     for slot in range(slots):
         need = jnp.where(seen[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
-        stuck = ((need & _RAMP) != 0) & (lanes.down[:, slot] != 0)
-        stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
+        no_room = (lanes.down[:, slot] != 0) & (lanes.size[:, slot] >= lanes.depth[:, slot])
+        stuck = ((need & _RAMP) != 0) & no_room
         can = (word[:, slot] != 0) & ((need & used) == 0) & ~stuck
         off_wafer = can & ((need & 15 & ~simulated & tables.edges) != 0)
         state = failed(state, off_wafer, int(Fault.OFF_WAFER), detail=tables.colors[slot])
@@ -193,17 +192,15 @@ def drain(pe: State) -> tuple[State, tuple[Array, Array]]:
     lost = waits & (slot < 0)
     pe = failed(pe, (lost & (queues <= queue)).any(), int(Fault.NO_COLOR), jnp.argmax(lost))
     taken = queues == queue
-    head = jnp.where(taken, (out.head + 1) % 8, out.head)
     sent = jnp.where(leaves.any(), jnp.stack([slot, wavelet])[:, queue], jnp.array([-1, 0]))
-    pe = flush(pe._replace(outputs=out._replace(head=head, size=out.size - taken)))
-    return pe, (leaves.any() | young.any(), sent)
+    out = out._replace(head=(out.head + taken) % 8, size=out.size - taken)
+    return flush(pe._replace(outputs=out)), (leaves.any() | young.any(), sent)
 
 
 def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array]:
     """[C, S] wavelets from the neighbours, and how many came."""
-    cells, slots = lanes.color.shape
-    every = jnp.arange(slots)
-    got = count = jnp.zeros((cells, slots), jnp.int64)
+    every = jnp.arange(lanes.color.shape[1])
+    got = count = jnp.zeros(lanes.color.shape, jnp.int64)
     for side in range(4):
         there = tables.neighbour[:, side, None]
         for sent_as in (every, tables.partner):
@@ -247,27 +244,25 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     # Down to the CE's queue.
     falls = (lanes.down != 0) & room
     place = ((lanes.head + lanes.size) % 8)[..., None] == jnp.arange(8)
-    down = jnp.where(falls, 0, lanes.down)
     # Up from the CE.
     rising = jnp.where(own, 0, rising)
     shifts = (rising == 0) & (entered != 0)
     rising, entered = jnp.where(shifts, entered, rising), jnp.where(shifts, 0, entered)
     slot, sent = entering[:, :1], entering[:, 1:]
     here = slot == jnp.arange(len(tables.colors))
-    entered = jnp.where(here, sent, entered)
     # Switches and teardown: what has entered moves its side, what has left the other.
     left = jnp.where(go, _command(word), _NOP)
     commands = (_command(got), left)
     position = [_obeyed(lanes, lanes.position[..., k], commands[k]) for k in (0, 1)]
-    torn = jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
-    moved = (go | here | arrives | falls | own | shifts).any(1)
     lanes = lanes._replace(
         router=jnp.stack([first, second], -1),
-        up=jnp.stack([entered, rising], -1),
-        down=jnp.where(go & ((leaves.ports & _RAMP) != 0), word, down),
+        up=jnp.stack([jnp.where(here, sent, entered), rising], -1),
+        down=jnp.where(go & ((leaves.ports & _RAMP) != 0), word, jnp.where(falls, 0, lanes.down)),
         queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
         size=lanes.size + falls,
         position=jnp.stack(position, -1),
         torn=lanes.torn | (jnp.stack(commands, -1) == _TEARDOWN),
     )
-    return state._replace(lanes=lanes, torn=state.torn | torn), moved
+    torn = state.torn | jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
+    state = state._replace(lanes=lanes, torn=torn)
+    return state, (go | here | arrives | falls | own | shifts).any(1)
