@@ -1,5 +1,7 @@
 """Collectives against the machine (bits and cycles), the plane, and published tables."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,6 +99,23 @@ def test_the_plane_agrees_with_the_machine(runs, name):
     assert count_cycles(program) == int(fabric.cycles(state))
 
 
+@pytest.mark.native
+def test_clocks_follow_the_ramp_of_the_spec():
+    """Closed forms against the plane where the ramp takes 3 cycles, which no machine's does."""
+    spec, x, clock = dataclasses.replace(WSE2, ramp_latency=3), jnp.asarray(X), co.start_clock(H, P)
+    pairs = {
+        "chain": lo.chain_program(P, H, B, spec=spec),
+        "two_phase": lo.two_phase_program(P, H, B, GROUP, spec=spec),
+        "tree": lo.tree_program(P, H, B, spec=spec),
+    }
+    for name, program in pairs.items():
+        _, ends = co.reduce(x, clock, algorithm=name, group=GROUP, spec=spec)
+        assert int(ends.max()) == count_cycles(program)
+    _, ends = co.broadcast(x, clock, root=2, spec=spec)
+    assert int(ends.max()) == count_cycles(lo.broadcast_program(P, H, B, 2, spec=spec)) == B + 4 + 7
+    assert int(co.gather(x, clock, spec=spec)[1][0, 0]) == (P - 1) * B + 8 + B // 2
+
+
 def test_closed_forms_with_overheads(runs):
     clock = co.start_clock(H, P) + WSE2.task_start
     two = timing.two_phase_time(clock, B, GROUP, launch=WSE2.op_launch)
@@ -171,7 +190,7 @@ def test_errors_name_what_is_allowed():
         co.reduce(x, clock, algorithm="ring")
     with pytest.raises(fabric.FabricError, match=r"one chunk for each of the 3 PEs"):
         co.scatter(x, clock)
-    with pytest.raises(fabric.FabricError, match=r"side 'NE'"):
+    with pytest.raises(fabric.FabricError, match=r"towards 'NE'"):
         co.shift(x, clock, "NE")
     with pytest.raises(fabric.FabricError, match=r"microthreads.*use fabric.simulate"):
         count_cycles(CASES["shift"][0])
