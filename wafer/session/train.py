@@ -58,7 +58,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
     checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
-    checkpoints.clear()
+    checkpoints.remove_leftovers()
     resumed = resume(run)
     state = resumed.state
     start = int(state.step)

@@ -119,6 +119,8 @@ def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
     assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "3"]
     with pytest.raises(CheckpointError, match="is there already"):
         checkpoints.save(3, STATE, META)
+    with pytest.raises(ValueError, match="max_to_keep 0: expected 1 or more"):
+        Checkpoints(tmp_path, max_to_keep=0)
 
 
 def test_a_folder_that_is_removed_meanwhile_is_noticed_and_the_work_is_saved(tmp_path):

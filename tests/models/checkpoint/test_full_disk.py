@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wafer.models.checkpoint.reader import load_params
-from wafer.models.checkpoint.writer import Checkpoints, write_params
+from wafer.models.checkpoint.writer import Checkpoints, write_checkpoint, write_params
 from wafer.models.convert.shards import write_shards
 from wafer.models.errors import CheckpointError, disk_full
 from wafer.models.files import atomic_write, remove_partials, remove_written, write_text
@@ -62,6 +62,17 @@ def test_a_run_s_checkpoint_takes_no_room_afterwards(tmp_path):
         checkpoints.save(2, {"params": WEIGHTS}, {})
     assert [path.name for path in checkpoints.folder.iterdir()] == ["1"]
     checkpoints.save(2, {"params": WEIGHTS}, {})
+
+
+def test_a_checkpoint_is_replaced_by_a_complete_one_only(tmp_path):
+    path = tmp_path / "last"
+    write_checkpoint(path, {"params": {"w0": WEIGHTS["w0"]}}, {})
+    with limit(ARRAYS), pytest.raises(CheckpointError, match="last could not be written: File too"):
+        write_checkpoint(path, {"params": WEIGHTS}, {})
+    assert load_params(path)[0].keys() == {"w0"}
+    write_checkpoint(path, {"params": WEIGHTS}, {})
+    assert load_params(path)[0].keys() == WEIGHTS.keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
 @pytest.mark.parametrize("config", [{}, {"long": "x" * 40_000}])

@@ -337,7 +337,7 @@ def test_half_written_and_damaged_checkpoints_are_skipped(run_copy, caplog):
     with caplog.at_level("WARNING"):
         checkpoints = Checkpoints(run_copy)
         assert (folder / "6.orbax-checkpoint-tmp-1").exists()  # somebody may be writing it
-        checkpoints.clear()
+        checkpoints.remove_leftovers()
         restored = checkpoints.restore_latest()
     assert restored is not None
     assert restored[0] == 2

@@ -17,7 +17,7 @@ _NAMES = {"model": PARAMS, "optimizer": OPT_STATE}  # here -> in the trainer's f
 
 
 def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
-    """Write a checkpoint; it is complete or not there at all.
+    """Write a checkpoint; one that is there is replaced when the new one is complete.
 
     ``{"model": model.state_dict(), "config": {"model": {...}}}`` is what ``wafer generate`` and
     ``wafer convert`` read.
