@@ -24,7 +24,7 @@ class RateTracker:
         self._since_last += samples
 
     def rates(self) -> tuple[float, float]:
-        """(rate since the last call, global rate)."""
+        """(rate since the last call, average rate)."""
         now = time.perf_counter()
         rate = self._since_last / max(now - self._last, 1e-9)
         self._last, self._since_last = now, 0
@@ -36,13 +36,13 @@ class RateTracker:
         return time.perf_counter() - self._began
 
 
-def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
-    """Format the line of a training step; ``rates`` is (recent, global), 0 while nothing is known.
+def log_line(device: str, step: int, loss: float, recent: float, average: float) -> str:
+    """Format the line of a training step; the rates are 0 while nothing is known.
 
-    >>> log_line("CPU", 3, 3.5, (10.0, 9.5))
+    >>> log_line("CPU", 3, 3.5, 10.0, 9.5)
     '| Train Device=CPU, Step=3, Loss=3.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
     """
     line = f"| Train Device={device}, Step={step}, Loss={loss:.5f}"
-    if not rates[1]:  # of the first step, which compiles
+    if not average:  # of the first step, which compiles
         return line
-    return f"{line}, Rate={rates[0]:.2f} samples/sec, GlobalRate={rates[1]:.2f} samples/sec"
+    return f"{line}, Rate={recent:.2f} samples/sec, GlobalRate={average:.2f} samples/sec"

@@ -73,7 +73,7 @@ class Run:
         rates = learning_rates(state.opt_state)
         return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.engine.levels(state)
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
         """Place a batch of rows on the systems.
 
         Args:

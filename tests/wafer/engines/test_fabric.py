@@ -126,7 +126,7 @@ def test_weights_stay_in_the_pes_between_steps(tmp_path):
     state, again = resume(job).state, resume(other).state
     loader = job.train.loader(6, num_epochs=None)
     for _ in range(2):
-        features = job.features(next(loader), job.experiment.batch("train"))
+        features = job.place_batch(next(loader), job.experiment.batch("train"))
         state, _ = job.engine.step(state, features)
         copy = again._replace(params=dict(again.params))  # another object: loaded anew
         again, _ = other.engine.step(copy, features)

@@ -219,7 +219,7 @@ def compile_only(job: Run) -> None:
     loader = data.loader(shape.samples, num_epochs=None)
     rows = next(loader)
     loader.close()
-    features: Any = job.features(rows, shape)
+    features: Any = job.place_batch(rows, shape)
     state = job.warmup.first_state()
     start = time.perf_counter()
     engine: Any = job.engine  # with the program of a whole step
