@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from wafer.models.errors import Problem, SectionError, did_you_mean
 
 Lines = dict[tuple[str | int, ...], int]
+YamlMapping = dict[str, Any]  # a parsed mapping: key -> scalar, list or mapping
 
 _MAX_BYTES = 1_000_000  # run files have some ten thousand; also once aliases are expanded
 _MAX_NODES = 100_000  # expanded size; run files have a few hundred

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 
 from wafer.models.names import preset_of
+from wafer.models.user.yamlfile import YamlMapping
 
 Release = tuple[int, int]
 Action = Literal["rename", "pair", "drop", "refuse", "default", "gone"]
@@ -60,7 +61,7 @@ class KeyTable(NamedTuple):
     removed: Mapping[str, str]  #: key of stacks before -> what to write instead
 
 
-def release_of(value: Any) -> Release | None:
+def release_of(value: object) -> Release | None:
     """Read '2.10' or '1.7.1' as (major, minor); None where it is no release."""
     numbers = str(value).split(".")
     if not isinstance(value, str) or len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
@@ -76,7 +77,7 @@ def covers(releases: str, release: Release | None) -> bool:
     return bool(release and first and last and first <= release <= last)
 
 
-def _row(section: str, action: Action, fields: dict[str, Any]) -> KeyRow:
+def _row(section: str, action: Action, fields: YamlMapping) -> KeyRow:
     says = fields.pop(action)
     keys, since = tuple(fields.pop("keys").split()), release_of(fields.pop("since", None))
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
@@ -117,7 +118,7 @@ def code_of(name: str) -> str:
     return code.get(entry.family, entry.family)
 
 
-def names_of(place: str, section: Mapping[str, Any], code: str = "") -> tuple[str, ...]:
+def names_of(place: str, section: Mapping[str, object], code: str = "") -> tuple[str, ...]:
     """Return the names by which rows may be of a section.
 
     Args:

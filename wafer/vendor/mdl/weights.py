@@ -5,9 +5,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer import vsl
 from wafer.models.base import Model
@@ -212,7 +212,7 @@ def writable(format_: str) -> Release:
 
 def write_weights(
     model: Model,
-    params: Any,
+    params: PyTree,
     path: str | Path,
     format_: str,
     *,
@@ -236,7 +236,7 @@ def write_weights(
         ValueError: a family or a release that is not written.
     """
     version = ".".join(map(str, (*writable(format_), 0)))
-    leaves: dict[str, Any] = dict(named_leaves(params))
+    leaves: dict[str, PyTree] = dict(named_leaves(params))
     positions = getattr(model.config, "position_embedding_type", "")
     if positions == "fixed":
         raise ValueError(
@@ -263,7 +263,7 @@ def written_rows(model: Model, format_: str) -> list[TensorRow]:
 
 
 def export_weights(
-    model: Model, leaves: Mapping[str, Any], format_: str, pruned: Collection[str] | None
+    model: Model, leaves: Mapping[str, PyTree], format_: str, pruned: Collection[str] | None
 ) -> dict[str, LazyArray]:
     """Map a release's names to tensors that hold the leaves, in its order; they are read late.
 
