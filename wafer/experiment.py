@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import optax
+from jaxtyping import PyTree
 
 from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
@@ -104,14 +105,14 @@ class Experiment:
 
     cfg: RunConfig
     model: models.Model
-    shapes: Any
+    shapes: PyTree
     tx: optax.GradientTransformation
     sparsifier: Sparsifier
     scaler: LossScaler
     seed: int
 
     @classmethod
-    def from_yaml(cls, path: str | pathlib.Path, **overrides: Any) -> Self:
+    def from_yaml(cls, path: str | pathlib.Path, **overrides: object) -> Self:
         """Read and check a params YAML.
 
         Args:
@@ -125,7 +126,7 @@ class Experiment:
 
     @classmethod
     @own_flags()
-    def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
+    def from_config(cls, cfg: RunConfig | Mapping[str, object], seed: int | None = None) -> Self:
         """Build model, optimizer and sparsifier.
 
         Args:
@@ -252,7 +253,7 @@ class Experiment:
         branches = ((len(names), {names[0]: self.shapes[names[0]]}) for names in alike.values())
         return shared + sum(n * (self._moment_bytes_of(b) - shared) for n, b in branches)
 
-    def _moment_bytes_of(self, shapes: Any) -> int:
+    def _moment_bytes_of(self, shapes: PyTree) -> int:
         state = jax.tree.leaves(jax.eval_shape(self.tx.init, shapes))
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
 
@@ -269,7 +270,7 @@ class Experiment:
         return round(weights * kept), round(state * kept)
 
 
-def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
+def _optimizer(cfg: RunConfig, shapes: PyTree, model: models.Model) -> optax.GradientTransformation:
     if cfg.optimizer is None:  # a run that only evaluates
         return optax.identity()
     chosen = named_leaves(trainable(model, shapes))
@@ -284,7 +285,7 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
 
 
-def _reads_axes(cfg: RunConfig, shapes: Any, model: models.Model) -> bool:
+def _reads_axes(cfg: RunConfig, shapes: PyTree, model: models.Model) -> bool:
     """Whether the optimizer reads the axes of weights, so that none may be stored as csr.
 
     Wafer's own declare it. One of the user takes a few steps, where a section may store csr.

@@ -12,12 +12,13 @@ import math
 import os
 import tempfile
 import time
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import psutil
+from jaxtyping import PyTree
 
 from wafer.machine.arch import ARCHITECTURES
 from wafer.models.base import Model
@@ -99,7 +100,7 @@ class Prediction:
 
 
 def costs(
-    model: Model, shapes: Any, tokens: int, length: int, *, bytes_each: float
+    model: Model, shapes: PyTree, tokens: int, length: int, *, bytes_each: float
 ) -> list[StageCost]:
     """Count what each stage of a model takes.
 
@@ -201,7 +202,7 @@ def predict(
     )
 
 
-def _best(fn: Any, repeats: int = 3) -> float:
+def _best(fn: Callable[[], object], repeats: int = 3) -> float:
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()

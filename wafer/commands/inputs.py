@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from wafer import models
 from wafer.config import parse_config
@@ -37,7 +38,7 @@ DTYPES = ("float32", "bfloat16")
 Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]
 
 
-def experiment_of(source: Source, **overrides: Any) -> Experiment:
+def experiment_of(source: Source, **overrides: object) -> Experiment:
     """Make an experiment of whatever a user has.
 
     Args:
@@ -57,7 +58,7 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
     return Experiment.from_config(parse_config(source, overrides))
 
 
-def look_at(source: Source, *, trust_code: bool = False, **overrides: Any) -> Experiment:
+def look_at(source: Source, *, trust_code: bool = False, **overrides: object) -> Experiment:
     """Make an experiment as ``experiment_of`` does, for a command that runs nothing.
 
     Args:
@@ -95,7 +96,7 @@ def code_of(source: Source) -> frozenset[NamedCode]:
 @own_flags()
 def load(
     checkpoint: str | os.PathLike[str], *, trust_code: bool = False
-) -> tuple[models.Model, Any, dict[str, Any]]:
+) -> tuple[models.Model, PyTree, dict[str, Any]]:
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
     Args:
@@ -134,7 +135,7 @@ def load(
 @own_flags()
 def load_decoding(
     checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
-) -> tuple[models.Model, Any, str]:
+) -> tuple[models.Model, PyTree, str]:
     """Load a model to generate with.
 
     Args:
@@ -207,7 +208,7 @@ def stored_config(path: pathlib.Path, note: str) -> Any:
         return models.registry.parse_config(model_section(read_record(path)[0], path))
 
 
-def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]]:
+def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, PyTree]]]:
     """Open the model of a folder: its tensors by name, not yet read where they can be so."""
     if is_hf_folder(path):
         tree, record = load_hf(path)
@@ -219,7 +220,7 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
 
 def stored_form(
     checkpoint: str | os.PathLike[str],
-) -> tuple[dict[str, np.dtype], dict[str, Any]]:
+) -> tuple[dict[str, np.dtype], dict[str, Array]]:
     """Return how a checkpoint holds its weights.
 
     Args:

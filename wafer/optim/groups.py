@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxtyping import PyTree
+
 from wafer.errors import ConfigError, Problem
 from wafer.models.alias import all_names, is_decayed
 from wafer.models.errors import did_you_mean
@@ -85,7 +87,7 @@ class ParamGroups:
 
 def make_groups(
     cfg: Optimizer,
-    params: Any = None,
+    params: PyTree = None,
     alias: Callable[[str], str] = lambda name: name,
     *,
     all_decay: bool = False,

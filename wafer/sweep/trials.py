@@ -11,13 +11,14 @@ import pathlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
 from wafer.models.files import atomic_write, write_text
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
 from wafer.sweep.files import SweepArm, run_sections
@@ -53,7 +54,7 @@ class Trial(NamedTuple):
         """What its processes said."""
         return self.folder / "output.log"
 
-    def sections(self) -> dict[str, Any]:
+    def sections(self) -> YamlMapping:
         """Its run file."""
         weights = None
         if self.before is not None:
@@ -213,7 +214,7 @@ def _other_file(trial: Trial) -> Iterator[Problem]:
         yield Problem(("arms", trial.arm.name), message)
 
 
-def _flat(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+def _flat(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
     if not isinstance(value, Mapping) or not value:
         return {path: list(value) if isinstance(value, tuple) else value}
     return {k: v for key, one in value.items() for k, v in _flat(one, (*path, str(key))).items()}

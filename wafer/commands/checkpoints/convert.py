@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 import yaml
+from jaxtyping import PyTree
 
 from wafer.config import parse_config, unseen_lines
 from wafer.config.loader import section_of
@@ -42,6 +42,7 @@ from wafer.models.paths import named_leaves
 from wafer.models.registry import build, is_function
 from wafer.models.user import yamlfile
 from wafer.models.user.trust import NamedCode, add_option, looking, trusting
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.sparsity.stored.inference import forward_of
 from wafer.vendor.mdl.file import MdlFile
 from wafer.vendor.mdl.sections import carried_sections, training_sections
@@ -111,7 +112,7 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
     )
 
 
-def read_section(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_section(path: str | os.PathLike[str]) -> YamlMapping:
     """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
 
     Raises:
@@ -189,7 +190,7 @@ def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     return name
 
 
-def _require_model(asked: str, found: Any, where: object) -> None:
+def _require_model(asked: str, found: object, where: object) -> None:
     """Refuse a source of a model of another family than ``--model`` names.
 
     Names of one Hugging Face model_type are one family; names that are unknown are not compared.
@@ -271,7 +272,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _open(
     args: argparse.Namespace, name: str, theirs: Model | None, file: MdlFile | None
-) -> tuple[Model, Iterable[tuple[str, Any]], int]:
+) -> tuple[Model, Iterable[tuple[str, PyTree]], int]:
     """Open the source: the model, (parameter path, array), the step."""
     drop = args.drop_unmatched_keys
     if theirs is not None and file is not None:
@@ -310,7 +311,7 @@ def _mdl_name(args: argparse.Namespace) -> str:
     return f"{stem}_to_{args.tgt_fmt}.mdl"
 
 
-def _write_params(args: argparse.Namespace, settings: dict[str, Any], target: Path) -> Path:
+def _write_params(args: argparse.Namespace, settings: dict[str, object], target: Path) -> Path:
     """Write the ``model`` section; beside a ``.mdl`` without a key of ours."""
     if args.tgt_fmt in FORMATS:
         settings.pop("rotary_interleaved", None)  # it always has pairs
@@ -343,7 +344,7 @@ def _convert_config(args: argparse.Namespace) -> int:
     return 0
 
 
-def rewrite(path: Path, name: str, source: str, target: str) -> tuple[dict[str, Any], list[str]]:
+def rewrite(path: Path, name: str, source: str, target: str) -> tuple[YamlMapping, list[str]]:
     """Rewrite a params file of one release as another, or `wafer run`, reads it.
 
     Args:

@@ -7,13 +7,14 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import numpy as np
+    from jaxtyping import PyTree
 
     from wafer import models
     from wafer.commands.inputs import Source
@@ -63,7 +64,7 @@ def _main(args: argparse.Namespace) -> int:
 @own_flags()
 def prune(
     output: str | os.PathLike[str],
-    section: Any,
+    section: object,
     *,
     method: str,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -214,7 +215,7 @@ def _advice(
 
 def _start(
     checkpoint: str | os.PathLike[str] | None, source: "Source | None"
-) -> "tuple[models.Model, Any]":
+) -> "tuple[models.Model, PyTree]":
     """The model and its weights."""
     import jax
 
@@ -252,7 +253,9 @@ def _write(
     return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
 
 
-def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
+def _mean_loss(
+    model: "models.Model", batches: "Sequence[models.Batch]"
+) -> "Callable[[PyTree], float]":
     """The loss over all batches as a function of the parameters, compiled once; 0 without any."""
     import jax
     import numpy as np

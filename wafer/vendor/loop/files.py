@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.errors import CheckpointError
 from wafer.models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
@@ -16,7 +17,7 @@ from wafer.version import __version__
 _NAMES = {"model": PARAMS, "optimizer": OPT_STATE}  # here -> in the trainer's files
 
 
-def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
+def save(state: Mapping[str, PyTree], path: str | pathlib.Path) -> None:
     """Write a checkpoint; it is complete or not there at all.
 
     ``{"model": model.state_dict(), "config": {"model": {...}}}`` is what ``wafer generate`` and
@@ -45,7 +46,7 @@ def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
     write_checkpoint(path, arrays, plain)
 
 
-def _split(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(tree: Mapping[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """Separate the branches of a state dict: those of arrays, and plain ones."""
     arrays, plain = {}, {}
     for name, value in tree.items():
@@ -55,7 +56,7 @@ def _split(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, plain
 
 
-def load(path: str | pathlib.Path) -> dict[str, Any]:
+def load(path: str | pathlib.Path) -> dict[str, PyTree]:
     """Read what ``save`` wrote, or a checkpoint of the trainer.
 
     Raises:
