@@ -18,12 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import psutil
-from jaxtyping import PyTree
 
 from wafer.machine.arch import ARCHITECTURES
 from wafer.models.base import Model
 from wafer.models.counts import flops_per_token
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.spec import WSE2
 
 
@@ -100,7 +99,7 @@ class Prediction:
 
 
 def costs(
-    model: Model, shapes: PyTree, tokens: int, length: int, *, bytes_each: float
+    model: Model, shapes: Params, tokens: int, length: int, *, bytes_each: float
 ) -> list[StageCost]:
     """Count what each stage of a model takes.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from wafer import models
 from wafer.config import parse_config
@@ -24,7 +23,7 @@ from wafer.models.checkpoint.verify import checkpoints_in
 from wafer.models.convert.api import open_hf, section_from_hf
 from wafer.models.convert.tokenizer import find_tokenizer
 from wafer.models.errors import CheckpointError
-from wafer.models.paths import map_named, named_leaves
+from wafer.models.paths import Params, map_named, named_leaves
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import NamedCode, code_in, looking, trusting, untrusted
 from wafer.session.foreign import is_hf_folder, load_hf
@@ -96,7 +95,7 @@ def code_of(source: Source) -> frozenset[NamedCode]:
 @own_flags()
 def load(
     checkpoint: str | os.PathLike[str], *, trust_code: bool = False
-) -> tuple[models.Model, PyTree, dict[str, Any]]:
+) -> tuple[models.Model, Params, dict[str, Any]]:
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
     Args:
@@ -135,7 +134,7 @@ def load(
 @own_flags()
 def load_decoding(
     checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
-) -> tuple[models.Model, PyTree, str]:
+) -> tuple[models.Model, Params, str]:
     """Load a model to generate with.
 
     Args:
@@ -208,7 +207,7 @@ def stored_config(path: pathlib.Path, note: str) -> Any:
         return models.registry.parse_config(model_section(read_record(path)[0], path))
 
 
-def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, PyTree]]]:
+def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]]:
     """Open the model of a folder: its tensors by name, not yet read where they can be so."""
     if is_hf_folder(path):
         tree, record = load_hf(path)
@@ -220,7 +219,7 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, PyTre
 
 def stored_form(
     checkpoint: str | os.PathLike[str],
-) -> tuple[dict[str, np.dtype], dict[str, Array]]:
+) -> tuple[dict[str, np.dtype], dict[str, jnp.ndarray]]:
     """Return how a checkpoint holds its weights.
 
     Args:

@@ -12,12 +12,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxtyping import PyTree
-
 from wafer.errors import ConfigError, Problem
 from wafer.models.alias import all_names, is_decayed
 from wafer.models.errors import did_you_mean
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.optim.schedule_sections import Schedule, by_tags
 from wafer.optim.sections import Optimizer
 from wafer.sparsity.filters import ParamFilter
@@ -87,7 +85,7 @@ class ParamGroups:
 
 def make_groups(
     cfg: Optimizer,
-    params: PyTree = None,
+    params: Params | None = None,
     alias: Callable[[str], str] = lambda name: name,
     *,
     all_decay: bool = False,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree as Tree
 
 from wafer.errors import ConfigError, Problem
@@ -87,7 +86,7 @@ def keep_if_finite(finite: Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
 
-def make_scaler(cfg: Optimizer | None, dtype: DTypeLike) -> LossScaler:
+def make_scaler(cfg: Optimizer | None, dtype: jax.typing.DTypeLike) -> LossScaler:
     """Build the loss scaler of a run.
 
     'dynamic' acts in float16 only: bfloat16 has float32's range, so the scale stays 1.

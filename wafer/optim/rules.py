@@ -6,11 +6,10 @@ is a function, and two parameters are treated alike where it happens to do so.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
 
 from wafer.models.paths import map_named, named_leaves
 
@@ -49,7 +48,7 @@ def rules_of(
     return tuple(map(tx.rule, names)) if isinstance(tx, WithParamRules) else None
 
 
-def without_frozen(tx: optax.GradientTransformation, grads: PyTree) -> PyTree:
+def without_frozen(tx: optax.GradientTransformation, grads: object) -> Any:
     """Set gradients to 0 of parameters that an optimizer does not train: norms leave them out."""
     if not isinstance(tx, WithParamRules):
         return grads

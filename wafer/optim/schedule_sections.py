@@ -50,7 +50,7 @@ class Schedule(Section):
         """Return the value at step t, counted from 0.
 
         Args:
-            t: float32 array of steps, any shape.
+            t: [...] float32 steps.
             xp: ``jax.numpy`` or ``numpy``.
         """
         return self._formula(t, xp)
@@ -359,11 +359,8 @@ def _one(value: object) -> Schedule:
         raise ConfigError([Problem((), f"{value!r}: expected a mapping with the key 'scheduler'")])
     name = str(value["scheduler"])
     if (cls := schedule_class(name)) is None:
-        known = ", ".join(SCHEDULERS)
-        hint = did_you_mean(name, SCHEDULERS)
-        raise ConfigError(
-            [Problem(("scheduler",), f"{name!r}: unknown scheduler{hint}; known: {known}")]
-        )
+        message = f"{name!r}: unknown scheduler{did_you_mean(name, SCHEDULERS)}; "
+        raise ConfigError([Problem(("scheduler",), f"{message}known: {', '.join(SCHEDULERS)}")])
     return parse(cls, value)
 
 

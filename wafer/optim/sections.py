@@ -20,7 +20,6 @@ from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import Bool, Section, parse
 from wafer.models.user.code import call, check_arguments, find
 from wafer.models.user.trust import is_user_defined
-from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
 
@@ -114,7 +113,7 @@ class Optimizer(Section):
         idle = (*idle, "disable_lr_steps_reset")
         return tuple(key for key in idle if getattr(self, key) != fields[key].default)
 
-    def to_dict(self) -> YamlMapping:
+    def to_dict(self) -> dict[str, object]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
         out["adjust_learning_rate"] = dict(self.adjust_learning_rate)
@@ -261,7 +260,7 @@ class UserOptimizer(Optimizer):
 
     arguments: tuple[tuple[str, Any], ...] = ()  #: of the function, (name, value) pairs
 
-    def to_dict(self) -> YamlMapping:
+    def to_dict(self) -> dict[str, object]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
         out.pop("arguments")

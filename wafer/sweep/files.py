@@ -171,8 +171,7 @@ def _wrong_names(arms: Mapping[str, object], only: Sequence[str]) -> Iterable[Pr
     for name in only:
         if name not in arms:
             hint = did_you_mean(name, arms)
-            message = f"{name!r}: unknown arm{hint}; known: {', '.join(arms)}"
-            yield Problem(("arms",), message)
+            yield Problem(("arms",), f"{name!r}: unknown arm{hint}; known: {', '.join(arms)}")
 
 
 class _Bases:

@@ -11,14 +11,13 @@ import pathlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
 from wafer.models.files import atomic_write, write_text
-from wafer.models.user.yamlfile import YamlMapping
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
 from wafer.sweep.files import SweepArm, run_sections
@@ -54,7 +53,7 @@ class Trial(NamedTuple):
         """What its processes said."""
         return self.folder / "output.log"
 
-    def sections(self) -> YamlMapping:
+    def sections(self) -> dict[str, Any]:
         """Its run file."""
         weights = None
         if self.before is not None:

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
-from jaxtyping import PyTree
 
 from wafer.config import parse_config, unseen_lines
 from wafer.config.loader import section_of
@@ -42,7 +42,6 @@ from wafer.models.paths import named_leaves
 from wafer.models.registry import build, is_function
 from wafer.models.user import yamlfile
 from wafer.models.user.trust import NamedCode, add_option, looking, trusting
-from wafer.models.user.yamlfile import YamlMapping
 from wafer.sparsity.stored.inference import forward_of
 from wafer.vendor.mdl.file import MdlFile
 from wafer.vendor.mdl.sections import carried_sections, training_sections
@@ -112,7 +111,7 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
     )
 
 
-def read_section(path: str | os.PathLike[str]) -> YamlMapping:
+def read_section(path: str | os.PathLike[str]) -> yamlfile.YamlMapping:
     """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
 
     Raises:
@@ -272,7 +271,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _open(
     args: argparse.Namespace, name: str, theirs: Model | None, file: MdlFile | None
-) -> tuple[Model, Iterable[tuple[str, PyTree]], int]:
+) -> tuple[Model, Iterable[tuple[str, Any]], int]:
     """Open the source: the model, (parameter path, array), the step."""
     drop = args.drop_unmatched_keys
     if theirs is not None and file is not None:
@@ -344,7 +343,9 @@ def _convert_config(args: argparse.Namespace) -> int:
     return 0
 
 
-def rewrite(path: Path, name: str, source: str, target: str) -> tuple[YamlMapping, list[str]]:
+def rewrite(
+    path: Path, name: str, source: str, target: str
+) -> tuple[yamlfile.YamlMapping, list[str]]:
     """Rewrite a params file of one release as another, or `wafer run`, reads it.
 
     Args:

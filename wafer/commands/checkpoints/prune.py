@@ -7,14 +7,13 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import PyTree
 
     from wafer import models
     from wafer.commands.inputs import Source
@@ -215,7 +214,7 @@ def _advice(
 
 def _start(
     checkpoint: str | os.PathLike[str] | None, source: "Source | None"
-) -> "tuple[models.Model, PyTree]":
+) -> "tuple[models.Model, Any]":
     """The model and its weights."""
     import jax
 
@@ -253,9 +252,7 @@ def _write(
     return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
 
 
-def _mean_loss(
-    model: "models.Model", batches: "Sequence[models.Batch]"
-) -> "Callable[[PyTree], float]":
+def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
     """The loss over all batches as a function of the parameters, compiled once; 0 without any."""
     import jax
     import numpy as np

@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,8 +29,8 @@ def save(state: Mapping[str, PyTree], path: str | pathlib.Path) -> None:
     Raises:
         CheckpointError: a name that is taken, something that is neither, or a full disk.
     """
-    arrays: dict[str, Any] = {}
-    plain: dict[str, Any] = {WRITER: __version__}
+    arrays: dict[str, PyTree] = {}
+    plain: dict[str, PyTree] = {WRITER: __version__}
     for name, value in state.items():
         if name in (*_NAMES.values(), *RESERVED):
             raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")
@@ -62,10 +61,10 @@ def load(path: str | pathlib.Path) -> dict[str, PyTree]:
     Raises:
         CheckpointError: not a checkpoint, or damaged.
     """
-    tree: dict[str, Any]
+    tree: dict[str, PyTree]
     tree, meta = load_checkpoint(path)
     back = {stored: name for name, stored in _NAMES.items()}
-    state: dict[str, Any] = {back.get(name, name): value for name, value in tree.items()}
+    state: dict[str, PyTree] = {back.get(name, name): value for name, value in tree.items()}
     for name, value in meta.items():
         part = name.removesuffix("/meta")
         if part != name:

@@ -1,7 +1,6 @@
 """``backends.csx``: settings of the vendor's hardware, which may be assigned and change nothing."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from wafer.models.errors import did_you_mean
@@ -34,7 +33,7 @@ class CsxSettings:
         values: setting -> value, or group -> ``CsxSettings``.
     """
 
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+    def __init__(self, where: str, values: dict[str, object]) -> None:
         vars(self).update(values)
         vars(self)["_where"] = where
 
