@@ -25,7 +25,7 @@ from wafer.models.user.trust import (
     require_trusted,
     searching,
 )
-from wafer.models.user.yamlfile import Lines
+from wafer.models.user.yamlfile import Lines, YamlMapping
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
@@ -71,7 +71,7 @@ class RunConfig(Section):
                 keys += [f"{name}.{key}" for key in section.no_effect]
         return tuple(keys)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> YamlMapping:
         """Plain YAML types that parse back to the same configuration."""
         sections = super().to_dict()
         return sections if self.sparsity is None else sections | {"sparsity": self.sparsity.section}
@@ -82,7 +82,7 @@ class RunConfig(Section):
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
 
 
-def model_section_of(cfg: Any) -> dict[str, Any]:
+def model_section_of(cfg: object) -> YamlMapping:
     """Return a ``model`` section that a run file reads as the configuration.
 
     ``wafer.models.registry.settings_of`` leaves out keys that are defaults; a run file may have
@@ -95,7 +95,7 @@ def model_section_of(cfg: Any) -> dict[str, Any]:
     )
 
 
-def read_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
+def read_sections(raw: Mapping[str, object]) -> YamlMapping:
     """Return the sections of a run file of any form with the keys of ``RunConfig``, unchecked.
 
     Raises:
@@ -107,7 +107,7 @@ def read_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
     return file.sections
 
 
-def sections_as_written(raw: Mapping[str, Any]) -> dict[str, Any]:
+def sections_as_written(raw: Mapping[str, object]) -> YamlMapping:
     """Return the sections of a run file of any form with the keys that it uses, unchecked."""
     return runfile.upgraded(raw).sections
 
@@ -122,7 +122,7 @@ def unseen_lines(cfg: RunConfig) -> list[str]:
 
 def load(
     path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
 ) -> RunConfig:
     """Read and check a run file (YAML).
 
@@ -144,7 +144,7 @@ def load(
 
 def load_all(
     path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,
 ) -> list[RunConfig]:
     """Read and check a run file whose ``trainer`` may be a list; see ``load``.
@@ -172,9 +172,9 @@ def load_all(
 
 def _parse_file(
     where: str | Path,
-    raw: Any,
+    raw: object,
     line_numbers: Lines,
-    overrides: Mapping[str, Any] | None,
+    overrides: YamlMapping | None,
     on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
     try:
@@ -185,10 +185,10 @@ def _parse_file(
 
 
 def parse_config(
-    raw: Any,
-    overrides: Mapping[str, Any] | None = None,
+    raw: object,
+    overrides: YamlMapping | None = None,
     *,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
     """Check a run file given as a mapping; see ``load`` and ``load_all``.
@@ -232,7 +232,7 @@ def parse_config(
 
 
 def _check_sections(
-    raw: Mapping[str, Any],
+    raw: YamlMapping,
     run: RunSection | None,
     problems: list[Problem],
     on_inputs: _OnInputs | None,
@@ -298,7 +298,10 @@ def _code_folders(run: RunSection | None) -> Sequence[str]:
 
 
 def _check_runconfig(
-    section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any], problems: list[Problem]
+    section: object,
+    flags: Mapping[str, object],
+    defaults: Mapping[str, object],
+    problems: list[Problem],
 ) -> RunSection | None:
     """Check ``runconfig``; what is wrong with it is added to ``problems``."""
     try:
@@ -308,7 +311,7 @@ def _check_runconfig(
         return None
 
 
-def _model(value: Any) -> dict[str, Any]:
+def _model(value: object) -> YamlMapping:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
     from wafer.models import registry  # imports jax
@@ -321,13 +324,13 @@ def _model(value: Any) -> dict[str, Any]:
     return section
 
 
-def _sparsity(value: Any) -> Any:
+def _sparsity(value: object) -> object:
     from wafer.sparsity import parse as parse_groups  # imports jax
 
     return parse_groups(value)
 
 
-def _missing(raw: Mapping[str, Any], mode: str) -> list[Problem]:
+def _missing(raw: Mapping[str, object], mode: str) -> list[Problem]:
     needed = ["model"]
     if mode in ("train", "train_and_eval"):
         needed += ["train_input", "optimizer"]
@@ -347,7 +350,7 @@ def _systems(run: RunSection | None, name: str) -> int:
     return 1 if run.mode.startswith("eval") and name == "train_input" else run.num_csx
 
 
-def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(section: object, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> YamlMapping:
     """Merge ``runconfig``: flags win over the file, the file over the cluster's defaults."""
     section = {} if section is None else section
     if not isinstance(section, Mapping):
@@ -366,7 +369,7 @@ def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) 
     return merged
 
 
-def _cluster_defaults() -> dict[str, Any]:
+def _cluster_defaults() -> YamlMapping:
     path = os.environ.get(CLUSTER_DEFAULTS_VARIABLE)
     if not path:
         return {}
@@ -390,7 +393,7 @@ def _problems_from(section: str, err: ValueError) -> Sequence[Problem]:
     return (err if rooted else err.under(section)).problems
 
 
-def _with_origin(problem: Problem, line_numbers: Lines, flags: Mapping[str, Any]) -> Problem:
+def _with_origin(problem: Problem, line_numbers: Lines, flags: Mapping[str, object]) -> Problem:
     """Say where a value came from: a flag, or a line of the file."""
     path = problem.path
     if path[:1] == ("runconfig",) and len(path) > 1 and flags.get(str(path[1])) is not None:

@@ -18,7 +18,7 @@ from wafer.optim.schedule_sections import Schedule, by_tags, parse_schedules
 ScheduleFn = Callable[[ArrayLike], Float[Array, "..."]]
 
 
-def make_schedule(spec: Any) -> ScheduleFn:
+def make_schedule(spec: object) -> ScheduleFn:
     """Build a function of the step from a number, a scheduler, or a list of schedulers.
 
     Those of a list follow each other, each starting at its own 0 when the one before has run its
