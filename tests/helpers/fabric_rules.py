@@ -182,10 +182,7 @@ def shared_link():
     layout.route(b, "W", "RAMP", layout.x == 2)
     layout.task("main", [fmovs(fabout(a), mem("a"), 8)], layout.x == 0, active=True)
     layout.task("main", [fmovs(fabout(b), mem("a"), 8)], layout.x == 1, active=True)
-    both = [
-        fmovs(mem("a"), fabin(a), 8, thread=0),
-        fmovs(mem("a", 8), fabin(b), 8, thread=1),
-    ]
+    both = [fmovs(mem("a"), fabin(a), 8, thread=0), fmovs(mem("a", 8), fabin(b), 8, thread=1)]
     layout.task("main", both, layout.x == 2, active=True)
     return layout.build()
 
@@ -266,8 +263,7 @@ def topic_07_control_tasks():
     centre, around = compass(layout, c, ring=True, start=1)
     ops = [
         mov32(
-            fabout(c, control=True),
-            control_wavelet("SWITCH_ADV", task=40, data=value, to_ce=True),
+            fabout(c, control=True), control_wavelet("SWITCH_ADV", task=40, data=value, to_ce=True)
         )
         for value in (10, 12, 14, 16)
     ]

@@ -120,10 +120,7 @@ def _seq2seq_batch(cfg, inputs, ids, mask):
         target[target == -100] = 0
     labels = np.full_like(target, -100) if labels is None else labels
     layout = masked_layout(np.ones_like(target))
-    extras = {
-        "source_tokens": jnp.asarray(ids.reshape(-1)),
-        "source_layout": masked_layout(mask),
-    }
+    extras = {"source_tokens": jnp.asarray(ids.reshape(-1)), "source_layout": masked_layout(mask)}
     return _batch(target, labels, layout, extras)
 
 

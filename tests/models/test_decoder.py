@@ -68,8 +68,7 @@ def scores(carry):
 
 
 @pytest.mark.parametrize(
-    "variant",
-    [pytest.param(v, marks=pytest.mark.slow) if v in SLOW else v for v in VARIANTS],
+    "variant", [pytest.param(v, marks=pytest.mark.slow) if v in SLOW else v for v in VARIANTS]
 )
 def test_a_cached_step_equals_the_whole_sequence(variant):
     model, params = tiny(**VARIANTS[variant])

@@ -51,8 +51,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n == "bert-q&a" else pytest.param(n, marks=pytest.mark.slow) for n in HEADS],
+    "name", [n if n == "bert-q&a" else pytest.param(n, marks=pytest.mark.slow) for n in HEADS]
 )
 def test_every_head_learns_its_own_labels(name):
     settings = ENCODER | {"name": name}

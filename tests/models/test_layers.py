@@ -12,12 +12,7 @@ from wafer.models.families.encoder_heads import segment_log_softmax
 from wafer.models.layers.basic import ACTIVATIONS, GATED, Norm, activation
 from wafer.models.layers.feed_forward import Experts, FeedForward
 from wafer.models.layers.initializers import make_initializer, scaled
-from wafer.models.layers.positions import (
-    RopeScaling,
-    rotary_frequencies,
-    rotate,
-    sinusoids,
-)
+from wafer.models.layers.positions import RopeScaling, rotary_frequencies, rotate, sinusoids
 from wafer.models.losses import cross_entropy, token_aux
 from wafer.models.schema import Initializer
 
@@ -79,10 +74,7 @@ def _gelu_by_formula(x, new):
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     d, dd = math.sqrt(2 / math.pi) * np.array([1 + 3 * 0.044715 * x**2, 6 * 0.044715 * x])
     tanh, sech2 = np.tanh(inner), 1 / np.cosh(inner) ** 2
-    return (
-        0.5 * (1 + tanh + x * sech2 * d),
-        sech2 * d + 0.5 * x * sech2 * (dd - 2 * tanh * d * d),
-    )
+    return (0.5 * (1 + tanh + x * sech2 * d), sech2 * d + 0.5 * x * sech2 * (dd - 2 * tanh * d * d))
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new"])

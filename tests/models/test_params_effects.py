@@ -37,11 +37,7 @@ WIDTHS = {"mup_base_hidden_size": 4, "mup_base_filter_size": 4}
 ROTARY = {"position_embedding_type": "rotary", "rotary_dim": 4}
 YARN = {"original_max_position_embeddings": 4}
 LLAMA3 = {**YARN, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-SCALED = {
-    "pos_scaling_factor": 2.0,
-    "pos_scaling_type": "llama3",
-    "pos_scaling_extra_args": LLAMA3,
-}
+SCALED = {"pos_scaling_factor": 2.0, "pos_scaling_type": "llama3", "pos_scaling_extra_args": LLAMA3}
 IMAGES = {"image_size": 4, "patch_size": 2, "num_channels": 3}
 HALF = {"mixed_precision": True, "fp16_type": "float16"}
 TOWER = {**SIZES, **IMAGES}
@@ -91,12 +87,7 @@ BASES = {
         {"name": "t5", **TOKENS, "share_embedding_weights": False},
         {"name": "t5", **TOKENS, **ROTARY},
         {"name": "t5", **TOKENS, **ROTARY, **SCALED},
-        {
-            "name": "t5",
-            **TOKENS,
-            "position_embedding_type": "rotary",
-            "rotary_fraction": 1.0,
-        },
+        {"name": "t5", **TOKENS, "position_embedding_type": "rotary", "rotary_fraction": 1.0},
         {"name": "t5", **TOKENS, **WIDTHS},
         {"name": "t5", **TOKENS, "position_embedding_type": "alibi"},
         {"name": "t5", **TOKENS, "attention_type": "scaled_dot_product"},

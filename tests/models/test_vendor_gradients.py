@@ -140,11 +140,7 @@ def slow_where_whole(rows, whole):
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-@pytest.mark.parametrize(
-    "keys",
-    slow_where_whole(BERT_KEYS, WHOLE_BERT),
-    ids=str,
-)
+@pytest.mark.parametrize("keys", slow_where_whole(BERT_KEYS, WHOLE_BERT), ids=str)
 def test_bert_pretraining(keys, gathered):
     model = models.build({"name": "bert", **BERT, **keys})
     extras = {"segment_ids": np.zeros(T, np.int32), "next_sentence_label": SENTENCES}
@@ -170,11 +166,7 @@ def test_bert_pretraining(keys, gathered):
     compare(model, batch(**extras), oracle, None if keys == WHOLE_BERT else shapes)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    slow_where_whole(SEQ2SEQ_KEYS, WHOLE_SEQ2SEQ),
-    ids=str,
-)
+@pytest.mark.parametrize("keys", slow_where_whole(SEQ2SEQ_KEYS, WHOLE_SEQ2SEQ), ids=str)
 @pytest.mark.parametrize("name", ["t5", "transformer"])
 def test_sequence_to_sequence(name, keys):
     model = models.build(translate({"model": {"name": name, **SEQ2SEQ, **keys}}).sections["model"])
@@ -244,11 +236,7 @@ def test_summarization(weight, whole):
     compare(model, data, oracle, {"logits": (5,)} if not whole else None)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    slow_where_whole(LLAVA_KEYS, WHOLE_LLAVA),
-    ids=str,
-)
+@pytest.mark.parametrize("keys", slow_where_whole(LLAVA_KEYS, WHOLE_LLAVA), ids=str)
 def test_llava(keys):
     model = models.build(LLAVA | {"text_model": LLAVA["text_model"] | keys})
     tokens = TOKENS.reshape(B, ROOM).copy()

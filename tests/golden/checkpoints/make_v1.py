@@ -93,10 +93,7 @@ ENGINES = {
         "execution_strategy": "weight_streaming",
         "memoryx": {"store": "file"},
     },
-    "pipelined": {
-        "execution_strategy": "pipelined",
-        "pipeline": {"stages": 2, "devices": 2},
-    },
+    "pipelined": {"execution_strategy": "pipelined", "pipeline": {"stages": 2, "devices": 2}},
     "fabric": {"execution_strategy": "fabric", "fabric": {"width": 8, "height": 6}},
 }
 RATES = [

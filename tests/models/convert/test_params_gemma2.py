@@ -19,10 +19,7 @@ from wafer.vendor.runfile import read as translate
 VENDOR = {"name": "gemma2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}
 VENDOR |= {"num_hidden_layers": 3, "max_position_embeddings": 8, "norm_type": "rmsnorm"}
 VENDOR |= {"embeddings_scale": 2.8284271, "nonlinearity": "geglu"}
-WINDOWS = {
-    "attention_sliding_window_length": 4,
-    "sliding_window_every_other_decoder_layer": True,
-}
+WINDOWS = {"attention_sliding_window_length": 4, "sliding_window_every_other_decoder_layer": True}
 
 
 def section(**keys):
