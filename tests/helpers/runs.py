@@ -13,46 +13,22 @@ from wafer.models.paths import named_leaves
 VOCAB = 32
 
 
-TINY = {  # the smallest GPT-2 that trains, and rows for it
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
-TINY_ROWS = {
-    "data_processor": "SyntheticDataProcessor",
-    "vocab_size": 16,
-    "batch_size": 2,
-    "max_sequence_length": 8,
-}
+# The smallest GPT-2 that trains, and rows for it.
+TINY = {"name": "gpt2", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 2}
+TINY |= {"filter_size": 16, "max_position_embeddings": 8}
+TINY_ROWS = {"data_processor": "SyntheticDataProcessor", "vocab_size": 16, "batch_size": 2}
+TINY_ROWS |= {"max_sequence_length": 8}
 
 
 def config(**changes) -> dict:
     """A dense 1-layer model on synthetic rows; changes are merged into the sections."""
-    data = {
-        "data_processor": "SyntheticDataProcessor",
-        "vocab_size": VOCAB,
-        "max_sequence_length": 16,
-        "batch_size": 4,
-        "num_examples": 24,
-        "shuffle": True,
-    }
+    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": VOCAB, "batch_size": 4}
+    data |= {"max_sequence_length": 16, "num_examples": 24, "shuffle": True}
+    model = TINY | {"vocab_size": VOCAB, "hidden_size": 16, "filter_size": 32}
     cfg = {
         "train_input": dict(data),
         "eval_input": dict(data),
-        "model": {
-            "name": "gpt2",
-            "vocab_size": VOCAB,
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_heads": 2,
-            "filter_size": 32,
-            "max_position_embeddings": 16,
-            "dropout_rate": 0.0,
-        },
+        "model": model | {"max_position_embeddings": 16, "dropout_rate": 0.0},
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
         "runconfig": {"max_steps": 4, "checkpoint_steps": 2, "seed": 1, "log_steps": 1},
     }

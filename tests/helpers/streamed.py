@@ -17,15 +17,8 @@ from wafer.models.paths import named_leaves
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 
-SIZES = {
-    "vocab_size": 24,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_heads": 2,
-    "filter_size": 32,
-    "max_position_embeddings": 12,
-    "dropout_rate": 0.0,
-}
+SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2}
+SIZES |= {"filter_size": 32, "max_position_embeddings": 12, "dropout_rate": 0.0}
 
 
 GPT = {"name": "gpt2", **SIZES}

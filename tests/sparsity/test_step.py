@@ -178,12 +178,7 @@ def train(algorithm, compute="masked", steps=7):
     return Run(sparsifier, losses, sparse, *sparsifier.expand(params, opt_state, sparse), masks)
 
 
-RIGL_SECTION = {
-    "algorithm": "rigl",
-    "sparsity": 0.8,
-    "update": {"freq": 3},
-    "balance_in_groups": 2,
-}
+RIGL_SECTION = {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 3}, "balance_in_groups": 2}
 SECTIONS = {"rigl": RIGL_SECTION, "set": {"algorithm": "set", "sparsity": 0.75, "update": 3}}
 
 

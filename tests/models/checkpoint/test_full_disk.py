@@ -54,13 +54,14 @@ def test_finalize_and_convert_name_the_checkpoint_and_leave_nothing(tmp_path, ca
     assert np.count_nonzero(load_params(dense)[0]["w0"] == 0) > 1000
 
 
-def test_a_run_s_checkpoint_takes_no_room_afterwards(tmp_path):
+def test_a_run_s_checkpoint_takes_no_room_afterwards(tmp_path, capfd, caplog):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"params": WEIGHTS}, {})
     message = r"2 could not be written: File too large\nEarlier checkpoints are intact: \[1\]"
     with limit(ARRAYS), pytest.raises(CheckpointError, match=message):
         checkpoints.save(2, {"params": WEIGHTS}, {})
     assert [path.name for path in checkpoints.folder.iterdir()] == ["1"]
+    assert "Traceback" not in caplog.text + capfd.readouterr().err  # of the writing threads
     checkpoints.save(2, {"params": WEIGHTS}, {})
 
 
