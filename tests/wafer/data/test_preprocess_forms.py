@@ -1,25 +1,27 @@
-"""Sentence pairs for BERT: which texts stand beside each other, and how a model gets them."""
+"""Rows of sentence pairs, of prompts with retrieved contexts, and parts of data; all by hand."""
+
+import json
 
 import numpy as np
+import pytest
 from helpers.records import write
-from helpers.rows import rows_in, same_rows, settings
-from tokenizers import Tokenizer, models, pre_tokenizers
+from helpers.rows import batches, device_batch, rows_in, same_rows, settings, word_tokenizer
 
-from wafer.data.batching.batches import host_batch, to_batch
+from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.preprocess.parts import preprocess_parts, share_out
 from wafer.data.preprocess.rows.sentences import SentencePacker
 from wafer.data.preprocess.run import preprocess
 from wafer.data.registry import parse_input
+from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
+from wafer.errors import ConfigError, DataError
+from wafer.models.errors import SectionError
 
 
 def bert_words(tmp_path):
     words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(200))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[PAD]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    (tmp_path / "bert").mkdir()
-    tokenizer.save(str(tmp_path / "bert" / "tokenizer.json"))
-    return tmp_path / "bert"
+    return word_tokenizer(tmp_path / "bert", words, "[PAD]")
 
 
 def test_sentence_pairs_follow_each_other_or_come_from_elsewhere(tmp_path):
@@ -61,9 +63,7 @@ def test_a_model_reads_sentence_pairs(tmp_path):
     section = {"data_processor": "BertHDF5DataProcessor", "data_dir": str(tmp_path / "out")}
     section |= {"batch_size": 2, "shuffle": False}
     data = build_dataset(parse_input(section), tmp_path, Context(training=True, vocab_size=204))
-    loader = data.loader(2, num_epochs=1)
-    batch = to_batch({k: v[0, 0] for k, v in host_batch(next(loader)).items()})
-    loader.close()
+    batch = device_batch(batches(data, 2)[0])
     assert batch.extras["next_sentence_label"].shape == (2,)
     assert set(np.asarray(batch.extras["segment_ids"])) == {0, 1}
     assert (np.asarray(batch.extras["masked_weights"]) > 0).any()
@@ -84,3 +84,125 @@ def test_a_packer_goes_on_from_its_state():
     assert len(whole) == len(first + rest) > 30
     assert all(map(same, whole, first + rest))
     assert all(len(p.first) + len(p.second) <= 8 for p in whole)
+
+
+LETTERS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
+RECORD = {"ctxs": ["c d", {"title": "e", "text": "f"}], "prompt": "a b", "completion": "g"}
+KEYS = {"mode": "Summarization", "contexts_key": "ctxs", "context_separator": " <sep>"}
+
+
+@pytest.fixture
+def letters(tmp_path):
+    return word_tokenizer(tmp_path / "words", LETTERS, "h")
+
+
+def rows_of(tmp_path, letters, records, **keys):
+    path = write(tmp_path / "in.jsonl", records)
+    preprocess(settings(tmp_path, letters, input_dir=str(path), **(KEYS | keys)))
+    return rows_in(tmp_path / "out").tolist()
+
+
+@pytest.mark.parametrize(
+    ("length", "ids", "loss_from"),
+    [
+        (10, [4, 5, 1, 6, 7, 1, 2, 3, 8, 0], 7),  # both
+        (9, [4, 5, 1, 2, 3, 8, 0, 0, 0], 4),  # the second does not fit whole
+        (6, [2, 3, 8, 0, 0, 0], 1),  # nor does the first
+    ],
+)
+def test_as_many_as_fit(tmp_path, letters, length, ids, loss_from):
+    (row,) = rows_of(tmp_path, letters, [RECORD], max_seq_length=length)
+    mask = [int(loss_from <= at < loss_from + 2) for at in range(length)]  # g, and the end mark
+    assert row == [ids, mask, [*ids[1:], 0]]
+
+
+def test_rows_are_packed_side_by_side(tmp_path, letters):
+    few = RECORD | {"ctxs": []}
+    keys = {"mode": "Summarization_VSL", "max_seq_length": 12}
+    (row,) = rows_of(tmp_path, letters, [RECORD, few], **keys)
+    assert row[0] == [4, 5, 1, 6, 7, 1, 2, 3, 8, 2, 3, 8]
+    assert row[1] == [0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1]
+    assert row[4] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "message"),
+    [
+        ("c d", "record 1: field 'ctxs' is str, expected a list of contexts"),
+        (["c", {"body": "d"}], "record 1: field 'ctxs', context 2: expected a text, or an object"),
+        ([{"title": 3, "text": "d"}], "context 1: expected a text"),
+    ],
+)
+def test_wrong_contexts_are_said(tmp_path, letters, contexts, message):
+    with pytest.raises(DataError, match=message):
+        rows_of(tmp_path, letters, [RECORD | {"ctxs": contexts}])
+
+
+def test_a_prompt_that_does_not_fit_is_left_out(tmp_path, letters):
+    with pytest.raises(DataError, match="no row was made"):
+        rows_of(tmp_path, letters, [RECORD], max_seq_length=3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"mode": "LMData"}, "contexts_key: contexts go before a prompt, but mode LMData has none"),
+        ({"multi_turn_key": "messages"}, "contexts_key: .* but a conversation has none"),
+    ],
+)
+def test_other_modes_have_no_prompt(tmp_path, letters, keys, message):
+    with pytest.raises((ConfigError, SectionError), match=message):
+        settings(tmp_path, letters, **(KEYS | keys))
+
+
+NUMBERED = ["<|endoftext|>", *(f"w{i}" for i in range(40))]  # document i is words w<i> alone
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    texts = [{"text": " ".join([w] * (2 + i % 9))} for i, w in enumerate(NUMBERED[1:])]
+    write(tmp_path / "in.jsonl", texts)
+    return word_tokenizer(tmp_path / "words", NUMBERED, "w0")
+
+
+def ids(folder):
+    return set(rows_in(folder)[:, 0].ravel().tolist()) - {0}
+
+
+@pytest.mark.parametrize("mode", ["LMData", "LMData_VSL"])
+def test_no_document_is_in_two_parts(tmp_path, numbered, mode):
+    keys = settings(tmp_path, numbered, mode=mode)
+    preprocess(keys)
+    out, parts = str(tmp_path / "out"), str(tmp_path / "parts")
+    assert main(["data", "split", "-i", out, "-o", parts, "--ratios", "0.8,0.2"]) == 0
+    first, second = (ids(tmp_path / "parts" / f"split_{i}") for i in range(2))
+    assert first & second == set()
+    assert first | second == set(range(1, 41))
+    assert 4 <= len(second) <= 13
+    direct = keys.model_copy(update={"split": (0.8, 0.2), "output_dir": str(tmp_path / "direct")})
+    list(preprocess_parts(direct))
+    assert ids(tmp_path / "direct" / "split_1") == second
+    with pytest.raises(DataError, match="holds all 2 parts already"):
+        list(preprocess_parts(direct))
+    (tmp_path / "in.jsonl").unlink()
+    assert main(["data", "split", "-i", out, "-o", f"{parts}2", "--ratios", "1,1"]) == 1
+    row = ["data", "split", "-i", out, "-o", f"{parts}3", "--ratios", "1,1", "--by", "row"]
+    assert main(row) == 0
+
+
+def test_every_part_has_a_document_and_equal_ones_stay_together():
+    parts = share_out([("a" * 99,), ("b",), ("b",), ("c",)], [0.98, 0.01, 0.01], 0)
+    assert sorted(parts.part_of((text,)) for text in ("a" * 99, "b", "c")) == [0, 1, 2]
+    with pytest.raises(DataError, match="3 parts, but only 2 different"):
+        share_out([("a",), ("b",), ("a",)], [1, 1, 1], 0)
+
+
+def test_a_folder_with_a_missing_file_is_refused(tmp_path, numbered):
+    preprocess(settings(tmp_path, numbered, files_per_record=20))
+    folder = tmp_path / "out"
+    count = json.loads((folder / "data_params.json").read_text())["n_examples"]
+    assert len(Hdf5Source([folder])) == count
+    assert len(Hdf5Source([folder, folder])) == 2 * count  # named twice
+    (folder / "examples_00001.h5").unlink()
+    with pytest.raises(DataError, match=r"data_params.json tells of \d+ rows, found \d+; a file"):
+        Hdf5Source([folder])
