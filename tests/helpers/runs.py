@@ -2,8 +2,11 @@
 
 import json
 import pathlib
+import shutil
+from zlib import crc32
 
 import numpy as np
+import yaml
 
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
@@ -35,6 +38,12 @@ def config(**changes) -> dict:
     return merged(cfg, **changes)
 
 
+def write_yaml(path: pathlib.Path, content, **options) -> pathlib.Path:
+    """Write a run file; returns its path."""
+    path.write_text(yaml.safe_dump(content, **options))
+    return path
+
+
 def merged(cfg: dict, **changes) -> dict:
     """A run file with sections joined by changed keys, or replaced by what is no section."""
     for section, keys in changes.items():
@@ -63,6 +72,23 @@ def train(folder: pathlib.Path, **changes) -> dict[str, np.ndarray]:
     changes["runconfig"] = {"model_dir": str(folder)} | changes.get("runconfig", {})
     assert run_mode(parse_config(config(**changes))) == 0
     return arrays(max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name)))
+
+
+def same_arrays(got, want) -> None:
+    """Compare arrays by name, bit by bit; ``got`` may have more."""
+    got, want = dict(got), dict(want)
+    for name, value in want.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+def edited_run(run: pathlib.Path, target: pathlib.Path, step: int = 2, **changes) -> None:
+    """Copy a run whose record has other entries and a checksum that fits them."""
+    shutil.copytree(run, target)
+    path = target / "checkpoints" / str(step) / "meta" / "metadata"
+    record = json.loads(path.read_text()) | changes
+    del record["record_checksum"]
+    sealed = f"{crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+    path.write_text(json.dumps(record | {"record_checksum": sealed}))
 
 
 def assert_close(a: dict, b: dict, atol: float) -> None:

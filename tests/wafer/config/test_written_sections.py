@@ -118,15 +118,6 @@ def test_an_upgraded_section_is_read_as_before(release):
     assert count > 100
 
 
-def rows(folder):
-    """One file of rows, for `config new`."""
-    folder.mkdir()
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = np.ones((2, 3, 8), np.int32)
-        file.attrs["n_examples"] = 2
-    return folder
-
-
 @pytest.mark.parametrize("name", ["gemma2", "bert"])
 def test_prune_and_a_new_run_file_keep_the_configuration(name, tmp_path):
     extra = {"num_segments": 0, "dropout_rate": 0.0} if name == "bert" else EVERY_OTHER
@@ -137,7 +128,11 @@ def test_prune_and_a_new_run_file_keep_the_configuration(name, tmp_path):
     wafer.prune(tmp_path / "pruned", 0.5, method="magnitude", checkpoint=source)
     start = start_of(tmp_path / "pruned")
     path = tmp_path / "params.yaml"
-    path.write_text(run_file(start, rows(tmp_path / "rows")))
+    (tmp_path / "rows").mkdir()
+    with h5py.File(tmp_path / "rows" / "rows.h5", "w") as file:
+        file["data"] = np.ones((2, 3, 8), np.int32)
+        file.attrs["n_examples"] = 2
+    path.write_text(run_file(start, tmp_path / "rows"))
     config = load(path)
     assert parse_config(config.model) == model.config
     path.write_text(config.to_yaml())

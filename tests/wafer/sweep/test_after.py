@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from helpers.runs import config
+from helpers.runs import config, write_yaml
 
 import wafer
 import wafer.cli
@@ -21,9 +21,8 @@ from wafer.sweep.trials import trials_of
 
 def write(folder, arms, **keys):
     (folder / "base.yaml").write_text(yaml.safe_dump(config()))
-    path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"base": "base.yaml", "seeds": [1], "arms": arms} | keys))
-    return path
+    sweep = {"base": "base.yaml", "seeds": [1], "arms": arms} | keys
+    return write_yaml(folder / "sweep.yaml", sweep)
 
 
 def test_an_arm_brings_those_it_comes_after_along(tmp_path):
@@ -53,19 +52,15 @@ def test_what_cannot_begin_is_said_before_the_first_run(tmp_path, arms, says):
 
 
 def test_spdf_by_hand():
-    sweep = sweep_of("pre.yaml", "tune.yaml", [0.5], {"algorithm": "rigl", "update": {"freq": 5}})
-    assert sweep == {
-        "base": "pre.yaml",
-        "seeds": [1, 2, 3],
-        "arms": {
-            "dense": {"file": "tune.yaml", "after": "dense-before", "sparsity": None},
-            "spdf50": {"file": "tune.yaml", "after": "spdf50-before", "sparsity": None},
-            "dense-before": {"sparsity": None},
-            "spdf50-before": {
-                "sparsity": {"algorithm": "rigl", "update": {"freq": 5}, "sparsity": 0.5}
-            },
-        },
+    rigl = {"algorithm": "rigl", "update": {"freq": 5}}
+    arms = {
+        "dense": {"file": "tune.yaml", "after": "dense-before", "sparsity": None},
+        "spdf50": {"file": "tune.yaml", "after": "spdf50-before", "sparsity": None},
+        "dense-before": {"sparsity": None},
+        "spdf50-before": {"sparsity": rigl | {"sparsity": 0.5}},
     }
+    sweep = sweep_of("pre.yaml", "tune.yaml", [0.5], rigl)
+    assert sweep == {"base": "pre.yaml", "seeds": [1, 2, 3], "arms": arms}
 
 
 @pytest.mark.parametrize(
@@ -102,9 +97,8 @@ def test_a_failed_first_phase_leaves_its_second_alone(spdf, tmp_path, monkeypatc
     sweep = read_sweep(spdf, ["spdf75"])
     trials = [t for t in trials_of(sweep.arms, (1,), tmp_path / "out") if t.before is not None]
     monkeypatch.setattr(type(trials[0]), "write", fail)
-    assert run_trials(trials, 2, lambda *a: None) == {
-        "spdf75/1": "it begins with spdf75-before/1, which is not"
-    }
+    failed = run_trials(trials, 2, lambda *a: None)
+    assert failed == {"spdf75/1": "it begins with spdf75-before/1, which is not"}
 
 
 @pytest.mark.slow

@@ -36,9 +36,7 @@ def row(arm, seed, bits):
     return TrialResult(arm, "dense", seed, bits, 10, 5, 100, 6e3, 20.0, 1.5)
 
 
-def test_committed_numbers_are_results_but_for_weights_that_are_read(
-    scripts, tmp_path, monkeypatch
-):
+def test_committed_numbers_are_results_but_weights_are_not(scripts, tmp_path, monkeypatch):
     study, _ = scripts
     monkeypatch.setattr(study, "RAW", tmp_path / "raw")
     (tmp_path / "raw").mkdir()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.paths import ROOT
-from helpers.runs import config
+from helpers.runs import config, write_yaml
 
 import wafer.cli
 from wafer import models
@@ -38,9 +38,7 @@ def write(folder, arms=None, base=None, **keys) -> pathlib.Path:
     (folder / "base.yaml").write_text(yaml.safe_dump(sections))
     arms = {"dense": {}, "rigl": SPARSE} if arms is None else arms
     sweep = {"base": "base.yaml", "arms": arms, "seeds": [1, 2]} | keys
-    path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump(sweep, sort_keys=False))
-    return path
+    return write_yaml(folder / "sweep.yaml", sweep, sort_keys=False)
 
 
 def refused(path, *only) -> str:
@@ -122,18 +120,23 @@ def test_everything_wrong_is_said_before_the_first_run(tmp_path):
         assert part in message
 
 
-def test_the_sweep_file_itself_is_checked(tmp_path):
-    assert "seeds[1]" in refused(write(tmp_path, seeds=[1, 1.5]))
-    assert "seeds[0]" in refused(write(tmp_path, seeds=[-1]))
-    assert "an empty list" in refused(write(tmp_path, seeds=[]))
-    assert "did you mean 'seeds'" in refused(write(tmp_path, seed=[1]))
-    assert "'rigel': unknown arm; did you mean 'rigl'?" in refused(write(tmp_path), "rigel")
-    assert "is also 'dense'" in refused(write(tmp_path, {"dense": {}, "Dense": {}}))
+@pytest.mark.parametrize(
+    ("keys", "only", "says"),
+    [
+        ({"seeds": [1, 1.5]}, [], "seeds[1]"),
+        ({"seeds": [-1]}, [], "seeds[0]"),
+        ({"seeds": []}, [], "an empty list"),
+        ({"seed": [1]}, [], "did you mean 'seeds'"),
+        ({}, ["rigel"], "'rigel': unknown arm; did you mean 'rigl'?"),
+        ({"arms": {"dense": {}, "Dense": {}}}, [], "is also 'dense'"),
+        ({"base": config(optimizer={"learning_rate": -1})}, [], "optimizer.learning_rate"),
+    ],
+)
+def test_the_sweep_file_itself_is_checked(tmp_path, keys, only, says):
+    assert says in refused(write(tmp_path, **keys), *only)
     path = write(tmp_path)
     path.write_text(path.read_text() + "arms: {}\n")
     assert "duplicate key" in refused(path)
-    broken = config(optimizer={"learning_rate": -1})
-    assert "optimizer.learning_rate" in refused(write(tmp_path, base=broken))
 
 
 def test_a_fit_of_two_arms_is_refused_before_the_first_run(tmp_path, capsys):
@@ -207,9 +210,7 @@ def pretend(monkeypatch, codes):
     return started
 
 
-def test_only_what_is_missing_is_run_again_and_a_failure_stops_nobody(
-    tmp_path, monkeypatch, capsys
-):
+def test_only_what_is_missing_is_run_again_and_failures_stop_nothing(tmp_path, monkeypatch, capsys):
     out, path = tmp_path / "out", write(tmp_path)
     codes = {"dense/2": 1, "rigl/1": 143}
     started = pretend(monkeypatch, codes)
@@ -227,12 +228,8 @@ def test_only_what_is_missing_is_run_again_and_a_failure_stops_nobody(
     assert started == ["rigl/1", "dense/2"]
     with (out / "runs.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert [(line["arm"], line["seed"], line["loss"]) for line in lines] == [
-        ("dense", "1", "3.0"),
-        ("dense", "2", "4.0"),
-        ("rigl", "1", "3.0"),
-        ("rigl", "2", "4.0"),
-    ]
+    told = [(line["arm"], line["seed"], line["loss"]) for line in lines]
+    assert told == [(arm, s, f"{int(s) + 2}.0") for arm in ("dense", "rigl") for s in "12"]
     started.clear()
     assert wafer.cli.main(command) == 0
     assert not started
