@@ -47,12 +47,22 @@ def line(width, height=1):
     return layout
 
 
-def wire(layout, color, hops=1):
-    """Route a color east from PE 0 over ``hops`` hops into the last PE's CE."""
-    layout.route(color, "RAMP", "E", layout.x == 0)
+def wire(layout, start=0, hops=1, color=None):
+    """A color that leads east from a PE over ``hops`` hops into the last PE's CE."""
+    color, x, end = layout.color(color), layout.x, start + hops
+    layout.route(color, "RAMP", "E", x == start)
     if hops > 1:
-        layout.route(color, "W", "E", (layout.x > 0) & (layout.x < hops))
-    layout.route(color, "W", "RAMP", layout.x == hops)
+        layout.route(color, "W", "E", (x > start) & (x < end))
+    layout.route(color, "W", "RAMP", x == end)
+    return color
+
+
+def built(layout, *mains):
+    """The program with main tasks of PEs, from the west on; None has no task."""
+    for x, ops in enumerate(mains):
+        if ops is not None:
+            layout.task("main", ops, layout.x == x, active=True)
+    return layout.build()
 
 
 RAMP32 = np.arange(32, dtype=np.float32) + 1
@@ -60,40 +70,33 @@ RAMP32 = np.arange(32, dtype=np.float32) + 1
 
 @case(a=RAMP32)
 def straight_code():
-    layout = line(1)
     ops = [fmovs(mem("a", 8), mem("a"), 5), fadds(mem("a"), mem("a"), mem("a", 8), 4)]
-    layout.task("main", ops, active=True)
-    return layout.build()
+    return built(line(1), ops)
 
 
 @case(a=RAMP32)
 def launch_overheads():
     layout = fabric.Layout(1, overheads=True)
     layout.array("a", 32)
-    layout.task("main", [fmovs(mem("a", 8), mem("a"), 5)] * 2, active=True)
-    return layout.build()
+    return built(layout, [fmovs(mem("a", 8), mem("a"), 5)] * 2)
 
 
 @case(h=np.arange(10))
 def sixteen_bit_simd():
     layout = fabric.Layout(1, overheads=False)
     layout.array("h", 10, "float16")
-    layout.task("main", [faddh(mem("h"), mem("h"), Const(0.5), 10)], active=True)
-    return layout.build()
+    return built(layout, [faddh(mem("h"), mem("h"), Const(0.5), 10)])
 
 
 @case(a=RAMP32)
 def strides():
-    layout = line(1)
     rows = mem("a", 0, 1, inner=2, outer=4)  # columns 0, 1 of a 3 x 4 matrix
     ops = [fmovs(mem("a", 16), rows, 6), fmovs(mem("a", 24), mem("a", 3, -1), 4)]
-    layout.task("main", ops, active=True)
-    return layout.build()
+    return built(line(1), ops)
 
 
 @case(a=RAMP32)
 def arithmetic():
-    layout = line(1)
     ops = [
         fsubs(mem("a", 8), mem("a", 1), mem("a"), 1),
         fmuls(mem("a", 9), mem("a", 1), mem("a", 2), 1),
@@ -101,8 +104,7 @@ def arithmetic():
         fmaxs(mem("a", 12), mem("a"), Const(2.5), 4),
         Op("add", mem("a", 20), mem("a"), Const(2.0**-24), n=1),
     ]
-    layout.task("main", ops, active=True)
-    return layout.build()
+    return built(line(1), ops)
 
 
 @case(u=np.array([7, 2**31, 2**32 - 1, 3]))
@@ -117,18 +119,13 @@ def integers():
         for k, kind in enumerate(kinds)
     ]
     ops.append(Op("mac", mem("out", 16), u, u, Const(2), n=4, dtype="uint32"))
-    layout.task("main", ops, active=True)
-    return layout.build()
+    return built(layout, ops)
 
 
 @case(a=RAMP32)
 def one_hop():
-    layout = line(2)
-    c = layout.color()
-    wire(layout, c)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 4)], layout.x == 0, active=True)
-    layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
-    return layout.build()
+    c = wire(layout := line(2))
+    return built(layout, [fmovs(fabout(c), mem("a"), 4)], [fmovs(mem("a", 16), fabin(c), 4)])
 
 
 @case(a=RAMP32)
@@ -145,49 +142,30 @@ def multicast():
 
 @case(a=RAMP32)
 def back_pressure():
-    layout = line(2)
-    c = layout.color()
-    wire(layout, c)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
+    c = wire(layout := line(2))
     receive = [work(30), fmovs(mem("a"), fabin(c), 20)]
-    layout.task("main", receive, layout.x == 1, active=True)
-    return layout.build()
+    return built(layout, [fmovs(fabout(c), mem("a"), 20)], receive)
 
 
 @case(a=RAMP32)
 def never_received():
-    layout = line(2)
-    c = layout.color()
-    wire(layout, c)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
-    return layout.build()
+    c = wire(layout := line(2))
+    return built(layout, [fmovs(fabout(c), mem("a"), 20)])
 
 
 @case()
 def never_sent():
-    layout = line(2)
-    c = layout.color(7)
-    wire(layout, c)
-    layout.task("main", [fmovs(mem("a"), fabin(c), 3)], layout.x == 1, active=True)
-    return layout.build()
+    c = wire(layout := line(2), color=7)
+    return built(layout, None, [fmovs(mem("a"), fabin(c), 3)])
 
 
 @case(a=RAMP32)
 def shared_link():
     """Colors a (0 -> 2) and b (1 -> 2) share the link from PE 1 to PE 2 and its ramp."""
     layout = line(3)
-    a, b = layout.color(), layout.color()
-    wire(layout, a, 2)
-    layout.route(b, "RAMP", "E", layout.x == 1)
-    layout.route(b, "W", "RAMP", layout.x == 2)
-    layout.task("main", [fmovs(fabout(a), mem("a"), 8)], layout.x == 0, active=True)
-    layout.task("main", [fmovs(fabout(b), mem("a"), 8)], layout.x == 1, active=True)
-    both = [
-        fmovs(mem("a"), fabin(a), 8, thread=0),
-        fmovs(mem("a", 8), fabin(b), 8, thread=1),
-    ]
-    layout.task("main", both, layout.x == 2, active=True)
-    return layout.build()
+    a, b = wire(layout, hops=2), wire(layout, 1)
+    both = [fmovs(mem("a"), fabin(a), 8, thread=0), fmovs(mem("a", 8), fabin(b), 8, thread=1)]
+    return built(layout, *([fmovs(fabout(c), mem("a"), 8)] for c in (a, b)), both)
 
 
 def merging(delay):
@@ -196,11 +174,9 @@ def merging(delay):
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, ("RAMP", "W"), "E", layout.x == 1)
     layout.route(c, "W", "RAMP", layout.x == 2)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 1)], layout.x == 0, active=True)
-    own = [*([work(delay)] if delay else []), fmovs(fabout(c), mem("a", 1), 1)]
-    layout.task("main", own, layout.x == 1, active=True)
-    layout.task("main", [fmovs(mem("a"), fabin(c), 2)], layout.x == 2, active=True)
-    return layout.build()
+    send = lambda at: fmovs(fabout(c), mem("a", at), 1)
+    own = [*([work(delay)] if delay else []), send(1)]
+    return built(layout, [send(0)], own, [fmovs(mem("a"), fabin(c), 2)])
 
 
 @case(a=RAMP32)
@@ -300,22 +276,16 @@ def counter_filter():
     layout.route(c, "RAMP", "E", layout.x == 0)
     keep = fabric.Filter(kind="counter", high=1, limit=3)
     layout.route(c, "W", "RAMP", layout.x == 1, filter=keep)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
-    layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
-    return layout.build()
+    return built(layout, [fmovs(fabout(c), mem("a"), 8)], [fmovs(mem("a", 16), fabin(c), 4)])
 
 
 @case(a=RAMP32)
 def data_task():
     """Each wavelet runs the task once: a running sum and a copy of the last one."""
-    layout = line(2)
-    c = layout.color()
-    wire(layout, c)
+    c = wire(layout := line(2))
     layout.task("main", [fmovs(fabout(c), mem("a"), 5)], layout.x == 0, active=True)
-    body = [
-        Op("add", mem("a", 20), mem("a", 20), WaveletArg()),
-        Op("mov", mem("a", 21), WaveletArg()),
-    ]
+    total = Op("add", mem("a", 20), mem("a", 20), WaveletArg())
+    body = [total, Op("mov", mem("a", 21), WaveletArg())]
     layout.task("on_data", body, layout.x == 1, color=c)
     return layout.build()
 
@@ -345,9 +315,7 @@ def block_and_unblock():
 @case(a=RAMP32)
 def microthread_overlaps():
     """Receiving 8 words by a microthread hides behind 20 cycles of work, which it delays."""
-    layout = line(2)
-    c = layout.color()
-    wire(layout, c)
+    c = wire(layout := line(2))
     layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
     receive = fmovs(mem("a", 8), fabin(c), 8, thread=2).then("activate", "after")
     layout.task("main", [receive, work(20)], layout.x == 1, active=True)
@@ -363,11 +331,8 @@ def switched_merge():
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, "RAMP", "E", layout.x == 1, switches=[{"rx": "W"}])
     layout.route(c, "W", "RAMP", layout.x == 2)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 4)], layout.x == 0, active=True)
-    own = [fmovs(fabout(c, advance_switch=True), mem("a", 8), 3)]
-    layout.task("main", own, layout.x == 1, active=True)
-    layout.task("main", [fmovs(mem("a", 16), fabin(c), 7)], layout.x == 2, active=True)
-    return layout.build()
+    send, take = [fmovs(fabout(c), mem("a"), 4)], [fmovs(mem("a", 16), fabin(c), 7)]
+    return built(layout, send, [fmovs(fabout(c, advance_switch=True), mem("a", 8), 3)], take)
 
 
 @case()
@@ -411,9 +376,7 @@ def torn_from_the_start():
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, "W", "RAMP", layout.x == 1, torn=True)
-    layout.task("main", [fmovs(fabout(c), mem("a"), 1)], layout.x == 0, active=True)
-    layout.task("main", [fmovs(mem("a"), fabin(c), 1)], layout.x == 1, active=True)
-    return layout.build()
+    return built(layout, [fmovs(fabout(c), mem("a"), 1)], [fmovs(mem("a"), fabin(c), 1)])
 
 
 @case(h=np.arange(8))
@@ -421,13 +384,10 @@ def sixteen_bit_payloads():
     """16-bit types travel in wavelets and round after every operation."""
     layout = fabric.Layout(2, overheads=False)
     layout.array("h", 8, "float16")
-    c = layout.color()
-    wire(layout, c)
+    c = wire(layout)
     send = [faddh(fabout(c), mem("h"), Const(0.01), 8)]
     take = [fmulh(mem("h"), mem("h"), fabin(c), 8)]
-    layout.task("main", send, layout.x == 0, active=True)
-    layout.task("main", take, layout.x == 1, active=True)
-    return layout.build()
+    return built(layout, send, take)
 
 
 VALUES = {"topic_08_range_filter": {"wave": np.arange(12) << 16 | np.arange(100, 112)}}
