@@ -44,6 +44,18 @@ def write_yaml(path: pathlib.Path, content, **options) -> pathlib.Path:
     return path
 
 
+def tiny(**changes) -> dict:
+    """One step of the smallest model by SGD; changes are merged into the sections."""
+    cfg = {
+        "train_input": TINY_ROWS,
+        "eval_input": TINY_ROWS,
+        "model": TINY,
+        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+        "runconfig": {"max_steps": 1},
+    }
+    return merged(cfg, **changes)
+
+
 def merged(cfg: dict, **changes) -> dict:
     """A run file with sections joined by changed keys, or replaced by what is no section."""
     for section, keys in changes.items():

@@ -1,12 +1,13 @@
-#! rule: a microthread goes before the task; 60 words against 80 elements, one a cycle
+#! rule: a microthread goes before the task, one of low priority behind it; 60 words against 80 elements
+#! each priority sent: -1 == / 0 <
 #! arch: wse2 wse3
 #! stream 21: MEMCPYD2H_1
 #! run 100: LIMIT
-#! receivable 21: == 60
+#! receivable 21: {sent} 60
 #! run: QUIET
 #! receivable 21: == 60
 .data x f32 1
-.fabric sends=1 queue=1 color=21
+.fabric sends=1 queue=1 color=21 priority={priority}
 .active 8
 local 8:
   fabric r0 0 60
