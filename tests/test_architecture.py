@@ -42,7 +42,7 @@ FLOORS = {
     "wafer.malloc": 31,
     "wafer.version": 29,
     "wafer.spec": 31,
-    "wafer.profile": 32,
+    "wafer.profiling": 32,
     "wafer.yamlfile": 32,
     "wafer.roofline": 40,
     "wafer.optim": 41,
@@ -58,7 +58,7 @@ FLOORS = {
     "wafer.compiler": 80,
     "wafer.engines": 90,
     "wafer.session": 100,
-    "wafer.sweep": 105,
+    "wafer.sweeps": 105,
     "wafer.vendor": 109,
     "wafer.loop": 109.5,  # lies in wafer/vendor, and is imported under this name alone
     "wafer.commands": 110,
@@ -93,9 +93,9 @@ STATEMENTS = {
     "wafer/jobs": 297,
     "wafer/machine": 2945,
     "wafer/optim": 1085,
-    "wafer/profile": 284,
+    "wafer/profiling": 284,
     "wafer/session": 1151,
-    "wafer/sweep": 755,
+    "wafer/sweeps": 755,
     "wafer/vendor": 5202,
 }
 

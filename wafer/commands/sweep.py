@@ -12,9 +12,9 @@ from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
-    from wafer.sweep.files import Sweep
-    from wafer.sweep.table import TrialResult
-    from wafer.sweep.trials import Trial
+    from wafer.sweeps.files import Sweep
+    from wafer.sweeps.table import TrialResult
+    from wafer.sweeps.trials import Trial
 
 _BITS = "eval/bits_per_byte"
 
@@ -58,9 +58,9 @@ def _main(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace) -> int:
     from wafer.models.errors import has
-    from wafer.sweep.children import run_trials
-    from wafer.sweep.files import read_sweep
-    from wafer.sweep.trials import trials_of
+    from wafer.sweeps.children import run_trials
+    from wafer.sweeps.files import read_sweep
+    from wafer.sweeps.trials import trials_of
 
     with looking() if args.validate_only else contextlib.nullcontext():
         sweep = read_sweep(args.file, args.arms)
@@ -95,8 +95,8 @@ def _say(trial: "Trial", reason: str, seconds: float) -> None:
 
 def _check_fit(sweep: "Sweep", path: pathlib.Path) -> None:
     """Refuse a fit that will have too few points, before the first run."""
-    from wafer.sweep.costs import costs_of
-    from wafer.sweep.law import refusal
+    from wafer.sweeps.costs import costs_of
+    from wafer.sweeps.law import refusal
 
     groups: dict[str, list[tuple[float, float]]] = {}
     for arm in sweep.arms:
@@ -128,8 +128,8 @@ def _report(
 ) -> None:
     """Write runs.csv, table.md and pictures; print the table."""
     from wafer.models.files import write_text
-    from wafer.sweep.pictures import draw
-    from wafer.sweep.table import markdown, summaries, write_runs
+    from wafer.sweeps.pictures import draw
+    from wafer.sweeps.table import markdown, summaries, write_runs
 
     metric = _metric(sweep, trials)
     order = {arm.name: at for at, arm in enumerate(sweep.arms)}
@@ -145,8 +145,8 @@ def _report(
 
 
 def _row(trial: "Trial", metric: str) -> "TrialResult":
-    from wafer.sweep.costs import costs_of
-    from wafer.sweep.table import TrialResult
+    from wafer.sweeps.costs import costs_of
+    from wafer.sweeps.table import TrialResult
 
     result = trial.result()
     if result is None:  # listed as ended
@@ -164,9 +164,9 @@ def _row(trial: "Trial", metric: str) -> "TrialResult":
 
 
 def _fit(rows: "Sequence[TrialResult]", metric: str, folder: pathlib.Path, *, draws: bool) -> None:
-    from wafer.sweep.law import FIT_HEADS, fit_groups, fit_lines
-    from wafer.sweep.pictures import draw_law
-    from wafer.sweep.table import write_csv
+    from wafer.sweeps.law import FIT_HEADS, fit_groups, fit_lines
+    from wafer.sweeps.pictures import draw_law
+    from wafer.sweeps.table import write_csv
 
     laws = fit_groups(rows)
     write_csv(folder / "fit.csv", FIT_HEADS, fit_lines(laws))

@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
-from wafer.profile.rates import RateTracker
+from wafer.profiling.rates import RateTracker
 from wafer.session.logs import CONSOLE
 
 _LOG = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from wafer.models.checkpoint.writer import write_checkpoint
 from wafer.models.counts import flops_per_token, parameter_count
 from wafer.models.user.trust import child_environment
 from wafer.session.metrics import read_metrics
-from wafer.sweep import children
-from wafer.sweep.costs import costs_of
-from wafer.sweep.files import read_sweep
-from wafer.sweep.trials import Trial, trials_of
+from wafer.sweeps import children
+from wafer.sweeps.costs import costs_of
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.trials import Trial, trials_of
 from wafer.vendor.trainer import as_trainer
 
 SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}

@@ -13,10 +13,10 @@ import wafer.cli
 from wafer.config.spdf import sweep_of
 from wafer.errors import ConfigError
 from wafer.models.paths import named_leaves
-from wafer.sweep.children import run_trials
-from wafer.sweep.costs import costs_of
-from wafer.sweep.files import read_sweep
-from wafer.sweep.trials import trials_of
+from wafer.sweeps.children import run_trials
+from wafer.sweeps.costs import costs_of
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.trials import trials_of
 
 
 def write(folder, arms, **keys):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from wafer.errors import ConfigError
-from wafer.sweep.law import Law, fit_groups, fit_law, fit_lines, refusal
-from wafer.sweep.pictures import draw_law
-from wafer.sweep.table import TrialResult
+from wafer.sweeps.law import Law, fit_groups, fit_law, fit_lines, refusal
+from wafer.sweeps.pictures import draw_law
+from wafer.sweeps.table import TrialResult
 
 TRUE = {"E": 1.69, "A": 406.4, "B": 410.7, "a": 0.34, "b": 0.28}  # Hoffmann et al. 2022
 SIZES = [1e6, 1e7, 1e8, 1e9]

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from wafer.profile.trace import Operation
+from wafer.profiling.trace import Operation
 
 TOP = 10
 _HEADS = ("", "PYTORCH MODULE NAME", "CSX TIME (in ms)", "% CSX TIME")

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from wafer.sweep.pictures import COSTS, draw
-from wafer.sweep.table import TrialResult, markdown, pairs, summaries, write_runs
+from wafer.sweeps.pictures import COSTS, draw
+from wafer.sweeps.table import TrialResult, markdown, pairs, summaries, write_runs
 
 
 def row(arm, seed, metric, kept=10):

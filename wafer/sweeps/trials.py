@@ -20,7 +20,7 @@ from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, st
 from wafer.models.files import atomic_write, write_text
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
-from wafer.sweep.files import SweepArm, run_sections
+from wafer.sweeps.files import SweepArm, run_sections
 from wafer.yamlfile import read_yaml
 
 _RUN, _RESULT, _STARTS = "run.yaml", "result.json", "starts.jsonl"

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from wafer.models.user.trust import child_environment
-from wafer.sweep.trials import Trial
+from wafer.sweeps.trials import Trial
 
 _POLL = 0.1  # seconds between looks
 _PATIENCE = 600  # seconds that a step and a checkpoint may take

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from wafer.profile.report import write_report
-from wafer.profile.trace import read_operations
+from wafer.profiling.report import write_report
+from wafer.profiling.trace import read_operations
 
 _LOG = logging.getLogger(__name__)
 
