@@ -27,6 +27,7 @@ from wafer.models.user.trust import (
 )
 from wafer.models.user.yamlfile import Lines
 from wafer.optim.sections import Optimizer, parse_optimizer
+from wafer.registration import named
 from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
 
@@ -200,7 +201,7 @@ def parse_config(
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     flags = overrides or {}
-    file = runfile.read(raw, flags.get("mode"))
+    file = runfile.read(named(raw), flags.get("mode"))
     for line in file.lines:
         _LOG.warning("%s", line)
     sections, problems, known = file.sections, file.problems, tuple(RunConfig.model_fields)

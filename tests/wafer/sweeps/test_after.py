@@ -102,7 +102,7 @@ def test_a_failed_first_phase_leaves_its_second_alone(spdf, tmp_path, monkeypatc
     sweep = read_sweep(spdf, ["spdf75"])
     trials = [t for t in trials_of(sweep.arms, (1,), tmp_path / "out") if t.before is not None]
     monkeypatch.setattr(type(trials[0]), "write", fail)
-    assert run_trials(trials, 2, lambda *a: None) == {
+    assert run_trials(trials, 2, lambda *a: None, lambda trial: 0) == {
         "spdf75/1": "it begins with spdf75-before/1, which is not"
     }
 
