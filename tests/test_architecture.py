@@ -79,23 +79,23 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it.
 STATEMENTS = {
-    "models": 7234,  # records of before are read in today's names; what commands do, functions do (38a)
-    "sparsity": 4267,  # what commands do, functions do (38a)
+    "models": 7234,  # records of before; functions of the commands (38a)
+    "sparsity": 4267,  # functions of the commands (38a)
     "vsl": 1828,
-    "wafer": 995,  # what commands do, functions do (38a)
-    "wafer/commands": 2716,  # records of before are read in today's names; what commands do, functions do (38a)
+    "wafer": 995,  # functions of the commands (38a)
+    "wafer/commands": 2716,  # records of before; functions of the commands (38a)
     "wafer/compiler": 2161,
-    "wafer/config": 830,  # what commands do, functions do (38a)
+    "wafer/config": 830,  # functions of the commands (38a)
     "wafer/csl": 7076,
-    "wafer/data": 8512,  # what commands do, functions do (38a)
+    "wafer/data": 8512,  # functions of the commands (38a)
     "wafer/engines": 3265,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
     "wafer/machine": 2945,
-    "wafer/optim": 1099,  # what commands do, functions do (38a)
-    "wafer/profiling": 301,  # what commands do, functions do (38a)
-    "wafer/session": 1168,  # what commands do, functions do (38a)
-    "wafer/sweeps": 796,  # what commands do, functions do (38a)
+    "wafer/optim": 1099,  # functions of the commands (38a)
+    "wafer/profiling": 301,  # functions of the commands (38a)
+    "wafer/session": 1168,  # functions of the commands (38a)
+    "wafer/sweeps": 796,  # functions of the commands (38a)
     "wafer/vendor": 5202,
 }
 
