@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.models.user.code import register
+from wafer.models.user.code import NOTEBOOK, give_name, register
+from wafer.models.user.trust import SECTIONS
 from wafer.optim.sections import OPTIMIZERS
 
 _Shape = tuple[int | str, ...]
@@ -89,6 +90,44 @@ def register_task(
 
 
 _OWN_TASKS: set[str] = set()
+
+
+def named(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Register each class or function that stands where a run file has a name, and put its name.
+
+    Args:
+        sections: of a run, from a program.
+
+    Returns:
+        Sections that a file can hold; see ``wafer.models.user.code.give_name``. A function that
+        ``train_input`` or ``eval_input`` have as ``task`` returns the features for
+        ``register_task``.
+
+    Raises:
+        ConfigError: code without a name.
+    """
+    return {
+        key: _named(value, (key,), *SECTIONS.get(key, ("", ()))) for key, value in sections.items()
+    }
+
+
+def _named(value: Any, where: tuple[str | int, ...], kind: str, keys: tuple[str, ...]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _named(part, (*where, key), kind, keys) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_named(part, (*where, at), kind, keys) for at, part in enumerate(value)]
+    if not callable(value):
+        return value
+    try:
+        if where[1:] == ("task",):
+            name = f"{NOTEBOOK}{value.__name__}"
+            features: Any = value()  # what it returns, register_task checks
+            register_task(name, features)
+            return name
+        last = next(key for key in reversed(where) if isinstance(key, str))
+        return give_name(kind, value) if last in keys else value
+    except ValueError as error:
+        raise ConfigError([Problem(where, str(error))]) from error
 
 
 def _register(

@@ -375,7 +375,7 @@ RUNNERS = {
     "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
-    "wafer/sweep/children.py",  # `wafer run`
+    "wafer/sweeps/children.py",  # `wafer run`
     *(f"wafer/vendor/{table}.py" for table in ("keys", "trainer")),  # a table beside each
 }
 _RUNS = re.compile(

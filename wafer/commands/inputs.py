@@ -47,6 +47,8 @@ def experiment_of(source: Source, **overrides: object) -> Experiment:
     Raises:
         ConfigError: everything that is wrong with it.
     """
+    paths = {key: os.fspath(v) for key, v in overrides.items() if isinstance(v, os.PathLike)}
+    overrides |= paths
     if isinstance(source, str | os.PathLike):
         with errors_of_file(source):
             return Experiment.from_yaml(pathlib.Path(source), **overrides)

@@ -27,6 +27,7 @@ from wafer.models.user.trust import (
 )
 from wafer.models.user.yamlfile import Lines, YamlMapping
 from wafer.optim.sections import Optimizer, parse_optimizer
+from wafer.registration import named
 from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
 
@@ -201,7 +202,7 @@ def parse_config(
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
-    file = runfile.read(raw, flags.get("mode"))
+    file = runfile.read(named(raw), flags.get("mode"))
     for line in file.lines:
         _LOG.warning("%s", line)
     sections, problems, known = file.sections, [*file.problems], tuple(RunConfig.model_fields)

@@ -25,6 +25,8 @@ from pydantic import (
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import Bool, Choice, Section, parse
+from wafer.models.user.code import call, find
+from wafer.models.user.trust import is_user_defined
 
 Array = Any  # of NumPy, or traced by JAX
 
@@ -89,6 +91,14 @@ class Constant(_Open):
 
     def _formula(self, t: Array, xp: ModuleType) -> Array:
         return xp.full(xp.shape(t), self.learning_rate, xp.float32)
+
+
+class UserSchedule(_Open):
+    """A function of the user, step -> value, in jax.numpy."""
+
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
+        function = find(self.scheduler, SCHEDULERS, "optimizer")
+        return xp.asarray(call(self.scheduler, function, t), xp.float32)
 
 
 class Polynomial(_Timed):
@@ -337,6 +347,8 @@ def parse_schedules(value: object) -> tuple[Schedule, ...]:
         return (value,)
     if isinstance(value, Mapping):
         return (_one(value),)
+    if is_user_defined(value, "optimizer"):
+        return (_one({"scheduler": value}),)
     if not isinstance(value, list | tuple):
         constant = {"scheduler": "Constant", "learning_rate": value}
         try:
@@ -361,6 +373,12 @@ def _one(value: object) -> Schedule:
     if not isinstance(value, Mapping) or "scheduler" not in value:
         raise ConfigError([Problem((), f"{value!r}: expected a mapping with the key 'scheduler'")])
     name = str(value["scheduler"])
+    if is_user_defined(name, "optimizer"):
+        try:
+            find(name, SCHEDULERS, "optimizer")
+        except ValueError as error:
+            raise ConfigError([Problem(("scheduler",), str(error))]) from error
+        return parse(UserSchedule, value)
     if (cls := schedule_class(name)) is None:
         message = f"{name!r}: unknown scheduler{did_you_mean(name, SCHEDULERS)}; "
         raise ConfigError([Problem(("scheduler",), f"{message}known: {', '.join(SCHEDULERS)}")])

@@ -23,8 +23,8 @@ from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.paths import named_leaves
-from wafer.profile.rates import RateTracker, log_line
-from wafer.profile.window import StepProfiler
+from wafer.profiling.rates import RateTracker, log_line
+from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter, TrainProgress
 from wafer.session.persist import save

@@ -14,8 +14,8 @@ from wafer.data.batching.pipeline import Loader
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.models.checkpoint.writer import Checkpoints
-from wafer.profile.rates import RateTracker
-from wafer.profile.window import StepProfiler
+from wafer.profiling.rates import RateTracker
+from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf

@@ -15,7 +15,7 @@ from wafer.experiment import batch_shape
 from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.models.sections import parse
-from wafer.sweep.files import read_sweep
+from wafer.sweeps.files import read_sweep
 from wafer.vendor.trainer import as_trainer, upgrade
 
 TRAINER = """

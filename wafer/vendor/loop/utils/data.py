@@ -19,7 +19,7 @@ from wafer.data.sections.rows import RandomDataProcessor
 from wafer.loop.distributed import CSConfig
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
-from wafer.profile.rates import RateTracker
+from wafer.profiling.rates import RateTracker
 
 _LOG = logging.getLogger(__name__)
 

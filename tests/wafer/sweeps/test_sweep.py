@@ -24,10 +24,10 @@ from wafer.models.checkpoint.writer import write_checkpoint
 from wafer.models.counts import flops_per_token, parameter_count
 from wafer.models.user.trust import child_environment
 from wafer.session.metrics import read_metrics
-from wafer.sweep import children
-from wafer.sweep.costs import costs_of
-from wafer.sweep.files import read_sweep
-from wafer.sweep.trials import Trial, trials_of
+from wafer.sweeps import children
+from wafer.sweeps.costs import costs_of
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.trials import Trial, trials_of
 from wafer.vendor.trainer import as_trainer
 
 SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}
@@ -258,15 +258,15 @@ def test_an_unknown_metric_is_said_with_those_there_are(tmp_path, monkeypatch, c
 def test_a_run_goes_on_from_where_it_is(tmp_path):
     (arm,) = read_sweep(write(tmp_path), ["dense"]).arms
     trial = Trial(arm, 1, tmp_path / "run")
-    assert "--mode" not in trial.command()
+    assert "mode" not in trial.options()
     checkpoint = {"params": {"w": np.zeros(2)}}
     for step in (2, 3):
         write_checkpoint(trial.folder / "checkpoints" / str(step), checkpoint, {})
     (trial.folder / "checkpoints" / "4").mkdir()  # a copy that broke off
-    assert "--mode" not in trial.command()
+    assert "mode" not in trial.options()
     (trial.folder / "checkpoints" / "4").rmdir()
     write_checkpoint(trial.folder / "checkpoints" / "4", checkpoint, {})
-    assert trial.command()[-2:] == ["--mode", "eval"]  # killed before the evaluation
+    assert trial.options() == {"mode": "eval"}  # killed before the evaluation
 
 
 @pytest.mark.slow
@@ -323,7 +323,7 @@ def test_runs_import_nothing_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     for name in ("yaml", "wafer", "argparse"):
         pathlib.Path(f"{name}.py").write_text("import pathlib\n\npathlib.Path('ran').touch()\n")
-    command = trial.command()
+    command = children.command(trial)
     assert command[:5] == [sys.executable, "-P", "-m", "wafer", "run"]
     done = subprocess.run([*command[:5], "--help"], env=child_environment(), check=False)
     assert done.returncode == 0

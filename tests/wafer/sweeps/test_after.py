@@ -13,10 +13,10 @@ import wafer.cli
 from wafer.config.spdf import sweep_of
 from wafer.errors import ConfigError
 from wafer.models.paths import named_leaves
-from wafer.sweep.children import run_trials
-from wafer.sweep.costs import costs_of
-from wafer.sweep.files import read_sweep
-from wafer.sweep.trials import trials_of
+from wafer.sweeps.children import run_trials
+from wafer.sweeps.costs import costs_of
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.trials import trials_of
 
 
 def write(folder, arms, **keys):
@@ -97,7 +97,7 @@ def test_a_failed_first_phase_leaves_its_second_alone(spdf, tmp_path, monkeypatc
     sweep = read_sweep(spdf, ["spdf75"])
     trials = [t for t in trials_of(sweep.arms, (1,), tmp_path / "out") if t.before is not None]
     monkeypatch.setattr(type(trials[0]), "write", fail)
-    failed = run_trials(trials, 2, lambda *a: None)
+    failed = run_trials(trials, 2, lambda *a: None, lambda trial: 0)
     assert failed == {"spdf75/1": "it begins with spdf75-before/1, which is not"}
 
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-from wafer.sweep.files import read_sweep
-from wafer.sweep.table import TrialResult
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.table import TrialResult
 
 BENCH = ROOT / "tests" / "bench"
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from wafer.errors import ConfigError
-from wafer.sweep.law import Law, fit_groups, fit_law, fit_lines, refusal
-from wafer.sweep.pictures import COSTS, draw, draw_law
-from wafer.sweep.table import TrialResult, markdown, pairs, summaries, write_runs
+from wafer.sweeps.law import Law, fit_groups, fit_law, fit_lines, refusal
+from wafer.sweeps.pictures import COSTS, draw, draw_law
+from wafer.sweeps.table import TrialResult, markdown, pairs, summaries, write_runs
 
 
 def row(arm, seed, metric, kept=10):

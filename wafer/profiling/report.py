@@ -5,11 +5,13 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from wafer.profile.trace import Operation
+from wafer.errors import DataError
+from wafer.profiling.trace import Operation
 
 TOP = 10
+_REPORT = "op_profile.json"
 _HEADS = ("", "PYTORCH MODULE NAME", "CSX TIME (in ms)", "% CSX TIME")
 
 
@@ -21,6 +23,34 @@ class ModuleShare:
     time_ms: float  #: self time over all profiled steps, all threads added, ms
     percent: float  #: of the time of all operations
     count: int  #: operations executed
+
+
+class Profile(NamedTuple):
+    """What a profiled run left; printed, its table."""
+
+    steps: tuple[int, int]  #: first and last profiled step
+    total_ms: float  #: time of all operations, all threads added, ms
+    modules: tuple[ModuleShare, ...]  #: the most expensive first
+
+    def __str__(self) -> str:
+        return text_table(self.modules, self.steps)
+
+
+def read_report(folder: pathlib.Path) -> Profile:
+    """Read what ``write_report`` wrote.
+
+    Raises:
+        DataError: there is none.
+    """
+    path = folder / _REPORT
+    if not path.is_file():
+        raise DataError(
+            f"{path} is not there; expected the profile of a run whose runconfig has "
+            "op_profiler_config: {start_step: N, end_step: M}"
+        )
+    record = json.loads(path.read_text(encoding="utf-8"))
+    modules = tuple(ModuleShare(**module) for module in record["modules"])
+    return Profile((record["start_step"], record["end_step"]), record["total_ms"], modules)
 
 
 def summarize(operations: Sequence[Operation]) -> list[ModuleShare]:
@@ -111,6 +141,6 @@ def write_report(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "op_profile.txt").write_text(table + "\n")
-    (folder / "op_profile.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / _REPORT).write_text(json.dumps(record, indent=2) + "\n")
     (folder / "chrome_trace.json").write_text(json.dumps(chrome_trace(operations)))
     return table

@@ -9,7 +9,6 @@ import json
 import math
 import pathlib
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,11 +19,11 @@ from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, st
 from wafer.models.files import atomic_write, write_text
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
-from wafer.sweep.files import SweepArm, run_sections
+from wafer.sweeps.files import SweepArm, run_sections
 from wafer.yamlfile import read_yaml
 
 _RUN, _RESULT, _STARTS = "run.yaml", "result.json", "starts.jsonl"
-_ERROR = "wafer: error: "
+ERROR = "wafer: error: "  #: begins the line of an output that says why it ended
 
 
 class Result(NamedTuple):
@@ -49,12 +48,17 @@ class Trial(NamedTuple):
         return f"{self.arm.name}/{self.seed}"
 
     @property
+    def file(self) -> pathlib.Path:
+        """Its run file."""
+        return self.folder / _RUN
+
+    @property
     def log(self) -> pathlib.Path:
         """What its processes said."""
         return self.folder / "output.log"
 
     def sections(self) -> dict[str, Any]:
-        """Its run file."""
+        """Return what its run file says."""
         weights = None
         if self.before is not None:
             dense = not self.arm.experiment.sparsifier
@@ -92,25 +96,23 @@ class Trial(NamedTuple):
         if self.before is not None and start == str(self.before._dense):
             self.before._finalize()
         text = yaml.safe_dump(self.sections(), sort_keys=False, default_flow_style=None)
-        write_text(self.folder / _RUN, text)
+        write_text(self.file, text)
 
-    def command(self) -> list[str]:
-        """Return the command that starts it, or lets it go on from where it is."""
-        command = [sys.executable, "-P", "-m", "wafer", "run"]
-        command += ["--params", str(self.folder / _RUN)]
+    def options(self) -> dict[str, str]:
+        """Return the keys of ``runconfig`` with which it goes on from where it is."""
         newest = self._newest()
         if newest is None:
-            return command
-        if newest == self.arm.steps:  # it ended between its last step and the evaluation
-            command += ["--mode", "eval"]
+            return {}
+        # It may have ended between its last step and the evaluation.
+        options = {"mode": "eval"} if newest == self.arm.steps else {}
         settings = self.arm.experiment.cfg.runconfig
         states = settings.load_checkpoint_states
         anew = settings.is_pretrained_checkpoint or not (states is None or "global_step" in states)
         anew = anew or self.before is not None
         begins = settings.checkpoint_path or self.before is not None
         if begins and (not anew or newest == self.arm.steps):
-            command += ["--checkpoint_path", str(self.folder / CHECKPOINTS / str(newest))]
-        return command
+            options["checkpoint_path"] = str(self.folder / CHECKPOINTS / str(newest))
+        return options
 
     def _finalize(self) -> None:
         """Write the dense form of its last checkpoint, once."""
@@ -148,7 +150,7 @@ class Trial(NamedTuple):
         with self.log.open("rb") as file:
             file.seek(since)
             lines = file.read().decode(errors="replace").splitlines()
-        said = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        said = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
         said = said or [line.strip() for line in lines if line.strip()] or [f"exit code {code}"]
         return f"{said[-1]} (all of it: {self.log})"
 
@@ -197,7 +199,7 @@ def trials_of(
 
 def _other_file(trial: Trial) -> Iterator[Problem]:
     """Refuse to go on with, or to count, what another run file has done."""
-    path = trial.folder / _RUN
+    path = trial.file
     if not path.exists() or (trial.result() is None and trial._newest() is None):
         return
     before = _flat(read_yaml(path)[0])

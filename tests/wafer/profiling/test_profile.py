@@ -10,9 +10,9 @@ from wafer.cli import main
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.errors import ConfigError
-from wafer.profile.report import chrome_trace, summarize, text_table
-from wafer.profile.scopes import instruction_scopes, module_of
-from wafer.profile.trace import Operation, _match, _nest
+from wafer.profiling.report import chrome_trace, summarize, text_table
+from wafer.profiling.scopes import instruction_scopes, module_of
+from wafer.profiling.trace import Operation, _match, _nest
 
 HLO = """HloModule jit__step, is_scheduled=true
 

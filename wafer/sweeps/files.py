@@ -16,7 +16,10 @@ from wafer.experiment import Experiment
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.paths import named_leaves
 from wafer.models.sections import Section, parse
+from wafer.models.user.code import NOTEBOOK
+from wafer.models.user.trust import code_in
 from wafer.models.user.yamlfile import YamlMapping
+from wafer.registration import named
 from wafer.yamlfile import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -31,7 +34,8 @@ _OWN = {  # keys that the sweep itself sets in every run
 class SweepFile(Section):
     """What a sweep file takes."""
 
-    base: str | None = None  #: run file that the arms change, seen from the sweep file's folder
+    #: run file that the arms change, seen from the sweep file's folder; or its sections
+    base: str | dict[str, Any] | None = None
     #: name -> changes by dotted key; `file` names a base of the arm's own, `group` its group in the
     #: fit, `after` the arm whose last weights it begins with. The others are compared with the
     #: first
@@ -56,6 +60,12 @@ class SweepArm(NamedTuple):
         """Last step of its runs."""
         return int(self.experiment.cfg.runconfig.max_steps or 0)
 
+    @property
+    def held(self) -> list[str]:
+        """Names of its code that this process alone has."""
+        names = {code.name for code in code_in(self.sections)}
+        return sorted(name for name in names if name.startswith(NOTEBOOK))
+
 
 class Sweep(NamedTuple):
     """A checked sweep file."""
@@ -65,24 +75,26 @@ class Sweep(NamedTuple):
     metric: str | None  #: name, or None for the default
 
 
-def read_sweep(path: str | pathlib.Path, only: Sequence[str] = ()) -> Sweep:
-    """Read and check a sweep file and the run files of all its arms.
+def read_sweep(source: str | pathlib.Path | Mapping[str, Any], only: Sequence[str] = ()) -> Sweep:
+    """Read and check a sweep and the run files of all its arms.
 
     Args:
-        path: the file.
+        source: the file, or what it holds; then paths are seen from the working directory.
         only: names of arms to keep; all when empty.
 
     Raises:
         ConfigError: everything that is wrong with it, arm by arm.
     """
-    path = pathlib.Path(path)
-    raw, _ = read_yaml(path)
+    raw, path = source, ""
+    if not isinstance(source, Mapping):
+        path = str(source)
+        raw, _ = read_yaml(path)
     try:
         file = parse(SweepFile, raw)
     except SectionError as error:
-        raise ConfigError(error.problems, str(path)) from None
+        raise ConfigError(error.problems, path) from None
     problems = [*_wrong_seeds(file.seeds), *_wrong_names(file.arms, only)]
-    arms, bases = [], _Bases(path.parent)
+    arms, bases = [], _Bases(pathlib.Path(path).parent)
     for name, changes in file.arms.items():
         try:
             arms.append(_arm(name, changes, file.base, bases))
@@ -91,7 +103,7 @@ def read_sweep(path: str | pathlib.Path, only: Sequence[str] = ()) -> Sweep:
     if not problems:
         problems += _wrong_order({arm.name: arm for arm in arms})
     if problems:
-        raise ConfigError(problems, str(path))
+        raise ConfigError(problems, path)
     kept = set(only)
     for arm in reversed(arms * len(arms)):  # also those that they come after
         kept |= {arm.after} if arm.name in kept and arm.after else set()
@@ -181,8 +193,10 @@ class _Bases:
         self._folder = folder
         self._read: dict[str, YamlMapping] = {}
 
-    def sections(self, name: str) -> YamlMapping:
+    def sections(self, name: str | YamlMapping) -> YamlMapping:
         """Return a file's sections, to be changed at will."""
+        if isinstance(name, dict):
+            return copy.deepcopy(name)
         if name not in self._read:
             raw, _ = read_yaml(self._folder / name)
             if isinstance(raw, Mapping) and isinstance(raw.get("trainer"), Mapping):
@@ -194,7 +208,7 @@ class _Bases:
         return copy.deepcopy(self._read[name])
 
 
-def _arm(name: str, changes: object, base: str | None, bases: _Bases) -> SweepArm:
+def _arm(name: str, changes: object, base: str | YamlMapping | None, bases: _Bases) -> SweepArm:
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping):
         message = f"{changes!r}: expected changes by dotted key, as sparsity.sparsity: 0.9"
@@ -210,7 +224,7 @@ def _arm(name: str, changes: object, base: str | None, bases: _Bases) -> SweepAr
     for key, value in changes.items():
         if key not in own:
             _set(sections, str(key), copy.deepcopy(value))
-    sections = _for_sweep(sections)
+    sections = _for_sweep(named(sections))
     experiment = Experiment.from_config(parse_config(sections), seed=0)
     check(experiment)
     return SweepArm(name, own.get("group", ""), own.get("after", ""), sections, experiment)

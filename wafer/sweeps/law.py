@@ -13,7 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from wafer.errors import ConfigError, Problem
-from wafer.sweep.table import TrialResult
+from wafer.sweeps.table import TrialResult
 
 _DELTA = 1e-3  # of the Huber loss, as in the paper
 _LEAST = 3  # numbers of parameters, and of tokens: an exponent and its factor need as many

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from wafer.profile.report import write_report
-from wafer.profile.trace import read_operations
+from wafer.profiling.report import write_report
+from wafer.profiling.trace import read_operations
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from wafer.profile.scopes import OTHER, instruction_scopes, module_of
+from wafer.profiling.scopes import OTHER, instruction_scopes, module_of
 
 
 @dataclasses.dataclass

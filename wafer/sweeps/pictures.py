@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from wafer.models.errors import optional
-from wafer.sweep.law import Law
-from wafer.sweep.table import TrialResult
+from wafer.sweeps.law import Law
+from wafer.sweeps.table import TrialResult
 
 COSTS = {  # field of a row -> label of its axis
     "training": "FLOPs of training",
