@@ -80,10 +80,10 @@ STATEMENTS = {
     "models": 7243,  # records of before; functions of the commands (38a)
     "sparsity": 4267,  # functions of the commands (38a)
     "vsl": 1828,
-    "wafer": 1106,  # functions of the commands (38a)
+    "wafer": 994,  # functions of the commands (38a)
     "wafer/commands": 2716,  # records of before; functions of the commands (38a)
     "wafer/compiler": 2161,
-    "wafer/config": 1275,  # functions of the commands (38a)
+    "wafer/config": 829,  # functions of the commands (38a)
     "wafer/csl": 7076,
     "wafer/data": 8513,  # functions of the commands (38a)
     "wafer/engines": 3265,
@@ -93,8 +93,8 @@ STATEMENTS = {
     "wafer/optim": 1099,  # functions of the commands (38a)
     "wafer/profiling": 301,  # functions of the commands (38a)
     "wafer/session": 1168,  # functions of the commands (38a)
-    "wafer/sweeps": 1222,  # functions of the commands (38a)
-    "wafer/vendor": 5590,  # functions of the commands (38a)
+    "wafer/sweeps": 796,  # functions of the commands (38a)
+    "wafer/vendor": 5202,  # functions of the commands (38a)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a

@@ -8,12 +8,14 @@ A module that registers when it is imported serves the command line: ``name: "my
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
 from wafer.models.user.code import NOTEBOOK, give_name, register
 from wafer.models.user.trust import SECTIONS
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.sections import OPTIMIZERS
 
 _Shape = tuple[int | str, ...]
@@ -92,7 +94,7 @@ def register_task(
 _OWN_TASKS: set[str] = set()
 
 
-def named(sections: Mapping[str, Any]) -> dict[str, Any]:
+def named(sections: Mapping[str, object]) -> YamlMapping:
     """Register each class or function that stands where a run file has a name, and put its name.
 
     Args:
@@ -111,7 +113,7 @@ def named(sections: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(value: Any, where: tuple[str | int, ...], kind: str, keys: tuple[str, ...]) -> Any:
+def _named(value: object, where: tuple[str | int, ...], kind: str, keys: tuple[str, ...]) -> object:
     if isinstance(value, Mapping):
         return {key: _named(part, (*where, key), kind, keys) for key, part in value.items()}
     if isinstance(value, list):
@@ -121,7 +123,7 @@ def _named(value: Any, where: tuple[str | int, ...], kind: str, keys: tuple[str,
     try:
         if where[1:] == ("task",):
             name = f"{NOTEBOOK}{value.__name__}"
-            features: Any = value()  # what it returns, register_task checks
+            features: Any = value()  # which register_task checks
             register_task(name, features)
             return name
         last = next(key for key in reversed(where) if isinstance(key, str))

@@ -75,7 +75,7 @@ def _parts(
     from wafer.data.preprocess.parts import preprocess_all
     from wafer.vendor.preprocess.load import load_settings
 
-    return preprocess_all(load_settings(params, keys))
+    return preprocess_all(load_settings(None if params is None else os.fspath(params), keys))
 
 
 def preprocess(

@@ -175,7 +175,7 @@ def _parse_file(
     where: str | Path,
     raw: object,
     line_numbers: Lines,
-    overrides: YamlMapping | None,
+    overrides: Mapping[str, Any] | None,
     on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
     try:
@@ -187,7 +187,7 @@ def _parse_file(
 
 def parse_config(
     raw: object,
-    overrides: YamlMapping | None = None,
+    overrides: Mapping[str, Any] | None = None,
     *,
     defaults: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,

@@ -59,7 +59,7 @@ _TOKENIZERS = {"gpt2tokenizer": "GPT2Tokenizer", "neoxtokenizer": "NeoXTokenizer
 _LLAMA = "CustomLlama3Tokenizer"
 
 
-def load_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, object]) -> Settings:
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, object]) -> Settings:
     """Merge a YAML file and flags; flags win.
 
     Args:
