@@ -80,7 +80,7 @@ STATEMENTS = {
     "models": 7243,  # records of before; functions of the commands (38a)
     "sparsity": 4267,  # functions of the commands (38a)
     "vsl": 1828,
-    "wafer": 994,  # functions of the commands (38a)
+    "wafer": 996,  # functions of the commands (38a)
     "wafer/commands": 2716,  # records of before; functions of the commands (38a)
     "wafer/compiler": 2161,
     "wafer/config": 829,  # functions of the commands (38a)

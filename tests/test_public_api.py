@@ -15,7 +15,8 @@ from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError, ConfigError
 from wafer.models.paths import named_leaves
 
-FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
+FUNCTIONS = ("compile", "convert", "evaluate", "finalize", "generate", "history", "load", "plan")
+FUNCTIONS += ("preprocess", "profile", "prune", "sweep", "train")
 REGISTER = ("register_model", "register_optimizer", "register_task")
 
 SOURCE = 'def f{0}(x):\n    """Return x plus {0}."""\n    return x + {0}\n'

@@ -53,7 +53,7 @@ def _larger(ev, node):
         ev.fail(node.at, f"@larger takes two numbers of one type, found {found}")
     if is_known(first) and is_known(second):
         return Value(first.type, max(first.data, second.data))
-    code, end = ev.running(node.at, "what @larger does"), Label()
+    code, end = ev.require_code(node.at, "what @larger does"), Label()
     a, b = ev.register(first, node.at), ev.register(second, node.at)
     larger = code.new()
     code.add(Op.COPY, 0, larger, a)

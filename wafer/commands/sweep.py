@@ -83,6 +83,9 @@ def sweep(
         fit: fit loss = E + A / weights^a + B / tokens^b to each group.
         say: called with a line for each run that ends.
 
+    Returns:
+        Finished runs, and arms beside the first one; printed, its table.
+
     Raises:
         ConfigError: everything that is wrong with the sweep or its run files, before the first run.
 

@@ -93,14 +93,6 @@ class Constant(_Open):
         return xp.full(xp.shape(t), self.learning_rate, xp.float32)
 
 
-class UserSchedule(_Open):
-    """A function of the user, step -> value, in jax.numpy."""
-
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
-        function = find(self.scheduler, SCHEDULERS, "optimizer")
-        return xp.asarray(call(self.scheduler, function, t), xp.float32)
-
-
 class Polynomial(_Timed):
     """From the initial to the end value over ``total_iters``, to the given power."""
 
@@ -329,6 +321,14 @@ SCHEDULERS: Mapping[str, type[Schedule]] = {  # every public class above but the
 _BY_LOWER: Mapping[str, type[Schedule]] = {
     name.lower() + suffix: cls for name, cls in SCHEDULERS.items() for suffix in ("", "lr", "wd")
 }
+
+
+class UserSchedule(_Open):
+    """A function of the user, step -> value, in jax.numpy."""
+
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
+        function = find(self.scheduler, SCHEDULERS, "optimizer")
+        return xp.asarray(call(self.scheduler, function, t), xp.float32)
 
 
 def schedule_class(name: object) -> type[Schedule] | None:

@@ -268,6 +268,9 @@ def convert(
         drop_unmatched_keys: leave out tensors that the model has not.
         trust_code: import code that the source names; it may do anything.
 
+    Returns:
+        Where it lies, and what it holds.
+
     Raises:
         ValueError: a source that is not what the call says, or a model that does not convert.
         CheckpointError: a checkpoint that cannot be read.

@@ -238,7 +238,7 @@ class _Input(InputSection, task="script"):
 class _Run(Run):
     """A run whose batches are trees."""
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
         """Place a batch on the systems."""
         del shape, padded
         return place_batch(rows["batch"][0])
