@@ -8,7 +8,6 @@ A module that registers when it is imported serves the command line: ``name: "my
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
@@ -23,7 +22,7 @@ _ROW: dict[str, tuple[_Shape, str]] = dict.fromkeys(
 _KINDS = ("int32", "float32")
 
 
-def register_model(name: str, build: Callable[..., Any]) -> None:
+def register_model(name: str, build: Callable[..., object]) -> None:
     """Let ``model: {name: NAME, …}`` mean a function.
 
     Args:
@@ -36,7 +35,7 @@ def register_model(name: str, build: Callable[..., Any]) -> None:
     _register("model", name, build, MODELS)
 
 
-def register_optimizer(name: str, make: Callable[..., Any]) -> None:
+def register_optimizer(name: str, make: Callable[..., object]) -> None:
     """Let ``optimizer: {optimizer_type: NAME, …}`` mean a function.
 
     Args:
@@ -78,7 +77,7 @@ def register_task(
                 [Problem((name, feature), f"{shape}, {dtype!r}: expected {expected}")]
             )
 
-    def of_length(sizes: RowSizes, config: Any) -> dict[str, TaskFeature]:
+    def of_length(sizes: RowSizes, config: object) -> dict[str, TaskFeature]:
         del config
         return {
             feature: TaskFeature(tuple(sizes.length if s == "S" else int(s) for s in shape), dtype)
@@ -92,7 +91,9 @@ def register_task(
 _OWN_TASKS: set[str] = set()
 
 
-def _register(kind: str, name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
+def _register(
+    kind: str, name: str, function: Callable[..., object], known: Mapping[str, object]
+) -> None:
     try:
         register(kind, name, function, known)
     except ValueError as error:

@@ -42,8 +42,9 @@ class _Loader(_Base):
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
             tag = str(node.tag).removeprefix(_TAG)
-            problem = f"{node.value!r:.80} is no {tag}"
-            raise ConstructorError(None, None, problem, node.start_mark) from error
+            raise ConstructorError(
+                None, None, f"{node.value!r:.80} is no {tag}", node.start_mark
+            ) from error
 
 
 _Loader.add_implicit_resolver(

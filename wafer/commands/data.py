@@ -413,5 +413,5 @@ def padding_stats(cfg: "RunConfig", split: str) -> str:
     return f"{data.summary}\n{report}"
 
 
-def _say(text: Any) -> None:
+def _say(text: object) -> None:
     sys.stdout.write(f"{text}\n")

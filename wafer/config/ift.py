@@ -102,8 +102,10 @@ def transform(sections: YamlMapping, level: float, family: str = "wide") -> Tran
         SparsityError: a sparsity section that does not go with it.
     """
     if family not in FAMILIES:
-        known = f"expected one of {', '.join(FAMILIES)}{did_you_mean(family, FAMILIES)}"
-        raise _error("family", f"{family!r}: {known}")
+        raise _error(
+            "family",
+            f"{family!r}: expected one of {', '.join(FAMILIES)}{did_you_mean(family, FAMILIES)}",
+        )
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise _error("sparsity", f"{level!r}: expected a number above 0 and below 1")
     rule = FAMILIES[family]

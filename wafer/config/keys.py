@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import ClusterKeys, RunSection
@@ -151,9 +150,7 @@ def _default(value: object) -> str:
 class _Schema(GenerateJsonSchema):
     """Where a key has a reader of its own, it takes more than its type says: anything."""
 
-    def function_before_schema(
-        self, schema: core_schema.BeforeValidatorFunctionSchema
-    ) -> JsonSchemaValue:
+    def function_before_schema(self, schema: Any) -> JsonSchemaValue:
         function = schema["function"]["function"]
         ours = isinstance(getattr(function, "__self__", None), type)  # a validator of a Section
         known = function is Choice.func or function.__name__ == "_upper"

@@ -111,14 +111,13 @@ def _rows_section(model: Mapping[str, object], data: pathlib.Path) -> tuple[Yaml
         )
         raise ConfigError([Problem(("model", "name"), message)])
     vocab_size, length, packed, count = _rows(data)
-    section = {
+    return {
         "data_processor": _PROCESSORS[task],
         "data_dir": str(data),
         "batch_size": min(8, count),
         "max_sequence_length": length,
         "use_vsl": packed,
-    }
-    return section, vocab_size
+    }, vocab_size
 
 
 def run_file(

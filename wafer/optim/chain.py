@@ -7,7 +7,7 @@ group.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,7 +117,7 @@ def _parts(cfg: Optimizer, groups: ParamGroups) -> UpdateParts:
 
 
 def make_optimizer(
-    cfg: Any,
+    cfg: object,
     params: Tree = None,
     alias: Callable[[str], str] = lambda name: name,
     *,

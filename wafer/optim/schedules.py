@@ -16,7 +16,7 @@ from wafer.optim.schedule_sections import Schedule, parse_schedules
 ScheduleFn = Callable[[ArrayLike], Float[Array, ""]]
 
 
-def make_schedule(spec: Any) -> ScheduleFn:
+def make_schedule(spec: object) -> ScheduleFn:
     """Build the function of a number, a scheduler, or a list of schedulers.
 
     Args:

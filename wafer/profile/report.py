@@ -60,7 +60,7 @@ def text_table(rows: Sequence[ModuleShare], steps: tuple[int, int]) -> str:
     return "\n".join([title, *body])
 
 
-def chrome_trace(operations: Sequence[Operation]) -> dict[str, Any]:
+def chrome_trace(operations: Sequence[Operation]) -> dict[str, object]:
     """Build the trace that chrome://tracing and ui.perfetto.dev open, in µs.
 
     Follows the Trace Event Format: complete events ("X") that nest within a thread, and metadata

@@ -94,7 +94,7 @@ def _from_neighbours(body: Sequence[_Instruction], known: Mapping[str, str]) -> 
     return scopes
 
 
-def module_of(scope: str, params: Mapping[str, Any]) -> str:
+def module_of(scope: str, params: Mapping[str, object]) -> str:
     """Name the module of a scope path, with its phase.
 
     Args:

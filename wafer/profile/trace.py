@@ -25,7 +25,7 @@ class Operation:
 
 
 def read_operations(
-    folder: pathlib.Path, programs: Sequence[str], params: Mapping[str, Any]
+    folder: pathlib.Path, programs: Sequence[str], params: Mapping[str, object]
 ) -> list[Operation]:
     """Parse the newest trace in a folder.
 
@@ -80,9 +80,9 @@ def _nest(events: Iterable[Operation]) -> list[Operation]:
 
 def _match(
     events: Iterable[Operation], programs: Sequence[tuple[str, dict[str, str]]]
-) -> dict[tuple[Any, ...], dict[str, str]]:
+) -> dict[tuple[object, ...], dict[str, str]]:
     """Find each traced program's text: of its name, the one that knows most of its instructions."""
-    used: dict[tuple[Any, ...], set[str]] = {}
+    used: dict[tuple[object, ...], set[str]] = {}
     for event in events:
         used.setdefault(event.program, set()).add(event.instruction)
     matched = {}

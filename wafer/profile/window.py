@@ -4,7 +4,6 @@ import logging
 import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
@@ -30,7 +29,7 @@ class StepProfiler:
         start_step: int,
         end_step: int,
         folder: pathlib.Path,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         programs: Callable[[], Sequence[str]],
     ) -> None:
         self._start, self._end, self._folder = start_step, end_step, folder
@@ -49,12 +48,12 @@ class StepProfiler:
         options.enable_hlo_proto = False
         jax.profiler.start_trace(self._trace.name, profiler_options=options)
 
-    def after_step(self, state: Any) -> None:
+    def after_step(self, state: object) -> None:
         """Close the window, once ``state`` is computed, if the step was the last one inside."""
         if self._step == self._end:
             self.close(state)
 
-    def close(self, state: Any = None) -> str | None:
+    def close(self, state: object = None) -> str | None:
         """End the window, wherever it is; returns the table, or None when it was not open."""
         if self._trace is None:
             return None

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
@@ -54,7 +54,7 @@ class Session:
     profiler: StepProfiler | None = None  #: traces the steps of ``runconfig.op_profiler_config``
 
     def execute(
-        self, run: Run, state: TrainState, features: Any, *, topology: bool
+        self, run: Run, state: TrainState, features: PyTree, *, topology: bool
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """Execute a step, traced when it lies in the profiler's window.
 

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import pathlib
-from typing import Any
 
 import jax
 
@@ -11,6 +10,7 @@ from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
+from wafer.data.batching.pipeline import Loader
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.models.checkpoint.writer import Checkpoints
@@ -126,7 +126,7 @@ def save_first(run: Run) -> pathlib.Path:
         loader.close()
 
 
-def _loader_at(run: Run, data: Dataset, resumed: Resumed) -> Any:
+def _loader_at(run: Run, data: Dataset, resumed: Resumed) -> Loader:
     """Open the training data where a checkpoint left it, past the samples to skip."""
     samples = run.experiment.batch("train").samples
     task = jax.process_index(), jax.process_count()

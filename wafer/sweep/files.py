@@ -16,6 +16,7 @@ from wafer.experiment import Experiment
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.paths import named_leaves
 from wafer.models.sections import Section, parse
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.yamlfile import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -34,7 +35,7 @@ class SweepFile(Section):
     #: name -> changes by dotted key; `file` names a base of the arm's own, `group` its group in the
     #: fit, `after` the arm whose last weights it begins with. The others are compared with the
     #: first
-    arms: dict[str, Any]
+    arms: YamlMapping
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...]  #: every arm is run with each
     #: name of a metric of the last evaluation; None is eval/bits_per_byte where the data is text,
     #: else loss
@@ -47,7 +48,7 @@ class SweepArm(NamedTuple):
     name: str  #: as in the sweep file
     group: str  #: in the fit; '' takes dense or sparse, by what is left of the weights
     after: str  #: arm whose weights its runs begin with, seed by seed; '' for fresh ones
-    sections: dict[str, Any]  #: of its run file, checked; without seed and model_dir
+    sections: YamlMapping  #: of its run file, checked; without seed and model_dir
     experiment: Experiment  #: what follows from them
 
     @property
@@ -100,7 +101,7 @@ def read_sweep(path: str | pathlib.Path, only: Sequence[str] = ()) -> Sweep:
 
 def run_sections(
     arm: SweepArm, seed: int, folder: pathlib.Path, weights: pathlib.Path | None = None
-) -> dict[str, Any]:
+) -> YamlMapping:
     """Write down one run of an arm: a run file's sections.
 
     Args:
@@ -155,7 +156,7 @@ def _wrong_seeds(seeds: Sequence[int]) -> Iterable[Problem]:
             yield Problem(("seeds", at), f"{seed} is there twice; runs of one seed are the same")
 
 
-def _wrong_names(arms: Mapping[str, Any], only: Sequence[str]) -> Iterable[Problem]:
+def _wrong_names(arms: Mapping[str, object], only: Sequence[str]) -> Iterable[Problem]:
     if not arms:
         yield Problem(("arms",), "no arm; `dense: {}` is the base file as it is")
     lower: dict[str, str] = {}
@@ -170,8 +171,7 @@ def _wrong_names(arms: Mapping[str, Any], only: Sequence[str]) -> Iterable[Probl
     for name in only:
         if name not in arms:
             hint = did_you_mean(name, arms)
-            message = f"{name!r}: unknown arm{hint}; known: {', '.join(arms)}"
-            yield Problem(("arms",), message)
+            yield Problem(("arms",), f"{name!r}: unknown arm{hint}; known: {', '.join(arms)}")
 
 
 class _Bases:
@@ -179,9 +179,9 @@ class _Bases:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        self._read: dict[str, dict[str, Any]] = {}
+        self._read: dict[str, YamlMapping] = {}
 
-    def sections(self, name: str) -> dict[str, Any]:
+    def sections(self, name: str) -> YamlMapping:
         """Return a file's sections, to be changed at will."""
         if name not in self._read:
             raw, _ = read_yaml(self._folder / name)
@@ -194,7 +194,7 @@ class _Bases:
         return copy.deepcopy(self._read[name])
 
 
-def _arm(name: str, changes: Any, base: str | None, bases: _Bases) -> SweepArm:
+def _arm(name: str, changes: object, base: str | None, bases: _Bases) -> SweepArm:
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping):
         message = f"{changes!r}: expected changes by dotted key, as sparsity.sparsity: 0.9"
@@ -216,7 +216,7 @@ def _arm(name: str, changes: Any, base: str | None, bases: _Bases) -> SweepArm:
     return SweepArm(name, own.get("group", ""), own.get("after", ""), sections, experiment)
 
 
-def _set(sections: dict[str, Any], key: str, value: Any) -> None:
+def _set(sections: YamlMapping, key: str, value: object) -> None:
     """Change a value by its dotted key; None removes it."""
     parts = key.split(".")
     if parts[0] == "runconfig" and parts[1:2] and parts[1] in _OWN:
@@ -243,7 +243,7 @@ def _set(sections: dict[str, Any], key: str, value: Any) -> None:
             inside[where] = value
 
 
-def _for_sweep(sections: dict[str, Any]) -> dict[str, Any]:
+def _for_sweep(sections: YamlMapping) -> YamlMapping:
     """Set what every run of a sweep has, and refuse what would keep it from going on."""
     settings = sections.get("runconfig") or {}
     if not isinstance(settings, dict):

@@ -190,7 +190,7 @@ def _drawn_again(
     return np.array(out or [_constants(best, middle)])
 
 
-def fit_lines(laws: Mapping[str, Law]) -> list[list[Any]]:
+def fit_lines(laws: Mapping[str, Law]) -> list[list[object]]:
     """Lay the fits out for ``fit.csv``: a line for each constant of each group."""
     return [
         [group, name, *(part[name] for part in (law.constants, law.low, law.high)), law.runs, *span]

@@ -10,7 +10,7 @@ import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wafer.models.files import atomic_write
 
@@ -186,7 +186,7 @@ def _number(value: float | None, sign: str = "") -> str:
     return "" if value is None else f"{value:{sign}.3g}"
 
 
-def write_csv(path: pathlib.Path, heads: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: pathlib.Path, heads: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
     """Write a CSV that appears whole."""
     with atomic_write(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

@@ -213,7 +213,7 @@ def _other_file(trial: Trial) -> Iterator[Problem]:
         yield Problem(("arms", trial.arm.name), message)
 
 
-def _flat(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+def _flat(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
     if not isinstance(value, Mapping) or not value:
         return {path: list(value) if isinstance(value, tuple) else value}
     return {k: v for key, one in value.items() for k, v in _flat(one, (*path, str(key))).items()}

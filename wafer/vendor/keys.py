@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 
 from wafer.models.names import preset_of
-from wafer.models.user.yamlfile import YamlMapping
 
 Release = tuple[int, int]
 Action = Literal["rename", "pair", "drop", "refuse", "default", "gone"]
@@ -77,7 +76,7 @@ def covers(releases: str, release: Release | None) -> bool:
     return bool(release and first and last and first <= release <= last)
 
 
-def _row(section: str, action: Action, fields: YamlMapping) -> KeyRow:
+def _row(section: str, action: Action, fields: dict[str, Any]) -> KeyRow:
     says = fields.pop(action)
     keys, since = tuple(fields.pop("keys").split()), release_of(fields.pop("since", None))
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}

@@ -103,8 +103,7 @@ def _read(value: object, path: Path) -> _Read:
         given.pop("param_group_tags", None)
         return _Read(path, key, tags, [({"scheduler": name, **given}, path)])
     for unknown in given.keys() - set(_HOLDERS[kind]):
-        takes = ", ".join(_HOLDERS[kind])
-        hint = did_you_mean(unknown, _HOLDERS[kind])
+        hint, takes = did_you_mean(unknown, _HOLDERS[kind]), ", ".join(_HOLDERS[kind])
         raise _wrong((*path, unknown), f"unknown key{hint}; {name} takes {takes}")
     if given.get("last_epoch") not in (None, -1):
         message = f"{given['last_epoch']!r}: a schedule begins at step 0 or where its checkpoint is"

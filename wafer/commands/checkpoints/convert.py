@@ -111,7 +111,7 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
     )
 
 
-def read_section(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_section(path: str | os.PathLike[str]) -> yamlfile.YamlMapping:
     """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
 
     Raises:
@@ -189,7 +189,7 @@ def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     return name
 
 
-def _require_model(asked: str, found: Any, where: object) -> None:
+def _require_model(asked: str, found: object, where: object) -> None:
     """Refuse a source of a model of another family than ``--model`` names.
 
     Names of one Hugging Face model_type are one family; names that are unknown are not compared.
@@ -310,7 +310,7 @@ def _mdl_name(args: argparse.Namespace) -> str:
     return f"{stem}_to_{args.tgt_fmt}.mdl"
 
 
-def _write_params(args: argparse.Namespace, settings: dict[str, Any], target: Path) -> Path:
+def _write_params(args: argparse.Namespace, settings: dict[str, object], target: Path) -> Path:
     """Write the ``model`` section; beside a ``.mdl`` without a key of ours."""
     if args.tgt_fmt in FORMATS:
         settings.pop("rotary_interleaved", None)  # it always has pairs
@@ -343,7 +343,9 @@ def _convert_config(args: argparse.Namespace) -> int:
     return 0
 
 
-def rewrite(path: Path, name: str, source: str, target: str) -> tuple[dict[str, Any], list[str]]:
+def rewrite(
+    path: Path, name: str, source: str, target: str
+) -> tuple[yamlfile.YamlMapping, list[str]]:
     """Rewrite a params file of one release as another, or `wafer run`, reads it.
 
     Args:

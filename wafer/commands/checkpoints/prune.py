@@ -63,7 +63,7 @@ def _main(args: argparse.Namespace) -> int:
 @own_flags()
 def prune(
     output: str | os.PathLike[str],
-    section: Any,
+    section: object,
     *,
     method: str,
     checkpoint: str | os.PathLike[str] | None = None,

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
@@ -26,7 +25,7 @@ from wafer.models.checkpoint.moments import field_of
 from wafer.models.checkpoint.tree import to_tree
 from wafer.models.convert.engine import TensorRow
 from wafer.models.counts import abstract_params
-from wafer.models.paths import named_leaves, unflatten
+from wafer.models.paths import Params, named_leaves, unflatten
 from wafer.optim.groups import ParamGroups, make_groups
 from wafer.optim.sections import Optimizer
 from wafer.vendor.mdl.file import MdlFile
@@ -73,7 +72,7 @@ class OptimizerState(NamedTuple):
     step: int  #: the global step
 
 
-def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, PyTree]:
+def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, object]:
     """Load a ``.mdl`` as the arrays of a checkpoint.
 
     Args:
@@ -87,7 +86,7 @@ def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, 
     """
     section, model, state = experiment.cfg.optimizer, experiment.model, None
     with MdlFile(path) as file:
-        tree: dict[str, PyTree] = {PARAMS: unflatten(dict(open_weights(file, model)))}
+        tree: dict[str, object] = {PARAMS: unflatten(dict(open_weights(file, model)))}
         if section is not None and with_state:
             groups = make_groups(section, alias=model.alias)
             state = read_state(file, model, groupings(section, groups))
@@ -246,8 +245,8 @@ def finished_steps(state: OptimizerState, section: Optimizer) -> int:
 
 
 def our_tree(
-    state: OptimizerState, section: Optimizer, template: PyTree, shapes: PyTree, where: str
-) -> dict[str, PyTree]:
+    state: OptimizerState, section: Optimizer, template: object, shapes: Params, where: str
+) -> Params:
     """Build the optimizer state of a checkpoint of ours.
 
     Args:
@@ -269,7 +268,7 @@ def our_tree(
     owners = {name: leaf.shape for name, leaf in named_leaves(shapes)}
     fields = {path: field_of(path, owners) for path, _ in named_leaves(template)}
     with_moments = {parent for parent, _, owner in fields.values() if owner}
-    tree: dict[str, PyTree] = {}
+    tree: dict[str, np.ndarray] = {}
     for path, leaf in named_leaves(template):
         parent, field, owner = fields[path]
         if owner:

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import ArrayLike, PyTree
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from wafer.models.alias import is_decayed
 from wafer.models.base import Model
 from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
 from wafer.models.checkpoint.moments import field_of
 from wafer.models.lazy import LazyArray
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.vendor.mdl.file import MdlFile
 from wafer.vendor.mdl.optimizer import KEYS, SCALERS, is_constant
@@ -51,7 +50,7 @@ def _number(value: ArrayLike, dtype: DTypeLike) -> LazyArray:
 
 
 def training_sections(
-    model: Model, record: Mapping[str, object], tree: Mapping[str, PyTree], format_: str
+    model: Model, record: Mapping[str, object], tree: Params, format_: str
 ) -> dict[str, Tree]:
     """Build the sections from a checkpoint of ours.
 

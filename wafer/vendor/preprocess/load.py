@@ -250,10 +250,10 @@ def hook_name(name: str, release: tuple[int, int] = (2, 10)) -> str:
     if not module and name in HOOKS:
         return name
     if function not in _HOOKS:
-        hint = did_you_mean(function, _HOOKS)
         raise DataError(
-            f"read_hook: {name} is not known{hint}; known: {', '.join(_HOOKS)}. A hook of your own "
-            "is module:function, a file of the working directory"
+            f"read_hook: {name} is not known{did_you_mean(function, _HOOKS)}; known: "
+            f"{', '.join(_HOOKS)}. A hook of your own is module:function, a file of the working "
+            "directory"
         )
     return (_HOOKS | _HOOKS_2_3 if release < (2, 4) else _HOOKS)[function]
 

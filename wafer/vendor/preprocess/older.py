@@ -112,8 +112,10 @@ def _with_mode(keys: YamlMapping) -> YamlMapping:
     processor = keys.pop("dataset_processor", None)
     if processor is not None and "mode" not in keys:
         if processor not in _PROCESSORS:
-            hint = did_you_mean(processor, _PROCESSORS)
-            message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
+            message = (
+                f"{processor!r} is not known{did_you_mean(processor, _PROCESSORS)}; known: "
+                f"{', '.join(_PROCESSORS)}"
+            )
             raise SectionError([Problem(("setup", "dataset_processor"), message)])
         keys["mode"] = _PROCESSORS[processor]
     return keys
