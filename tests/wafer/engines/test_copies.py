@@ -25,7 +25,7 @@ from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.engines.choose import check, make
 from wafer.engines.stagewise.pipeline.regions import Copies, spread
-from wafer.engines.stagewise.pipeline.schedule import StageTask, bubble, schedule, table
+from wafer.engines.stagewise.pipeline.schedule import StageTask, bubble, needs, schedule, table
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -44,6 +44,8 @@ def test_two_copies_by_hand():
         "1 . F1 B1 F3 B3 . .",
     ]
     assert bubble(2, 4, copies=2) == Fraction(28 - 18, 28)
+    last = [(0, "backward", 2), (0, "backward", 3)]  # of each copy
+    assert needs(StageTask(6, 0, "update"), 2, 4, copies=2) == last
 
 
 def test_sizes_that_do_not_go_together():
