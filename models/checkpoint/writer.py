@@ -17,7 +17,6 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +42,7 @@ from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from wafer.models.checkpoint.tree import to_tree
 from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
-from wafer.models.files import atomic_write, remove_partials, remove_written
+from wafer.models.files import JsonObject, atomic_write, remove_partials, remove_written
 from wafer.models.paths import named_leaves, unflatten
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class Checkpoints:
         """Folder of one checkpoint."""
         return self.folder / str(step)
 
-    def save(self, step: int, state: PyTree, meta: Mapping[str, Any]) -> pathlib.Path:
+    def save(self, step: int, state: PyTree, meta: Mapping[str, object]) -> pathlib.Path:
         """Write a checkpoint; it exists, complete, when this returns.
 
         Raises:
@@ -116,7 +115,7 @@ class Checkpoints:
 
     def restore_latest(
         self, *, lazily: bool = False, set_aside: bool = False
-    ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    ) -> tuple[int, dict[str, PyTree], JsonObject] | None:
         """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
 
         A damaged one is skipped with a line that says so.
@@ -150,7 +149,7 @@ class Checkpoints:
 
 
 def write_checkpoint(
-    path: str | os.PathLike[str], state: Mapping[str, Any], meta: Mapping[str, Any]
+    path: str | os.PathLike[str], state: Mapping[str, PyTree], meta: Mapping[str, object]
 ) -> None:
     """Write one checkpoint anywhere, replacing what is there; complete or not there at all.
 
@@ -209,7 +208,7 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 def write_params(
     folder: str | os.PathLike[str],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
     pruned: Collection[str] | None = (),
@@ -250,7 +249,7 @@ def write_arrays(
     folder: pathlib.Path,
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
 ) -> None:
     """Write a checkpoint one array at a time.
 

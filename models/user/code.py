@@ -9,7 +9,7 @@ import inspect
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
 from wafer.models.user.trust import (
@@ -22,6 +22,7 @@ from wafer.models.user.trust import (
 )
 
 _FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
+Result = TypeVar("Result")
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
 
@@ -32,7 +33,7 @@ def running_modules() -> frozenset[str]:
     return frozenset(str(frame.f_globals.get("__name__")) for frame in frames)
 
 
-def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
+def register(kind: str, name: str, function: Callable[..., object], known: Iterable[str]) -> None:
     """Let a name mean a function of the user; once more, it means the newer one.
 
     Args:
@@ -94,7 +95,7 @@ def find(
     return function
 
 
-def _member(holder: Any, name: str) -> Any:
+def _member(holder: object, name: str) -> object:
     """Return a part of the user's module; another module in it is not the user's to name."""
     member = getattr(holder, name)
     if isinstance(member, types.ModuleType) and owner(member.__name__.partition(".")[0]):
@@ -105,7 +106,7 @@ def _member(holder: Any, name: str) -> Any:
     return member
 
 
-def _home(function: Callable[..., Any]) -> str:
+def _home(function: Callable[..., object]) -> str:
     """The package in which a function, or the class of what is called like one, is written."""
     if isinstance(function, functools.partial):
         return ""  # arguments are bound where it is made, which is the user's module
@@ -142,8 +143,8 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
 
 def check_arguments(
     name: str,
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
+    function: Callable[..., object],
+    arguments: Mapping[str, object],
     given: Iterable[str] = (),
 ) -> None:
     """Compare the keys of a section with the parameters of a function.
@@ -182,7 +183,7 @@ def check_arguments(
         raise SectionError(problems)
 
 
-def call(name: str, function: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+def call(name: str, function: Callable[..., Result], *args: object, **arguments: object) -> Result:
     """Call a function of the user.
 
     Raises:
@@ -213,7 +214,7 @@ def _line(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def place(function: Callable[..., Any]) -> str:
+def place(function: Callable[..., object]) -> str:
     """Where a function is written, in brackets; '' where that is not known."""
     function = function.__init__ if isinstance(function, type) else function
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -22,7 +22,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 #: kind of code -> group of entry points in which an installed package names its modules
 ENTRY_POINTS: Mapping[str, str] = {
@@ -87,7 +87,7 @@ def name_code(kind: str, name: str) -> None:
     _REGISTERED.add((kind, name))
 
 
-def is_user_defined(name: Any, kind: str = "") -> bool:
+def is_user_defined(name: object, kind: str = "") -> TypeGuard[str]:
     """Whether a name of a run file means code of the user, of one kind or any."""
     if not isinstance(name, str):
         return False
@@ -225,7 +225,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
     return frozenset(found)
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
     """Give a section's mappings, at any depth."""
     if isinstance(value, Mapping):
         yield value

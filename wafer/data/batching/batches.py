@@ -24,13 +24,12 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer import vsl
 from wafer.data.sections.base import InputSection
@@ -122,7 +121,10 @@ def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def feature_shapes(
-    section: InputSection, config: Any, lead: tuple[int, ...], sharding: Sharding | None = None
+    section: InputSection,
+    config: object,
+    lead: tuple[int, ...],
+    sharding: Sharding | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """What ``host_batch`` gives for rows of an input section, each sequence at its full length.
 
@@ -189,7 +191,7 @@ def numbered(batch: Batch, shard: Array) -> Batch:
         shard: [] int32, how many shares come before it.
     """
 
-    def number(leaf: Any) -> Any:
+    def number(leaf: PyTree) -> PyTree:
         if not isinstance(leaf, vsl.Layout):
             return leaf
         return leaf.numbered(shard * leaf.lengths.shape[-1])
@@ -197,7 +199,7 @@ def numbered(batch: Batch, shard: Array) -> Batch:
     return jax.tree.map(number, batch, is_leaf=lambda leaf: isinstance(leaf, vsl.Layout))
 
 
-def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
+def _contexts(features: Mapping[str, Array]) -> dict[str, Array | vsl.Layout]:
     ids, lengths = features["context_input_ids"], features["context_lengths"].reshape(-1)
     rows = ids if ids.ndim == 1 else ids.reshape(-1, ids.shape[-1])
     out = {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
@@ -208,8 +210,8 @@ def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
 
 def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
-) -> dict[str, Any]:
-    extras: dict[str, Any] = {k: v for k, v in features.items() if k not in _READ}
+) -> dict[str, Array | vsl.Layout]:
+    extras: dict[str, Array | vsl.Layout] = {k: v for k, v in features.items() if k not in _READ}
     if "context_input_ids" in features:
         extras |= _contexts(features)
     if "token_type_ids" in features:

@@ -161,7 +161,7 @@ class GradientLedger:
 
     def finish_branch(
         self, index: int, grads: tuple[PyTree, ...], place: int = 0
-    ) -> dict[str, Any]:
+    ) -> dict[str, PyTree]:
         """Book the gradients of a stage.
 
         Args:

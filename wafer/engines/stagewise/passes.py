@@ -92,7 +92,13 @@ class StageCall:
         return add_axis(out)
 
     def backward(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, back: tuple[Any, Any], *, dense: bool
+        self,
+        parts: Parts,
+        carry: PyTree,
+        where: StageSpecs,
+        back: tuple[PyTree, PyTree],
+        *,
+        dense: bool,
     ) -> tuple[PyTree, PyTree]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 

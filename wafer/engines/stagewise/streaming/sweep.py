@@ -8,7 +8,7 @@ the store until the sweep is over and run in a second pass.
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -83,7 +83,9 @@ class StreamingSweep:
             del now, parts, grads  # one stage's weights go before those of the next but one come
         self._second_pass()
 
-    def _program(self, function: Any, index: int, **choices: Any) -> Any:
+    def _program(
+        self, function: Callable[..., PyTree], index: int, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         return self.programs.program(function, *self.plan.at(index), **choices)
 
     def _where(self, batch: Batch, index: int) -> StageSpecs:
