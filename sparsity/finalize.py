@@ -12,9 +12,9 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.checksums import ArrayRecord
 from wafer.models.checkpoint.layout import (
@@ -162,7 +162,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     record, sums = read_record(step) if step / STATE in items else ({}, None)
     computes, prefix = forward_of(record, source), f"{PARAMS}/"
 
-    def used(name: str, leaf: Any) -> Any:
+    def used(name: str, leaf: PyTree) -> PyTree:
         own = name.startswith(prefix)
         return computes(name.removeprefix(prefix), leaf) if own else leaf
 
@@ -185,7 +185,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     return [report for item in reports.values() for report in item]
 
 
-def _require_arrays(record: Mapping[str, Any], source: pathlib.Path, tree: StoredTree) -> None:
+def _require_arrays(record: Mapping[str, object], source: pathlib.Path, tree: StoredTree) -> None:
     """Compare the arrays with the record's model, unless that is code that is not trusted.
 
     Raises:
@@ -227,7 +227,7 @@ def _refuse_live_state(source: pathlib.Path, names: Set[str]) -> None:
 
 
 def _convert(
-    tree: StoredTree, target: pathlib.Path, computes: Callable[[str, Any], Any]
+    tree: StoredTree, target: pathlib.Path, computes: Callable[[str, PyTree], PyTree]
 ) -> list[TensorReport]:
     """Write an item's arrays without NaN, and compare what was written with the source."""
     reports: list[TensorReport] = []

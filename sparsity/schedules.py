@@ -8,7 +8,7 @@ index, which advances by one at every due update and wraps to the start. ``sched
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -252,7 +252,7 @@ _FORMS: Mapping[str, type[ValueSchedule]] = {
 }
 
 
-def constant_level(value: Any, where: Place) -> ValueSchedule:
+def constant_level(value: object, where: Place) -> ValueSchedule:
     """Build the schedule of one level, a float with 0 <= level < 1."""
     try:
         return ConstantValue(check_level(value))
@@ -260,7 +260,7 @@ def constant_level(value: Any, where: Place) -> ValueSchedule:
         raise SparsityError(str(error), where) from None
 
 
-def schedule(value: Any, where: Place = ("schedule",)) -> ValueSchedule:
+def schedule(value: object, where: Place = ("schedule",)) -> ValueSchedule:
     """Build a hyper-parameter schedule from a number, a list, a ``{type: ...}`` or a function."""
     if isinstance(value, ValueSchedule):
         return value
@@ -276,7 +276,7 @@ def schedule(value: Any, where: Place = ("schedule",)) -> ValueSchedule:
     raise SparsityError(f"expected a number, a list or {{type: ...}}, got {value!r}", where)
 
 
-def _cycling(values: Any, where: Place) -> ValueSchedule:
+def _cycling(values: Sequence[object], where: Place) -> ValueSchedule:
     numbers = [as_number(v) for v in values]
     if not numbers or not all(isinstance(v, float) for v in numbers):
         raise SparsityError(f"a list schedule needs one or more numbers, got {values!r}", where)
@@ -340,7 +340,7 @@ class _Update(Section):
         return self
 
 
-def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
+def update_schedule(value: object, where: Place = ("update",)) -> UpdateSchedule:
     """Build an update schedule from None (every step), a number, a dict or a function."""
     if value is None:
         return EVERY_STEP

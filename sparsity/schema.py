@@ -1,6 +1,6 @@
 """Errors, levels and numbers of the sections of all releases."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
@@ -21,7 +21,7 @@ class SparsityError(SectionError):
         super().__init__([Problem(where, problem)] if isinstance(problem, str) else problem)
 
 
-def unknown(what: str, value: Any, known: Iterable[str]) -> str:
+def unknown(what: str, value: object, known: Iterable[str]) -> str:
     """Say that a name is not known, which ones are, and the nearest."""
     known = tuple(known)
     hint = did_you_mean(value, known)
@@ -34,7 +34,7 @@ def listed(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def check_level(value: Any) -> float:
+def check_level(value: object) -> float:
     """Return a constant level, a float with 0 <= level < 1; integers are refused."""
     if isinstance(value, str):
         value = as_number(value)
@@ -51,7 +51,7 @@ def as_number(value: Any) -> Any:
         return value
 
 
-def validate(model: type[SectionT], section: dict[str, Any], where: Place) -> SectionT:
+def validate(model: type[SectionT], section: Mapping[str, object], where: Place) -> SectionT:
     """Build a section, or raise a ``SparsityError`` that names every wrong key."""
     try:
         return parse(model, section)

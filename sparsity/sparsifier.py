@@ -16,7 +16,6 @@ One training step, in this order (each line is the user's or the trainer's):
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +85,7 @@ class Sparsifier:
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] | None = None
     dtype: DTypeLike = jnp.float32
-    code_of: Callable[[str], Any] = topologies.name_code
+    code_of: Callable[[str], PyTree] = topologies.name_code
     quiet: bool = False
     partial: bool = False
     dense_words: bool = False
@@ -267,7 +266,7 @@ class Sparsifier:
         if self.groups and not self.quiet:
             log_selected(self.groups, selected)
 
-    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
+    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: PyTree) -> None:
         """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
 
         Args:

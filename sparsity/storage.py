@@ -8,7 +8,7 @@ training starts, and topology changes never recompile.
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.core
@@ -43,7 +43,7 @@ class Probed(NamedTuple):
     values: Array  #: the leaf as it is stored: [nnz] kept values, or dense under a mask
     probe: Array  #: of the dense shape; its value is never read, its gradient is the dense one
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: object) -> NoReturn:
         """Refuse arithmetic of gradients that ``split`` has not seen."""
         raise TypeError(
             "sparsity: a gradient at prepare(…, dense=True) is two, of values and the dense one; "

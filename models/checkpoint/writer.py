@@ -21,12 +21,12 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.checksums import ArrayRecord, checksums
 from wafer.models.checkpoint.layout import (
@@ -46,7 +46,7 @@ from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from wafer.models.checkpoint.tree import to_tree
 from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
-from wafer.models.files import atomic_write, remove_partials, remove_written
+from wafer.models.files import JsonObject, atomic_write, remove_partials, remove_written
 from wafer.models.paths import named_leaves, unflatten
 
 _LOG = logging.getLogger(__name__)
@@ -86,7 +86,9 @@ class Checkpoints:
         """Folder of one checkpoint."""
         return self.folder / str(step)
 
-    def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any]) -> pathlib.Path:
+    def save(
+        self, step: int, state: Mapping[str, PyTree], meta: Mapping[str, object]
+    ) -> pathlib.Path:
         """Write a checkpoint; it exists, complete, when this returns.
 
         Raises:
@@ -123,7 +125,7 @@ class Checkpoints:
 
     def restore_latest(
         self, *, lazily: bool = False, set_aside: bool = False
-    ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    ) -> tuple[int, dict[str, PyTree], JsonObject] | None:
         """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
 
         A damaged one is skipped with a line that says so.
@@ -157,7 +159,7 @@ class Checkpoints:
 
 
 def write_checkpoint(
-    path: str | os.PathLike[str], state: Mapping[str, Any], meta: Mapping[str, Any]
+    path: str | os.PathLike[str], state: Mapping[str, PyTree], meta: Mapping[str, object]
 ) -> None:
     """Write one checkpoint anywhere; one that is there is replaced when the new one is complete.
 
@@ -226,7 +228,7 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 def write_params(
     folder: str | os.PathLike[str],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
     pruned: Collection[str] | None = (),
@@ -269,7 +271,7 @@ def write_arrays(
     folder: pathlib.Path,
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
 ) -> None:
     """Write a checkpoint one array at a time.
 

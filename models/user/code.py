@@ -10,7 +10,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
 from wafer.models.user.trust import (
@@ -24,6 +24,7 @@ from wafer.models.user.trust import (
 
 NOTEBOOK = "notebook:"  # begins names of code that no module has
 _FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
+Result = TypeVar("Result")
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
 _REGISTERS = {  # kind -> what registers code of it
@@ -40,7 +41,7 @@ def running_modules() -> frozenset[str]:
     return frozenset(str(frame.f_globals.get("__name__")) for frame in frames)
 
 
-def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
+def register(kind: str, name: str, function: Callable[..., object], known: Iterable[str]) -> None:
     """Let a name mean a function of the user; once more, it means the newer one.
 
     Args:
@@ -139,7 +140,7 @@ def find(
     return function
 
 
-def _member(holder: Any, name: str) -> Any:
+def _member(holder: object, name: str) -> object:
     """Return a part of the user's module; another module in it is not the user's to name."""
     member = getattr(holder, name)
     if isinstance(member, types.ModuleType) and owner(member.__name__.partition(".")[0]):
@@ -150,7 +151,7 @@ def _member(holder: Any, name: str) -> Any:
     return member
 
 
-def _home(function: Callable[..., Any]) -> str:
+def _home(function: Callable[..., object]) -> str:
     """The package in which a function, or the class of what is called like one, is written."""
     if isinstance(function, functools.partial):
         return ""  # arguments are bound where it is made, which is the user's module
@@ -187,8 +188,8 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
 
 def check_arguments(
     name: str,
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
+    function: Callable[..., object],
+    arguments: Mapping[str, object],
     given: Iterable[str] = (),
 ) -> None:
     """Compare the keys of a section with the parameters of a function.
@@ -227,7 +228,7 @@ def check_arguments(
         raise SectionError(problems)
 
 
-def call(name: str, function: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+def call(name: str, function: Callable[..., Result], *args: object, **arguments: object) -> Result:
     """Call a function of the user.
 
     Raises:
@@ -258,7 +259,7 @@ def _line(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def place(function: Callable[..., Any]) -> str:
+def place(function: Callable[..., object]) -> str:
     """Where a function is written, in brackets; '' where that is not known."""
     function = function.__init__ if isinstance(function, type) else function
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -22,7 +22,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 #: kind of code -> group of entry points in which an installed package names its modules
 ENTRY_POINTS: Mapping[str, str] = {
@@ -93,7 +93,7 @@ def _key(kind: str, name: str) -> str:
     return name.lower() if kind == "sparsity" else name  # algorithms are found in any case
 
 
-def is_user_defined(name: Any, kind: str = "") -> bool:
+def is_user_defined(name: object, kind: str = "") -> TypeGuard[str]:
     """Whether a name of a run file means code of the user, of one kind or any."""
     if not isinstance(name, str):
         return False
@@ -230,7 +230,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
     return frozenset(found)
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
     """Give a section's mappings, at any depth."""
     if isinstance(value, Mapping):
         yield value

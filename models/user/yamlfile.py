@@ -33,7 +33,7 @@ else:
 class _Loader(_Base):
     """Safe loader with YAML 1.2 floats; what a tag cannot be made of is an error with its line."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Build the value of a node."""
         if node.tag == f"{_TAG}int" and len(node.value) > _MAX_DIGITS:
             problem = f"{node.value!r:.80} has {len(node.value):,} digits; expected {_MAX_DIGITS:,}"
@@ -164,7 +164,9 @@ class _Walk:
                 self.lines[inside] = key.start_mark.line + 1
             self.visit(value, inside)
 
-    def _require_distinct(self, pairs: list[tuple[Any, Any]], path: tuple[str | int, ...]) -> None:
+    def _require_distinct(
+        self, pairs: list[tuple[object, object]], path: tuple[str | int, ...]
+    ) -> None:
         """Note keys whose values are equal, whatever their spelling: 1 and 0x1, true and yes."""
         seen: dict[Any, int] = {}
         for key, _ in pairs:

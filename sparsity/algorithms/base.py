@@ -6,7 +6,7 @@ makes it known to sections, with its own attributes as keys.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
@@ -219,7 +219,7 @@ def attributes(keys: Mapping[str, Any], where: Place) -> dict[str, Any]:
     }
 
 
-def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: Place, algorithm: str) -> None:
+def refuse(keys: Collection[str], wrong: Sequence[str], where: Place, algorithm: str) -> None:
     """Raise ``SparsityError`` when a section sets keys that mean nothing to its algorithm."""
     found = [key for key in wrong if key in keys]
     if found:
@@ -259,7 +259,7 @@ def register(name: str) -> Callable[[_A], _A]:
     return add
 
 
-def lookup(name: Any, where: Place) -> Any:
+def lookup(name: object, where: Place) -> Any:
     """Return the class a section names: registered, ``module:class``, or itself a callable.
 
     Raises:

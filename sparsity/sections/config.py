@@ -45,7 +45,7 @@ class Groups(tuple[Group, ...]):
 
 
 def configure(
-    section: Any,
+    section: object,
     *,
     weight_layout: WeightLayout | None = None,
     aliases: Callable[[str], str] = lambda name: name,
@@ -179,7 +179,7 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
             storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 
-def parse(section: Any) -> Groups:
+def parse(section: object) -> Groups:
     """Read a section.
 
     Args:
@@ -217,7 +217,7 @@ def _groups(section: Any, where: Place) -> list[Group]:
     return [(ParamFilter(), Static(sparsity=constant_level(section, where)))]
 
 
-def _is_pair(section: Any) -> bool:
+def _is_pair(section: object) -> bool:
     return (
         isinstance(section, (list, tuple))
         and len(section) == 2
@@ -248,7 +248,7 @@ class PatternSection(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _of_text(cls, value: Any) -> Any:
+    def _of_text(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         n, _, m = value.partition(":")
@@ -308,7 +308,7 @@ class GroupSection(Section):
 
     @pydantic.field_validator("param_filter", mode="before")
     @classmethod
-    def _one_kind(cls, value: Any) -> Any:
+    def _one_kind(cls, value: object) -> object:
         if isinstance(value, dict) and (len(value) != 1 or not value.keys() <= {*_KINDS}):
             raise ValueError("a dict is not a filter; list one section per pattern instead")
         for pattern in value.get("regex", ()) if isinstance(value, dict) else ():
@@ -320,7 +320,7 @@ class GroupSection(Section):
 
     @pydantic.field_validator("init_method")
     @classmethod
-    def _known_method(cls, value: Any) -> Any:
+    def _known_method(cls, value: object) -> object:
         if callable(value) or value in INIT_METHODS:
             return value
         raise ValueError(unknown("init_method", value, INIT_METHODS))
@@ -373,7 +373,9 @@ def _group(section: dict[str, Any], where: Place) -> Group:
     return rule, _made(algorithm, attributes(keys, where), where)
 
 
-def _made(function: Any, arguments: Mapping[str, Any], where: Place) -> Algorithm:
+def _made(
+    function: Callable[..., object], arguments: Mapping[str, object], where: Place
+) -> Algorithm:
     """Call a function that a section names, and check what it gives."""
     where, name = (*where, "algorithm"), getattr(function, "__name__", repr(function))
     if isinstance(function, type):

@@ -6,7 +6,6 @@ Whoever takes such a checkpoint as a model, and does not train it, needs that ma
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +52,7 @@ def computed_params(sparsifier: Sparsifier, params: PyTree) -> PyTree:
     return map_named(visit, params)
 
 
-def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, PyTree], PyTree]:
+def forward_of(record: Mapping[str, object], where: object) -> Callable[[str, PyTree], PyTree]:
     """Return the function from a stored parameter to the one that the model computes with.
 
     Returns:

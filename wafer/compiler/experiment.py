@@ -14,7 +14,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -53,7 +53,7 @@ class CompileResult(NamedTuple):
     kept: bool
 
 
-def _section(cfg: RunConfig) -> Any:
+def _section(cfg: RunConfig) -> InputSection:
     section = cfg.train_input or cfg.eval_input
     if section is None:
         message = "missing; a sample's shape comes from train_input or eval_input"
@@ -61,7 +61,7 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
-def _sample_shapes(experiment: Experiment) -> Any:
+def _sample_shapes(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     """One sequence, not a packed row."""
     sample = _section(experiment.cfg).model_copy(update={"use_vsl": False})
     return feature_shapes(sample, experiment.model.config, (1,))

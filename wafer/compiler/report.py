@@ -7,13 +7,13 @@ that would do at full arithmetic rate stands below, as "Arithmetic Efficiency".
 
 import dataclasses
 import io
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled, Decoding, FloorPlan, Mesh, PlacedKernel
+from wafer.models.files import JsonObject
 from wafer.spec import Region, WaferSpec
 
 _VERSION = 1
@@ -114,7 +114,7 @@ def report_text(compiled: Compiled) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(compiled: Compiled) -> dict[str, Any]:
+def to_json(compiled: Compiled) -> JsonObject:
     """Everything of a compilation as plain values; ``from_json`` reads it back."""
     return {
         "version": _VERSION,
@@ -142,7 +142,7 @@ def to_json(compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def from_json(stored: dict[str, Any]) -> Compiled:
+def from_json(stored: JsonObject) -> Compiled:
     """Read what ``to_json`` made.
 
     Raises:

@@ -16,6 +16,7 @@ from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
+from wafer.models.schema import ModelConfig
 from wafer.models.sections import Section, parse
 from wafer.models.user.trust import (
     imports_allowed,
@@ -83,7 +84,7 @@ class RunConfig(Section):
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
 
 
-def model_section_of(cfg: object) -> YamlMapping:
+def model_section_of(cfg: ModelConfig) -> YamlMapping:
     """Return a ``model`` section that a run file reads as the configuration.
 
     ``wafer.models.registry.settings_of`` leaves out keys that are defaults; a run file may have

@@ -4,7 +4,7 @@ Arrays that are shared out lead with [N systems, A micro-batches]; a system sees
 [1, A, ...], and takes the micro-batches one after the other.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,9 @@ def as_batch(features: PyTree) -> Batch:
     return features if isinstance(features, Batch) else to_batch(features)
 
 
-def scan_micro_batches(micro: Any, items: PyTree) -> tuple[PyTree, PyTree]:
+def scan_micro_batches(
+    micro: Callable[[PyTree], tuple[PyTree, PyTree]], items: PyTree
+) -> tuple[PyTree, PyTree]:
     """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
     total, first = micro(local_shard(items))
     if num_micro_batches(items) == 1:

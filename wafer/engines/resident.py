@@ -7,8 +7,8 @@ neither the effective batch nor the result depends on N.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from wafer.experiment import Experiment
 from wafer.models.base import Aux, Model
 from wafer.optim.precision import LossScaler
 from wafer.optim.rules import without_frozen
-from wafer.sparsity import Sparsifier
+from wafer.sparsity import SparseState, Sparsifier
 
 _ALL = P()  # the same on all systems
 
@@ -203,7 +203,12 @@ class Resident(Engine):
         return state, metrics
 
     def _over_systems(
-        self, fn: Any, state: TrainState, features: Features, *rest: PyTree, gives: Any = _ALL
+        self,
+        fn: Callable[..., PyTree],
+        state: TrainState,
+        features: Features,
+        *rest: PyTree,
+        gives: PyTree = _ALL,
     ) -> PyTree:
         """Run ``fn`` on every system's share of the batch; its results lie as ``gives`` says."""
         specs = (_ALL, _ALL, P("csx"), *(_ALL for _ in rest))
@@ -213,7 +218,7 @@ class Resident(Engine):
     def _gradients(
         self,
         params: PyTree,
-        sparse: Any,
+        sparse: SparseState,
         features: Features,
         rest: tuple[Array, Array],
         *given: PyTree,
@@ -249,7 +254,7 @@ class Resident(Engine):
         return sum_over_systems(sums)
 
     def _evaluate(
-        self, params: PyTree, sparse: Any, features: Features, *, names: tuple[str, ...]
+        self, params: PyTree, sparse: SparseState, features: Features, *, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         compute = self.sparsifier.apply(params, sparse)
 

@@ -20,6 +20,7 @@ from wafer.models.convert.standard import offset_norms, order_rotary
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.paths import unflatten
+from wafer.models.schema import ModelConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def _in_order(config: Any, leaves: Mapping[str, Any], model: Model | None) -> tu
 _HEADS = ("has_mlm", "has_nsp", "pools", "mlm_nonlinearity", "pooler_nonlinearity")
 
 
-def _unlike(ours: object, theirs: object) -> list[str]:
+def _unlike(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     """What differs besides the heads, which fine-tuning may exchange."""
     if type(ours) is not type(theirs):
         return [f"family: {type(ours).__name__} here, {type(theirs).__name__} there"]

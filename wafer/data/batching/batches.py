@@ -28,7 +28,6 @@ The features of a row; which are there decides what the batch is:
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -126,7 +125,10 @@ def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def feature_shapes(
-    section: InputSection, config: Any, lead: tuple[int, ...], sharding: Sharding | None = None
+    section: InputSection,
+    config: object,
+    lead: tuple[int, ...],
+    sharding: Sharding | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and dtypes of rows of an input section, padded, and of their ``lengths``.
 
@@ -199,7 +201,7 @@ def numbered(batch: Batch, shard: Array) -> Batch:
     return jax.tree.map(number, batch, is_leaf=is_layout)
 
 
-def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
+def _contexts(features: Mapping[str, Array]) -> dict[str, Array | vsl.Layout]:
     ids, lengths = features["context_input_ids"], features["context_lengths"].reshape(-1)
     rows = ids if ids.ndim == 1 else ids.reshape(-1, ids.shape[-1])
     out = {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
@@ -210,8 +212,8 @@ def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
 
 def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
-) -> dict[str, Any]:
-    extras: dict[str, Any] = {k: v for k, v in features.items() if k not in _READ}
+) -> dict[str, Array | vsl.Layout]:
+    extras: dict[str, Array | vsl.Layout] = {k: v for k, v in features.items() if k not in _READ}
     if "context_input_ids" in features:
         extras |= _contexts(features)
     if "token_type_ids" in features:

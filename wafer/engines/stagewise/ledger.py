@@ -161,7 +161,7 @@ class GradientLedger:
 
     def add_gradients(
         self, index: int, grads: tuple[PyTree, ...], place: int = 0
-    ) -> dict[str, Any]:
+    ) -> dict[str, PyTree]:
         """Add the gradients of a stage to those of the stages after it.
 
         Args:

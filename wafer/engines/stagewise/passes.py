@@ -96,7 +96,7 @@ class StageCall:
         parts: Parts,
         carry: PyTree,
         inputs: StageInputs,
-        back: tuple[Any, Any],
+        back: tuple[PyTree, PyTree],
         *,
         dense: bool,
     ) -> tuple[PyTree, PyTree]:

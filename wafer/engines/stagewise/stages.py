@@ -67,7 +67,9 @@ class Stages:
         self.compiled: dict[tuple[Hashable, ...], Any] = {}
         self.sizes: dict[Hashable, list[int]] = {}
 
-    def program(self, function: Callable[..., Any], *at: Any, **choices: Any) -> Any:
+    def program(
+        self, function: Callable[..., PyTree], *at: Any, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         """Return a function's program, compiled once per key and choices.
 
         Args:

@@ -53,7 +53,7 @@ def _place(number: int) -> int:
     return TASK - number if number >= OWN_THREAD else number + 2
 
 
-def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
+def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, object]:
     """Tasks and operations as Chrome trace events (chrome://tracing, Perfetto).
 
     One microsecond on screen is one cycle; a process per PE, a thread each for tasks, the

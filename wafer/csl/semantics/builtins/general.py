@@ -65,7 +65,7 @@ def _bitcast(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, _from_bits(kind, bits_of(value.type, value.data)))
 
 
-def _from_bits(kind: types.Type, bits: int) -> Any:
+def _from_bits(kind: types.Type, bits: int) -> int | float:
     if types.is_float(kind):
         size = types.size_of(kind)
         word = np.array([bits], np.uint16 if size == 2 else np.uint32)

@@ -1,7 +1,7 @@
 """One batch of records on its way to sequences: what errors tell, and what is counted."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from tokenizers import Encoding, Tokenizer
 
@@ -11,6 +11,8 @@ from wafer.data.preprocess.rows.regions import Defaults, Document, Range, TextRe
 from wafer.data.preprocess.settings import Settings
 from wafer.data.text.tokenizer import tokenizing
 from wafer.errors import DataError
+
+Made = TypeVar("Made")
 
 
 def utf8_size(text: str) -> int:
@@ -57,7 +59,7 @@ class EncodingBatch:
         self.count(clean_characters=len(clean), clean_bytes=clean_size)
         return clean
 
-    def attempt(self, function: Callable[[], Any], what: Any, where: str = "") -> Any:
+    def attempt(self, function: Callable[[], Made], what: object, where: str = "") -> Made | None:
         """Call a function for one record; None where it is left out.
 
         Args:
@@ -79,7 +81,7 @@ class EncodingBatch:
             self.count(empty=1)
         return made
 
-    def kept(self, rows: Iterable[Any]) -> list[Any]:
+    def kept(self, rows: Iterable[Made | None]) -> list[Made]:
         """Return the rows that are not None; the others are discarded."""
         every = list(rows)
         kept = [row for row in every if row is not None]
@@ -111,7 +113,7 @@ class EncodingBatch:
         return ids
 
 
-def problem_of(error: Exception, settings: Settings, what: Any, where: str) -> str:
+def problem_of(error: Exception, settings: Settings, what: object, where: str) -> str:
     """Return what is wrong with a record that is left out.
 
     Args:

@@ -10,7 +10,7 @@ program, which runs as its forward task; its backward task is then the rest of t
 import collections
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -47,7 +47,9 @@ class Pipe(NamedTuple):
         homes = (r for r, region in enumerate(self.regions) if uses and uses[0] in region.stages)
         return next(homes, 0)
 
-    def program(self, function: Any, place: int, index: int, **choices: Any) -> Any:
+    def program(
+        self, function: Callable[..., PyTree], place: int, index: int, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         """Return a function's program for a stage of the model, compiled for a place."""
         return self.places.programs[place].program(function, *self.plan.at(index), **choices)
 

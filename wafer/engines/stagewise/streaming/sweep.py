@@ -13,7 +13,7 @@ pass.
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -89,7 +89,9 @@ class StreamingSweep:
             del now, parts, grads
         self._second_pass()
 
-    def _program(self, function: Any, index: int, **choices: Any) -> Any:
+    def _program(
+        self, function: Callable[..., PyTree], index: int, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         return self.programs.program(function, *self.plan.at(index), **choices)
 
     def _inputs(self, batch: Batch, index: int) -> StageInputs:
