@@ -18,7 +18,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
@@ -250,8 +249,7 @@ class Sparsifier:
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
         key = typed_key(key)
-        with jax.ensure_compile_time_eval():
-            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
+        level = chosen.algorithm.sparsity.first_level()
         return InitContext(
             name=chosen.name,
             position=chosen.position,

@@ -80,7 +80,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it.
 STATEMENTS = {
     "models": 7209,  # records of before are read in today's names
-    "sparsity": 4262,
+    "sparsity": 4303,  # levels and drop fractions may be traced arrays
     "vsl": 1828,
     "wafer": 970,
     "wafer/commands": 2627,  # records of before are read in today's names

@@ -123,3 +123,88 @@ def test_many_seeds_in_one_program_are_single_runs(method, pattern, compute, way
         np.testing.assert_allclose(losses[i], expected, rtol=1e-6)
         jax.tree.map(np.testing.assert_array_equal, {"up": masks["up"][i]}, expected_masks)
     assert len({float(x) for x in losses[:, -1]}) == SEEDS
+
+
+GRID = {
+    "static": lambda level, _: {"algorithm": "static", "sparsity": level},
+    "set": lambda level, drop: {
+        "algorithm": "set", "sparsity": level, "drop_fraction": drop, **EVERY
+    },
+    "rigl": lambda level, drop: {
+        "algorithm": "rigl", "sparsity": [level, 0.5], "drop_fraction": drop, **EVERY
+    },
+    "mest": lambda level, drop: {
+        "algorithm": "mest", "sparsity": level, "init_method": "topk",
+        "drop_fraction": {"type": "power", "init": drop, "beta": 0.9}, **EVERY,
+    },
+    "gmp": lambda level, _: {
+        "algorithm": "gmp", **EVERY,
+        "schedule": {"type": "cubic", "init": 0.1, "final": level, "stop": 5},
+    },
+    "gmp linear": lambda level, drop: {
+        "algorithm": "gmp", "schedule": {"type": "linear", "init": drop, "slope": level / 9},
+        **EVERY,
+    },
+}  # fmt: skip
+LEVELS = np.float32([0.1, 0.5, 0.7, 0.8, 0.9, 0.95])  # 0.8 of 10 weights keeps 1: float32 decides
+DROPS = np.float32([0.1, 0.2, 0.3, 0.3, 0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("rigl", "gmp") else pytest.param(n, marks=pytest.mark.slow) for n in GRID]
+)
+def test_a_grid_of_levels_in_one_program_is_runs_of_numbers(name):
+    def run(key, level, drop):
+        return experiment(sparsity.configure(GRID[name](level, drop) | {"param_filter": "up"}))(key)
+
+    key = jax.random.key(3)
+    losses, masks = jax.jit(jax.vmap(run, (None, 0, 0)))(key, LEVELS, DROPS)
+    picked = range(6) if name == "gmp" else (3, 4)
+    for i in picked:
+        expected, mask = jax.jit(lambda key, i=i: run(key, float(LEVELS[i]), float(DROPS[i])))(key)
+        np.testing.assert_array_equal(masks["up"][i], mask["up"])
+        np.testing.assert_allclose(losses[i], expected, rtol=1e-6)
+    if name in ("static", "set"):
+        kept = np.trunc((np.float32(1) - LEVELS) * np.float32(16 * 32))
+        np.testing.assert_array_equal(masks["up"].sum((1, 2)), kept)
+
+
+def test_arrays_whose_numbers_are_known_are_numbers():
+    """Csr and patterns take them, and counts are those of the number."""
+    for level in (np.float32(0.8), np.float64(0.8), jnp.float32(0.8)):
+        rule = sparsity.configure({"algorithm": "rigl", "sparsity": level, "compute": "csr"})
+        sparse = rule.init({"up": jnp.ones((10, 1))}, jax.random.key(0))
+        assert sparse.patterns["up"].nnz == 1
+    with pytest.raises(sparsity.SparsityError, match=r"expected a number from 0 to 1, got 1\.5"):
+        sparsity.configure({"algorithm": "set", "sparsity": jnp.float32(1.5)})
+
+
+BLOCK = {"type": "block", "size": 4}
+REFUSED = {
+    "csr keeps a fixed number": {"algorithm": "rigl", "compute": "csr"},
+    "every row of a pattern": {"algorithm": "set", "pattern": BLOCK},
+    "this pattern has the level 0.5": {"algorithm": "static", "pattern": "2:4"},
+    "every row": {"algorithm": "static", "balance_in_groups": 4},
+    "layers share a known level": {"algorithm": "set", "budget": "erk"},
+    "checkerboard has a fixed": {"algorithm": "static", "init_method": "checkerboard"},
+    "SRSTE.level_may_be_traced": {"algorithm": "sr-ste", "stop": 4},
+    "InBandStatic.level_may_be_traced": {"algorithm": "seeded"},
+    "a traced array": {"algorithm": "acdc", "update": {"freq": 2, "start": 2, "stop": 7}},
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_traced_level_is_refused_with_the_reason(why):
+    with pytest.raises(sparsity.SparsityError, match=why):
+        jax.eval_shape(lambda level: sparsity.configure({"sparsity": level} | REFUSED[why]), 0.5)
+
+
+def test_auto_keeps_masks_of_a_traced_level():
+    def stored(level):
+        rule = sparsity.configure(
+            {"algorithm": "rigl", "sparsity": level}, accepts=lambda name: True
+        )
+        return rule.init({"up": jnp.ones((64, 64))}, jax.random.key(0))
+
+    assert jax.eval_shape(stored, 0.9).masks["up"].shape == (64, 64)
+    assert stored(0.9).patterns
