@@ -186,6 +186,12 @@ class Custom(ValueSchedule):
 
     fn: Callable[[Any], Any]
 
+    @property
+    def traced(self) -> bool:
+        """True when the function closes over an argument of the function that JAX traces."""
+        cells = getattr(self.fn, "__closure__", None) or ()
+        return any(is_traced(cell.cell_contents) for cell in cells)
+
     def _value(self, step: ArrayLike) -> Array:
         return jnp.asarray(self.fn(step), jnp.float32)
 

@@ -141,6 +141,9 @@ GRID = {
         "algorithm": "gmp", **EVERY,
         "schedule": {"type": "cubic", "init": 0.1, "final": level, "stop": 5},
     },
+    "gmp function": lambda level, drop: {
+        "algorithm": "gmp", "schedule": lambda step: drop + level * step / 99, **EVERY
+    },
     "gmp linear": lambda level, drop: {
         "algorithm": "gmp", "schedule": {"type": "linear", "init": drop, "slope": level / 9},
         **EVERY,

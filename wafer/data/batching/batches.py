@@ -144,8 +144,10 @@ def _layout(lengths: Array, ids: Array) -> vsl.Layout:
     return vsl.padded_layout(lengths, ids.shape[1], validate=False)
 
 
-def to_batch(features: Mapping[str, Array]) -> Batch:
-    """Build one micro-batch (no leading axes) inside jit."""
+def to_batch(features: Mapping[str, Array] | Batch) -> Batch:
+    """Build one micro-batch (no leading axes) inside jit, unless it is one."""
+    if isinstance(features, Batch):
+        return features
     mask = features["attention_mask"]
     if "images" in features:
         batch = image_batch(features["images"], features["labels"])
