@@ -82,10 +82,10 @@ STATEMENTS = {
     "models": 7209,  # records of before are read in today's names
     "sparsity": 4307,  # levels and drop fractions may be traced arrays
     "vsl": 1828,
-    "wafer": 990,  # an experiment's init and step
+    "wafer": 989,  # an experiment's init and step
     "wafer/commands": 2627,  # records of before are read in today's names
     "wafer/compiler": 2161,
-    "wafer/config": 829,
+    "wafer/config": 830,  # an experiment of sections alone needs no input section
     "wafer/csl": 7076,
     "wafer/data": 8513,  # to_batch takes a batch, before in wafer/engines
     "wafer/engines": 3228,

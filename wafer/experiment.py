@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
 
 from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
@@ -135,14 +134,15 @@ class Experiment:
         """Build model, optimizer and sparsifier.
 
         Args:
-            cfg: the configuration, or its sections, which are checked.
+            cfg: the configuration, or its sections, which are checked; one for ``init`` and
+                ``step`` alone needs no input section.
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
             ConfigError: parts of the configuration that do not go together, or that were not seen.
         """
         if not isinstance(cfg, RunConfig):
-            cfg = parse_config(cfg)
+            cfg = parse_config(cfg, needs_inputs=False)
         if cfg.unseen:
             raise ConfigError([Problem((k,), refusal(name)) for k, name in cfg.unseen.items()])
         model = models.build(cfg.model)
@@ -172,7 +172,7 @@ class Experiment:
             seed=(cfg.runconfig.seed or 0) if seed is None else seed,
         )
 
-    def init(self, key: Array) -> TrainState:
+    def init(self, key: jax.Array) -> TrainState:
         """Return the first state: weights, optimizer state, masks; usable under ``jit``.
 
         Args:
@@ -204,7 +204,7 @@ class Experiment:
             raise ConfigError([Problem(("distillation",), message)])
         batch, key = numbered(to_batch(batch), jnp.int32(0)), step_key(state)
 
-        def loss_sum(weights: Any) -> tuple[Array, models.Aux]:
+        def loss_sum(weights: Any) -> tuple[jax.Array, models.Aux]:
             computes = self.sparsifier.attach(weights, state.sparse)
             _, aux = self.model.loss(computes, batch, key if self.dropout else None)
             return aux.loss_sum * state.scale.loss_scale, aux

@@ -35,7 +35,7 @@ class TrainState(NamedTuple):
     key: Array
 
 
-class Parts(Protocol):
+class TrainingParts(Protocol):
     """What is trained, and how."""
 
     @property
@@ -64,7 +64,7 @@ class Parts(Protocol):
         ...
 
 
-def first_state(parts: Parts, key: Array) -> TrainState:
+def first_state(parts: TrainingParts, key: Array) -> TrainState:
     """Draw the weights and the first masks.
 
     Args:
@@ -92,7 +92,7 @@ def step_key(state: TrainState) -> Array:
 
 
 def finish_step(
-    parts: Parts, state: TrainState, gradients: PyTree, aux: Aux, *, topology: bool
+    parts: TrainingParts, state: TrainState, gradients: PyTree, aux: Aux, *, topology: bool
 ) -> tuple[TrainState, Metrics]:
     """Update weights, masks and loss scale.
 
