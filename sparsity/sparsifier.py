@@ -17,7 +17,6 @@ One training step, in this order (each line is the user's or the trainer's):
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
@@ -249,8 +248,7 @@ class Sparsifier:
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
         key = typed_key(key)
-        with jax.ensure_compile_time_eval():
-            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
+        level = chosen.algorithm.sparsity.first_level()
         return InitContext(
             name=chosen.name,
             position=chosen.position,

@@ -188,8 +188,9 @@ def unfit(
     axes = axes_of(view.layout, 2)
     if axes != "io":
         return f"its axes are {axes!r}; csr multiplies [in, out] kernels ('io')"
-    if not is_constant(algorithm.sparsity):
-        return "its level follows a schedule; csr keeps a fixed number of values"
+    if algorithm.sparsity.traced or not is_constant(algorithm.sparsity):
+        how = "is traced" if algorithm.sparsity.traced else "follows a schedule"
+        return f"its level {how}; csr keeps a fixed number of values"
     if not algorithm.starts_sparse():
         return "it starts dense; csr keeps a fixed number of values"
     return ""

@@ -26,6 +26,7 @@ PUBLIC = (
     "wafer",
     "wafer.compiler.decode.mesh",
     "wafer.models",
+    "wafer.models.checkpoint.writer",
     "wafer.sparsity",
     "wafer.sparsity.pictures",
     "wafer.vsl",
@@ -37,6 +38,7 @@ PUBLIC = (
     "wafer.fabric.library",
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
+    "wafer.sweep.table",
 )
 
 

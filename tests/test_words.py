@@ -28,7 +28,6 @@ UNDOCUMENTED = {
     "sparsity": (22, 28),
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
-    "wafer.config": (1, 0),
     "wafer.csl": (36, 7),
     "wafer.machine": (17, 16),
     "wafer.data": (21, 20),

@@ -3,6 +3,8 @@
 Every command that trains, plans or compiles begins with an ``Experiment``. It holds no arrays and
 no files, and starts no backend: how many devices there are is still open when it is built.
 Only an optimizer of the user's that meets csr storage is tried, on the first device.
+
+``init`` and ``step`` are the run as pure functions, for programs that hold whole experiments.
 """
 
 import dataclasses
@@ -14,10 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
+from wafer.data.batching.batches import numbered, to_batch
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
@@ -32,6 +36,7 @@ from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
 from wafer.optim.rules import WithParamRules
 from wafer.optim.sections import UserOptimizer
+from wafer.optim.step import Metrics, TrainState, finish_step, first_state, step_key
 from wafer.sparsity import Sparsifier
 from wafer.sparsity.adapters.optimizers import differences
 
@@ -129,14 +134,15 @@ class Experiment:
         """Build model, optimizer and sparsifier.
 
         Args:
-            cfg: the configuration, or its sections, which are checked.
+            cfg: the configuration, or its sections, which are checked; one for ``init`` and
+                ``step`` alone needs no input section.
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
             ConfigError: parts of the configuration that do not go together, or that were not seen.
         """
         if not isinstance(cfg, RunConfig):
-            cfg = parse_config(cfg)
+            cfg = parse_config(cfg, needs_inputs=False)
         if cfg.unseen:
             raise ConfigError([Problem((k,), refusal(name)) for k, name in cfg.unseen.items()])
         model = models.build(cfg.model)
@@ -165,6 +171,47 @@ class Experiment:
             scaler=make_scaler(cfg.optimizer, model.config.dtype),
             seed=(cfg.runconfig.seed or 0) if seed is None else seed,
         )
+
+    def init(self, key: jax.Array) -> TrainState:
+        """Return the first state: weights, optimizer state, masks; usable under ``jit``.
+
+        Args:
+            key: [] random key; consumed. ``wafer train`` begins with ``jax.random.key(seed)``.
+        """
+        return first_state(self, key)
+
+    def step(
+        self, state: TrainState, batch: Any, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """Take one optimizer step on one batch; usable under ``jit``, ``scan`` and ``vmap``.
+
+        Args:
+            state: before the step.
+            batch: a ``models.Batch``, or features [B, ...] of one; all of it at once, whatever
+                the size of micro-batches.
+            topology: False compiles a step that never changes the masks, for steps of which
+                ``sparsifier.due`` is false; it computes no gradients of pruned weights.
+
+        Returns:
+            (the state after it; ``loss``, ``tokens``, ``grad_norm`` and ``loss_scale``, and norms
+            of layers where the file asks for ``log_summaries``: [] float32 each).
+
+        Raises:
+            ConfigError: the file has a teacher, whose weights only engines read.
+        """
+        if self.cfg.distillation is not None:
+            message = "an experiment's step has no teacher; drop the section, or use wafer.train"
+            raise ConfigError([Problem(("distillation",), message)])
+        batch, key = numbered(to_batch(batch), jnp.int32(0)), step_key(state)
+
+        def loss_sum(weights: Any) -> tuple[jax.Array, models.Aux]:
+            computes = self.sparsifier.attach(weights, state.sparse)
+            _, aux = self.model.loss(computes, batch, key if self.dropout else None)
+            return aux.loss_sum * state.scale.loss_scale, aux
+
+        ready = self.sparsifier.prepare(state.params, state.sparse, dense=topology)
+        gradients, aux = jax.grad(loss_sum, has_aux=True)(ready)
+        return finish_step(self, state, gradients, aux, topology=topology)
 
     def section(self, part: Part) -> InputSection:
         """Return ``train_input`` or ``eval_input``.

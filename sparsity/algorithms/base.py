@@ -7,7 +7,7 @@ makes it known to sections, with its own attributes as keys.
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from wafer.sparsity.schedules import (
     ConstantValue,
     UpdateSchedule,
     ValueSchedule,
+    needs_number,
     schedule,
     update_schedule,
 )
@@ -121,11 +122,23 @@ class Algorithm:
     dense_ends: int = 0
     compute: str = "auto"
     needs_gradient: bool = False
+    #: whether the level may be an array that JAX traces; drop fractions always may
+    level_may_be_traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Turn what users write into schedules."""
+        """Turn what users write into schedules; refuse a traced level where none can be."""
         for key in ("sparsity", "drop_fraction", "update"):
             object.__setattr__(self, key, _PARSERS[key](getattr(self, key), (key,)))
+        reasons = {
+            f"{type(self).__name__}.level_may_be_traced is false": not self.level_may_be_traced,
+            "csr keeps a fixed number of values": self.compute == "csr",
+            "every row of a pattern keeps a fixed number": self.structure != UNSTRUCTURED,
+            "layers share a known level": self.budget != "uniform",
+            "checkerboard has a fixed period": self.init_method == "checkerboard",
+        }
+        if self.sparsity.traced and any(reasons.values()):
+            why = "; ".join(reason for reason, holds in reasons.items() if holds)
+            raise SparsityError(needs_number(why), ("sparsity",))
 
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:

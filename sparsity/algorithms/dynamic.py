@@ -5,7 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ class Dynamic(Algorithm):
             Adam, whose bias is long corrected, several times too long).
     """
 
+    level_may_be_traced: ClassVar[bool] = True
     drop_fraction: ValueSchedule = _DROP
     drop: ScoreFn | None = None
     grow: ScoreFn | None = None

@@ -23,7 +23,14 @@ from wafer.sparsity.algorithms.magnitude import Static
 from wafer.sparsity.algorithms.masks import INIT_METHODS
 from wafer.sparsity.filters import ParamFilter, has_nan
 from wafer.sparsity.schedules import constant_level
-from wafer.sparsity.schema import Place, SparsityError, unknown, validate
+from wafer.sparsity.schema import (
+    Place,
+    SparsityError,
+    as_number,
+    is_traced,
+    unknown,
+    validate,
+)
 from wafer.sparsity.sections import budgets
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
@@ -330,10 +337,11 @@ class GroupSection(Section):
         if self.sparsity is not None and self.schedule is not None:
             raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
         fixed = None if self.pattern is None else self.pattern.build().level
-        level = self.schedule if self.sparsity is None else self.sparsity
+        level = as_number(self.schedule if self.sparsity is None else self.sparsity)
         if level is None and fixed is None:
             raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
-        if fixed is not None and isinstance(level, float) and abs(level - fixed) > 1e-3:
+        other = is_traced(level) or (isinstance(level, float) and abs(level - (fixed or 0)) > 1e-3)
+        if fixed is not None and other:
             raise ValueError(f"this pattern has the level {fixed:.4g}, not {level}; leave it out")
         ways = ("balance_in_groups", "balance_out_groups", "pattern")
         given = [name for name in ways if getattr(self, name) is not None]

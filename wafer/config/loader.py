@@ -192,10 +192,18 @@ def parse_config(
     *,
     defaults: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,
+    needs_inputs: bool = True,
 ) -> RunConfig:
     """Check a run file given as a mapping; see ``load`` and ``load_all``.
 
     Folders of the user's modules are appended to ``sys.path``, and stay there if nothing is wrong.
+
+    Args:
+        raw: the mapping.
+        overrides: see ``load``.
+        defaults: of ``runconfig``.
+        on_inputs: see ``load_all``.
+        needs_inputs: refuse a file without the input sections of its mode.
 
     Raises:
         ConfigError: everything that is wrong with it.
@@ -220,7 +228,8 @@ def parse_config(
     if run is not None and run.only_looks and "compile_dir" not in flags:
         kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
         run = run.model_copy(update={"compile_dir": kept})
-    problems += _missing(sections, run.mode if run else "train")
+    missing = _missing(sections, run.mode if run else "train")
+    problems += [p for p in missing if needs_inputs or not str(p.path[0]).endswith("_input")]
     with searching(_code_folders(run)):
         parsed, unseen = _check_sections(sections, run, problems, on_inputs)
         if problems:

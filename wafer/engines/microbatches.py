@@ -10,9 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from wafer.data.batching.batches import to_batch
-from wafer.models.base import Batch
-
 
 def local_shard(tree: PyTree) -> PyTree:
     """Drop the axis of systems in this system's share."""
@@ -32,11 +29,6 @@ def sum_over_systems(tree: PyTree) -> PyTree:
 def num_micro_batches(items: PyTree) -> int:
     """A, of arrays [A, ...]."""
     return jax.tree.leaves(items)[0].shape[0]
-
-
-def as_batch(features: PyTree) -> Batch:
-    """Make the batch of one micro-batch, unless it is one."""
-    return features if isinstance(features, Batch) else to_batch(features)
 
 
 def scan_micro_batches(

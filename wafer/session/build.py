@@ -18,11 +18,12 @@ from wafer.data.batching.dataset import Dataset
 from wafer.data.batching.lengths import sequence_lengths
 from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import TASKS
-from wafer.engines.base import Engine, TrainState
+from wafer.engines.base import Engine
 from wafer.engines.choose import choose, make
 from wafer.engines.cluster import all_max
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
+from wafer.optim.step import TrainState
 from wafer.session.foreign import Readers
 from wafer.session.warm import AheadOfTimeCompiler
 

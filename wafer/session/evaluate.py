@@ -14,7 +14,6 @@ from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.tasks import metric_tags
-from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max, all_sum
 from wafer.errors import CheckpointError, DataError
 from wafer.models.base import Aux
@@ -22,6 +21,7 @@ from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints
 from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.losses import metric_values
+from wafer.optim.step import TrainState
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
 from wafer.session.persist import resume, state_from

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer.data.batching.pipeline import Loader, Rows
-from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.paths import named_leaves
+from wafer.optim.step import TrainState
 from wafer.profiling.rates import RateTracker, log_line
 from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer import sparsity
-from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, DataError, TrainingError
 from wafer.models.checkpoint import layout
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -20,6 +19,7 @@ from wafer.models.checkpoint.tree import fill_template
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import named_leaves
+from wafer.optim.step import TrainState
 from wafer.session.build import Run
 from wafer.session.config_diff import changes
 from wafer.session.foreign import is_foreign, load_foreign

@@ -11,9 +11,9 @@ from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
 from wafer.data.batching.pipeline import Loader
-from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.models.checkpoint.writer import Checkpoints
+from wafer.optim.step import TrainState
 from wafer.profiling.rates import RateTracker
 from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run

@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import TrainState
 from wafer.engines.resident import structs_of
 from wafer.models.user.flags import enter_own_flags
+from wafer.optim.step import TrainState
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wafer import vsl
-from wafer.data.batching.batches import host_batch, to_batch
+from wafer.data.batching.batches import host_batch, row_lengths, to_batch
 from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import DocumentSource
@@ -234,3 +234,8 @@ def test_stripped_and_padded_batches_hold_the_same_tokens():
         tokens = [np.asarray(b.tokens)[np.asarray(b.layout.valid)].tolist() for b in batches]
         assert tokens[0] == tokens[1] == ([1, 2, 3, 4] if system == 0 else [5, 6, 7, 8, 9, 10])
         assert [float(b.weights.sum()) for b in batches] == [len(tokens[0])] * 2
+
+
+def test_row_lengths_end_at_the_last_loss_position():
+    mask = np.array([[1, 0, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    assert row_lengths(mask).tolist() == [4, 1, 0]

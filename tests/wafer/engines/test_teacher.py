@@ -9,9 +9,8 @@ from helpers.streamed import assert_same
 
 import wafer
 from wafer.config import parse_config
-from wafer.data.batching.batches import host_batch
+from wafer.data.batching.batches import host_batch, to_batch
 from wafer.engines.choose import make
-from wafer.engines.microbatches import as_batch
 from wafer.errors import CheckpointError, ConfigError
 from wafer.experiment import Experiment
 from wafer.models.losses import divergence
@@ -96,7 +95,7 @@ def test_the_loss_is_the_mixture(teacher):
     """Another implementation: the two models' outputs, in numpy."""
     section = sections(teacher, weight=0.25, temperature=3.0)
     engine, state, features = prepared(section)
-    batch = as_batch(jax.tree.map(lambda x: x[0, 0], features))
+    batch = to_batch(jax.tree.map(lambda x: x[0, 0], features))
     model, params, _ = wafer.load(teacher)
     own = log_softmax(np.asarray(jax.jit(engine.model.apply)(state.params, batch)) / 3)
     other = log_softmax(np.asarray(jax.jit(model.apply)(params, batch)) / 3)

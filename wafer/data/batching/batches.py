@@ -151,8 +151,10 @@ def _layout(lengths: Array, like: Array) -> vsl.Layout:
     return vsl.padded_layout(lengths, like.shape[1], validate=False)
 
 
-def to_batch(features: Mapping[str, Array]) -> Batch:
-    """Build one micro-batch inside jit, from features without the axes N and A."""
+def to_batch(features: Mapping[str, Array] | Batch) -> Batch:
+    """Build one micro-batch inside jit, from features without axes N and A, unless it is one."""
+    if isinstance(features, Batch):
+        return features
     mask = features["attention_mask"]
     if "images" in features:
         batch = image_batch(features["images"], features["labels"])

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import TrainState
 from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
 from wafer.models.base import Aux, Stage
+from wafer.optim.step import TrainState
 from wafer.sparsity import SparseState
 from wafer.sparsity.topology import name_code
 

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from wafer.data.batching.batches import numbered
+from wafer.data.batching.batches import numbered, to_batch
 from wafer.engines.microbatches import (
     add_axis,
-    as_batch,
     local_shard,
     num_micro_batches,
     scan_micro_batches,
@@ -44,7 +43,7 @@ def make_batch(core: Core, features: PyTree) -> Batch:
     share = local_shard(features)
     count = num_micro_batches(share)
     shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
-    one = lambda item: numbered(as_batch(item[0]), item[1])
+    one = lambda item: numbered(to_batch(item[0]), item[1])
     return add_axis(jax.lax.map(one, (share, shards)))
 
 

@@ -32,7 +32,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.sections.base import InputSection
 from wafer.data.tasks import TASKS, DataTask
-from wafer.engines.base import Engine, Features, Metrics, TrainState
+from wafer.engines.base import Engine, Features
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.experiment import BatchShape, Experiment
 from wafer.loop import amp, optim
@@ -44,6 +44,7 @@ from wafer.models.base import Aux, Model
 from wafer.models.sections import parse
 from wafer.models.user.code import call, place
 from wafer.models.user.model import OwnConfig
+from wafer.optim.step import Metrics, TrainState
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_every, evaluate_one
 from wafer.session.lock import owned

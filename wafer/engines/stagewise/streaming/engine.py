@@ -20,7 +20,7 @@ import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.base import Features, Fill
 from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
@@ -42,6 +42,7 @@ from wafer.experiment import Experiment
 from wafer.models.base import Aux
 from wafer.models.lazy import LazyArray
 from wafer.models.paths import map_named, named_leaves
+from wafer.optim.step import Metrics, TrainState
 from wafer.sparsity import SparseState
 from wafer.sparsity.stored import sentinel
 
