@@ -42,18 +42,23 @@ STATIC = {"algorithm": "static", "sparsity": 0.5}
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
 
 
-def pipelined(
-    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
-):
+def _parts(model_cfg, optimizer, section):
+    """Model, optimizer and sparsifier of a run."""
     model = models.build(model_cfg)
     sparsifier = sparsity.configure(
         section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
     )
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    tx = make_optimizer(optimizer, shapes, model.alias)
+    return model, make_optimizer(optimizer, shapes, model.alias), sparsifier
+
+
+def pipelined(
+    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
+):
+    common = *_parts(model_cfg, optimizer, section), scaler or LossScaler()
     clips = optimizer.get("max_gradient_norm") is not None
     settings = {key: options.pop(key) for key in ("dropout", "summaries") if key in options}
-    core = make_core(model, tx, sparsifier, scaler or LossScaler(), norm=clips, **settings)
+    core = make_core(*common, norm=clips, **settings)
     return Pipelined(core, meshes(systems, devices), **options)
 
 
@@ -89,13 +94,8 @@ def batch_of(model, rows=4, length=8, systems=1, micro=1, seed=0, packed=False):
 
 
 def executors(model_cfg, optimizer=ADAMW, section=None, *, systems=1, scaler=None, **options):
-    model = models.build(model_cfg)
-    sparsifier = sparsity.configure(
-        section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
-    )
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    tx = make_optimizer(optimizer, shapes, model.alias)
-    common, mesh = (model, tx, sparsifier, scaler or LossScaler()), swarmx_mesh(systems)
+    common = *_parts(model_cfg, optimizer, section), scaler or LossScaler()
+    mesh = swarmx_mesh(systems)
     dropout = options.pop("dropout", False)
     core = make_core(*common, dropout=dropout, norm=optimizer.get("max_gradient_norm") is not None)
     return Resident(*common, mesh, dropout=dropout), Streaming(core, mesh, **options)
