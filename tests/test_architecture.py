@@ -83,7 +83,7 @@ STATEMENTS = {
     "wafer": 1015,  # 38a
     "wafer/commands": 2716,  # records of before; 38a
     "wafer/compiler": 2161,
-    "wafer/config": 831,  # 38a
+    "wafer/config": 832,  # 38a; types
     "wafer/csl": 7076,
     "wafer/data": 8515,  # 38a
     "wafer/engines": 3228,

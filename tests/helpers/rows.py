@@ -52,16 +52,9 @@ def settings(tmp_path, vocabulary, **keys):
     path = tmp_path / "in.jsonl"
     if not path.exists():
         write(path, [{"text": text} for text in TEXTS])
-    given = {
-        "input_dir": str(path),
-        "output_dir": str(tmp_path / "out"),
-        "tokenizer_type": "HuggingFaceTokenizer",
-        "huggingface_tokenizer": str(vocabulary),
-        "max_seq_length": 4,
-        "min_sequence_len": 0,
-        "processes": 1,
-        "display_pbar": False,
-    }
+    given = {"input_dir": str(path), "output_dir": str(tmp_path / "out"), "processes": 1}
+    given |= {"tokenizer_type": "HuggingFaceTokenizer", "huggingface_tokenizer": str(vocabulary)}
+    given |= {"max_seq_length": 4, "min_sequence_len": 0, "display_pbar": False}
     return load_settings(None, given | keys)
 
 

@@ -108,23 +108,6 @@ def test_generation_follows_the_most_likely_token():
         models.generate(model, params, [31], 1)
 
 
-@pytest.mark.slow
-def test_packed_and_padded_batches_score_alike_with_dropout():
-    model, params = tiny(dropout_rate=0.3)
-    ids, padded = rows()
-    flat = jnp.asarray([*ids[0], *ids[1, :5], 0, 0])
-    labels = jnp.asarray([*np.roll(ids, -1, 1)[0], *np.roll(ids, -1, 1)[1, :5], 0, 0])
-    layout = vsl.layout_from_lengths(jnp.asarray([9, 5]), 16)
-    ends = jnp.asarray([8, 13])
-    weights = layout.valid.astype(jnp.float32).at[ends].set(0)
-    packed = models.Batch(flat, labels, weights, layout)
-    key = jax.random.key(7)
-    loss = quick(model.loss)
-    a, b = loss(params, padded, key)[0], loss(params, packed, key)[0]
-    np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert abs(float(a) - float(loss(params, packed)[0])) > 1e-3  # dropout did something
-
-
 def test_layers_share_one_compilation():
     model, params = tiny(name="llama", num_hidden_layers=4)
     _, batch = rows()

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import Field, PrivateAttr, SerializeAsAny
@@ -16,7 +16,6 @@ from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
-from wafer.models.schema import ModelConfig
 from wafer.models.sections import Section, parse
 from wafer.models.user.trust import (
     imports_allowed,
@@ -31,6 +30,9 @@ from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.registration import named
 from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
+
+if TYPE_CHECKING:
+    from wafer.models.schema import ModelConfig
 
 _OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
 
@@ -84,7 +86,7 @@ class RunConfig(Section):
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
 
 
-def model_section_of(cfg: ModelConfig) -> YamlMapping:
+def model_section_of(cfg: "ModelConfig") -> YamlMapping:
     """Return a ``model`` section that a run file reads as the configuration.
 
     ``wafer.models.registry.settings_of`` leaves out keys that are defaults; a run file may have
