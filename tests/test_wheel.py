@@ -69,15 +69,9 @@ def site(tmp_path_factory):
 
 def ended(tmp_path, folder, *command):
     """Run Python in a folder of a user's, with wafer from another one."""
-    env = os.environ | {"PYTHONPATH": str(folder)}
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = {"env": os.environ | {"PYTHONPATH": str(folder)}, "capture_output": True}
+    command = [sys.executable, *command]
+    ended = subprocess.run(command, cwd=tmp_path, text=True, check=False, **options)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 

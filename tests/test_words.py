@@ -34,8 +34,8 @@ UNDOCUMENTED = {
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
     "wafer.optim": (3, 4),
-    "wafer.profile": (1, 0),
-    "wafer.sweep": (5, 0),
+    "wafer.profiling": (1, 0),
+    "wafer.sweeps": (5, 0),
     "wafer.vendor": (11, 12),
 }
 # What may import wafer.vendor, besides wafer/commands.

@@ -85,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
     """Shows what there is where no verb was given, and what comes near a wrong word or option."""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, args: Iterable[str] | None = None, namespace: Any = None
+        self, args: Iterable[str] | None = None, namespace: object = None
     ) -> Any:  # it has overloads
         """Name a wrong option before what was meant as its value is taken for another argument."""
         others = any(action.nargs in _OF_OTHERS for action in self._actions)

@@ -27,7 +27,7 @@ from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import forward_flops
 from wafer.models.factored.lora import trainable
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import refusal
 from wafer.optim.chain import make_optimizer
@@ -109,14 +109,14 @@ class Experiment:
 
     cfg: RunConfig
     model: models.Model
-    shapes: Any
+    shapes: Params
     tx: optax.GradientTransformation
     sparsifier: Sparsifier
     scaler: LossScaler
     seed: int
 
     @classmethod
-    def from_yaml(cls, path: str | pathlib.Path, **overrides: Any) -> Self:
+    def from_yaml(cls, path: str | pathlib.Path, **overrides: object) -> Self:
         """Read and check a params YAML.
 
         Args:
@@ -130,7 +130,7 @@ class Experiment:
 
     @classmethod
     @own_flags()
-    def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
+    def from_config(cls, cfg: RunConfig | Mapping[str, object], seed: int | None = None) -> Self:
         """Build model, optimizer and sparsifier.
 
         Args:
@@ -299,7 +299,7 @@ class Experiment:
         branches = ((len(names), {names[0]: self.shapes[names[0]]}) for names in alike.values())
         return shared + sum(n * (self._moment_bytes_of(b) - shared) for n, b in branches)
 
-    def _moment_bytes_of(self, shapes: Any) -> int:
+    def _moment_bytes_of(self, shapes: Params) -> int:
         state = jax.tree.leaves(jax.eval_shape(self.tx.init, shapes))
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
 
@@ -316,7 +316,7 @@ class Experiment:
         return round(weights * kept), round(state * kept)
 
 
-def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
+def _optimizer(cfg: RunConfig, shapes: Params, model: models.Model) -> optax.GradientTransformation:
     if cfg.optimizer is None:  # a run that only evaluates
         return optax.identity()
     chosen = named_leaves(trainable(model, shapes))
@@ -331,7 +331,7 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
 
 
-def _reads_axes(cfg: RunConfig, shapes: Any, model: models.Model) -> bool:
+def _reads_axes(cfg: RunConfig, shapes: Params, model: models.Model) -> bool:
     """Whether the optimizer reads the axes of weights, so that none may be stored as csr.
 
     Wafer's own declare it. One of the user takes a few steps, where a section may store csr.

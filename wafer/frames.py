@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,9 @@ def write_gif(
             writer.grab_frame()
 
 
-def write_events(events: list[dict[str, Any]], path: str | None = None) -> dict[str, Any]:
+def write_events(
+    events: Sequence[Mapping[str, object]], path: str | None = None
+) -> dict[str, object]:
     """A trace in Chrome's form (chrome://tracing, Perfetto).
 
     Args:

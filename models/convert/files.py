@@ -77,6 +77,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._where)
 
+    def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor
+        return name in self._where
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._where[name][name]
 

@@ -6,6 +6,7 @@ What goes wrong in them is said with the file and the line of the user's module.
 import functools
 import importlib
 import inspect
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +22,16 @@ from wafer.models.user.trust import (
     searching,
 )
 
+NOTEBOOK = "notebook:"  # begins names of code that no module has
 _FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
+_REGISTERS = {  # kind -> what registers code of it
+    "model": "wafer.register_model({}, {})",
+    "optimizer": "wafer.register_optimizer({}, {})",
+    "sparsity": "wafer.sparsity.register({})({})",
+}
+_GIVEN = "by giving it in a mapping again"
 
 
 def running_modules() -> frozenset[str]:
@@ -37,14 +45,14 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
 
     Args:
         kind: what it makes, 'model' or 'optimizer'.
-        name: as run files will have it.
+        name: as run files will have it, or ``notebook:NAME`` as a record has it.
         function: which section's arguments go to.
         known: names that are taken.
 
     Raises:
         ValueError: no name, a name that is taken, or no function.
     """
-    if not isinstance(name, str) or not name or ":" in name:
+    if not isinstance(name, str) or not name or ":" in name.removeprefix(NOTEBOOK):
         raise ValueError(f"{name!r}: expected a name, without a colon")
     if name in known:
         raise ValueError(f"{name!r} is the name of a {kind} of ours; choose another")
@@ -52,6 +60,36 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
         raise ValueError(f"{name!r}: expected a function, found {function!r:.200}")
     _REGISTERED[kind, name] = function, running_modules()
     name_code(kind, name)
+
+
+def give_name(kind: str, function: Callable[..., Any]) -> str:
+    """Register code of a program under a name that a run file and a record can hold.
+
+    Args:
+        kind: of ``wafer.models.user.trust.ENTRY_POINTS``.
+        function: a class or a function.
+
+    Returns:
+        ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME``. Given
+        once more, a name means the newer one.
+
+    Raises:
+        ValueError: it has no name.
+    """
+    module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    own = path.rpartition(".")[2]
+    if not own.isidentifier():
+        raise ValueError(
+            f"{function!r:.100} has no name, which a record needs; write it with `def` or `class`"
+        )
+    held = sys.modules.get(module) if module != "__main__" else None
+    for part in path.split("."):
+        held = getattr(held, part, None)
+    users = held is function and not owner(module.partition(".")[0])
+    name = f"{module}:{path}" if users else f"{NOTEBOOK}{own}"
+    _REGISTERED[kind, name] = function, running_modules()
+    name_code(kind, name)
+    return name
 
 
 def find(
@@ -73,6 +111,13 @@ def find(
     if (kind, name) in _REGISTERED:
         require_trusted(name, kind)
         return _REGISTERED[kind, name][0]
+    if name.startswith(NOTEBOOK):
+        own = name.removeprefix(NOTEBOOK)
+        raise ValueError(
+            f"{name!r}: was written in a notebook or a program, and no module has it. Define {own} "
+            f"and register it, {_REGISTERS.get(kind, _GIVEN).format(repr(name), own)}, or move it "
+            "into a module"
+        )
     imported, own = import_code(name, kind, folders), name.partition(":")[2]
     registered, modules = _REGISTERED.get((kind, own), (None, frozenset()))
     if registered is not None and imported.__name__ in modules:

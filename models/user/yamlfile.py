@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from wafer.models.errors import Problem, SectionError, did_you_mean
 
 Lines = dict[tuple[str | int, ...], int]
+YamlMapping = dict[str, Any]  # a parsed mapping: key -> scalar, list or mapping
 
 _MAX_BYTES = 1_000_000  # run files have some ten thousand; also once aliases are expanded
 _MAX_NODES = 100_000  # expanded size; run files have a few hundred
@@ -41,8 +42,9 @@ class _Loader(_Base):
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
             tag = str(node.tag).removeprefix(_TAG)
-            problem = f"{node.value!r:.80} is no {tag}"
-            raise ConstructorError(None, None, problem, node.start_mark) from error
+            raise ConstructorError(
+                None, None, f"{node.value!r:.80} is no {tag}", node.start_mark
+            ) from error
 
 
 _Loader.add_implicit_resolver(

@@ -281,7 +281,8 @@ def lookup(name: Any, where: Place) -> Any:
     if is_user_defined(name, "sparsity"):
         try:
             require_trusted(name, "sparsity")
-            name = find(name, ALGORITHMS, "sparsity") if ":" in name else name
+            own = ":" in name and name.lower() not in ALGORITHMS
+            name = find(name, ALGORITHMS, "sparsity") if own else name
         except ValueError as error:
             raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):

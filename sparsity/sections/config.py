@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from wafer.models.errors import matches_nothing
 from wafer.models.paths import named_leaves
 from wafer.models.sections import Section
-from wafer.models.user.code import call
+from wafer.models.user.code import call, find
 from wafer.sparsity import storage
 from wafer.sparsity.algorithms import inband as _registered  # noqa: F401  # `seeded`
 from wafer.sparsity.algorithms.base import Algorithm, attributes, lookup
@@ -305,6 +305,13 @@ class GroupSection(Section):
     dense_ends: Annotated[int, pydantic.Field(ge=0, le=10_000)] = 0
     #: multiply by masked weights or by kept ones (csr)
     compute: Literal["auto", "masked", "csr"] = "auto"
+
+    @pydantic.field_validator(
+        "sparsity", "schedule", "init_method", "update", "drop_fraction", mode="before"
+    )
+    @classmethod
+    def _code(cls, value: Any) -> Any:
+        return find(value, (), "sparsity") if isinstance(value, str) and ":" in value else value
 
     @pydantic.field_validator("param_filter", mode="before")
     @classmethod

@@ -36,10 +36,7 @@ def image(height=2, width=3, tiles=None):
         blocked=np.zeros(5, np.int32),
         functions={"work": 0, "never": 0},
         exports={"a": Symbol(POINTER, 2, "[*]u16")},
-        symbols={
-            "array": Symbol(A, 16, "[8]u16"),
-            "count": Symbol(COUNT, 2, "u16"),
-        },
+        symbols={"array": Symbol(A, 16, "[8]u16"), "count": Symbol(COUNT, 2, "u16")},
         frame=4,
     )
     return Image(

@@ -67,6 +67,16 @@ def hook_file(tmp_path, records, hook="text_read_hook", *, processing=None, data
     return path
 
 
+CHAT_KEYS = {"multi_turn_key": "m"} | {f"multi_turn_{n}_key": n for n in ("role", "content")}
+
+
+def chat_file(tmp_path, records, template):
+    """A file of conversations by the field ``m``."""
+    processing = {"max_seq_length": 12, "read_hook_kwargs": CHAT_KEYS}
+    keys = {"mode": "finetuning", "dataset": {"chat_template": template}}
+    return hook_file(tmp_path, records, "chat_read_hook", processing=processing, **keys)
+
+
 def hook(name, keys, release=(2, 10)):
     """A hook by the name that a file gives it."""
     return load_hook(hook_name(name, release), keys)

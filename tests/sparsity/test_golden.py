@@ -17,7 +17,7 @@ from wafer.sparsity.algorithms.inband import inband_mask
 from wafer.sparsity.algorithms.masks import init_mask
 from wafer.sparsity.kernels import topk_mask
 from wafer.sparsity.schedules import schedule, update_schedule
-from wafer.sparsity.selection import drop_count, kept_count, kept_number
+from wafer.sparsity.selection import kept_count, kept_number, survivor_count
 from wafer.sparsity.views import CompetitionRows, RowGroups
 
 VECTORS = GOLDEN / "sparsity"
@@ -109,7 +109,7 @@ def test_drop_and_grow(case):
         jnp.asarray(data[f"{case['i']}_{k}"]) for k in ("p", "grad", "mask0", "dropped", "grown")
     )
     view = VIEWS[case["shaper"] or "flat"]
-    assert int(drop_count(case["drop"], mask.sum(), view.groups(weight.shape))) == case["k"]
+    assert int(survivor_count(case["drop"], mask.sum(), view.groups(weight.shape))) == case["k"]
     rigl = sparsity.RigL(sparsity=case["sparsity"])
     context = sparsity.UpdateContext(
         name="w",

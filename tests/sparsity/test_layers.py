@@ -68,9 +68,7 @@ def trained(parts, compute):
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [linen_parts, pytest.param(nnx_parts, marks=pytest.mark.slow)],
-    ids=["linen", "nnx"],
+    "parts", [linen_parts, pytest.param(nnx_parts, marks=pytest.mark.slow)], ids=["linen", "nnx"]
 )
 def test_csr_weights_train_in_flax_layers_as_masked_ones_do(parts):
     masked, csr = trained(parts, "masked"), trained(parts, "csr")

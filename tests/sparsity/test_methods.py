@@ -97,11 +97,7 @@ METHODS = {
         "update": {"freq": 10, "start": 10, "stop": 35},
     },
     "topkast": {"algorithm": "topkast", "sparsity": 0.75, "backward_sparsity": 0.5, "stop": 30},
-    "sr-ste": {
-        "algorithm": "sr-ste",
-        "pattern": {"type": "n:m", "n": 1, "m": 4},
-        "stop": 30,
-    },
+    "sr-ste": {"algorithm": "sr-ste", "pattern": {"type": "n:m", "n": 1, "m": 4}, "stop": 30},
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from wafer import sparsity
 from wafer.models.layers.basic import project
 from wafer.sparsity.algorithms.masks import init_mask
-from wafer.sparsity.selection import drop_count, kept_count, topk_mask
+from wafer.sparsity.selection import kept_count, survivor_count, topk_mask
 from wafer.sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
 
 topk = jax.jit(topk_mask)
@@ -97,7 +97,7 @@ def test_counts_are_exact_whatever_the_scores(seed, level, drop, view, algorithm
     rows = np.asarray(view.rows(new)).sum(axis=1) // view.cell
     want = int(kept_count(level, view.row_length((6, 8))))
     if algorithm is not GMP:
-        kept = int(drop_count(drop, jnp.int32(cells), groups))
+        kept = int(survivor_count(drop, jnp.int32(cells), groups))
         want = max(want, kept)
         # Survivors come from the active weights only.
         assert (new & mask).sum() >= min(kept * groups, cells) * view.cell
@@ -178,12 +178,7 @@ def train(algorithm, compute="masked", steps=7):
     return Run(sparsifier, losses, sparse, *sparsifier.expand(params, opt_state, sparse), masks)
 
 
-RIGL_SECTION = {
-    "algorithm": "rigl",
-    "sparsity": 0.8,
-    "update": {"freq": 3},
-    "balance_in_groups": 2,
-}
+RIGL_SECTION = {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 3}, "balance_in_groups": 2}
 SECTIONS = {"rigl": RIGL_SECTION, "set": {"algorithm": "set", "sparsity": 0.75, "update": 3}}
 
 

@@ -4,7 +4,6 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from wafer.models.user.trust import add_option, looking
 
@@ -117,7 +116,7 @@ def _diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Every value that is no mapping or list, with its path."""
     if isinstance(value, dict) and value:
         items = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]

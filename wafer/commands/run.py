@@ -345,7 +345,7 @@ class Trained:
     stop: int  #: number of the signal that ended training early, else 0
 
 
-def train(source: "Source", **overrides: Any) -> Trained:
+def train(source: "Source", **overrides: object) -> Trained:
     """Train what a run file describes; a second call continues from the newest checkpoint.
 
     Args:
@@ -392,7 +392,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         )
 
 
-def init_checkpoint(source: "Source", **overrides: Any) -> pathlib.Path:
+def init_checkpoint(source: "Source", **overrides: object) -> pathlib.Path:
     """Write the checkpoint of step 0, from which training goes on as if it had begun there.
 
     Args:
@@ -411,7 +411,7 @@ def init_checkpoint(source: "Source", **overrides: Any) -> pathlib.Path:
 
 
 def evaluate(
-    source: "Source", checkpoint: str | os.PathLike[str] | None = None, **overrides: Any
+    source: "Source", checkpoint: str | os.PathLike[str] | None = None, **overrides: object
 ) -> dict[str, float]:
     """Evaluate a checkpoint on a run file's ``eval_input``.
 

@@ -5,11 +5,10 @@ import logging
 import pathlib
 import secrets
 from types import MappingProxyType
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer import vsl
 from wafer.config import RunConfig
@@ -74,7 +73,7 @@ class Run:
         rates = learning_rates(state.opt_state)
         return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.engine.levels(state)
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
         """Place a batch of rows on the systems.
 
         Args:

@@ -52,7 +52,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     def evaluated() -> Iterator[Aux]:
         for rows in itertools.islice(_together(loader, data), run.cfg.runconfig.eval_steps):
             if scorer is None:
-                aux = run.engine.evaluate(state, run.features(rows, shape))
+                aux = run.engine.evaluate(state, run.place_batch(rows, shape))
             else:
                 aux = _scored(run, state, rows, scorer)
             if data.token_bytes is not None:
@@ -109,7 +109,7 @@ def _scorer(data: Dataset) -> Scorer | None:
 
 def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
-    features = run.features(rows, run.experiment.batch("eval"), padded=True)
+    features = run.place_batch(rows, run.experiment.batch("eval"), padded=True)
     aux, outputs = run.engine.predict(state, features, scorer.reads)
     real = rows["row"] != 0  # the others fill up the last batch
     # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]

@@ -6,12 +6,14 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
-from wafer.profile.rates import RateTracker
+from wafer.errors import DataError
+from wafer.profiling.rates import RateTracker
 from wafer.session.logs import CONSOLE
 
 _LOG = logging.getLogger(__name__)
@@ -57,6 +59,35 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
         with contextlib.suppress(ValueError):  # a line whose writer was killed
             records.append(json.loads(line))
     return records
+
+
+class History(NamedTuple):
+    """What a run logged, by tag: [N] float64 columns, NaN where a record lacks the tag."""
+
+    train: dict[str, np.ndarray]  #: ``step``, ``time``, ``loss``, ``tokens_per_sec``, ...
+    eval: dict[str, np.ndarray]  #: ``step``, ``time``, ``loss``, ``eval/...``
+
+
+def read_history(folder: pathlib.Path) -> History:
+    """Read the metrics of a run; of steps that were run again, the last records.
+
+    Args:
+        folder: ``model_dir``, or ``summary_dir`` where that is another.
+
+    Raises:
+        DataError: there are none.
+    """
+    parts = [_columns(read_metrics(folder / part)) for part in ("train", "eval")]
+    if not any(parts):
+        raise DataError(f"{folder} has no metrics; expected the model_dir of a run that has begun")
+    return History(*parts)
+
+
+def _columns(records: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    by_step = {record["step"]: record for record in records}
+    rows = [by_step[step] for step in sorted(by_step)]
+    tags = dict.fromkeys(tag for row in rows for tag in row)
+    return {tag: np.array([row.get(tag, np.nan) for row in rows]) for tag in tags}
 
 
 class TrainProgress(Progress):

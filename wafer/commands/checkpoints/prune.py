@@ -63,7 +63,7 @@ def _main(args: argparse.Namespace) -> int:
 @own_flags()
 def prune(
     output: str | os.PathLike[str],
-    section: Any,
+    section: object,
     *,
     method: str,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -189,7 +189,7 @@ def _advice(
     """Commands that go on from a pruned checkpoint."""
     import yaml
 
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.session.hints import typed, with_trust
     from wafer.session.masks import section_that_keeps
 
@@ -201,7 +201,7 @@ def _advice(
     rows = "ROWS" if calibration is None else typed(calibration)
     begin = f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml"
     lines = [
-        with_trust(begin, model=section_of(model.config)),
+        with_trust(begin, model=model_section_of(model.config)),
         "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
         f"wafer finalize -i {typed(path)} -o {typed(f'{path}-finalized')}",
     ]
@@ -240,7 +240,7 @@ def _write(
     """Write the checkpoint, NaN at pruned weights, in the dtypes of the one that was read."""
     import numpy as np
 
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.models.checkpoint.pruned import mark
     from wafer.models.checkpoint.writer import write_params
     from wafer.models.paths import named_leaves
@@ -249,7 +249,7 @@ def _write(
     stored = lambda name, leaf: np.asarray(leaf).astype(dtypes.get(name, leaf.dtype))
     leaves = [(name, stored(name, leaf)) for name, leaf in named_leaves(marked)]
     names = [name for name, _ in leaves]
-    return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
+    return write_params(output, model_section_of(model.config), names, leaves, set(pruned.masks))
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
@@ -266,7 +266,7 @@ def _rows(
 ) -> "tuple[InputSection, Dataset]":
     """The rows to calibrate on: of the user's run file or folder, never of a checkpoint's run."""
     from wafer.commands.inputs import experiment_of
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.config.newfile import rows_section
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.data.registry import parse_input
@@ -286,7 +286,7 @@ def _rows(
             "folder of HDF5 rows, or a run file with --params"
         )
         raise ConfigError([Problem(("calibration",), message)])
-    section = parse_input(rows_section(section_of(model.config), pathlib.Path(calibration)))
+    section = parse_input(rows_section(model_section_of(model.config), pathlib.Path(calibration)))
     with tempfile.TemporaryDirectory() as folder:  # a reader keeps the rows' tokenizer there
         return section, build_dataset(section, folder, Context.of(model.config, training=False))
 

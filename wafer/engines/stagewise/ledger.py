@@ -159,10 +159,10 @@ class GradientLedger:
         """[] float32 that gradients are divided by: tokens times loss scale."""
         return jnp.maximum(self.aux.weight, 1e-9) * self.starts[0].scale
 
-    def finish_branch(
+    def add_gradients(
         self, index: int, grads: tuple[PyTree, ...], place: int = 0
     ) -> dict[str, Any]:
-        """Book the gradients of a stage.
+        """Add the gradients of a stage to those of the stages after it.
 
         Args:
             index: of the stage.

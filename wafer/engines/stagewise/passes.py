@@ -29,8 +29,8 @@ from wafer.models.base import Aux, Batch, Stage
 Parts = tuple[BranchArrays, ...]
 
 
-class StageSpecs(NamedTuple):
-    """A stage's place in the sweep."""
+class StageInputs(NamedTuple):
+    """What a stage is given beside weights and carry."""
 
     batch: Batch  #: of every micro-batch
     key: Any  #: [2] uint32 data of the step's key
@@ -66,7 +66,7 @@ class StageCall:
         self,
         parts: Parts,
         carry: PyTree,
-        where: StageSpecs,
+        inputs: StageInputs,
         *,
         keep: bool,
         train: bool,
@@ -82,16 +82,22 @@ class StageCall:
 
         def micro(item: PyTree) -> tuple[None, PyTree]:
             carry, batch = item
-            rest = sparse, batch, self._drop(where) if train else None
+            rest = sparse, batch, self._drop(inputs) if train else None
             if keep:
                 return None, residuals.run(self._compute, ready, carry, rest)
             return None, (self._compute(ready, carry, rest), None)
 
-        _, out = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        _, out = scan_micro_batches(micro, local_shard((carry, inputs.batch)))
         return add_axis(out)
 
     def backward(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, back: tuple[Any, Any], *, dense: bool
+        self,
+        parts: Parts,
+        carry: PyTree,
+        inputs: StageInputs,
+        back: tuple[Any, Any],
+        *,
+        dense: bool,
     ) -> tuple[PyTree, PyTree]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 
@@ -101,14 +107,14 @@ class StageCall:
 
         def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch, cotangent, kept = item
-            rest = sparse, batch, self._drop(where)
+            rest = sparse, batch, self._drop(inputs)
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
 
-        grads, cotangent = scan_micro_batches(micro, local_shard((carry, where.batch, *back)))
+        grads, cotangent = scan_micro_batches(micro, local_shard((carry, inputs.batch, *back)))
         return sum_over_systems(self._by_branch(grads)), add_axis(cotangent)
 
     def last(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, scale: Array, *, dense: bool
+        self, parts: Parts, carry: PyTree, inputs: StageInputs, scale: Array, *, dense: bool
     ) -> tuple[tuple[PyTree, Aux], PyTree]:
         """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
 
@@ -119,7 +125,7 @@ class StageCall:
         def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch = item
             floats, others, join = residuals.split(carry)
-            rest = sparse, batch, self._drop(where)
+            rest = sparse, batch, self._drop(inputs)
 
             def loss(ready: PyTree, floats: PyTree) -> tuple[Array, Aux]:
                 out = self._compute(ready, join(floats, others), rest)
@@ -129,7 +135,7 @@ class StageCall:
             (grads, cotangent), aux = jax.grad(loss, (0, 1), has_aux=True)(ready, floats)
             return (grads, aux), cotangent
 
-        (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, inputs.batch)))
         return sum_over_systems((self._by_branch(grads), aux)), add_axis(cotangent)
 
     def score(
@@ -151,11 +157,11 @@ class StageCall:
     def _compute(self) -> Any:
         return functools.partial(self.core.compute, self.stage)
 
-    def _drop(self, where: StageSpecs) -> Array | None:
+    def _drop(self, inputs: StageInputs) -> Array | None:
         """[2] uint32 dropout key of the stage, or None; the batch numbers its sequences."""
         if not self.core.dropout:
             return None
-        drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
+        drop = jax.random.fold_in(jax.random.wrap_key_data(inputs.key), inputs.index)
         return jax.random.key_data(drop)
 
     def _by_branch(self, grads: PyTree) -> tuple[PyTree, ...]:

@@ -82,7 +82,7 @@ class BaseModel:
         device: taken for the vendor's scripts, and not used.
     """
 
-    def __init__(self, params: Params, model: Any = None, device: object = None) -> None:
+    def __init__(self, params: Params, model: object = None, device: object = None) -> None:
         del device
         self.params = params
         if model is None and not hasattr(self, "model"):
@@ -107,7 +107,7 @@ def run(
     train_data_fn: DataFunction | None = None,
     eval_data_fn: DataFunction | None = None,
     default_params_fn: Callable[[Params], Params | None] | None = None,
-    extra_args_parser_fn: Callable[[], Any] | None = None,
+    extra_args_parser_fn: Callable[[], object] | None = None,
     *,
     argv: list[str] | None = None,
 ) -> dict[str, float]:
@@ -239,7 +239,7 @@ class _Input(InputSection, task="script"):
 class _Run(Run):
     """A run whose batches are trees."""
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
         """Place a batch on the systems."""
         del shape, padded
         return place_batch(rows["batch"][0])
