@@ -8,8 +8,8 @@ Their losses agree.
     python tests/bench/one_jit.py [--quick]
 
 Rows, for each method and storage: the time of ``lax.map`` (target at most 1.0) and of ``vmap`` (at
-most 1.1) over that of the eight calls, by processor time (printed are medians, too); and what each of the
-programs took to compile, in seconds, without kept programs.
+most 1.1) over that of the eight calls, by processor time; and what each of the programs took to
+compile, in seconds, without kept programs.
 """
 
 import sys
