@@ -77,24 +77,24 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it.
 STATEMENTS = {
-    "models": 7244,  # records of before; 38a
-    "sparsity": 4312,  # levels and drop fractions may be traced arrays
+    "models": 7244,  # records of before; functions of the commands (38a); types
+    "sparsity": 4312,  # levels may be traced arrays (38a)
     "vsl": 1828,
-    "wafer": 1015,  # 38a
-    "wafer/commands": 2716,  # records of before; 38a
+    "wafer": 1015,  # an experiment's init and step (38a)
+    "wafer/commands": 2716,  # records of before; functions of the commands (38a)
     "wafer/compiler": 2161,
-    "wafer/config": 832,  # 38a; types
+    "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a); types
     "wafer/csl": 7076,
-    "wafer/data": 8515,  # 38a
+    "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
     "wafer/machine": 2945,
-    "wafer/optim": 1172,  # 38a
-    "wafer/profiling": 301,  # 38a
-    "wafer/session": 1169,  # 38a
-    "wafer/sweeps": 796,  # 38a
-    "wafer/vendor": 5203,  # 38a
+    "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
+    "wafer/profiling": 301,  # functions of the commands (38a)
+    "wafer/session": 1169,  # functions of the commands (38a); types
+    "wafer/sweeps": 796,  # functions of the commands (38a)
+    "wafer/vendor": 5203,  # functions of the commands (38a)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a

@@ -38,7 +38,7 @@ PUBLIC = (
     "wafer.fabric.library",
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
-    "wafer.sweep.table",
+    "wafer.sweeps.table",
 )
 
 

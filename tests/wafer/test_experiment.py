@@ -78,6 +78,16 @@ def test_the_seed_is_an_argument():
     assert Experiment.from_config(config()).seed == 0
 
 
+def test_sections_without_inputs_are_an_experiment_but_no_run():
+    sections = {name: part for name, part in config().to_dict().items() if name != "train_input"}
+    experiment = Experiment.from_config(sections)
+    missing = "train_input: missing section"
+    with pytest.raises(ConfigError, match=missing):
+        experiment.section("train")
+    with pytest.raises(ConfigError, match=missing):
+        parse_config(sections)
+
+
 def bytes_of(tree):
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 

@@ -152,7 +152,7 @@ def _layout(lengths: Array, like: Array) -> vsl.Layout:
 
 
 def to_batch(features: Mapping[str, Array] | Batch) -> Batch:
-    """Build one micro-batch inside jit, from features without axes N and A, unless it is one."""
+    """Build one micro-batch inside jit, from features without the axes N and A, or take one."""
     if isinstance(features, Batch):
         return features
     mask = features["attention_mask"]
