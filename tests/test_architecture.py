@@ -80,8 +80,8 @@ STATEMENTS = {
     "models": 7243,  # records of before; functions of the commands (38a)
     "sparsity": 4267,  # functions of the commands (38a)
     "vsl": 1828,
-    "wafer": 996,  # functions of the commands (38a)
-    "wafer/commands": 2716,  # records of before; functions of the commands (38a)
+    "wafer": 997,  # wafer.example (38b)
+    "wafer/commands": 2784,  # run files and notebooks written out (38b)
     "wafer/compiler": 2161,
     "wafer/config": 829,  # functions of the commands (38a)
     "wafer/csl": 7076,
