@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wafer.commands.checkpoints.finalize import finalize
     from wafer.commands.checkpoints.prune import prune
     from wafer.commands.data import preprocess
+    from wafer.commands.examples import example
     from wafer.commands.generate import generate
     from wafer.commands.inputs import load
     from wafer.commands.planning.compile import compile
@@ -35,6 +36,7 @@ __all__ = [
     "compile",
     "convert",
     "evaluate",
+    "example",
     "finalize",
     "generate",
     "history",
@@ -56,6 +58,7 @@ _MODULES = {
     "compile": "wafer.commands.planning.compile",
     "convert": "wafer.commands.checkpoints.convert",
     "evaluate": "wafer.commands.run",
+    "example": "wafer.commands.examples",
     "finalize": "wafer.commands.checkpoints.finalize",
     "generate": "wafer.commands.generate",
     "history": "wafer.commands.results",

@@ -58,6 +58,7 @@ _VERBS = {
         "wafer.commands.models:add_arguments",
     ),
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
+    "notebooks": ("list the notebooks, or write them", "wafer.commands.examples:add_arguments"),
     "prune": (
         "choose masks from data, without training: Wanda, SparseGPT, SNIP, SynFlow",
         "wafer.commands.checkpoints.prune:add_arguments",

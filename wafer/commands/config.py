@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
     add_option(new)
     new.set_defaults(run=_new)
+    _add_example(verbs)
     diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
     diff.add_argument("left", type=pathlib.Path)
     diff.add_argument("right", type=pathlib.Path)
@@ -149,6 +150,21 @@ def _new(args: argparse.Namespace) -> int:
 
         model = start_of(args.checkpoint_path)
     return _written(run_file(model, args.data, args.eval_data, args.sparsity), args.output)
+
+
+def _add_example(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("example", help="list the run files of the package, or write one")
+    parser.add_argument("name", nargs="?", help="of the run file; without it all are listed")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    parser.set_defaults(run=_example)
+
+
+def _example(args: argparse.Namespace) -> int:
+    from wafer.commands.examples import list_run_files, run_file
+
+    if args.name is None:
+        return _written(list_run_files(), None)
+    return _written(run_file(args.name, args.output), args.output)
 
 
 def _ift(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from wafer.compiler.plan import Compiled
 from wafer.models.errors import optional
+from wafer.models.figures import new_figure
 from wafer.spec import Region
 
 _INK, _QUIET, _EDGE, _PAPER, _WAFER = "#1f2733", "#5b6675", "#9aa5b4", "#ffffff", "#eef1f5"
@@ -171,13 +172,12 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
 
 def draw(compiled: Compiled) -> Any:
     """Draw a compilation; returns a matplotlib figure."""
-    figures = optional("matplotlib.figure", "drawing")
     from matplotlib.patches import Rectangle
 
     x, y, width, height = window = _window(compiled)
     under = _STEP * (len(_figures(compiled)) + 0.4) + 0.19 * (len(_named_layers(compiled)) + 2.5)
     across, down, wide, tall = _page(width, height, under + _SMALL)
-    figure = figures.Figure(figsize=(across, down), facecolor=_PAPER)
+    figure = new_figure(figsize=(across, down), facecolor=_PAPER)
     left, top = 0.35 / across, 1 - 0.75 / down
     ax = figure.add_axes((left, top - tall / down, wide / across, tall / down))
     ax.set_xlim(x, x + width)

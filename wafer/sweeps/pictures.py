@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer.models.errors import optional
+from wafer.models.figures import new_figure
 from wafer.sweeps.law import Law
 from wafer.sweeps.table import TrialResult
 
@@ -20,10 +20,9 @@ COSTS = {  # field of a row -> label of its axis
 
 def draw(rows: Sequence[TrialResult], metric: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw the metric against each cost; returns the files, ``COST.png``."""
-    figure = optional("matplotlib.figure", "drawing")
     paths = []
     for field, label in COSTS.items():
-        fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
+        fig = new_figure(figsize=(6.4, 4.4), layout="constrained")
         axes = fig.subplots()
         for at, arm in enumerate(dict.fromkeys(row.arm for row in rows)):
             own = [row for row in rows if row.arm == arm]
@@ -51,8 +50,7 @@ def draw_law(
         metric: name of the loss.
         path: file to write.
     """
-    figure = optional("matplotlib.figure", "drawing")
-    fig = figure.Figure(figsize=(12.0, 4.0), layout="constrained")
+    fig = new_figure(figsize=(12.0, 4.0), layout="constrained")
     panels = fig.subplots(1, 3, sharey=True)
     for at, (group, law) in enumerate(laws.items()):
         own = [row for row in rows if row.group == group]

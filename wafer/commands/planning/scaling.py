@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import ConfigError, Problem
-from wafer.models.errors import optional
+from wafer.models.figures import new_figure
 
 if TYPE_CHECKING:
     from wafer.roofline import Prediction, SystemRates
@@ -112,13 +112,12 @@ def draw_scaling(plans: Sequence[ScalingPlan], path: str | None = None) -> Any:
     Raises:
         ConfigError: one number of systems, or a file name that matplotlib cannot write.
     """
-    figure = optional("matplotlib.figure", "drawing")
     from matplotlib import ticker
 
     if any(len({p.systems for p in plan.predictions}) < 2 for plan in plans):
         message = "a picture needs at least two numbers of systems, for example 1,4,16,64"
         raise ConfigError([Problem(("num_csx",), message)])
-    fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
+    fig = new_figure(figsize=(6.4, 4.4), layout="constrained")
     axes = fig.subplots()
     most = max(p.systems for plan in plans for p in plan.predictions)
     least = min(p.systems for plan in plans for p in plan.predictions)

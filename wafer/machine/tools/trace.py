@@ -16,7 +16,7 @@ import numpy as np
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
 from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
-from wafer.models.errors import optional
+from wafer.models.figures import new_figure
 
 __all__ = [
     "Line",
@@ -93,10 +93,9 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
         trace: recorded.
         path: file to write too.
     """
-    figure = optional("matplotlib.figure", "drawing")
     pes = np.unique(np.stack([trace.y, trace.x], axis=1), axis=0)
     pes = pes[picked(len(pes), _MOST_ROWS)] if len(pes) else pes
-    fig = figure.Figure(figsize=(9, 1.2 + 0.35 * max(1, len(pes))), layout="constrained")
+    fig = new_figure(figsize=(9, 1.2 + 0.35 * max(1, len(pes))), layout="constrained")
     axes = fig.subplots()
     for row, (y, x) in enumerate(pes.tolist()):
         here = (trace.x == x) & (trace.y == y)
