@@ -11,6 +11,7 @@ index, which advances by one at every due update and wraps to the start. ``sched
 import contextlib
 import dataclasses
 import math
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -190,7 +191,7 @@ class Custom(ValueSchedule):
     def traced(self) -> bool:
         """True when the function closes over an argument of the function that JAX traces."""
         cells = getattr(self.fn, "__closure__", None) or ()
-        return any(is_traced(cell.cell_contents) for cell in cells)
+        return any(is_traced(cell.cell_contents) for cell in cells if cell != types.CellType())
 
     def _value(self, step: ArrayLike) -> Array:
         return jnp.asarray(self.fn(step), jnp.float32)

@@ -13,7 +13,7 @@ from typing import Any
 from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.models.user.code import NOTEBOOK, give_name, register
+from wafer.models.user.code import call, give_name, register
 from wafer.models.user.trust import SECTIONS
 from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.sections import OPTIMIZERS
@@ -29,7 +29,7 @@ def register_model(name: str, build: Callable[..., object]) -> None:
     """Let ``model: {name: NAME, …}`` mean a function.
 
     Args:
-        name: no name of ours, no colon.
+        name: no name of ours, no colon; or ``notebook:…`` as a record has it.
         build: takes the section's other keys, returns a model of ``wafer.models.user.model``.
 
     Raises:
@@ -42,8 +42,9 @@ def register_optimizer(name: str, make: Callable[..., object]) -> None:
     """Let ``optimizer: {optimizer_type: NAME, …}`` mean a function.
 
     Args:
-        name: no name of ours, no colon.
-        make: takes the section's other keys, returns an ``optax.GradientTransformation``.
+        name: no name of ours, no colon; or ``notebook:…`` as a record has it.
+        make: takes the section's other keys, returns an ``optax.GradientTransformation``: a
+            direction, which is multiplied by minus the learning rate.
 
     Raises:
         ConfigError: a name that is taken, or no function.
@@ -121,14 +122,13 @@ def _named(value: object, where: tuple[str | int, ...], kind: str, keys: tuple[s
     if not callable(value):
         return value
     try:
-        if where[1:] == ("task",):
-            name = f"{NOTEBOOK}{value.__name__}"
-            features: Any = value()  # which register_task checks
-            register_task(name, features)
+        if where in (("train_input", "task"), ("eval_input", "task")):
+            name = give_name("data", value)
+            register_task(name, call(name, value))
             return name
         last = next(key for key in reversed(where) if isinstance(key, str))
         return give_name(kind, value) if last in keys else value
-    except ValueError as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError([Problem(where, str(error))]) from error
 
 

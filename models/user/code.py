@@ -4,8 +4,10 @@ What goes wrong in them is said with the file and the line of the user's module.
 """
 
 import functools
+import hashlib
 import importlib
 import inspect
+import re
 import sys
 import traceback
 import types
@@ -30,9 +32,10 @@ _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = 
 _REGISTERS = {  # kind -> what registers code of it
     "model": "wafer.register_model({}, {})",
     "optimizer": "wafer.register_optimizer({}, {})",
-    "sparsity": "wafer.sparsity.register({})({})",
+    "sparsity": "wafer.sparsity.register({})({}) (functions: by giving them in a mapping again)",
 }
 _GIVEN = "by giving it in a mapping again"
+_EMPTY = types.CellType()  # of a name that is not bound yet
 
 
 def running_modules() -> frozenset[str]:
@@ -71,8 +74,8 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
         function: a class or a function.
 
     Returns:
-        ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME``. Given
-        once more, a name means the newer one.
+        ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME#DIGEST``:
+        other code, defaults or values in its closure have another digest; globals do not count.
 
     Raises:
         ValueError: it has no name.
@@ -87,10 +90,39 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
     for part in path.split("."):
         held = getattr(held, part, None)
     users = held is function and not owner(module.partition(".")[0])
-    name = f"{module}:{path}" if users else f"{NOTEBOOK}{own}"
+    name = f"{module}:{path}" if users else f"{NOTEBOOK}{own}#{_digest(function)}"
     _REGISTERED[kind, name] = function, running_modules()
     name_code(kind, name)
     return name
+
+
+def _digest(function: object) -> str:
+    """Eight hex digits of what code does: the same for a cell that is run once more."""
+    said = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, ())))
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def _parts_of(value: object, seen: tuple[object, ...]) -> object:
+    """What a value says of itself, without places in files and memory."""
+    if any(value is one for one in seen):
+        return "itself"
+    inside = lambda parts: [_parts_of(part, (*seen, value)) for part in parts]
+    if isinstance(value, types.CodeType):
+        value = (value.co_code, value.co_names, value.co_consts)
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        value = (value.__code__, value.__defaults__, value.__kwdefaults__, *cells)
+    if isinstance(value, type) and not owner(value.__module__.partition(".")[0]):
+        own = {
+            k: v for k, v in vars(value).items() if k in ("__init__", "__call__") or k[:2] != "__"
+        }
+        return value.__mro__[1:], *own, inside(own.values())
+    if isinstance(value, functools.partial):
+        value = (value.func, *value.args, *value.keywords.items())
+    if isinstance(value, list | tuple):
+        return inside(value)
+    shape = getattr(value, "shape", None)
+    return (shape, value.tobytes()) if shape and hasattr(value, "tobytes") else value
 
 
 def find(
@@ -113,7 +145,7 @@ def find(
         require_trusted(name, kind)
         return _REGISTERED[kind, name][0]
     if name.startswith(NOTEBOOK):
-        own = name.removeprefix(NOTEBOOK)
+        own = name.removeprefix(NOTEBOOK).partition("#")[0]
         raise ValueError(
             f"{name!r}: was written in a notebook or a program, and no module has it. Define {own} "
             f"and register it, {_REGISTERS.get(kind, _GIVEN).format(repr(name), own)}, or move it "

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -18,8 +19,8 @@ from wafer.models.user import model as own
 from wafer.models.user.trust import child_environment
 
 CELL = """
-def Sign(rate=0.01):
-    return optax.chain(optax.scale_by_sign(), optax.scale(-rate))
+def Sign(scale=1.0):  # a direction: the run multiplies it by minus the rate
+    return optax.chain(optax.scale_by_sign(), optax.scale(scale))
 
 def warm(step):  # as Linear from 0 to 0.01 over 4 steps
     return 0.01 * step / 4
@@ -85,20 +86,21 @@ def test_schedules_of_a_cell_are_those_of_the_keys(cell, tmp_path):
 
 
 def test_a_record_says_what_to_register(cell, tmp_path):
-    sections = config(optimizer={"optimizer_type": cell["Sign"], "learning_rate": 1.0})
+    sections = config(optimizer={"optimizer_type": cell["Sign"], "learning_rate": 0.01})
     sections["model"] = {"name": cell["Bigram"], "vocab_size": 32}
     assert wafer.train(sections, model_dir=tmp_path, max_steps=2).step == 2
     assert wafer.train(sections, model_dir=tmp_path, max_steps=3).step == 3  # goes on
     model, params, record = wafer.load(tmp_path, trust_code=True)
     assert model.init(jax.random.key(0))["weight"].shape == params["weight"].shape
-    assert record["config"]["model"]["name"] == "notebook:Bigram"
+    name = record["config"]["model"]["name"]
+    assert name.startswith("notebook:Bigram#")
     load = f"import wafer; wafer.load({str(tmp_path)!r}, trust_code=True)"
-    assert "wafer.register_model('notebook:Bigram', Bigram)" in fresh(load)
+    assert f"wafer.register_model({name!r}, Bigram)" in fresh(load)
     again = f"""
 import jax, wafer
 from wafer.models.user import model as own
 {CELL[CELL.index("def Bigram") : CELL.index("def speech")]}
-wafer.register_model("notebook:Bigram", Bigram)
+wafer.register_model({name!r}, Bigram)
 {load}
 print("loaded")
 """
@@ -123,7 +125,7 @@ def test_a_sweep_runs_classes_of_a_cell_here_and_goes_on(cell, tmp_path):
     assert lines[-1].startswith("1 arms, 2 seeds: 0 of 2 runs")
     assert again.rows == first.rows
     assert "| idea | 2 |" in str(again)
-    with pytest.raises(ConfigError, match="'notebook:Idea' is in this process alone"):
+    with pytest.raises(ConfigError, match=r"'notebook:Idea#.*' is in this process alone"):
         wafer.sweep(grid, tmp_path / "other", jobs=2)
 
 
@@ -131,8 +133,8 @@ def test_a_run_that_fails_here_is_named_and_the_others_go_on(cell, tmp_path):
     def Broken(rate=0.0):
         raise RuntimeError("no such thing")
 
-    optimizer = {"optimizer_type": cell["Sign"], "learning_rate": 1.0}
-    arms = {"sign": {"optimizer": optimizer}, "cold": {"optimizer": optimizer | {"rate": 0.0}}}
+    optimizer = {"optimizer_type": cell["Sign"], "learning_rate": 0.01}
+    arms = {"sign": {"optimizer": optimizer}, "cold": {"optimizer": optimizer | {"scale": 0.0}}}
     grid = {"base": config(), "seeds": [1], "arms": arms}
     (tmp_path / "sign/1").mkdir(parents=True)
     (tmp_path / "sign/1/checkpoints").write_text("a file where a folder belongs")
@@ -143,20 +145,61 @@ def test_a_run_that_fails_here_is_named_and_the_others_go_on(cell, tmp_path):
         wafer.sweep(grid | {"arms": {"x": {"optimizer.optimizer_type": Broken}}}, tmp_path / "x")
 
 
+def constant(value):
+    def rate(step):
+        return jnp.float32(value)
+
+    return rate
+
+
+def test_functions_of_one_name_stay_apart(tmp_path):
+    arms = {f"a{value}": {"optimizer.learning_rate": constant(value)} for value in (0.0, 0.1)}
+    grid = {"base": config(), "seeds": [1], "arms": arms}
+    still, moves = wafer.sweep(grid, tmp_path).rows
+    alone = wafer.train(
+        config(optimizer={"learning_rate": 0.0}),
+        mode="train_and_eval",
+        model_dir=tmp_path / "alone",
+    )
+    assert still.metric == pytest.approx(alone.scores[4]["loss"], rel=1e-6) != moves.metric
+    first, again = (config(optimizer={"learning_rate": constant(0.5)}) for _ in range(2))
+    first, again = (wafer.Experiment.from_config(one).cfg.to_dict() for one in (first, again))
+    assert first == again  # a cell that is run once more means the same
+    arms["a0.1"] = {"optimizer.learning_rate": constant(0.2)}
+    with pytest.raises(ConfigError, match=r"was run with optimizer\.learning_rate"):
+        wafer.sweep(grid, tmp_path)
+
+
+def test_an_arm_after_an_arm_of_a_cell_and_an_exit(cell, tmp_path):
+    def leave(weight, level, key, view):
+        raise SystemExit(3)
+
+    arm = {"algorithm": cell["Idea"], "sparsity": 0.5, "update": {"freq": 2}}
+    arms = {
+        "sparse": {"sparsity": arm},
+        "dense": {"after": "sparse", "sparsity": None},
+        "leaves": {"sparsity": {"algorithm": "static", "sparsity": 0.5, "init_method": leave}},
+        "last": {"sparsity": arm | {"sparsity": 0.25}},
+    }
+    outcome = wafer.sweep({"base": config(), "seeds": [1], "arms": arms}, tmp_path)
+    assert {row.arm for row in outcome.rows} == {"sparse", "dense", "last"}
+    assert list(outcome.missing) == ["leaves/1"]
+
+
 def test_a_task_of_a_cell(cell):
     def rows(batch_size, seed, max_sequence_length=16):
         yield {}
 
     inputs = {"data_processor": rows, "task": cell["speech"], "batch_size": 2}
     kept = wafer.config.parse_config(config(train_input=None) | {"train_input": inputs})
-    assert kept.to_dict()["train_input"]["data_processor"] == "notebook:rows"
-    assert kept.train_input.task == "notebook:speech"
+    assert kept.to_dict()["train_input"]["data_processor"].startswith("notebook:rows#")
+    assert kept.train_input.task.startswith("notebook:speech#")
 
 
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"optimizer": {"optimizer_type": lambda: None, "learning_rate": 1.0}}, "has no name"),
+        ({"optimizer": {"optimizer_type": lambda: None, "learning_rate": 0.01}}, "has no name"),
         ({"model": {"name": "notebook:Gone"}}, "wafer.register_model('notebook:Gone', Gone)"),
         ({"sparsity": {"algorithm": "notebook:Gone", "sparsity": 0.5}}, "wafer.sparsity.register"),
         ({"train_input": {"task": "notebook:gone"}}, "wafer.register_task"),

@@ -86,6 +86,7 @@ def preprocess(
     Args:
         params: a preprocessing YAML; None where the keys say all.
         **keys: of the file, which they win over: ``mode``, ``input_dir``, ``output_dir``, ...
+            A program without ``if __name__ == "__main__"`` needs ``processes=1``.
 
     Returns:
         What was written, for each part of the data; printed, one says what is in it.

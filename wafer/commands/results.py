@@ -26,7 +26,7 @@ def history(run: Finished) -> History:
         >>> columns = wafer.history("runs/demo").train  # doctest: +SKIP
         >>> plt.plot(columns["step"], columns["loss"])  # doctest: +SKIP
     """
-    return read_history(_folder(run))
+    return read_history(run.summary_dir if isinstance(run, Trained) else pathlib.Path(run))
 
 
 def profile(run: Finished) -> Profile:
@@ -44,8 +44,5 @@ def profile(run: Finished) -> Profile:
     Examples:
         >>> print(wafer.profile("runs/demo"))  # doctest: +SKIP
     """
-    return read_report(_folder(run) / "profile")
-
-
-def _folder(run: Finished) -> pathlib.Path:
-    return run.model_dir if isinstance(run, Trained) else pathlib.Path(run)
+    folder = run.model_dir if isinstance(run, Trained) else pathlib.Path(run)
+    return read_report(folder / "profile")

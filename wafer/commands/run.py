@@ -332,7 +332,8 @@ def _logged(job: "Run") -> Iterator[pathlib.Path]:
 class Trained:
     """What ``wafer.train`` leaves."""
 
-    model_dir: pathlib.Path  #: folder of checkpoints, logs and events
+    model_dir: pathlib.Path  #: folder of checkpoints and logs
+    summary_dir: pathlib.Path  #: folder of metrics and events
     step: int  #: the last one
     #: after it: a tree of dense arrays, pruned weights 0
     params: Any = dataclasses.field(repr=False)
@@ -383,6 +384,7 @@ def train(source: "Source", **overrides: object) -> Trained:
         params, _ = job.engine.export(outcome.state)
         return Trained(
             model_dir=job.model_dir,
+            summary_dir=job.summary_dir,
             step=int(outcome.state.step),
             params=computed_params(job.experiment.sparsifier, sentinel.decode(params, {}).params),
             checkpoints=outcome.checkpoints,

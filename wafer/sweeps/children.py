@@ -128,13 +128,14 @@ def _finish(child: _Child) -> tuple[str, float]:
 
 def _run_here(trial: Trial, run: Callable[[Trial], int]) -> tuple[str, float]:
     """Run one in this process; an interruption ends the sweep, too."""
-    trial.write()
+    trial.folder.mkdir(parents=True, exist_ok=True)
     began, stop, code = time.monotonic(), 0, 0
     with trial.log.open("a", encoding="utf-8") as log:
         since = log.tell()
         try:
+            trial.write()
             stop = run(trial)
-        except Exception as error:  # of the user's code: any; the other runs go on
+        except (Exception, SystemExit) as error:  # of the user's code: any; the other runs go on
             code = 1
             log.write(f"{traceback.format_exc()}{ERROR}{' '.join(str(error).split())}\n")
     seconds = time.monotonic() - began

@@ -17,6 +17,7 @@ import yaml
 from wafer.errors import ConfigError, Problem
 from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
 from wafer.models.files import atomic_write, write_text
+from wafer.models.user.trust import code_in, trusting
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
 from wafer.sweeps.files import SweepArm, run_sections
@@ -117,7 +118,8 @@ class Trial(NamedTuple):
     def _finalize(self) -> None:
         """Write the dense form of its last checkpoint, once."""
         if not self._dense.exists():
-            finalize(self._last, self._dense)
+            with trusting(code_in(self.arm.sections)):
+                finalize(self._last, self._dense)
 
     def _newest(self) -> int | None:
         steps = complete_checkpoints(step_folders(self.folder / CHECKPOINTS))
