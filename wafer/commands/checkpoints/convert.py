@@ -37,6 +37,7 @@ from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer, text
 from wafer.models.counts import abstract_params
 from wafer.models.errors import SectionError, did_you_mean_model
 from wafer.models.files import require_outside, write_text
+from wafer.models.html import table
 from wafer.models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, is_function
@@ -240,6 +241,9 @@ class ConversionSummary(NamedTuple):
     tensors: int  #: how many
     parameters: int  #: in all of them
     tokenizer: bool  #: whether one lies beside the weights
+
+    def _repr_html_(self) -> str:
+        return table("Converted", (), [*self._asdict().items()])
 
 
 @own_flags()
