@@ -132,12 +132,12 @@ class TrainProgress(Progress):
     """
 
     def __init__(self, total: int, step: int) -> None:
-        whole = {"table_column": Column(no_wrap=True)}
+        whole = Column(no_wrap=True)
         super().__init__(
             BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
-            MofNCompleteColumn(**whole),
-            TimeRemainingColumn(compact=True, **whole),
-            TextColumn("{task.fields[status]}", **whole),
+            MofNCompleteColumn(table_column=whole),
+            TimeRemainingColumn(compact=True, table_column=whole),
+            TextColumn("{task.fields[status]}", table_column=whole),
             console=CONSOLE,
             disable=not CONSOLE.is_terminal,
         )
