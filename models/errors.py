@@ -24,6 +24,7 @@ _EXTRAS = {  # package -> the extra that brings it
     "hdf5plugin": "mdl",
     "jinja2": "data",
     "matplotlib": "pictures",
+    "pandas": "notebooks",
     "pyarrow": "data",
     "zstandard": "data",
 }

@@ -34,6 +34,7 @@ from wafer.models.errors import CheckpointError, plain
 from wafer.models.files import atomic_write, remove_partials, require_contained, require_path
 from wafer.models.names import preset_of
 from wafer.models.registry import model_keys
+from wafer.models.shown.html import table
 from wafer.models.user.trust import is_user_defined, untrusted
 from wafer.sparsity.stored.inference import forward_of
 
@@ -76,6 +77,15 @@ class Report:
     def sparse(self) -> tuple[TensorReport, ...]:
         """The tensors that held NaN."""
         return tuple(t for t in self.tensors if t.pruned)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (t.name, "x".join(map(str, t.shape)), t.dtype, f"{t.sparsity:.2%}") for t in self.sparse
+        ]
+        return table(self.summary(), ("tensor", "shape", "dtype", "pruned"), rows)
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text: one line per sparse tensor, then the summary."""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer.models.checkpoint.reader import open_params
-from wafer.models.figures import new_figure
+from wafer.models.shown.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from wafer.models.errors import did_you_mean
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import dense_word
+from wafer.models.shown.html import table
 from wafer.sparsity.algorithms.base import Algorithm
 from wafer.sparsity.algorithms.magnitude import ACDC
 from wafer.sparsity.filters import ParamFilter, has_nan
@@ -23,6 +24,7 @@ from wafer.sparsity.storage import Choice
 from wafer.sparsity.views import CompetitionRows, WeightLayout, axes_of
 
 _LOG = logging.getLogger(__name__)
+_HEADS = ("name", "shape", "axes", "level", "storage", "why")
 Group = tuple[ParamFilter, Algorithm]
 
 
@@ -64,16 +66,24 @@ class SelectionTable(tuple[SelectionRow, ...]):
 
     def __str__(self) -> str:
         """Return the table."""
-        cells = [("name", "shape", "axes", "level", "storage", "why")]
-        for r in self:
-            levels = dict.fromkeys((f"{r.level:.1%}", f"{r.last_level:.1%}"))
-            level = "" if r.storage == "dense" else " to ".join(levels)
-            cells.append((r.name, "x".join(map(str, r.shape)), r.axes, level, r.storage, r.why))
+        cells = [_HEADS, *self._cells]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table("", _HEADS, self._cells)
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells = list[tuple[str, ...]]()
+        for r in self:
+            levels = dict.fromkeys((f"{r.level:.1%}", f"{r.last_level:.1%}"))
+            level = "" if r.storage == "dense" else " to ".join(levels)
+            cells.append((r.name, "x".join(map(str, r.shape)), r.axes, level, r.storage, r.why))
+        return cells
 
 
 def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> SelectionRow:

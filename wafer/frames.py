@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wafer.models.errors import optional
-from wafer.models.figures import new_figure
+from wafer.models.shown.figures import new_figure
 
 _STYLE = {"vmin": 0, "cmap": "inferno", "interpolation": "nearest"}  # a PE is a square
 

@@ -124,7 +124,8 @@ def _named(value: object, where: tuple[str | int, ...], kind: str, keys: tuple[s
     try:
         if where in (("train_input", "task"), ("eval_input", "task")):
             name = give_name("data", value)
-            register_task(name, call(name, value))
+            features: Any = call(name, value)  # which register_task checks
+            register_task(name, features)
             return name
         last = next(key for key in reversed(where) if isinstance(key, str))
         return give_name(kind, value) if last in keys else value

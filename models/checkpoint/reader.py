@@ -32,13 +32,13 @@ from wafer.models.checkpoint.layout import (
     model_section,
     read_record,
 )
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.moments import owner_of
 from wafer.models.checkpoint.pruned import check_moment, check_weight, clear, masks_of, prunable
 from wafer.models.checkpoint.tree import fill_template
 from wafer.models.counts import abstract_params
 from wafer.models.errors import CheckpointError, LinkError, first_lines
 from wafer.models.files import JsonObject, read_json, require_contained
-from wafer.models.lazy import LazyArray
 from wafer.models.paths import former_names, named_leaves, unflatten
 from wafer.models.registry import build
 from wafer.models.user.trust import untrusted

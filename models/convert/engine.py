@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from wafer.models.base import Model
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.tensors import Tensors
 from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from wafer.models.counts import abstract_params
-from wafer.models.lazy import LazyArray
 from wafer.models.paths import Params, named_leaves
 
 _LOG = logging.getLogger(__name__)

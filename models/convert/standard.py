@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 from wafer.models.layers.basic import RMS_NORMS
 from wafer.models.layers.block_config import BlockConfig
-from wafer.models.lazy import LazyArray
 from wafer.models.schema import ModelConfig
 
 Leaves = Mapping[str, Any]

@@ -121,8 +121,8 @@ def _parts_of(value: object, seen: tuple[object, ...]) -> object:
         value = (value.func, *value.args, *value.keywords.items())
     if isinstance(value, list | tuple):
         return inside(value)
-    shape = getattr(value, "shape", None)
-    return (shape, value.tobytes()) if shape and hasattr(value, "tobytes") else value
+    shape, data = getattr(value, "shape", None), getattr(value, "tobytes", None)
+    return (shape, data()) if shape and data else value
 
 
 def find(

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer.models.checkpoint.layout import CONFIG, SPARSITY, record_entry
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.reader import build_stored
 from wafer.models.counts import abstract_params, forward_flops
-from wafer.models.lazy import LazyArray
 from wafer.models.paths import map_named
 from wafer.models.user.trust import untrusted
 from wafer.sparsity.algorithms.base import Algorithm

@@ -7,7 +7,7 @@ import sys
 
 from helpers.paths import ROOT
 
-from wafer.models.figures import new_figure
+from wafer.models.shown.figures import new_figure
 
 SHOWN = """
 import sys

@@ -345,6 +345,18 @@ class Trained:
     metrics: list[dict[str, float]] = dataclasses.field(repr=False)
     stop: int  #: number of the signal that ended training early, else 0
 
+    def _repr_html_(self) -> str:
+        from wafer.models.shown.html import table
+        from wafer.session.metrics import History, columns_of
+
+        saved = ", ".join(path.name for path in self.checkpoints)
+        figures = [("model_dir", self.model_dir), ("step", self.step), ("checkpoints", saved)]
+        figures += [("stopped by signal", self.stop)] * bool(self.stop)
+        scores = columns_of({"step": step} | scores for step, scores in self.scores.items())
+        return (
+            table("Trained", (), figures) + History(columns_of(self.metrics), scores)._repr_html_()
+        )
+
 
 def train(source: "Source", **overrides: object) -> Trained:
     """Train what a run file describes; a second call continues from the newest checkpoint.

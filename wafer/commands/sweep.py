@@ -56,10 +56,19 @@ class SweepOutcome(NamedTuple):
     missing: dict[str, str]  #: ARM/SEED -> why it is not finished
     laws: "dict[str, Law]"  #: group -> its fit; empty without ``fit``, or while runs are missing
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         from wafer.sweeps.table import markdown
 
         return markdown(self.arms, self.metric, self.rows) if self.rows else "no run is finished"
+
+    def _repr_html_(self) -> str:
+        from wafer.models.shown.html import table
+        from wafer.sweeps.table import tables
+
+        parts = [table(*one) for one in tables(self.arms, self.metric, self.rows)]
+        if self.missing:
+            parts.append(table("Not finished", ("run", "reason"), [*self.missing.items()]))
+        return "".join(parts)
 
 
 def sweep(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wafer.errors import DataError
+from wafer.models.shown.html import table
 from wafer.profiling.trace import Operation
 
 TOP = 10
@@ -32,8 +33,13 @@ class Profile(NamedTuple):
     total_ms: float  #: time of all operations, all threads added, ms
     modules: tuple[ModuleShare, ...]  #: the most expensive first
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text_table(self.modules, self.steps)
+
+    def _repr_html_(self) -> str:
+        heads = ("module", "ms", "% of the time", "operations")
+        rows = [dataclasses.astuple(module) for module in self.modules]
+        return table(_title(self.modules, self.steps), heads, rows)
 
 
 def read_report(folder: pathlib.Path) -> Profile:
@@ -84,10 +90,13 @@ def text_table(rows: Sequence[ModuleShare], steps: tuple[int, int]) -> str:
         return "|" + "|".join([numbers[0], name, *numbers[1:]]) + "|"
 
     rule = "+".join("-" * (width + 2) for width in widths)
-    total = sum(row.time_ms for row in rows)
-    title = f"Operations of steps {steps[0]} to {steps[1]}: {total:.3f} ms (all threads added)"
     body = [f"+{rule}+", line(_HEADS), f"|{rule}|", *map(line, cells), f"+{rule}+"]
-    return "\n".join([title, *body])
+    return "\n".join([_title(rows, steps), *body])
+
+
+def _title(rows: Sequence[ModuleShare], steps: tuple[int, int]) -> str:
+    total = sum(row.time_ms for row in rows)
+    return f"Operations of steps {steps[0]} to {steps[1]}: {total:.3f} ms (all threads added)"
 
 
 def chrome_trace(operations: Sequence[Operation]) -> dict[str, object]:

@@ -163,8 +163,8 @@ def _status(
 ) -> dict[str, str]:
     actual = [v for k, v in gauges.items() if k.endswith("/actual")]
     sparsity = {"sparsity": f"{np.mean(actual):.1%}"} if actual else {}
-    status = {"loss": f"{loss:.3f}", "tokens/s": f"{tokens_per_second:,.0f}"}
-    return status | sparsity | {"padding skipped": f"{padding_skipped:.0%}"}
+    status = {"loss": f"{loss:.3f}", "tok/s": f"{tokens_per_second:,.0f}"}
+    return status | sparsity | {"padding": f"{padding_skipped:.0%}"}
 
 
 @contextmanager

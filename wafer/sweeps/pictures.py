@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer.models.figures import new_figure
+from wafer.models.shown.figures import new_figure
 from wafer.sweeps.law import Law
 from wafer.sweeps.table import TrialResult
 

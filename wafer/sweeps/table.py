@@ -150,36 +150,60 @@ def _two_sided(mean: float, error: float, freedom: int) -> float:
     return float(2 * stats.t.sf(abs(mean) / error, freedom))
 
 
-def markdown(table: Iterable[Summary], metric: str, rows: Sequence[TrialResult]) -> str:
-    """Write the table of a sweep."""
+Printed = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, heads, rows of cells
+
+
+def tables(
+    arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]
+) -> tuple[Printed, Printed]:
+    """Lay the arms of a sweep out, and its pairs of arms.
+
+    Args:
+        arms: of ``summaries``.
+        metric: that they hold.
+        rows: of finished runs.
+    """
     heads = (
         "arm", "n", metric, "standard deviation", "difference to the first", "standard error",
         "p", "resolved", "weights kept", "training FLOPs",
     )  # fmt: skip
-    lines = _head(heads)
     costs = {row.arm: row for row in rows}
-    for one in table:
-        cost = costs[one.arm]
-        cells = (
+    lines = [
+        (
             one.arm, str(one.runs), f"{one.mean:.5g}", _number(one.deviation),
-            _number(one.difference, sign="+"), _number(one.error),
-            _number(one.p), _ANSWERS[one.resolved], f"{cost.kept:,}", f"{cost.training:.4g}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *_head(("arms", "seeds", "difference", "standard error", "p", "resolved"))]
-    for pair in pairs(rows):
-        seeds = " ".join(map(str, pair.seeds))
-        numbers = _number(pair.difference, sign="+"), _number(pair.error), _number(pair.p)
-        cells = (f"{pair.arm} − {pair.other}", seeds, *numbers, _ANSWERS[pair.resolved])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            _number(one.difference, sign="+"), _number(one.error), _number(one.p),
+            _ANSWERS[one.resolved], f"{costs[one.arm].kept:,}", f"{costs[one.arm].training:.4g}",
+        )
+        for one in arms
+    ]  # fmt: skip
+    paired = [
+        (
+            f"{pair.arm} − {pair.other}", " ".join(map(str, pair.seeds)),
+            _number(pair.difference, sign="+"), _number(pair.error), _number(pair.p),
+            _ANSWERS[pair.resolved],
+        )
+        for pair in pairs(rows)
+    ]  # fmt: skip
+    pair_heads = ("arms", "seeds", "difference", "standard error", "p", "resolved")
+    return ("Arms", heads, lines), ("Pairs of arms", pair_heads, paired)
+
+
+def markdown(arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]) -> str:
+    """Write the tables of a sweep.
+
+    Args:
+        arms: of ``summaries``.
+        metric: that they hold.
+        rows: of finished runs.
+    """
+    line = lambda cells: f"| {' | '.join(cells)} |\n"
+    return "\n".join(
+        line(heads) + "|---" * len(heads) + "|\n" + "".join(map(line, cells))
+        for _, heads, cells in tables(arms, metric, rows)
+    )
 
 
 _ANSWERS = {None: "", True: "yes", False: "no"}
-
-
-def _head(heads: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.reader import load_params
 from wafer.models.checkpoint.writer import Checkpoints, write_checkpoint, write_params
 from wafer.models.convert.shards import write_shards
 from wafer.models.errors import CheckpointError, disk_full
 from wafer.models.files import atomic_write, remove_partials, remove_written, write_text
-from wafer.models.lazy import LazyArray
 from wafer.sparsity.finalize import finalize
 
 # Each is a file of 9 kB or more, however Orbax merges them; the other files have at most 1 kB.

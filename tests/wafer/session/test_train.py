@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.runs import VOCAB, arrays, assert_close, config, losses, metrics, train
+from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
 from wafer.cli import main
@@ -203,6 +204,20 @@ def test_a_notebook_has_one_bar_with_the_time_that_is_left(monkeypatch):
     assert "loss 2.500" in drawn[0]
     assert re.search(r"\d:\d\d|\d\d:\d\d", drawn[1])  # the time that is left
     assert "40/40" in drawn[2]
+
+
+@pytest.mark.parametrize("width", [80, 115])  # the second is what rich takes a notebook to have
+def test_the_bar_of_a_cell_is_one_line_of_80_columns(monkeypatch, width):
+    monkeypatch.setattr(
+        "rich._console", Console(force_jupyter=True, width=width, color_system=None)
+    )
+    monkeypatch.setattr(CONSOLE, "is_jupyter", True)
+    bar = TrainProgress(20_000, 0)
+    bar.show(12_345, {"loss": "2.345", "tok/s": "12,345", "sparsity": "75.0%", "padding": "12%"})
+    (line,) = bar._repr_mimebundle_(None, None)["text/plain"].splitlines()
+    assert len(line.rstrip()) <= 80
+    assert "12345/20000" in line
+    assert "loss 2.345  tok/s 12,345  sparsity 75.0%  padding 12%" in line
 
 
 def tags(folder: pathlib.Path) -> set[str]:

@@ -40,6 +40,7 @@ from wafer.models.files import require_outside, write_text
 from wafer.models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, is_function
+from wafer.models.shown.html import table
 from wafer.models.user import yamlfile
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import NamedCode, add_option, looking, trusting
@@ -240,6 +241,9 @@ class ConversionSummary(NamedTuple):
     tensors: int  #: how many
     parameters: int  #: in all of them
     tokenizer: bool  #: whether one lies beside the weights
+
+    def _repr_html_(self) -> str:
+        return table("Converted", (), [*self._asdict().items()])
 
 
 @own_flags()

@@ -7,8 +7,9 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wafer.models.shown.html import table
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, trusting
 
@@ -60,6 +61,28 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+class PruneSummary(NamedTuple):
+    """A pruned checkpoint, whose path it is wherever a path is taken."""
+
+    path: pathlib.Path  #: of the checkpoint
+    reached: str  #: how much is pruned, and why where it is not what was asked for
+    layers: tuple[tuple[str, int, int], ...]  #: (name, weights, those that are kept) of each
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"{self.reached}: {self.path}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, size, kept, f"{1 - kept / size:.2%}") for name, size, kept in self.layers]
+        heads = ("parameter", "weights", "kept", "pruned")
+        return table(self.reached, heads, rows) + table("", (), [("checkpoint", self.path)])
+
+
 @own_flags()
 def prune(
     output: str | os.PathLike[str],
@@ -73,7 +96,7 @@ def prune(
     rounds: int | None = None,
     report: Callable[[str], object] = lambda line: None,
     trust_code: bool = False,
-) -> pathlib.Path:
+) -> PruneSummary:
     """Prune a model once and write it as a checkpoint to train on from.
 
     Args:
@@ -91,7 +114,8 @@ def prune(
         trust_code: import code that the checkpoint names; it may do anything.
 
     Returns:
-        The checkpoint: NaN at pruned weights, so that ``wafer run --checkpoint_path`` keeps them.
+        The checkpoint's path, and what is pruned of each parameter. It holds NaN at pruned weights,
+        so that ``wafer run --checkpoint_path`` keeps them.
 
     Raises:
         SparsityError: an unknown method or a section that does not go with it.
@@ -150,20 +174,20 @@ def prune(
     if batches:
         after = loss(pruned.params)
         report(f"loss on {len(batches)} calibration batches: {before:.4f} before, {after:.4f} now")
-    report(f"{_reached(pruned)}: {path}")
-    for line in next_lines(_advice(path, model, pruned, calibration)):
+    summary = _summary(path, pruned)
+    for line in (repr(summary), *next_lines(_advice(path, model, pruned, calibration))):
         report(line)
-    return path
+    return summary
 
 
-def _reached(pruned: "Pruned") -> str:
-    """Say how much is pruned, and why where it is not what was asked for."""
+def _summary(path: pathlib.Path, pruned: "Pruned") -> PruneSummary:
     from wafer.models.paths import named_leaves
 
     selected = pruned.selected
     masks = {name: pruned.masks[name] for name in selected}
-    total = sum(mask.size for mask in masks.values())
-    level = 1 - sum(int(mask.sum()) for mask in masks.values()) / total
+    layers = tuple((name, mask.size, int(mask.sum())) for name, mask in masks.items())
+    total = sum(size for _, size, _ in layers)
+    level = 1 - sum(kept for _, _, kept in layers) / total
     asked = sum(masks[n].size * float(c.algorithm.sparsity(0)) for n, c in selected.items()) / total
     what = "matrices" if all(mask.ndim > 1 for mask in masks.values()) else "parameters"
     line = f"{level:.2%} of {total:,} weights in {len(masks)} {what} pruned"
@@ -177,7 +201,8 @@ def _reached(pruned: "Pruned") -> str:
         line += f", not {asked:.2%}, since {why}"
     leaves = dict(named_leaves(pruned.params))
     zeros = sum(int((mask & (leaves[name] == 0)).sum()) for name, mask in masks.items())
-    return f"{line}; {zeros:,} of those kept are 0" if zeros else line
+    line += f"; {zeros:,} of those kept are 0" if zeros else ""
+    return PruneSummary(path, line, layers)
 
 
 def _advice(

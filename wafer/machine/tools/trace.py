@@ -16,10 +16,12 @@ import numpy as np
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
 from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
-from wafer.models.figures import new_figure
+from wafer.models.shown.figures import new_figure
+from wafer.models.shown.html import table
 
 __all__ = [
     "Line",
+    "LineProfile",
     "chrome_trace",
     "filmstrip",
     "gif",
@@ -46,6 +48,17 @@ class Line(NamedTuple):
     cycles: int  #: of all PEs together: of instructions, and of the steps of operations
     share: float  #: of all lines' cycles
     text: str  #: of the line, or the operation; '' if the file is not there any more
+
+
+class LineProfile(list[Line]):
+    """The lines that took any cycles, most first; printed, a table."""
+
+    def __repr__(self) -> str:
+        return profile_text(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.cycles, f"{row.share:.1%}", _source(row), row.text) for row in self]
+        return table("", ("cycles", "share", "line", "source"), rows)
 
 
 def _place(number: int) -> int:
@@ -199,7 +212,7 @@ def _lines(file: str) -> list[str]:
         return []
 
 
-def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
+def profile_of(cycles: Mapping[tuple[str, int], int]) -> LineProfile:
     """The lines that took any cycles, most first.
 
     Args:
@@ -208,14 +221,14 @@ def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
     total = max(1, sum(cycles.values()))
     rows = sorted(cycles.items(), key=lambda row: (-row[1], row[0]))
     text = lambda file, line: "".join(_lines(file)[line - 1 : line]).strip() if line else file
-    return [
+    return LineProfile(
         Line(file, line, count, count / total, text(file, line))
         for (file, line), count in rows
         if count
-    ]
+    )
 
 
-def profile(trace: Trace) -> list[Line]:
+def profile(trace: Trace) -> LineProfile:
     """Return the cycles of all PEs in which an operation was running, by operation.
 
     An operation's cycles are those from its first to its last element, waits included. Cycles of

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from wafer.models.alias import is_decayed
 from wafer.models.base import Model
 from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.moments import field_of
-from wafer.models.lazy import LazyArray
 from wafer.models.paths import Params, named_leaves
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.vendor.mdl.file import MdlFile

@@ -10,12 +10,12 @@ import numpy as np
 
 from wafer import vsl
 from wafer.models.base import Model
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.convert.codecs import SAME, TRANSPOSED, trailing_one
 from wafer.models.convert.engine import Table, TensorRow, export_tensors, import_tensors, source
 from wafer.models.convert.standard import in_pairs
 from wafer.models.errors import CheckpointError
-from wafer.models.lazy import LazyArray
 from wafer.models.names import lookup
 from wafer.models.paths import Params, named_leaves
 from wafer.models.registry import build

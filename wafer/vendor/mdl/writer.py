@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 
 from wafer.data.rowfiles.hdf5 import create_hdf5
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.files import atomic_write
-from wafer.models.lazy import LazyArray
 
 # What the Model Zoo's runtime calls each dtype, counted from 1.
 _DTYPES = (

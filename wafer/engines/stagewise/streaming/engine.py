@@ -40,7 +40,7 @@ from wafer.engines.stagewise.streaming.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
 from wafer.models.base import Aux
-from wafer.models.lazy import LazyArray
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.paths import map_named, named_leaves
 from wafer.optim.step import Metrics, TrainState
 from wafer.sparsity import SparseState
