@@ -35,7 +35,7 @@ UNDOCUMENTED = {
     "wafer.fabric": (36, 14),
     "wafer.optim": (3, 4),
     "wafer.profiling": (1, 0),
-    "wafer.sweeps": (5, 0),
+    "wafer.sweeps": (4, 0),
     "wafer.vendor": (11, 12),
 }
 # What may import wafer.vendor, besides wafer/commands.

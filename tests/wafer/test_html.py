@@ -61,7 +61,7 @@ def trained(rows):
     metrics = [{"step": i + 1, "time": 1e9, "loss": 5.25, BAD: 1.0} for i in range(rows)]
     scores = {i: {"loss": 4.5} for i in range(rows)}
     path = pathlib.Path("runs") / BAD.replace("/", "")
-    return Trained(path, 731, {}, (path / "731",), scores, metrics, 0)
+    return Trained(path, path, 731, {}, (path / "731",), scores, metrics, 0)
 
 
 def swept(rows):
