@@ -60,3 +60,7 @@ def __getattr__(name: str) -> Any:
     if name not in _OWNER:
         raise AttributeError(f"module 'wafer.models' has no attribute {name!r}")
     return getattr(importlib.import_module(f"wafer.models.{_OWNER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -102,7 +102,7 @@ class Model:
     def __post_init__(self) -> None:
         object.__setattr__(self, "init", own_flags()(self.init))
 
-    def stage_params(self, stage: Stage, params: Params) -> dict[str, Any]:
+    def stage_params(self, stage: Stage, params: Params) -> dict[str, PyTree]:
         """Take the stage's branches out of the tree, under the kind's role names."""
         roles, _ = self.kinds[stage.kind]
         branches = pick(params, stage.params)

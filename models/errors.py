@@ -24,6 +24,7 @@ _EXTRAS = {  # package -> the extra that brings it
     "hdf5plugin": "mdl",
     "jinja2": "data",
     "matplotlib": "pictures",
+    "pandas": "notebooks",
     "pyarrow": "data",
     "zstandard": "data",
 }
@@ -150,7 +151,7 @@ def has(module: str, why: str) -> bool:
     return True
 
 
-def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the known name most like another in any case, with the same numbers, or ''.
 
     Args:
@@ -168,7 +169,7 @@ def _numbers(name: str) -> list[str]:
     return re.findall(r"\d+", name)
 
 
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return '; did you mean ...?' for the nearest known name in any case, or ''."""
     near = nearest(name, known)
     return f"; did you mean {near!r}?" if near else ""
@@ -186,7 +187,7 @@ def matches_nothing(pattern: object, known: Iterable[str], examples: Iterable[st
     return f"{pattern} matches no parameter{near}; the model has such as {such}"
 
 
-def did_you_mean_model(name: Any, known: Iterable[str]) -> str:
+def did_you_mean_model(name: object, known: Iterable[str]) -> str:
     """Return a hint for a model's name: like names are often those of other models.
 
     One wrong, missing, doubled or swapped letter is a slip, in names of five letters and more; case

@@ -18,6 +18,8 @@ import psutil
 
 from wafer.models.errors import LinkError, did_you_mean, disk_full
 
+JsonObject = dict[str, Any]  # a parsed JSON file: a config.json, the record of a checkpoint
+
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
 
@@ -192,7 +194,7 @@ def _remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Raises:

@@ -29,7 +29,7 @@ class _Guard:
         self._child: subprocess.Popen[str] | None = None
         atexit.register(self.close)
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def ask(self, function: str, *arguments: object) -> Any:
         with self._lock:
             child = self._child = self._child or subprocess.Popen(
                 [sys.executable, "-P", "-c", "from wafer.models.guarded import serve; serve()"],
@@ -72,7 +72,7 @@ class _Guard:
 _GUARD = _Guard()
 
 
-def call_in_subprocess(function: str, *arguments: Any) -> Any:
+def call_in_subprocess(function: str, *arguments: object) -> Any:
     """Call a function, 'module:name', in the other process; arguments are JSON values.
 
     Returns:

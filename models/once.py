@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, PyTree, Shaped
 
 _LOG = logging.getLogger(__name__)
 _LEVEL = "xla_backend_optimization_level"
@@ -23,7 +23,7 @@ _QUICK: Mapping[str, Any] = {
 _LARGE = 1 << 22  # numbers of a result that are worth all passes
 
 
-def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def jit_once(fun: Callable[..., PyTree], **options: Any) -> Callable[..., PyTree]:
     """Jit a function whose programs run once: on a CPU they are compiled in half the time.
 
     Under another transformation, for large results, and where XLA_FLAGS name an optimization
@@ -37,7 +37,7 @@ def jit_once(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     quick = functools.cache(lambda: jax.jit(fun, compiler_options=_quick_options(), **options))
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves = jax.tree.leaves((args, kwargs, jnp.asarray(0)))  # 0: of the program around it
         is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         if is_traced or not _quick_options():
@@ -76,7 +76,7 @@ def _are_known(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def computed_once(fun: Callable[[Array], Any], x: Shaped[Array, "..."]) -> Any:
+def computed_once(fun: Callable[[Array], PyTree], x: Shaped[Array, "..."]) -> PyTree:
     """Return ``fun(x)``, which XLA does not compute again for each operation that reads it.
 
     On a CPU it does so for what is short to write, such as cosines; ``optimization_barrier`` does
@@ -91,7 +91,7 @@ def computed_once(fun: Callable[[Array], Any], x: Shaped[Array, "..."]) -> Any:
         return fun(x)
     shapes = jax.eval_shape(fun, x)
 
-    def otherwise(x: Array) -> Any:
+    def otherwise(x: Array) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.full(leaf.shape, x.reshape(-1)[0], leaf.dtype), shapes)
 
     first = x.reshape(-1)[0].astype(jnp.float32)

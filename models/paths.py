@@ -71,7 +71,7 @@ def _require_unique(names: list[str]) -> None:
 
 
 def map_named(
-    fn: Callable[..., Any],
+    fn: Callable[..., PyTree],
     tree: PyTree,
     *rest: PyTree,
     is_leaf: Callable[[PyTree], bool] | None = None,
@@ -88,7 +88,7 @@ def map_named(
 
 
 def _visit(
-    fn: Callable[..., Any],
+    fn: Callable[..., PyTree],
     name: str,
     node: PyTree,
     *rest: PyTree,
@@ -111,7 +111,7 @@ def _visit(
                 for key in sorted(node)
             }
 
-    def at(path: Any, leaf: PyTree, *others: PyTree) -> PyTree:
+    def at(path: jax.tree_util.KeyPath, leaf: PyTree, *others: PyTree) -> PyTree:
         inside = jax.tree_util.keystr(path, simple=True, separator="/")
         full = f"{name}/{inside}" if name and path else name or inside
         if _wraps_a_value(leaf):
@@ -158,7 +158,7 @@ def former_names(
     return {name: old for name, old in pairs if name != old}
 
 
-def unflatten(leaves: Mapping[str, PyTree]) -> dict[str, Any]:
+def unflatten(leaves: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """Build the nested dict whose ``named_leaves`` are the given ones.
 
     Raises:
@@ -184,7 +184,7 @@ def unflatten(leaves: Mapping[str, PyTree]) -> dict[str, Any]:
     return tree
 
 
-def pick(params: Params, keys: Iterable[str]) -> dict[str, Any]:
+def pick(params: Params, keys: Iterable[str]) -> dict[str, PyTree]:
     """Take the named top-level branches of a parameter tree (what one stage needs)."""
     return {key: params[key] for key in keys}
 

@@ -57,7 +57,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
         raise err.under("model") from None
 
 
-def is_function(name: Any) -> bool:
+def is_function(name: object) -> bool:
     """Whether a name is a function of the user, not of a model family that a module registers."""
     if not is_user_defined(name, "model"):
         return False
@@ -67,7 +67,7 @@ def is_function(name: Any) -> bool:
     return preset_of(name) is None
 
 
-def build(settings: Any) -> Model:
+def build(settings: Mapping[str, Any] | ModelConfig) -> Model:
     """Build a model from a ``model`` section or from an already parsed configuration.
 
     Raises:
@@ -95,7 +95,9 @@ def build(settings: Any) -> Model:
     return model if lora is None else with_adapters(model, lora)
 
 
-def settings_of(cfg: Any, read: Callable[[dict[str, Any]], Any] = parse_config) -> dict[str, Any]:
+def settings_of(
+    cfg: ModelConfig, read: Callable[[dict[str, Any]], ModelConfig] = parse_config
+) -> dict[str, Any]:
     """Return a ``model`` section that reads back as the configuration, without the needless keys.
 
     Args:

@@ -52,7 +52,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
         """Refuse booleans, which Python counts as integers; a field's own reader sees to itself."""
         field = cls.model_fields[str(info.field_name)]
         items = value if isinstance(value, list | tuple) else (value,)
@@ -65,7 +65,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _in_home(cls, value: Any, info: ValidationInfo) -> Any:
+    def _in_home(cls, value: object, info: ValidationInfo) -> object:
         """Expand a leading ``~`` in the values of keys that name files and folders."""
         if not str(info.field_name).endswith(_PATHS):
             return value
@@ -75,7 +75,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _not_beyond_all_use(cls, value: Any, info: ValidationInfo) -> Any:
+    def _not_beyond_all_use(cls, value: object, info: ValidationInfo) -> object:
         """Bound the numbers of fields that say no upper bound; no path or name holds a NUL."""
         metadata = cls.model_fields[str(info.field_name)].metadata
         if not any(isinstance(item, Le | Lt) for item in metadata):
@@ -88,7 +88,7 @@ class Section(BaseModel):
                     raise ValueError(f"expected a number up to {LARGEST_FLOAT:g}")
         return value
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         """Show only what is set: ``runconfig`` has a hundred keys."""
         return ((k, v) for k, v in super().__repr_args__() if v is not None)
 
@@ -102,7 +102,7 @@ class Section(BaseModel):
         return out
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Section):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _leaf_types(annotation: Any) -> set[Any]:
+def _leaf_types(annotation: object) -> set[object]:
     """Flatten unions, Annotated and sequences to the plain types they allow."""
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
@@ -154,7 +154,7 @@ def meanings(cls: type[Section]) -> dict[str, str]:
 SectionT = TypeVar("SectionT", bound=BaseModel)
 
 
-def parse(cls: type[SectionT], data: Any) -> SectionT:
+def parse(cls: type[SectionT], data: object) -> SectionT:
     """Validate one section.
 
     Raises:
@@ -263,6 +263,6 @@ _EXPECTED = {
 }
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -49,7 +49,12 @@ def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
 
 def printed(cell: nbformat.NotebookNode) -> str:
     """What a cell printed, and the value of its last line."""
-    texts = [o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs]
+    kinds = ("text/markdown", "text/plain")
+    values = [o.get("data", {}) for o in cell.outputs]
+    texts = [o.get("text", "") for o in cell.outputs]
+    texts = [
+        t or next((v[k] for k in kinds if k in v), "") for t, v in zip(texts, values, strict=True)
+    ]
     shown = "".join(text for text in texts if not text.startswith("<Figure"))
     shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colors
     folder = re.escape(f"{tempfile.gettempdir()}/tmp")

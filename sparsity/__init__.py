@@ -74,3 +74,7 @@ __all__ = [
     "with_dense_shapes",
     "wrap",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,9 +12,9 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.models.checkpoint.checksums import ArrayRecord
 from wafer.models.checkpoint.layout import (
@@ -34,6 +34,7 @@ from wafer.models.errors import CheckpointError, plain
 from wafer.models.files import atomic_write, remove_partials, require_contained, require_path
 from wafer.models.names import preset_of
 from wafer.models.registry import model_keys
+from wafer.models.shown.html import table
 from wafer.models.user.trust import is_user_defined, untrusted
 from wafer.sparsity.stored.inference import forward_of
 
@@ -76,6 +77,15 @@ class Report:
     def sparse(self) -> tuple[TensorReport, ...]:
         """The tensors that held NaN."""
         return tuple(t for t in self.tensors if t.pruned)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (t.name, "x".join(map(str, t.shape)), t.dtype, f"{t.sparsity:.2%}") for t in self.sparse
+        ]
+        return table(self.summary(), ("tensor", "shape", "dtype", "pruned"), rows)
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text: one line per sparse tensor, then the summary."""
@@ -162,7 +172,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     record, sums = read_record(step) if step / STATE in items else ({}, None)
     computes, prefix = forward_of(record, source), f"{PARAMS}/"
 
-    def used(name: str, leaf: Any) -> Any:
+    def used(name: str, leaf: PyTree) -> PyTree:
         own = name.startswith(prefix)
         return computes(name.removeprefix(prefix), leaf) if own else leaf
 
@@ -185,7 +195,7 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     return [report for item in reports.values() for report in item]
 
 
-def _require_arrays(record: Mapping[str, Any], source: pathlib.Path, tree: StoredTree) -> None:
+def _require_arrays(record: Mapping[str, object], source: pathlib.Path, tree: StoredTree) -> None:
     """Compare the arrays with the record's model, unless that is code that is not trusted.
 
     Raises:
@@ -227,7 +237,7 @@ def _refuse_live_state(source: pathlib.Path, names: Set[str]) -> None:
 
 
 def _convert(
-    tree: StoredTree, target: pathlib.Path, computes: Callable[[str, Any], Any]
+    tree: StoredTree, target: pathlib.Path, computes: Callable[[str, PyTree], PyTree]
 ) -> list[TensorReport]:
     """Write an item's arrays without NaN, and compare what was written with the source."""
     reports: list[TensorReport] = []

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer.models.checkpoint.reader import open_params
-from wafer.models.errors import optional
+from wafer.models.shown.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,10 +100,9 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
     Raises:
         ValueError: nothing to draw, or masks of different parameters.
     """
-    figure = optional("matplotlib.figure", "drawing")
     kept, steps = survivors(list(sequence.values())), list(sequence)
     last = sequence[steps[-1]]
-    fig = figure.Figure(figsize=(11, 7), layout="constrained")
+    fig = new_figure(figsize=(11, 7), layout="constrained")
     (level, evolution), (incoming, outgoing) = fig.subplots(2, 2)
     colors = {name: f"C{at % 10}" for at, name in enumerate(last)}
     names = [_short(name) for name in last]
@@ -128,10 +127,9 @@ def draw_flow(flows: Mapping[int, Mapping[str, float]]) -> "Figure":
     Raises:
         ValueError: nothing to draw.
     """
-    figure = optional("matplotlib.figure", "drawing")
     if not flows:
         raise ValueError("flows: empty; expected step -> gradient_flow(grads, masks)")
-    fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
+    fig = new_figure(figsize=(6.4, 4.4), layout="constrained")
     axes = fig.subplots()
     for name in next(iter(flows.values())):
         axes.plot(list(flows), [flow[name] for flow in flows.values()], ".-", label=_short(name))

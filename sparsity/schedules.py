@@ -1,14 +1,18 @@
 """Values that change with the step: sparsity levels, drop fractions, and when to update.
 
-Arithmetic is float32, steps are integers: levels decide exact counts of weights. A
+Arithmetic is float32, steps are integers: levels decide exact counts of weights. Values may be
+scalars that JAX traces where all arithmetic on them is float32, so that they give the counts that
+numbers give. A
 hyper-parameter schedule is called with the step and its list index; only ``Cycling`` reads the
 index, which advances by one at every due update and wraps to the start. ``schedule`` and
 ``update_schedule`` build them from what users write.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +21,15 @@ import pydantic
 from jaxtyping import Array, ArrayLike
 
 from wafer.models.sections import LARGEST_FLOAT, Section
-from wafer.sparsity.schema import Place, SparsityError, as_number, check_level, validate
+from wafer.sparsity.schema import (
+    SCALARS,
+    Place,
+    SparsityError,
+    as_number,
+    check_level,
+    is_traced,
+    validate,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +46,24 @@ class ValueSchedule:
     def _value(self, step: ArrayLike) -> Array:
         raise TypeError(f"{type(self).__name__} must define __call__(step, index)")
 
+    @property
+    def traced(self) -> bool:
+        """True when a value is an argument of the function that JAX traces."""
+        return any(map(is_traced, jax.tree.leaves([*vars(self).values()])))
+
+    def first_level(self) -> Array:
+        """Return the float32 level at step 0, in [0, 1]; known under a trace unless ``traced``."""
+        with contextlib.nullcontext() if self.traced else jax.ensure_compile_time_eval():
+            return jnp.clip(self(0), 0, 1)
+
     def at(self, step: int, index: int = 0) -> float:
-        """Return the value at ``step`` as a number, under a trace as well."""
+        """Return the value at ``step`` as a number, under a trace as well.
+
+        Raises:
+            SparsityError: it is ``traced``.
+        """
+        if self.traced:
+            raise SparsityError(needs_number("its value is needed outside the program"))
         with jax.ensure_compile_time_eval():
             return float(self(step, index))
 
@@ -52,7 +80,7 @@ class ValueSchedule:
 class ConstantValue(ValueSchedule):
     """The same value at every step."""
 
-    value: float
+    value: ArrayLike
 
     def _value(self, step: ArrayLike) -> Array:
         del step
@@ -63,8 +91,8 @@ class ConstantValue(ValueSchedule):
 class LinearValue(ValueSchedule):
     """``init + step * slope``."""
 
-    init: float
-    slope: float
+    init: ArrayLike
+    slope: ArrayLike
 
     def _value(self, step: ArrayLike) -> Array:
         return jnp.float32(self.init) + jnp.float32(step) * jnp.float32(self.slope)
@@ -87,8 +115,8 @@ class ExponentialValue(ValueSchedule):
 class Power(ValueSchedule):
     """``init * beta ** step``."""
 
-    init: float
-    beta: float
+    init: ArrayLike
+    beta: ArrayLike
 
     def _value(self, step: ArrayLike) -> Array:
         return jnp.float32(self.init) * jnp.power(jnp.float32(self.beta), jnp.float32(step))
@@ -119,21 +147,22 @@ class Cubic(ValueSchedule):
     """From ``init`` to ``final`` between two steps, ever more slowly (Zhu & Gupta 2017)."""
 
     stop: float
-    final: float
-    init: float = 0.0
+    final: ArrayLike
+    init: ArrayLike = 0.0
     start: float = 0.0
 
     def _value(self, step: ArrayLike) -> Array:
         passed = (jnp.float32(step) - self.start) / (self.stop - self.start)
         left = 1 - jnp.clip(passed, 0, 1)
-        return jnp.float32(self.final) + jnp.float32(self.init - self.final) * left**3
+        final = jnp.float32(self.final)
+        return final + (jnp.float32(self.init) - final) * left**3
 
 
 @dataclasses.dataclass(frozen=True)
 class Cycling(ValueSchedule):
     """Discrete values, the next one at each due update, wrapping to the first."""
 
-    values: tuple[float, ...]
+    values: tuple[ArrayLike, ...]
 
     @property
     def length(self) -> int:
@@ -148,7 +177,8 @@ class Cycling(ValueSchedule):
     def min_max_end(self, start: int = 0, stop: int = 100_000) -> tuple[float, float, float]:
         """Return the least, the greatest and the last listed value."""
         del start, stop
-        return min(self.values), max(self.values), self.values[-1]
+        levels = [self.at(0, index) for index in range(self.length)]
+        return min(levels), max(levels), levels[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +187,25 @@ class Custom(ValueSchedule):
 
     fn: Callable[[Any], Any]
 
+    @property
+    def traced(self) -> bool:
+        """True when the function closes over an argument of the function that JAX traces."""
+        cells = getattr(self.fn, "__closure__", None) or ()
+        return any(is_traced(cell.cell_contents) for cell in cells if cell != types.CellType())
+
     def _value(self, step: ArrayLike) -> Array:
         return jnp.asarray(self.fn(step), jnp.float32)
 
     def _turning_points(self, start: int, stop: int) -> list[int]:
         return [*range(start, stop, max(1, (stop - start) // 64)), stop]  # sampled
+
+
+def needs_number(why: str) -> str:
+    """Say that a traced level or drop fraction cannot be used, and where one can."""
+    return (
+        f"a traced array ({why}); expected a number. Traced levels go with static, set, rigl, mest "
+        "and gmp in masked storage without a pattern"
+    )
 
 
 def is_constant(schedule: ValueSchedule) -> bool:
@@ -251,8 +295,16 @@ _FORMS: Mapping[str, type[ValueSchedule]] = {
     "cubic": Cubic,
 }
 
+#: fields that may be traced
+_IN_FLOAT32 = {
+    "constant": {"value"},
+    "linear": {"init", "slope"},
+    "power": {"init", "beta"},
+    "cubic": {"init", "final"},
+}
 
-def constant_level(value: Any, where: Place) -> ValueSchedule:
+
+def constant_level(value: object, where: Place) -> ValueSchedule:
     """Build the schedule of one level, a float with 0 <= level < 1."""
     try:
         return ConstantValue(check_level(value))
@@ -260,11 +312,13 @@ def constant_level(value: Any, where: Place) -> ValueSchedule:
         raise SparsityError(str(error), where) from None
 
 
-def schedule(value: Any, where: Place = ("schedule",)) -> ValueSchedule:
+def schedule(value: object, where: Place = ("schedule",)) -> ValueSchedule:
     """Build a hyper-parameter schedule from a number, a list, a ``{type: ...}`` or a function."""
     if isinstance(value, ValueSchedule):
         return value
-    value = as_number(value) if isinstance(value, str) else value
+    value = as_number(value) if isinstance(value, SCALARS) else value
+    if is_traced(value):
+        return ConstantValue(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ConstantValue(_share(float(value), where))
     if isinstance(value, (list, tuple)):
@@ -276,15 +330,15 @@ def schedule(value: Any, where: Place = ("schedule",)) -> ValueSchedule:
     raise SparsityError(f"expected a number, a list or {{type: ...}}, got {value!r}", where)
 
 
-def _cycling(values: Any, where: Place) -> ValueSchedule:
+def _cycling(values: Sequence[object], where: Place) -> ValueSchedule:
     numbers = [as_number(v) for v in values]
-    if not numbers or not all(isinstance(v, float) for v in numbers):
+    if not numbers or not all(isinstance(v, float) or is_traced(v) for v in numbers):
         raise SparsityError(f"a list schedule needs one or more numbers, got {values!r}", where)
     return Cycling(tuple(_share(number, (*where, i)) for i, number in enumerate(numbers)))
 
 
-def _share(value: float, where: Place) -> float:
-    if not 0 <= value <= 1:
+def _share(value: Any, where: Place) -> Any:
+    if not is_traced(value) and not 0 <= value <= 1:
         raise SparsityError(f"expected a number from 0 to 1, got {value}", where)
     return value
 
@@ -306,6 +360,8 @@ def _typed_schedule(value: dict[str, Any], where: Place) -> ValueSchedule:
         )
     numbers = {key: as_number(v) for key, v in value.items()}
     for key, number in numbers.items():
+        if is_traced(number) and key in _IN_FLOAT32.get(kind, ()):
+            continue
         if not isinstance(number, float) or not abs(number) <= LARGEST_FLOAT:
             raise SparsityError(f"expected a number, got {value[key]!r}", (*where, key))
     for key in ("init", "final", "minimum", "value"):
@@ -340,7 +396,7 @@ class _Update(Section):
         return self
 
 
-def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
+def update_schedule(value: object, where: Place = ("update",)) -> UpdateSchedule:
     """Build an update schedule from None (every step), a number, a dict or a function."""
     if value is None:
         return EVERY_STEP

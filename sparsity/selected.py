@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from wafer.models.errors import did_you_mean
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import dense_word
+from wafer.models.shown.html import table
 from wafer.sparsity.algorithms.base import Algorithm
 from wafer.sparsity.algorithms.magnitude import ACDC
 from wafer.sparsity.filters import ParamFilter, has_nan
@@ -23,6 +24,7 @@ from wafer.sparsity.storage import Choice
 from wafer.sparsity.views import CompetitionRows, WeightLayout, axes_of
 
 _LOG = logging.getLogger(__name__)
+_HEADS = ("name", "shape", "axes", "level", "storage", "why")
 Group = tuple[ParamFilter, Algorithm]
 
 
@@ -64,16 +66,24 @@ class SelectionTable(tuple[SelectionRow, ...]):
 
     def __str__(self) -> str:
         """Return the table."""
-        cells = [("name", "shape", "axes", "level", "storage", "why")]
-        for r in self:
-            levels = dict.fromkeys((f"{r.level:.1%}", f"{r.last_level:.1%}"))
-            level = "" if r.storage == "dense" else " to ".join(levels)
-            cells.append((r.name, "x".join(map(str, r.shape)), r.axes, level, r.storage, r.why))
+        cells = [_HEADS, *self._cells]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table("", _HEADS, self._cells)
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells = list[tuple[str, ...]]()
+        for r in self:
+            levels = dict.fromkeys((f"{r.level:.1%}", f"{r.last_level:.1%}"))
+            level = "" if r.storage == "dense" else " to ".join(levels)
+            cells.append((r.name, "x".join(map(str, r.shape)), r.axes, level, r.storage, r.why))
+        return cells
 
 
 def sparse_row(chosen: Selected, rule: ParamFilter, choice: Choice) -> SelectionRow:
@@ -192,12 +202,17 @@ def log_without_effect(
 
 def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iterator[str]:
     """Say what a section does that its author may not expect, a line each."""
-    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in groups]
+    highest = {
+        i: algorithm.sparsity.min_max_end()[1]
+        for i, (_, algorithm) in enumerate(groups)
+        if not algorithm.sparsity.traced
+    }
     cells = {
         name: (chosen.group, chosen.view.row_length(chosen.shape))
         for name, chosen in selected.items()
     }
-    empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
+    emptied = lambda group, size: kept_number(highest.get(group, 0), size) == 0
+    empty_cells = {key for key in set(cells.values()) if emptied(*key)}
     empty = [name for name, key in cells.items() if key in empty_cells]
     if empty:
         yield f"{listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
@@ -210,9 +225,9 @@ def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Ite
     adapters = [name for name in selected if is_adapter(name)]
     if adapters:
         yield f"{listed(adapters)}: LoRA adapters become sparse, too; see param_filter"
-    for (rule, _), level in zip(groups, highest, strict=True):
+    for i, level in highest.items():
         if not level:
-            yield f"the level on {rule} is 0 at every step, so nothing is pruned"
+            yield f"the level on {groups[i][0]} is 0 at every step, so nothing is pruned"
     for rule, algorithm in groups:
         again = _begins_again(algorithm)
         if again is not None:
@@ -225,7 +240,8 @@ def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Ite
 def _begins_again(algorithm: Algorithm) -> int | None:
     """Step at which a list of levels is through and its first one is taken again, or None."""
     levels, update = algorithm.sparsity, algorithm.update
-    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
+    lists = isinstance(levels, Cycling) and levels.length > 1 and not levels.traced
+    if not lists or isinstance(algorithm, ACDC):
         return None
     if isinstance(update, UpdateSteps):
         steps = sorted(update.steps)

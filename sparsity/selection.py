@@ -120,8 +120,8 @@ def kept_number(sparsity: float, n: int) -> int:
     return int(np.trunc((np.float32(1) - level) * np.float32(n)))
 
 
-def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Array:
-    """How many active weights per row survive a drop: trunc((1 - f) * active / groups).
+def survivor_count(drop_fraction: Array | float, active: Array, groups: int) -> Array:
+    """Return how many active weights per row survive a drop: trunc((1 - f) * active / groups).
 
     Args:
         drop_fraction: [] share of the active weights to drop.

@@ -16,9 +16,7 @@ One training step, in this order (each line is the user's or the trainer's):
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
@@ -86,7 +84,7 @@ class Sparsifier:
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] | None = None
     dtype: DTypeLike = jnp.float32
-    code_of: Callable[[str], Any] = topologies.name_code
+    code_of: Callable[[str], PyTree] = topologies.name_code
     quiet: bool = False
     partial: bool = False
     dense_words: bool = False
@@ -250,8 +248,7 @@ class Sparsifier:
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
         key = typed_key(key)
-        with jax.ensure_compile_time_eval():
-            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
+        level = chosen.algorithm.sparsity.first_level()
         return InitContext(
             name=chosen.name,
             position=chosen.position,
@@ -267,7 +264,7 @@ class Sparsifier:
         if self.groups and not self.quiet:
             log_selected(self.groups, selected)
 
-    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: Any) -> None:
+    def check(self, tx: optax.GradientTransformation, params: PyTree, **extra: PyTree) -> None:
         """Refuse an optimizer that would train weights stored as csr otherwise than under masks.
 
         Args:

@@ -181,7 +181,7 @@ def tell_unchanged(sparse: SparseState, timetable: Timetable) -> None:
         )
 
 
-def _generation(sparse: SparseState) -> Any:
+def _generation(sparse: SparseState) -> Array | np.int32:
     """0 in a state that was stored without the field."""
     return np.int32(0) if sparse.generation is None else sparse.generation
 
@@ -215,7 +215,7 @@ def typed_key(key: Array) -> Array:
     return jax.random.wrap_key_data(key, impl=_THREEFRY) if is_data else key
 
 
-def to_meta(sparse: SparseState) -> dict[str, Any]:
+def to_meta(sparse: SparseState) -> dict[str, object]:
     """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
     key = typed_key(sparse.key)
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -231,7 +231,7 @@ def to_meta(sparse: SparseState) -> dict[str, Any]:
     }
 
 
-def read_meta(meta: Mapping[str, Any]) -> Meta:
+def read_meta(meta: Mapping[str, object]) -> Meta:
     """Check what a record says of a sparse state.
 
     Raises:
@@ -251,7 +251,7 @@ def read_meta(meta: Mapping[str, Any]) -> Meta:
     raise CheckpointError(f"the checkpoint's record was edited: {'; '.join(problems)}")
 
 
-def from_meta(meta: Mapping[str, Any], groups: int) -> SparseState:
+def from_meta(meta: Mapping[str, object], groups: int) -> SparseState:
     """Undo ``to_meta``, with empty masks.
 
     A section edited to another number of groups keeps the step and starts its lists anew.
@@ -318,7 +318,7 @@ def match(
             "with, in any form, or, if this one is a part of it, configure(..., partial=True)"
         )
 
-    def rename(by_name: Mapping[str, PyTree]) -> dict[str, Any]:
+    def rename(by_name: Mapping[str, PyTree]) -> dict[str, PyTree]:
         return {
             name if name in names else renamed.get(name, name): value
             for name, value in by_name.items()

@@ -8,7 +8,7 @@ training starts, and topology changes never recompile.
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.core
@@ -43,7 +43,7 @@ class Probed(NamedTuple):
     values: Array  #: the leaf as it is stored: [nnz] kept values, or dense under a mask
     probe: Array  #: of the dense shape; its value is never read, its gradient is the dense one
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: object) -> NoReturn:
         """Refuse arithmetic of gradients that ``split`` has not seen."""
         raise TypeError(
             "sparsity: a gradient at prepare(…, dense=True) is two, of values and the dense one; "
@@ -188,8 +188,9 @@ def unfit(
     axes = axes_of(view.layout, 2)
     if axes != "io":
         return f"its axes are {axes!r}; csr multiplies [in, out] kernels ('io')"
-    if not is_constant(algorithm.sparsity):
-        return "its level follows a schedule; csr keeps a fixed number of values"
+    if algorithm.sparsity.traced or not is_constant(algorithm.sparsity):
+        how = "is traced" if algorithm.sparsity.traced else "follows a schedule"
+        return f"its level {how}; csr keeps a fixed number of values"
     if not algorithm.starts_sparse():
         return "it starts dense; csr keeps a fixed number of values"
     return ""

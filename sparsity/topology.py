@@ -43,8 +43,8 @@ def first_indices(groups: _Groups) -> Array:
 
 def first_targets(groups: _Groups) -> Array:
     """[G] levels in force after the start; 0 for a dynamic group that starts dense."""
-    levels = [a.sparsity(0, 0) if a.starts_sparse() else jnp.float32(0) for _, a in groups]
-    return jnp.clip(jnp.asarray(levels, jnp.float32).reshape(len(groups)), 0, 1)
+    levels = [a.sparsity.first_level() if a.starts_sparse() else 0.0 for _, a in groups]
+    return jnp.asarray(levels, jnp.float32).reshape(len(groups))
 
 
 def _walk(schedule: ValueSchedule, index: Array) -> Array:

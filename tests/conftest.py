@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import random
+import shlex
 import sys
 import tempfile
 import threading
@@ -161,3 +162,16 @@ def key() -> "jax.Array":
     import jax
 
     return jax.random.key(0)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture) -> typing.Callable[..., str]:
+    """Run a command line of ``wafer`` to its exit code; returns what it wrote, errors unless 0."""
+    from wafer.cli import main
+
+    def run(line: str | list[str], code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(shlex.split(line) if isinstance(line, str) else [*map(str, line)]) == code
+        return capsys.readouterr()[code != 0]
+
+    return run

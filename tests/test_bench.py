@@ -14,20 +14,12 @@ sys.path.append(str(BENCH))
 import harness
 import pages
 
-OTHERS = {
-    "harness.py",
-    "montecarlo_loop.py",
-}  # what all share; one that needs a check-out of others
-SCRIPTS = sorted(
-    p for p in BENCH.glob("*.py") if p.name not in OTHERS and "report(" in p.read_text()
-)
+OTHERS = ("harness.py", "montecarlo_loop.py")  # all share it; one needs a check-out of others
+SCRIPTS = sorted(p for p in BENCH.glob("*.py") if "report(" in p.read_text())
+SCRIPTS = [p for p in SCRIPTS if p.name not in OTHERS]
 NEEDS = {"peers.py": "torch", "gpu.py": "jax_cuda12_plugin"}
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
-TEXTS = [
-    ROOT / "README.md",
-    ROOT / "docs" / "index.md",
-    *sorted((ROOT / "docs/guides").glob("*.md")),
-]
+TEXTS = [ROOT / "README.md", ROOT / "docs/index.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 KEYS = {"name", "value", "unit", "command", "commit", "date", "processor"}
 #: A ratio ("3.3 ×", not "4 × 4"), "faster", or seconds on a machine.
 CLAIM = re.compile(r"\d\s?×(?!\s?[\d(])|\bfaster\b|\d s on\b")
@@ -38,13 +30,8 @@ CLAIM = re.compile(r"\d\s?×(?!\s?[\d(])|\bfaster\b|\d s on\b")
 def test_every_benchmark_runs(script, tmp_path):
     if script.name in NEEDS:
         pytest.importorskip(NEEDS[script.name])
-    run = subprocess.run(
-        [sys.executable, script, "--quick"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, script, "--quick"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     rows = json.loads(run.stdout.splitlines()[-1])
     assert rows
@@ -79,12 +66,8 @@ def test_tables_are_those_of_the_rows(path):
 
 
 def test_the_results_are_few_pages_and_words():
-    prose = [
-        line
-        for path in RESULTS
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if not line.startswith(("|", "<!--", "`python"))
-    ]
+    lines = [line for path in RESULTS for line in path.read_text(encoding="utf-8").splitlines()]
+    prose = [line for line in lines if not line.startswith(("|", "<!--", "`python"))]
     assert len(RESULTS) <= 8
     assert sum(len(line.split()) for line in prose) <= 8000
 
@@ -112,11 +95,8 @@ def test_a_saved_row_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
     harness.report({"s90": 3.5}, where="one")
     rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     values = {(row["name"], row["processor"]): (row["value"], row["unit"]) for row in rows}
-    assert values == {
-        ("s90", "one"): (3.5, "×"),
-        ("step_s", "one"): (2.0, "s"),
-        ("s90", "two"): (3.25, "×"),
-    }
+    s90 = {("s90", "one"): (3.5, "×"), ("s90", "two"): (3.25, "×")}
+    assert values == s90 | {("step_s", "one"): (2.0, "s")}
     command = "python tests/bench/x.py --part a --folder FOLDER"
     assert {row["command"] for row in rows} == {command}
 

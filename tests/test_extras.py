@@ -9,8 +9,6 @@ import hdf5plugin
 import numpy as np
 from helpers.paths import ROOT
 
-from wafer.cli import main
-
 DIGITS = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"
 
 # Commands of one process without the packages: each one's exit status.
@@ -27,35 +25,25 @@ print(json.dumps(statuses))
 
 # Command -> what its one line says; the extra.
 REFUSED = {
-    "plan --picture scaling.svg -p none.yaml": (
-        "--picture needs the package",
-        "pictures",
-    ),
+    "plan --picture scaling.svg -p none.yaml": ("--picture needs the package", "pictures"),
     "csl trace --film film.gif none.py": ("--film needs the package matplotlib", "pictures"),
     "csl trace --picture time.png none.py": ("--picture needs the package", "pictures"),
-    "data dedup -i a.parquet -o kept": (
-        "reading a.parquet needs the package pyarrow",
-        "data",
-    ),
+    "data dedup -i a.parquet -o kept": ("reading a.parquet needs the package pyarrow", "data"),
     "checkpoint info packed.mdl": ("which is compressed, needs the package hdf5plugin", "mdl"),
 }
 
 
-def test_what_lacks_a_package_names_its_extra_and_what_can_goes_on(tmp_path):
+def test_what_lacks_a_package_names_its_extra_and_what_can_goes_on(tmp_path, cli):
     with h5py.File(tmp_path / "packed.mdl", "w") as file:
         file.create_dataset("weight", data=np.zeros(900), chunks=(90,), **hdf5plugin.LZ4())
     with h5py.File(tmp_path / "plain.mdl", "w") as file:
         file.create_dataset("weight", data=np.zeros(900), compression="gzip")
     (tmp_path / "a.parquet").touch()
-    compiled = ["compile", "-p", str(DIGITS), "-o", "plan", "--compile_dir", "kept"]
-    commands = [*map(str.split, REFUSED), ["checkpoint", "info", "plain.mdl"], compiled]
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM, json.dumps(commands)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    compiled = f"compile -p {DIGITS} -o plan --compile_dir kept"
+    commands = [*REFUSED, "checkpoint info plain.mdl", compiled]
+    program = [sys.executable, "-P", "-c", PROGRAM, json.dumps([*map(str.split, commands)])]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    ended = subprocess.run(program, check=True, **options)
     assert json.loads(ended.stdout.splitlines()[-1]) == [1] * len(REFUSED) + [0, 0]
     said = [part.splitlines()[1:] for part in ended.stderr.split("-- ")[1:]]
     for (what, extra), lines in zip(REFUSED.values(), said, strict=False):
@@ -67,8 +55,5 @@ def test_what_lacks_a_package_names_its_extra_and_what_can_goes_on(tmp_path):
     reports = {"compile_report.txt", "compile_report.json"}
     assert {path.name for path in (tmp_path / "plan").iterdir()} == reports
     # With the package the kept plan is not enough: its pictures are missing.
-    assert (
-        main([*compiled[:3], "-o", str(tmp_path / "b"), "--compile_dir", str(tmp_path / "kept")])
-        == 0
-    )
+    cli(f"compile -p {DIGITS} -o {tmp_path}/b --compile_dir {tmp_path}/kept")
     assert {path.name for path in (tmp_path / "b").iterdir()} > reports

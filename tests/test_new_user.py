@@ -11,16 +11,13 @@ import time
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import TINY
 
 from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.convert.tokenizer import carry_tokenizer, find_tokenizer
 from wafer.models.paths import named_leaves
 
-FUNCTION = '''
-def f{0}(x):
-    """Return x plus {0}."""
-    return x + {0}
-'''
+FUNCTION = 'def f{0}(x):\n    """Return x plus {0}."""\n    return x + {0}\n'
 
 
 @pytest.fixture
@@ -32,8 +29,7 @@ def desk(tmp_path):
     cfg = yaml.safe_load(pathlib.Path("models/configs/gpt_pystdlib.yaml").read_text())
     for part in ("train_input", "eval_input"):
         cfg[part] |= {"vocab_size": 300, "source_dir": str(source), "max_sequence_length": 64}
-    cfg["model"] = {"name": "gpt2", "vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 1}
-    cfg["model"] |= {"num_heads": 2, "filter_size": 32, "max_position_embeddings": 64}
+    cfg["model"] = TINY | {"vocab_size": 300, "max_position_embeddings": 64}
     cfg["sparsity"] |= {"update": {"freq": 2}}
     cfg["runconfig"] |= {"max_steps": 10**6, "checkpoint_steps": 10**5, "log_steps": 1}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(cfg))

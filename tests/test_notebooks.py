@@ -26,6 +26,7 @@ PUBLIC = (
     "wafer",
     "wafer.compiler.decode.mesh",
     "wafer.models",
+    "wafer.models.checkpoint.writer",
     "wafer.sparsity",
     "wafer.sparsity.pictures",
     "wafer.vsl",
@@ -37,6 +38,7 @@ PUBLIC = (
     "wafer.fabric.library",
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
+    "wafer.sweeps.table",
 )
 
 
@@ -44,7 +46,7 @@ PUBLIC = (
 def test_uses_public_names_alone(path):
     cells = nbformat.read(path, as_version=4).cells
     source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    tree = ast.parse(_python(source))
+    tree = ast.parse(source)
     modules = {}  # name in the notebook -> our module
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -103,16 +105,23 @@ def test_the_docs_show_the_notebook_as_it_is(path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")  # pyzmq's loop
+@pytest.mark.parametrize("place", ["beside", "empty"])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_runs(path, monkeypatch):
+def test_runs(path, place, tmp_path, monkeypatch):
     # The kernel is a user's: it gets none of the settings that make tests quick.
     monkeypatch.setenv("XLA_FLAGS", "")
     notebook = nbformat.read(path, as_version=4)
-    # As Jupyter opens it: nothing before its first cell, in its own folder.
-    resources = {"metadata": {"path": str(path.parent)}}
+    # As Jupyter opens it, in its folder or in one of a user's: nothing before its first cell.
+    folder = path.parent if place == "beside" else tmp_path
+    resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
     for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
         shown = [output.get("data", {}) for output in cell.outputs]
+        streams = [output for output in cell.outputs if output.output_type == "stream"]
+        assert not [out.text for out in streams if out.name == "stderr"], cell.source
+        assert not [out.text for out in streams if re.search(r"(?m)^\|[ :-]+\|", out.text)], (
+            "Markdown"
+        )
         as_text = [one for one in shown if one.get("text/plain", "").startswith("<Figure")]
         assert all("image/png" in one for one in as_text), cell.source
         assert "picture" not in cell.metadata or any("image/png" in one for one in shown)
@@ -123,13 +132,8 @@ def test_reads_no_file_by_a_path_of_the_checkout(path):
     """Its kernel starts in the notebook's folder, or wherever Jupyter was called."""
     cells = nbformat.read(path, as_version=4).cells
     for cell in (cell for cell in cells if cell.cell_type == "code"):
-        tree = ast.parse(_python(cell.source))
+        tree = ast.parse(cell.source)
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         named = [text for text in texts if isinstance(text, str) and "/" in text]
         relative = [text for text in named if "\n" not in text and not text.startswith("/")]
         assert not [text for text in relative if (ROOT / text).exists()]
-
-
-def _python(source):
-    """A cell without its magics."""
-    return re.sub(r"(?m)^%.*$", "", source)

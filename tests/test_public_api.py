@@ -8,20 +8,18 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import tiny
 
 import wafer
 from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError, ConfigError
 from wafer.models.paths import named_leaves
 
-FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
+FUNCTIONS = ("compile", "convert", "evaluate", "example", "finalize", "generate", "history")
+FUNCTIONS += ("load", "plan", "preprocess", "profile", "prune", "sweep", "train")
 REGISTER = ("register_model", "register_optimizer", "register_task")
 
-SOURCE = '''
-def f{0}(x):
-    """Return x plus {0}."""
-    return x + {0}
-'''
+SOURCE = 'def f{0}(x):\n    """Return x plus {0}."""\n    return x + {0}\n'
 
 
 def fresh(program):
@@ -79,28 +77,12 @@ def params():
     """Sections of a small sparse run, without its data's folder."""
     data = {"data_processor": "PyStdlibDataProcessor", "vocab_size": 300, "max_sequence_length": 64}
     data |= {"batch_size": 4, "use_vsl": True}
-    return {
-        "runconfig": {
-            "max_steps": 4,
-            "eval_frequency": 2,
-            "checkpoint_steps": 2,
-            "seed": 1,
-            "log_steps": 1,
-        },
-        "train_input": data,
-        "eval_input": dict(data),
-        "model": {
-            "name": "gpt2",
-            "vocab_size": 300,
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_heads": 2,
-            "filter_size": 32,
-            "max_position_embeddings": 64,
-        },
-        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
-        "sparsity": {"algorithm": "static", "sparsity": 0.75},
-    }
+    model = {"vocab_size": 300, "hidden_size": 16, "filter_size": 32, "max_position_embeddings": 64}
+    run = {"max_steps": 4, "eval_frequency": 2, "checkpoint_steps": 2, "seed": 1, "log_steps": 1}
+    sparsity = {"algorithm": "static", "sparsity": 0.75}
+    optimizer = {"optimizer_type": "AdamW", "learning_rate": 0.01}
+    sections = tiny(runconfig=run, model=model, optimizer=optimizer, sparsity=sparsity)
+    return sections | {"train_input": data, "eval_input": data}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import jaxtyping
 import pytest
 
 from wafer import vsl
-from wafer.compiler.slicing import Piece
+from wafer.compiler.slicing_floorplan import Piece
 
 
 def test_an_argument_of_another_shape_or_dtype_is_refused():

@@ -15,7 +15,7 @@ USE = """
 import importlib.metadata, pathlib, sys
 from wafer.sparsity.kernels import native as kernels
 from wafer.vsl.native.library import Library
-import wafer.csl
+import wafer.cli, wafer.csl
 from wafer import vsl
 from wafer.csl.host.tools.examples import write_example
 site = pathlib.Path(sys.argv[1])
@@ -26,6 +26,9 @@ for package in "wafer.vsl.native", "wafer.sparsity.kernels", "wafer.fabric.nativ
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
 files = write_example("life", pathlib.Path("life"))
+assert wafer.example("gpt_pystdlib")["model"]["name"] == "gpt2"
+assert wafer.cli.main(["notebooks", "11_csl"]) == 0
+assert pathlib.Path("11_csl.ipynb").stat().st_size > 1000
 assert {"layout.csl", "run.py", "commands_wse2.sh", "README.md"} <= {file.name for file in files}
 """
 LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
@@ -69,15 +72,9 @@ def site(tmp_path_factory):
 
 def ended(tmp_path, folder, *command):
     """Run Python in a folder of a user's, with wafer from another one."""
-    env = os.environ | {"PYTHONPATH": str(folder)}
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = {"env": os.environ | {"PYTHONPATH": str(folder)}, "capture_output": True}
+    command = [sys.executable, *command]
+    ended = subprocess.run(command, cwd=tmp_path, text=True, check=False, **options)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 

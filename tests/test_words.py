@@ -28,15 +28,14 @@ UNDOCUMENTED = {
     "sparsity": (22, 28),
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
-    "wafer.config": (1, 0),
     "wafer.csl": (36, 7),
     "wafer.machine": (17, 16),
     "wafer.data": (21, 20),
     "wafer.engines": (36, 14),
     "wafer.fabric": (36, 14),
     "wafer.optim": (3, 4),
-    "wafer.profile": (1, 0),
-    "wafer.sweep": (5, 0),
+    "wafer.profiling": (1, 0),
+    "wafer.sweeps": (4, 0),
     "wafer.vendor": (11, 12),
 }
 # What may import wafer.vendor, besides wafer/commands.

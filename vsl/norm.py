@@ -6,7 +6,7 @@ It has derivatives of any order: those beyond the first gradient are XLA's.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -120,7 +120,7 @@ def _by_xla(
     return (y if bias is None else y + row(bias)).astype(x.dtype)
 
 
-def _attributes(eps: float, centered: bool) -> dict[str, Any]:
+def _attributes(eps: float, centered: bool) -> dict[str, np.generic]:
     return {"eps": np.float32(eps), "centered": np.bool_(centered)}
 
 
@@ -137,23 +137,27 @@ def _backward(dy: Array, x: Array, scale: Array, *kept: Array, **static: Any) ->
     return list(LIBRARY.call("wafer_norm_backward", results, *operands, **_attributes(**static)))
 
 
-def _at_zero_bias(x: Array, scale: Array, static: Any) -> tuple[Callable[..., Array], list[Array]]:
+def _at_zero_bias(
+    x: Array, scale: Array, static: Mapping[str, Hashable]
+) -> tuple[Callable[..., Array], list[Array]]:
     return functools.partial(_by_xla, **static), [x, scale, jnp.zeros_like(scale)]
 
 
-def _backward_by_xla(dy: Array, x: Array, scale: Array, *kept: Array, **static: Any) -> list[Array]:
+def _backward_by_xla(
+    dy: Array, x: Array, scale: Array, *kept: Array, **static: Hashable
+) -> list[Array]:
     function, point = _at_zero_bias(x, scale, static)
     dx, *rest = jax.vjp(function, *point)[1](dy)
     return [sum(kept, dx), *rest]
 
 
-def _tangent(*operands: Array, **static: Any) -> list[Array]:
+def _tangent(*operands: Array, **static: Hashable) -> list[Array]:
     *tangents, x, scale, _ = operands
     function, point = _at_zero_bias(x, scale, static)
     return [jax.jvp(function, point, tangents)[1]]
 
 
-def _tangent_t(*operands: PyTree, **static: Any) -> list[PyTree]:
+def _tangent_t(*operands: PyTree, **static: Hashable) -> list[PyTree]:
     dy, *kept, _, _, _, x, scale, _ = operands  # the cotangent of x that is kept, if it is one
     return _GRADIENTS.bind(dy, x, scale, *kept, **static)
 

@@ -1,10 +1,13 @@
 """Which examples share a batch, and how many token slots it gets; on the host, in NumPy.
 
+``vsl.batch`` then lays the examples of one batch out.
+
 Two ways to few compiled shapes: keep the batches and round their token count up on a ladder of
 capacities, or fill a fixed token budget by first fit over a window of examples (one shape).
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -16,8 +19,9 @@ class Ladder:
 
     Attributes:
         growth: largest ratio of neighbouring rungs, once rungs are long enough for ``multiple``.
-        multiple: every rung is a multiple of it; also the first rung.
-        fitted: rungs chosen for a dataset by :func:`fit_ladder`; those above grow as said.
+        multiple: every rung is a multiple of it; also the first rung if nothing is ``fitted``.
+        fitted: the first rungs, ascending, as :func:`fit_ladder` chooses them for a dataset; those
+            above grow as said.
     """
 
     growth: float = 1.125
@@ -25,18 +29,16 @@ class Ladder:
     fitted: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.growth <= 1.0 or self.multiple < 1:
+        rungs = {rung for rung in self.fitted if rung > 0 and rung % max(self.multiple, 1) == 0}
+        if self.growth <= 1.0 or self.multiple < 1 or list(self.fitted) != sorted(rungs):
             raise ValueError(
-                f"Ladder(growth={self.growth}, multiple={self.multiple}): expected growth > 1 and "
-                "multiple >= 1"
+                f"{self}: expected growth > 1, multiple >= 1 and ascending multiples of it fitted"
             )
 
     def capacity(self, tokens: int) -> int:
         """Smallest rung that holds ``tokens``."""
-        for rung in self.fitted:
-            if rung >= tokens:
-                return rung
-        rung = self.fitted[-1] if self.fitted else self.multiple
+        last = self.fitted[-1] if self.fitted else self.multiple
+        rung = next((rung for rung in self.fitted if rung >= tokens), last)
         while rung < tokens:
             grown = int(rung * self.growth) // self.multiple * self.multiple
             rung = max(rung + self.multiple, grown)
@@ -68,7 +70,7 @@ def fit_ladder(
     Args:
         lengths: [N] tokens of each sequence.
         batch_size: sequences per batch.
-        shapes: rungs.
+        shapes: rungs at most; a step is compiled for each.
         multiple: every rung is a multiple of it.
         shuffled: fit to simulated random batches; False when ``lengths`` are already in the order
             of training, whose batches then all fit.
@@ -86,11 +88,11 @@ def fit_ladder(
     below = np.concatenate([[0], np.cumsum(counts)])
     # cost[j]: least slots of the batches up to sizes[j] with sizes[j] the last rung.
     cost = below[1:] * sizes.astype(np.float64)
-    history = []
+    history = []  # history[n][k]: index of the rung before sizes[k], of n + 2 rungs
     for _ in range(min(shapes, len(sizes)) - 1):
         total = cost[:, None] + (below[None, 1:] - below[1:, None]) * sizes[None, :]
         total = np.where(np.tri(len(sizes), dtype=bool), np.inf, total)
-        total[0, 0] = cost[0]  # fewer sizes than rungs below the first: keep one
+        total[0, 0] = cost[0]  # no size lies below the least: it stays the only rung
         history.append(total.argmin(axis=0))
         cost = total.min(axis=0)
     last = len(sizes) - 1
@@ -156,32 +158,39 @@ def budget_batches(
 ) -> Iterator[list[int]]:
     """Yield batches of nearly ``budget`` tokens each: one shape for all of them.
 
-    A window of examples is packed by first fit, longest first. The emptiest bin is put back into
-    the next window, where examples that have waited a whole window are placed first.
+    A window of examples is packed by first fit, longest first. Of several bins the emptiest
+    without late examples is put back into the next window, except at the end. Late examples, which
+    have waited a whole window, are placed first.
 
     Args:
         lengths: tokens of each example, in data order.
         budget: token slots of a batch.
         max_sequences: sequence slots of a batch.
-        window: examples looked at together; how far examples may move from data order.
+        window: examples looked at together; how far examples may move from data order. Batches
+            are only full if it holds the examples of several.
 
     Yields:
         Indices of the examples of one batch, in data order within the batch.
+
+    Raises:
+        ValueError: an example longer than ``budget``, when its window is read.
     """
     source = enumerate(lengths)
-    held: list[tuple[int, int]] = []
+    held: list[tuple[int, int]] = []  # (example, its tokens); bins hold indices into it
     ended = False
     while not ended:
-        while len(held) < window:
-            item = next(source, None)
-            if item is None:
-                ended = True
-                break
-            held.append(item)
+        for example, tokens in itertools.islice(source, window - len(held)):
+            if tokens > budget:
+                raise ValueError(
+                    f"example {example} has {tokens} tokens > budget {budget}: no batch can hold "
+                    "it; split it, drop it, or raise the budget"
+                )
+            held.append((example, tokens))
+        ended = len(held) < window
         if not held:
             return
-        late = [i < held[-1][0] - window for i, _ in held]
-        sizes = [n for _, n in held]
+        late = [example < held[-1][0] - window for example, _ in held]
+        sizes = [tokens for _, tokens in held]
         bins = first_fit(sizes, budget, max_sequences=max_sequences, urgent=late)
         if not ended and len(bins) > 1:
             on_time = [b for b in bins if not any(late[i] for i in b)] or bins[-1:]

@@ -172,7 +172,7 @@ def stream_kernels(branch: PyTree, layout: Layout) -> PyTree:
     if count is None:
         return branch
 
-    def wrapped(path: Any, leaf: PyTree) -> PyTree:
+    def wrapped(path: jax.tree_util.KeyPath, leaf: PyTree) -> PyTree:
         named = bool(path) and getattr(path[-1], "key", None) == "kernel"
         return StreamWeight(leaf, count) if named and _fits(leaf, layout) else leaf
 

@@ -29,7 +29,9 @@ def _gather(x: Array, index: Array, inverse: Array, *, batch_axes: int) -> list[
     return [take(x, index)]
 
 
-def _gather_back(g: Array, _: Any, index: Array, inverse: Array, *, batch_axes: int) -> list[Array]:
+def _gather_back(
+    g: Array, _: object, index: Array, inverse: Array, *, batch_axes: int
+) -> list[Array]:
     return _SELECT.bind(g, inverse, index, batch_axes=batch_axes)
 
 
@@ -65,7 +67,7 @@ class Ragged:
     axis: int = dataclasses.field(default=1, metadata={"static": True})
     domain: str = dataclasses.field(default="tokens", metadata={"static": True})
 
-    def map(self, fn: Callable[..., Any], *others: "Ragged") -> "Ragged":
+    def map(self, fn: Callable[..., Array], *others: "Ragged") -> "Ragged":
         """Apply a token-wise function to the values of one or several tensors.
 
         Args:
@@ -164,7 +166,7 @@ def strip_padding(
     slots = jnp.full((capacity,), batch * length, jnp.int32)
     slots = slots.at[places].set(jnp.arange(batch * length, dtype=jnp.int32), mode="drop")
 
-    def strip(path: tuple[Any, ...], leaf: Array) -> Array:
+    def strip(path: jax.tree_util.KeyPath, leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
         at = axis % (leaf.ndim or 1)  # the batch axis is 0, or 1 if the sequence has 0
         front = jnp.moveaxis(leaf, (int(at == 0), at), (0, 1)) if leaf.ndim >= 2 else leaf

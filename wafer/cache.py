@@ -40,7 +40,7 @@ def cache_folder() -> pathlib.Path | None:
     return pathlib.Path(base) / "wafer"
 
 
-def make_ahead(function: str, *arguments: Any) -> None:
+def make_ahead(function: str, *arguments: object) -> None:
     """Call a function that ends in ``cached_arrays`` in a process of its own, and return at once.
 
     The next ``cached_arrays`` here waits for it. Whatever goes wrong there is left to the caller
@@ -66,7 +66,7 @@ def make_ahead(function: str, *arguments: Any) -> None:
 
 
 def cached_arrays(
-    kind: str, depends_on: Any, make: Callable[[], dict[str, np.ndarray]]
+    kind: str, depends_on: object, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Arrays as ``make`` gives them, from the folder when they lie there.
 

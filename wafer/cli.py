@@ -58,6 +58,7 @@ _VERBS = {
         "wafer.commands.models:add_arguments",
     ),
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
+    "notebooks": ("list the notebooks, or write them", "wafer.commands.examples:add_arguments"),
     "prune": (
         "choose masks from data, without training: Wanda, SparseGPT, SNIP, SynFlow",
         "wafer.commands.checkpoints.prune:add_arguments",
@@ -85,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
     """Shows what there is where no verb was given, and what comes near a wrong word or option."""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, args: Iterable[str] | None = None, namespace: Any = None
+        self, args: Iterable[str] | None = None, namespace: object = None
     ) -> Any:  # it has overloads
         """Name a wrong option before what was meant as its value is taken for another argument."""
         others = any(action.nargs in _OF_OTHERS for action in self._actions)

@@ -3,6 +3,8 @@
 Every command that trains, plans or compiles begins with an ``Experiment``. It holds no arrays and
 no files, and starts no backend: how many devices there are is still open when it is built.
 Only an optimizer of the user's that meets csr storage is tried, on the first device.
+
+``init`` and ``step`` are the run as pure functions, for programs that hold whole experiments.
 """
 
 import dataclasses
@@ -14,16 +16,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
+from wafer.data.batching.batches import numbered, to_batch
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import forward_flops
 from wafer.models.factored.lora import trainable
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import refusal
 from wafer.optim.chain import make_optimizer
@@ -32,6 +36,7 @@ from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
 from wafer.optim.rules import WithParamRules
 from wafer.optim.sections import UserOptimizer
+from wafer.optim.step import Metrics, TrainState, finish_step, first_state, step_key
 from wafer.sparsity import Sparsifier
 from wafer.sparsity.adapters.optimizers import differences
 
@@ -104,14 +109,14 @@ class Experiment:
 
     cfg: RunConfig
     model: models.Model
-    shapes: Any
+    shapes: Params
     tx: optax.GradientTransformation
     sparsifier: Sparsifier
     scaler: LossScaler
     seed: int
 
     @classmethod
-    def from_yaml(cls, path: str | pathlib.Path, **overrides: Any) -> Self:
+    def from_yaml(cls, path: str | pathlib.Path, **overrides: object) -> Self:
         """Read and check a params YAML.
 
         Args:
@@ -125,18 +130,19 @@ class Experiment:
 
     @classmethod
     @own_flags()
-    def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
+    def from_config(cls, cfg: RunConfig | Mapping[str, object], seed: int | None = None) -> Self:
         """Build model, optimizer and sparsifier.
 
         Args:
-            cfg: the configuration, or its sections, which are checked.
+            cfg: the configuration, or its sections, which are checked; one for ``init`` and
+                ``step`` alone needs no input section.
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
             ConfigError: parts of the configuration that do not go together, or that were not seen.
         """
         if not isinstance(cfg, RunConfig):
-            cfg = parse_config(cfg)
+            cfg = parse_config(cfg, needs_inputs=False)
         if cfg.unseen:
             raise ConfigError([Problem((k,), refusal(name)) for k, name in cfg.unseen.items()])
         model = models.build(cfg.model)
@@ -165,6 +171,47 @@ class Experiment:
             scaler=make_scaler(cfg.optimizer, model.config.dtype),
             seed=(cfg.runconfig.seed or 0) if seed is None else seed,
         )
+
+    def init(self, key: jax.Array) -> TrainState:
+        """Return the first state: weights, optimizer state, masks; usable under ``jit``.
+
+        Args:
+            key: [] random key; consumed. ``wafer train`` begins with ``jax.random.key(seed)``.
+        """
+        return first_state(self, key)
+
+    def step(
+        self, state: TrainState, batch: Any, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """Take one optimizer step on one batch; usable under ``jit``, ``scan`` and ``vmap``.
+
+        Args:
+            state: before the step.
+            batch: a ``models.Batch``, or features [B, ...] of one; all of it at once, whatever
+                the size of micro-batches.
+            topology: False compiles a step that never changes the masks, for steps of which
+                ``sparsifier.due`` is false; it computes no gradients of pruned weights.
+
+        Returns:
+            (the state after it; ``loss``, ``tokens``, ``grad_norm`` and ``loss_scale``, and norms
+            of layers where the file asks for ``log_summaries``: [] float32 each).
+
+        Raises:
+            ConfigError: the file has a teacher, whose weights only engines read.
+        """
+        if self.cfg.distillation is not None:
+            message = "an experiment's step has no teacher; drop the section, or use wafer.train"
+            raise ConfigError([Problem(("distillation",), message)])
+        batch, key = numbered(to_batch(batch), jnp.int32(0)), step_key(state)
+
+        def loss_sum(weights: Any) -> tuple[jax.Array, models.Aux]:
+            computes = self.sparsifier.attach(weights, state.sparse)
+            _, aux = self.model.loss(computes, batch, key if self.dropout else None)
+            return aux.loss_sum * state.scale.loss_scale, aux
+
+        ready = self.sparsifier.prepare(state.params, state.sparse, dense=topology)
+        gradients, aux = jax.grad(loss_sum, has_aux=True)(ready)
+        return finish_step(self, state, gradients, aux, topology=topology)
 
     def section(self, part: Part) -> InputSection:
         """Return ``train_input`` or ``eval_input``.
@@ -252,7 +299,7 @@ class Experiment:
         branches = ((len(names), {names[0]: self.shapes[names[0]]}) for names in alike.values())
         return shared + sum(n * (self._moment_bytes_of(b) - shared) for n, b in branches)
 
-    def _moment_bytes_of(self, shapes: Any) -> int:
+    def _moment_bytes_of(self, shapes: Params) -> int:
         state = jax.tree.leaves(jax.eval_shape(self.tx.init, shapes))
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
 
@@ -269,7 +316,7 @@ class Experiment:
         return round(weights * kept), round(state * kept)
 
 
-def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
+def _optimizer(cfg: RunConfig, shapes: Params, model: models.Model) -> optax.GradientTransformation:
     if cfg.optimizer is None:  # a run that only evaluates
         return optax.identity()
     chosen = named_leaves(trainable(model, shapes))
@@ -284,7 +331,7 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
 
 
-def _reads_axes(cfg: RunConfig, shapes: Any, model: models.Model) -> bool:
+def _reads_axes(cfg: RunConfig, shapes: Params, model: models.Model) -> bool:
     """Whether the optimizer reads the axes of weights, so that none may be stored as csr.
 
     Wafer's own declare it. One of the user takes a few steps, where a section may store csr.

@@ -2,12 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wafer.models.errors import optional
+from wafer.models.shown.figures import new_figure
 
 _STYLE = {"vmin": 0, "cmap": "inferno", "interpolation": "nearest"}  # a PE is a square
 
@@ -29,9 +30,8 @@ def draw_heat_map(
         highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
-    figure = optional("matplotlib.figure", "drawing")
     wide, tall = _size(plane.shape, 5.0)
-    fig = figure.Figure(figsize=(wide + 1.6, max(tall, 1.2) + 1.0), layout="constrained")
+    fig = new_figure(figsize=(wide + 1.6, max(tall, 1.2) + 1.0), layout="constrained")
     axes = fig.subplots()
     fig.colorbar(axes.imshow(plane, vmax=highest, **_STYLE), label=meaning)
     axes.set(title=title, xlabel="x", ylabel="y")
@@ -77,13 +77,12 @@ def draw_filmstrip(
         highest: value of the brightest color; 0 is black.
         path: file to write too.
     """
-    figure = optional("matplotlib.figure", "drawing")
     count, height, width = planes.shape
     below = width > 3 * height
     wide, tall = _size(planes.shape, min(8.0, 0.5 * width) if below else 2.0)
     grid = (count, 1) if below else (1, count)
     size = (wide + 2.0, count * (tall + 0.35) + 0.8) if below else (count * wide + 1.4, tall + 1.1)
-    fig = figure.Figure(figsize=size, layout="constrained")
+    fig = new_figure(figsize=size, layout="constrained")
     axes = fig.subplots(*grid, squeeze=False).ravel()
     images = [axis.imshow(p, vmax=highest, **_STYLE) for axis, p in zip(axes, planes, strict=True)]
     for axis, title in zip(axes, titles, strict=True):
@@ -115,10 +114,9 @@ def write_gif(
         highest: value of the brightest color; 0 is black.
         path: of the file.
     """
-    figure = optional("matplotlib.figure", "drawing")
     animation = optional("matplotlib.animation", "drawing")
     wide, tall = _size(planes.shape, 4.0)
-    fig = figure.Figure(figsize=(wide + 1.4, max(tall, 0.6) + 1.0), layout="constrained")
+    fig = new_figure(figsize=(wide + 1.4, max(tall, 0.6) + 1.0), layout="constrained")
     axes = fig.subplots()
     image = axes.imshow(planes[0], vmax=highest, **_STYLE)
     _meanings(fig, image, axes, meaning, highest)
@@ -130,7 +128,9 @@ def write_gif(
             writer.grab_frame()
 
 
-def write_events(events: list[dict[str, Any]], path: str | None = None) -> dict[str, Any]:
+def write_events(
+    events: Sequence[Mapping[str, object]], path: str | None = None
+) -> dict[str, object]:
     """A trace in Chrome's form (chrome://tracing, Perfetto).
 
     Args:

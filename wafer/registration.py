@@ -13,7 +13,9 @@ from typing import Any
 from wafer.data.tasks import TASKS, DataTask, RowSizes, TaskFeature
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.models.user.code import register
+from wafer.models.user.code import call, give_name, register
+from wafer.models.user.trust import SECTIONS
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.sections import OPTIMIZERS
 
 _Shape = tuple[int | str, ...]
@@ -23,11 +25,11 @@ _ROW: dict[str, tuple[_Shape, str]] = dict.fromkeys(
 _KINDS = ("int32", "float32")
 
 
-def register_model(name: str, build: Callable[..., Any]) -> None:
+def register_model(name: str, build: Callable[..., object]) -> None:
     """Let ``model: {name: NAME, …}`` mean a function.
 
     Args:
-        name: no name of ours, no colon.
+        name: no name of ours, no colon; or ``notebook:…`` as a record has it.
         build: takes the section's other keys, returns a model of ``wafer.models.user.model``.
 
     Raises:
@@ -36,12 +38,13 @@ def register_model(name: str, build: Callable[..., Any]) -> None:
     _register("model", name, build, MODELS)
 
 
-def register_optimizer(name: str, make: Callable[..., Any]) -> None:
+def register_optimizer(name: str, make: Callable[..., object]) -> None:
     """Let ``optimizer: {optimizer_type: NAME, …}`` mean a function.
 
     Args:
-        name: no name of ours, no colon.
-        make: takes the section's other keys, returns an ``optax.GradientTransformation``.
+        name: no name of ours, no colon; or ``notebook:…`` as a record has it.
+        make: takes the section's other keys, returns an ``optax.GradientTransformation``: a
+            direction, which is multiplied by minus the learning rate.
 
     Raises:
         ConfigError: a name that is taken, or no function.
@@ -78,7 +81,7 @@ def register_task(
                 [Problem((name, feature), f"{shape}, {dtype!r}: expected {expected}")]
             )
 
-    def of_length(sizes: RowSizes, config: Any) -> dict[str, TaskFeature]:
+    def of_length(sizes: RowSizes, config: object) -> dict[str, TaskFeature]:
         del config
         return {
             feature: TaskFeature(tuple(sizes.length if s == "S" else int(s) for s in shape), dtype)
@@ -92,7 +95,47 @@ def register_task(
 _OWN_TASKS: set[str] = set()
 
 
-def _register(kind: str, name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
+def named(sections: Mapping[str, object]) -> YamlMapping:
+    """Register each class or function that stands where a run file has a name, and put its name.
+
+    Args:
+        sections: of a run, from a program.
+
+    Returns:
+        Sections that a file can hold; see ``wafer.models.user.code.give_name``. A function that
+        ``train_input`` or ``eval_input`` have as ``task`` returns the features for
+        ``register_task``.
+
+    Raises:
+        ConfigError: code without a name.
+    """
+    return {
+        key: _named(value, (key,), *SECTIONS.get(key, ("", ()))) for key, value in sections.items()
+    }
+
+
+def _named(value: object, where: tuple[str | int, ...], kind: str, keys: tuple[str, ...]) -> object:
+    if isinstance(value, Mapping):
+        return {key: _named(part, (*where, key), kind, keys) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_named(part, (*where, at), kind, keys) for at, part in enumerate(value)]
+    if not callable(value):
+        return value
+    try:
+        if where in (("train_input", "task"), ("eval_input", "task")):
+            name = give_name("data", value)
+            features: Any = call(name, value)  # which register_task checks
+            register_task(name, features)
+            return name
+        last = next(key for key in reversed(where) if isinstance(key, str))
+        return give_name(kind, value) if last in keys else value
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError([Problem(where, str(error))]) from error
+
+
+def _register(
+    kind: str, name: str, function: Callable[..., object], known: Mapping[str, object]
+) -> None:
     try:
         register(kind, name, function, known)
     except ValueError as error:

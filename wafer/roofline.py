@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import time
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ import psutil
 from wafer.machine.arch import ARCHITECTURES
 from wafer.models.base import Model
 from wafer.models.counts import flops_per_token
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.spec import WSE2
 
 
@@ -99,7 +99,7 @@ class Prediction:
 
 
 def costs(
-    model: Model, shapes: Any, tokens: int, length: int, *, bytes_each: float
+    model: Model, shapes: Params, tokens: int, length: int, *, bytes_each: float
 ) -> list[StageCost]:
     """Count what each stage of a model takes.
 
@@ -201,7 +201,7 @@ def predict(
     )
 
 
-def _best(fn: Any, repeats: int = 3) -> float:
+def _best(fn: Callable[[], object], repeats: int = 3) -> float:
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()

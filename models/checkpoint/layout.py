@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wafer.models.errors import CheckpointError
-from wafer.models.files import contained_file, read_json, require_contained, write_text
+from wafer.models.files import JsonObject, contained_file, read_json, require_contained, write_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,27 +87,29 @@ def _require_own(path: pathlib.Path) -> None:
         contained_file(path / part, path)
 
 
-def versioned(record: Mapping[str, Any], sums: Mapping[str, str]) -> dict[str, Any]:
+def versioned(record: Mapping[str, object], sums: Mapping[str, str]) -> JsonObject:
     """Return a record as it is stored: with the version of the format, and checksums."""
     return _sealed({**record, _VERSION: FORMAT_VERSION, _CHECKSUMS: dict(sums)})
 
 
-def _sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def _sealed(content: Mapping[str, object]) -> JsonObject:
     content = json.loads(json.dumps(content))  # tuples as lists, keys as text: as it is read
     return {**content, _OWN: _checksum(content)}
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def _checksum(content: Mapping[str, object]) -> str:
     """Eight digits that do not depend on spaces or on the order of keys."""
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[str, str]) -> None:
+def write_record(
+    folder: pathlib.Path, record: Mapping[str, object], sums: Mapping[str, str]
+) -> None:
     """Write the record of a checkpoint's folder; see ``versioned``."""
     write_text(folder / META / _RECORD, json.dumps(versioned(record, sums)))
 
 
-def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
+def record_entry(record: Mapping[str, object], folder: object, *path: str) -> Any:
     """Return what a record holds under a path of keys; None where there is nothing.
 
     Args:
@@ -132,19 +134,19 @@ def record_entry(record: Mapping[str, Any], folder: object, *path: str) -> Any:
     return value
 
 
-def _fits(key: str, value: Any) -> bool:
+def _fits(key: str, value: object) -> bool:
     if key == STEP:
         return type(value) is int and 0 <= value < 2**31
     return isinstance(value, Mapping)
 
 
-def is_of_run(record: Mapping[str, Any]) -> bool:
+def is_of_run(record: Mapping[str, object]) -> bool:
     """Whether a record is that of a run's checkpoint: it has the whole configuration."""
     config = record.get(CONFIG)
     return isinstance(config, Mapping) and "runconfig" in config
 
 
-def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
+def model_section(record: Mapping[str, object], folder: object) -> JsonObject:
     """Return the ``model`` section of a checkpoint's record.
 
     Raises:
@@ -160,7 +162,7 @@ def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
     return dict(section)
 
 
-def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | None]:
+def read_record(folder: pathlib.Path) -> tuple[JsonObject, dict[str, str] | None]:
     """Read the record of a checkpoint.
 
     Returns:
@@ -211,7 +213,7 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
     return record, sums
 
 
-def _check_step(folder: pathlib.Path, record: Mapping[str, Any], step: int, other: str) -> None:
+def _check_step(folder: pathlib.Path, record: Mapping[str, object], step: int, other: str) -> None:
     own = record_entry(record, folder, STEP)
     if own not in (None, step):
         raise ContentError(
@@ -219,7 +221,9 @@ def _check_step(folder: pathlib.Path, record: Mapping[str, Any], step: int, othe
         )
 
 
-def check_step(folder: pathlib.Path, record: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def check_step(
+    folder: pathlib.Path, record: Mapping[str, object], arrays: Mapping[str, object]
+) -> None:
     """Compare the step of a record with the array beside it.
 
     Args:

@@ -7,7 +7,6 @@ statistics, counters and placeholders alone.
 """
 
 from collections.abc import Callable, Container, Mapping
-from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
@@ -70,9 +69,9 @@ def in_weights_and_moments(
 
 def moments_of(
     opt_state: PyTree, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, PyTree]]:
     """List each parameter's moments: parameter name -> {path in the state: array}."""
-    moments: dict[str, dict[str, Any]] = {name: {} for name in shapes}
+    moments: dict[str, dict[str, PyTree]] = {name: {} for name in shapes}
     for path, leaf in named_leaves(opt_state):
         owner = owner_of(path, shapes)
         if owner is not None and np.shape(leaf) == tuple(shapes[owner]):

@@ -5,7 +5,6 @@ Everything else is bit-exact, in its own dtype.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +16,7 @@ from wafer.models.paths import dense_word, named_leaves
 from wafer.models.user.flags import with_nan
 
 
-def prunable(record: Mapping[str, Any]) -> frozenset[str] | None:
+def prunable(record: Mapping[str, object]) -> frozenset[str] | None:
     """Return the parameters that are pruned, by a checkpoint's record.
 
     Returns:

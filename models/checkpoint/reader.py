@@ -32,13 +32,13 @@ from wafer.models.checkpoint.layout import (
     model_section,
     read_record,
 )
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.moments import owner_of
 from wafer.models.checkpoint.pruned import check_moment, check_weight, clear, masks_of, prunable
 from wafer.models.checkpoint.tree import fill_template
 from wafer.models.counts import abstract_params
 from wafer.models.errors import CheckpointError, LinkError, first_lines
-from wafer.models.files import read_json, require_contained
-from wafer.models.lazy import LazyArray
+from wafer.models.files import JsonObject, read_json, require_contained
 from wafer.models.paths import former_names, named_leaves, unflatten
 from wafer.models.registry import build
 from wafer.models.user.trust import untrusted
@@ -52,7 +52,7 @@ _UNLISTED = "%s: NaN in kernels (first: %s) count as pruned weights: the record 
 
 def load_checkpoint(
     path: str | os.PathLike[str], template: PyTree = None, *, lazily: bool = False
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[PyTree, JsonObject]:
     """Load one checkpoint, as trained or finalized: (tree of arrays, record).
 
     Args:
@@ -88,7 +88,7 @@ def load_checkpoint(
     return (found if template is None else fill_template(template, found, str(path))), record
 
 
-def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, LazyArray]]:
+def open_params(path: str | os.PathLike[str]) -> tuple[JsonObject, dict[str, LazyArray]]:
     """Open a checkpoint's model: (record, parameter path -> array on disk).
 
     Raises:
@@ -102,7 +102,7 @@ def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     return record, {name.removeprefix(prefix): tree.leaf(name) for name in names}
 
 
-def load_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def load_params(path: str | os.PathLike[str]) -> tuple[dict[str, PyTree], JsonObject]:
     """Load a checkpoint's model: (parameters, 0 where pruned; record).
 
     Raises:
@@ -159,7 +159,7 @@ class StoredTree:
         self,
         path: pathlib.Path,
         sums: Mapping[str, str] | None = None,
-        record: Mapping[str, Any] | None = None,
+        record: Mapping[str, object] | None = None,
     ) -> None:
         require_contained(path)
         self.path = path
@@ -176,7 +176,7 @@ class StoredTree:
         known = record and CONFIG in record
         self._weights = {name.removeprefix(f"{PARAMS}/") for name in weights} if known else set()
 
-    def _read_index(self) -> Mapping[str, Any]:
+    def _read_index(self) -> JsonObject:
         try:
             return read_json(self.path / _INDEX)
         except (OSError, ValueError) as error:
@@ -186,13 +186,13 @@ class StoredTree:
     def _ocdbt(self) -> bool:
         return bool(self._index.get("use_ocdbt", (self.path / "manifest.ocdbt").exists()))
 
-    def kv_spec(self, path: pathlib.Path, name: str = "") -> dict[str, Any]:
+    def kv_spec(self, path: pathlib.Path, name: str = "") -> dict[str, str]:
         """Describe a key-value store of this one's kind in another folder."""
         if self._ocdbt:
             return {"driver": "ocdbt", "base": path.as_uri(), "path": name}
         return {"driver": "file", "path": f"{path}/{name}"}
 
-    def open_kv(self, path: pathlib.Path) -> Any:
+    def open_kv(self, path: pathlib.Path) -> ts.KvStore:
         """Open that store."""
         return ts.KvStore.open(self.kv_spec(path), context=self.context).result()
 
@@ -306,7 +306,7 @@ class StoredTree:
             out[part] = self.finish(name, array[part].read())
         return out
 
-    def finish(self, name: str, pending: Any) -> np.ndarray:
+    def finish(self, name: str, pending: ts.Future) -> np.ndarray:
         """Wait for a read begun with ``open(name).read()``."""
         try:
             return np.asarray(pending.result())
@@ -322,7 +322,7 @@ class StoredTree:
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
 
 
-def build_stored(record: Mapping[str, Any], where: object, params: PyTree = None) -> Model:
+def build_stored(record: Mapping[str, object], where: object, params: PyTree = None) -> Model:
     """Build the model of a checkpoint's record.
 
     Args:

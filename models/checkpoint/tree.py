@@ -4,7 +4,6 @@ import collections
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from wafer.models.paths import former_names, map_named, named_leaves, unflatten
 _LOG = logging.getLogger(__name__)
 
 
-def to_tree(state: PyTree) -> dict[str, Any]:
+def to_tree(state: PyTree) -> dict[str, PyTree]:
     """Turn any state (NamedTuples, tuples, dicts) into a nested dict of host arrays by name.
 
     Random keys become their words, [..., 2] uint32 or as many as their generator has.

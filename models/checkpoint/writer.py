@@ -1,10 +1,14 @@
-"""Checkpoints written: whole trees in one go, or array by array; complete or not there at all.
+"""Writers of checkpoints, and what each leaves after an error or a kill.
 
-Orbax writes a checkpoint into a temporary folder and renames it when every byte is on disk, so a
-run killed at any moment leaves only complete checkpoints and, perhaps, a temporary one, which the
-next run removes with a line that says so. What is stored is a nested dict of numpy arrays named
-like the parameters (``params/…``, ``opt_state/…``) and a JSON record (configuration, data
-position).
+* ``Checkpoints.save``, ``write_checkpoint``: whole trees in one go, for runs and loops. Orbax
+  writes into a temporary folder and renames it when every byte is on disk. An error leaves what
+  was there; a kill leaves a temporary folder too, which ``remove_leftovers`` removes.
+* ``write_params``, ``write_arrays``: one array at a time, for models that fit no memory. The arrays
+  get their name when all are on disk and read back (``atomic_write``).
+* ``write_tree``: a copy of a stored tree, made in place; the caller names it when it is whole.
+
+What is stored is a nested dict of numpy arrays named like the parameters (``params/…``,
+``opt_state/…``) and a JSON record (configuration, data position).
 """
 
 import contextlib
@@ -17,7 +21,6 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +46,7 @@ from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from wafer.models.checkpoint.tree import to_tree
 from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
-from wafer.models.files import atomic_write, remove_partials, remove_written
+from wafer.models.files import JsonObject, atomic_write, remove_partials, remove_written
 from wafer.models.paths import named_leaves, unflatten
 
 _LOG = logging.getLogger(__name__)
@@ -56,18 +59,22 @@ class Checkpoints:
 
     Args:
         model_dir: the run's folder; ``checkpoints/`` is created below it.
-        max_to_keep: the oldest beyond this many are removed; None keeps all.
+        max_to_keep: at least 1; the oldest beyond this many are removed. None keeps all.
+
+    Raises:
+        ValueError: a smaller ``max_to_keep``.
     """
 
     def __init__(self, model_dir: str | os.PathLike[str], max_to_keep: int | None = None) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"max_to_keep {max_to_keep}: expected 1 or more, or None to keep all")
         self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
         self._max_to_keep = max_to_keep
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def clear(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what killed writers left; only for the run that alone writes here."""
-        leftovers = self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()
-        for partial in sorted(leftovers):
+        for partial in sorted(self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()):
             _LOG.warning("Removed a half-written checkpoint (its writer was killed): %s", partial)
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -79,7 +86,9 @@ class Checkpoints:
         """Folder of one checkpoint."""
         return self.folder / str(step)
 
-    def save(self, step: int, state: PyTree, meta: Mapping[str, Any]) -> pathlib.Path:
+    def save(
+        self, step: int, state: Mapping[str, PyTree], meta: Mapping[str, object]
+    ) -> pathlib.Path:
         """Write a checkpoint; it exists, complete, when this returns.
 
         Raises:
@@ -87,7 +96,7 @@ class Checkpoints:
                 written; earlier checkpoints are intact. Or the folder was removed while the run
                 was at work: then this checkpoint has been written all the same.
         """
-        path, removed = self.path(step), not self.folder.exists()
+        path, folder_was_gone = self.path(step), not self.folder.exists()
         if path.exists():
             raise CheckpointError(
                 f"checkpoint {path} could not be written: it is there already. Continue from it "
@@ -101,7 +110,7 @@ class Checkpoints:
                 f"Earlier checkpoints are intact: {self.steps() or 'none'}. Free some disk space "
                 "or choose another --model_dir, then run the same command again."
             ) from error
-        if removed:
+        if folder_was_gone:
             raise CheckpointError(
                 f"{self.folder} was removed while this run was at work, and with it all that the "
                 f"run had written there. Step {step} has been saved as {path}; the same command "
@@ -116,7 +125,7 @@ class Checkpoints:
 
     def restore_latest(
         self, *, lazily: bool = False, set_aside: bool = False
-    ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    ) -> tuple[int, dict[str, PyTree], JsonObject] | None:
         """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
 
         A damaged one is skipped with a line that says so.
@@ -150,9 +159,11 @@ class Checkpoints:
 
 
 def write_checkpoint(
-    path: str | os.PathLike[str], state: Mapping[str, Any], meta: Mapping[str, Any]
+    path: str | os.PathLike[str], state: Mapping[str, PyTree], meta: Mapping[str, object]
 ) -> None:
-    """Write one checkpoint anywhere, replacing what is there; complete or not there at all.
+    """Write one checkpoint anywhere; one that is there is replaced when the new one is complete.
+
+    With several processes, one that is there is removed first.
 
     Raises:
         CheckpointError: the disk is full or the folder cannot be written.
@@ -162,9 +173,11 @@ def write_checkpoint(
     tree = to_tree(state)
     record = versioned(meta, checksums(dict(named_leaves(tree))))
     args = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(record))
+    aside = path.exists() and jax.process_count() == 1  # Orbax would remove what is there first
+    target = path.with_name(f"{path.name}{_TMP}-new") if aside else path
     try:
         with _without_stacks():
-            checkpointer.save(path, args=args, force=True)
+            checkpointer.save(target, args=args, force=True)
     except (OSError, ValueError) as error:
         if jax.process_index() == 0:
             remove_written(path.parent, f"{glob.escape(path.name)}{_TMP}*")
@@ -173,6 +186,12 @@ def write_checkpoint(
         raise CheckpointError(f"checkpoint {path} could not be written: {reason}") from error
     finally:
         checkpointer.close()
+    if aside:
+        before = path.with_name(f"{path.name}{_TMP}-removed")
+        shutil.rmtree(before, ignore_errors=True)  # of a writer that was killed below
+        path.rename(before)
+        target.rename(path)
+        shutil.rmtree(before, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -181,8 +200,8 @@ def _without_stacks() -> Iterator[None]:
 
     Orbax closes its event loop at the first array that cannot be written. tensorstore's threads
     report each later one to the closed loop, and asyncio logs those that failed in the loop's last
-    turn once they are collected. Both also happen when this has ended: after an error, what drops
-    these reports is kept.
+    turn once they are collected. Both also happen later: after an error, the hook and the filter of
+    asyncio's log are never taken away.
     """
     orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
     loops, shown = logging.getLogger("asyncio"), sys.unraisablehook
@@ -209,7 +228,7 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 def write_params(
     folder: str | os.PathLike[str],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
     pruned: Collection[str] | None = (),
@@ -221,12 +240,14 @@ def write_params(
         settings: the ``model`` section.
         names: every parameter path.
         arrays: (parameter path, value) in any order, consumed one at a time.
-        pruned: the parameters whose NaN are marks; None is not known: those that hold NaN where
-            marks can be (``check_weight``). The record lists them.
+        pruned: the parameters in which NaN marks a pruned weight. None takes those that hold NaN
+            and may be pruned (see ``check_weight``). The record lists them.
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
-        CheckpointError: a weight is infinite, or NaN where nothing is pruned.
+        CheckpointError: a weight is infinite, or NaN where nothing is pruned; or what was written
+            does not read back.
+        OSError: the disk is full, or the folder cannot be written.
     """
     folder = pathlib.Path(folder).resolve()
     marked = sorted(pruned or ())  # grows while arrays are written; the record is written last
@@ -250,7 +271,7 @@ def write_arrays(
     folder: pathlib.Path,
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
 ) -> None:
     """Write a checkpoint one array at a time.
 
@@ -270,7 +291,8 @@ def write_arrays(
     remove_partials(folder / STATE)
     written: dict[str, ArrayRecord] = {}
     with atomic_write(folder / STATE) as partial, _without_stacks():
-        checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
+        # Orbax writes the tree's description; ``_put`` then overwrites these placeholders.
+        checkpointer = ocp.StandardCheckpointer()
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
         checkpointer.close()
         tree = StoredTree(partial)
@@ -283,7 +305,10 @@ def write_arrays(
 
 
 def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
-    """Write an array of any shape and dtype in the place of one of a tree."""
+    """Write an array of any shape and dtype in the place of one of a tree.
+
+    A chunk is some rows of about ``PIECE`` bytes; ``AT_ONCE`` chunks are written at a time.
+    """
     length = len(value) if value.ndim else 0
     rows = min(max(1, PIECE * length // max(value.nbytes, 1)), max(length, 1))
     chunks = [rows, *value.shape[1:]] if value.ndim else []
@@ -294,8 +319,7 @@ def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
         "create": True,
         "delete_existing": True,
     }
-    options = {"dtype": value.dtype, "shape": value.shape, "context": tree.context}
-    array = ts.open(spec, **options).result()
+    array = ts.open(spec, dtype=value.dtype, shape=value.shape, context=tree.context).result()
     if not value.ndim:
         array.write(value).result()
     for i in range(0, length, AT_ONCE * rows):
@@ -314,8 +338,8 @@ def write_tree(
     Args:
         tree: the source: the copy has its structure, storage form, shapes and dtypes.
         target: folder of the copy.
-        arrays: (path, new values; None copies the stored bytes), every array of the tree once, in
-            any order, consumed one at a time.
+        arrays: (path, new values; None copies the stored bytes), consumed one at a time in any
+            order. It must give every array of the tree once: those it leaves out are missing.
     """
     _copy_structure(tree, target)
     kv = tree.open_kv(target)

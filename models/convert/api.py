@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import PyTree
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from wafer.models.base import Model
 from wafer.models.checkpoint.pruned import check_weight
@@ -33,11 +33,12 @@ from wafer.models.errors import did_you_mean_model
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.dpr import DprConfig
 from wafer.models.families.encoder_config import EncoderConfig
-from wafer.models.files import contained_file, require_path
+from wafer.models.files import JsonObject, contained_file, require_path
 from wafer.models.layers.initializers import make_initializer
 from wafer.models.names import MODELS, ModelPreset, lookup
 from wafer.models.paths import named_leaves, unflatten
 from wafer.models.registry import build, settings_of
+from wafer.models.schema import ModelConfig
 from wafer.models.user.code import running_modules
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import name_code
@@ -80,7 +81,7 @@ def register(
     config: ConfigMap,
     table: Callable[[Any], Table],
     *,
-    presets: Mapping[str, Any],
+    presets: Mapping[str, object],
     family: str = "decoder",
 ) -> None:
     """Add a model name and its Hugging Face form.
@@ -102,7 +103,7 @@ def register(
     _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
 
-def hf_type(cfg: Any) -> str:
+def hf_type(cfg: ModelConfig) -> str:
     """Return the Hugging Face model_type that holds a configuration.
 
     Raises:
@@ -116,7 +117,7 @@ def hf_type(cfg: Any) -> str:
 
 def config_from_hf(
     foreign: Mapping[str, Any], name: str | None = None, *, add_head: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """Turn config.json into a ``model`` section.
 
     Args:
@@ -150,7 +151,7 @@ def config_from_hf(
     return settings
 
 
-def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
+def config_to_hf(cfg: ModelConfig, dtype: str = "float32") -> JsonObject:
     """Turn a configuration into the content of config.json (both spellings).
 
     Raises:
@@ -165,7 +166,7 @@ def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
     return foreign
 
 
-def configs_to_hf(cfg: Any) -> dict[str, dict[str, Any]]:
+def configs_to_hf(cfg: ModelConfig) -> dict[str, JsonObject]:
     """Map each folder a model is written to ('' is the folder itself) to its config.json."""
     if isinstance(cfg, DprConfig):
         pairs = zip(_TOWERS.values(), cfg.towers, strict=True)
@@ -175,7 +176,7 @@ def configs_to_hf(cfg: Any) -> dict[str, dict[str, Any]]:
 
 def section_from_hf(
     path: str | Path, name: str | None = None, *, add_head: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """Read the ``model`` section of a config.json, its folder, or DPR's two folders."""
     if not _has_towers(Path(path), name):
         return config_from_hf(read_config(path), name, add_head=add_head)
@@ -191,18 +192,18 @@ def _has_towers(path: Path, name: str | None) -> bool:
     return name in {None, "dpr"} and (path / _TOWERS["question"]).is_dir()
 
 
-def without_head(cfg: Any) -> Any:
+def without_head(cfg: ModelConfig) -> ModelConfig:
     """Return a decoder's configuration without its language-model head."""
     ends = {"with_lm_head": False, "share_embedding_weights": True, "use_bias_in_output": False}
     return cfg.model_copy(update=ends)
 
 
-def convert_table(cfg: Any) -> Table:
+def convert_table(cfg: ModelConfig) -> Table:
     """Return the key table between a configuration and its Hugging Face form."""
     return _TABLES[hf_type(cfg)](cfg)
 
 
-def _fresh_head(cfg: Any, seed: int) -> Callable[[str], np.ndarray | None]:
+def _fresh_head(cfg: DecoderConfig, seed: int) -> Callable[[str], np.ndarray | None]:
     """Draw the untied head that a headless checkpoint lacks; complain about anything else."""
 
     def draw(name: str) -> np.ndarray | None:
@@ -225,7 +226,7 @@ def open_hf(
     add_head: bool = False,
     seed: int = 0,
     drop_unmatched: bool = False,
-    heads_of: Any = None,
+    heads_of: ModelConfig | None = None,
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Open Hugging Face weights: the model, and (parameter path, array) one tensor at a time.
 
@@ -283,7 +284,7 @@ def _open_towers(
 
 
 @own_flags()
-def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
+def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, PyTree]]:
     """Read Hugging Face weights.
 
     Args:
@@ -362,7 +363,7 @@ def to_hf(
 
 def _write_towers(
     cfg: DprConfig,
-    leaves: Mapping[str, Any],
+    leaves: Mapping[str, ArrayLike],
     folder: Path,
     options: dict[str, Any],
     pruned: Collection[str],

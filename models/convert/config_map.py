@@ -99,7 +99,7 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     return settings | map_.read(merged)
 
 
-def _null_of(key: str, default: Any) -> Any:
+def _null_of(key: str, default: object) -> object:
     """Return what null means for a key, as transformers' code reads it: false of a truth value."""
     if default is None or isinstance(default, dict) or _NULL_IS_ABSENT.fullmatch(key):
         return default

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from wafer.models.base import Model
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.tensors import Tensors
 from wafer.models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from wafer.models.counts import abstract_params
-from wafer.models.lazy import LazyArray
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def under(rows: Sequence[TensorRow], foreign: str, ours: str = "") -> list[Tenso
     ]
 
 
-def expand(table: Table, shapes: Mapping[str, Any]) -> list[TensorRow]:
+def expand(table: Table, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRow]:
     """List the concrete rows whose parameters exist.
 
     Raises:
@@ -207,7 +207,7 @@ def has_own_head(table: Table, tensors: Tensors) -> bool:
 
 def _faults(
     sources: Mapping[TensorRow, str | None],
-    shapes: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
     tensors: Tensors,
     drawn: Mapping[str, np.ndarray | None],
 ) -> list[str]:
@@ -225,7 +225,7 @@ def _faults(
 
 def _convert(
     sources: Mapping[TensorRow, str | None],
-    shapes: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
     tensors: Tensors,
     drawn: Mapping[str, np.ndarray | None],
     dtype: DTypeLike | None,
@@ -243,7 +243,7 @@ def _convert(
 def export_tensors(
     model: Model,
     table: Table,
-    leaves: Mapping[str, Any],
+    leaves: Params,
     *,
     dtype: DTypeLike | None = None,
     pruned: Collection[str] | None = (),
@@ -305,7 +305,7 @@ def _lazy(
 
 def _dense(
     where: str,
-    leaves: Mapping[str, Any],
+    leaves: Params,
     pruned: Collection[str] | None,
     name: str,
     dtype: np.dtype,

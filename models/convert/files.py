@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from wafer.models.checkpoint.layout import is_checkpoint
 from wafer.models.checkpoint.reader import open_params
 from wafer.models.convert.unpickle import TorchArchive
-from wafer.models.files import contained_file, not_a_file, read_json, require_path
+from wafer.models.files import JsonObject, contained_file, not_a_file, read_json, require_path
 
 _LONGEST_NAME = 255
 # In the order in which transformers looks for them.
@@ -77,6 +77,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._where)
 
+    def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor
+        return name in self._where
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._where[name][name]
 
@@ -130,7 +133,7 @@ def _inside(index: Path, name: str) -> Path:
     return contained_file(index.with_name(name))
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
+def read_config(path: str | Path) -> JsonObject:
     """Read ``config.json`` from a folder, or the given JSON file."""
     path = Path(path)
     path = contained_file(path / "config.json") if path.is_dir() else path

@@ -56,7 +56,7 @@ _SPELLINGS = {
 }
 
 
-def computed(cfg: Any) -> dict[str, Any]:
+def computed(cfg: Any) -> dict[str, object]:
     """Reduce a stack's configuration to what decides its outputs, in one spelling."""
     left_out = _SPELLINGS | ModelConfig.model_fields.keys()
     out = {
@@ -106,7 +106,7 @@ def _positions(cfg: Any) -> dict[str, Any]:
     return {}
 
 
-def differences(ours: Any, other: Any) -> list[str]:
+def differences(ours: ModelConfig, other: ModelConfig) -> list[str]:
     """List the knobs in which two configurations compute differently, a line each."""
     wrong = []
     parts = [getattr(cfg, "parts", (cfg,)) for cfg in (ours, other)]
@@ -116,7 +116,7 @@ def differences(ours: Any, other: Any) -> list[str]:
     return wrong
 
 
-def require_same(ours: Any, returned: Any, model_type: str) -> None:
+def require_same(ours: ModelConfig, returned: ModelConfig, model_type: str) -> None:
     """Refuse a configuration that Hugging Face's form would not bring back.
 
     Args:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from wafer.models.checkpoint.checksums import ArrayRecord
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.convert.manifest import keep_manifest
 from wafer.models.files import atomic_write, made_folder, write_text
-from wafer.models.lazy import LazyArray
 
 _PIECE = 4 * 2**20  # bytes written at a time
 _DTYPES = {

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.families.llava import LlavaConfig
 from wafer.models.families.seq2seq_config import Seq2SeqConfig
 from wafer.models.layers.basic import RMS_NORMS
 from wafer.models.layers.block_config import BlockConfig
-from wafer.models.lazy import LazyArray
+from wafer.models.schema import ModelConfig
 
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
@@ -29,18 +31,18 @@ _SEGMENT = "embed/segment/embedding"
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
 
 
-def _later(leaf: Any, change: Callable[[np.ndarray], np.ndarray]) -> LazyArray:
+def _later(leaf: PyTree, change: Callable[[np.ndarray], np.ndarray]) -> LazyArray:
     """Change an array, of whatever shape it keeps, when it is read."""
     read = lambda: change(np.asarray(leaf))
     return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
 
 
-def _scaled(leaf: Any, factor: float) -> Any:
+def _scaled(leaf: PyTree, factor: float) -> PyTree:
     scale = lambda x: (x.astype(np.float32) * np.float32(factor)).astype(x.dtype)
     return leaf if factor == 1.0 else _later(leaf, scale)
 
 
-def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leaves]:
+def standard_form(cfg: ModelConfig, leaves: Leaves, model_type: str) -> tuple[ModelConfig, Leaves]:
     """Rewrite a model so that Hugging Face's form of it exists, where that is exact.
 
     Args:
@@ -78,14 +80,14 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
     return cfg, leaves
 
 
-def in_pairs(cfg: Any, leaves: Leaves) -> tuple[Any, Leaves]:
+def in_pairs(cfg: ModelConfig, leaves: Leaves) -> tuple[ModelConfig, Leaves]:
     """Bring rotary features into adjacent pairs and norms to plain scales."""
     if isinstance(cfg, DecoderConfig | EncoderConfig):
         return order_rotary(*offset_norms(cfg, leaves, "rmsnorm"), pairs=True)
     return cfg, leaves
 
 
-def offset_norms(cfg: Any, leaves: Leaves, norm_type: str) -> tuple[Any, Leaves]:
+def offset_norms(cfg: BlockConfig, leaves: Leaves, norm_type: str) -> tuple[BlockConfig, Leaves]:
     """Rewrite RMSNorm's scales as parameters, or as 1 + parameters.
 
     Args:
@@ -124,7 +126,7 @@ def _as_t5(cfg: Seq2SeqConfig, leaves: Leaves) -> tuple[Seq2SeqConfig, Leaves]:
     return own, {**leaves, "lm_head/kernel": _head_of(leaves["embed/token/embedding"])}
 
 
-def _head_of(table: Any) -> LazyArray:
+def _head_of(table: PyTree) -> LazyArray:
     """Turn an embedding into the kernel of a head."""
     turned = lambda: np.asarray(table).T
     return LazyArray(tuple(table.shape)[::-1], np.dtype(table.dtype), turned)
@@ -148,7 +150,7 @@ def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[Dec
         return cfg, leaves
     first = "embed/norm/" if cfg.embedding_layer_norm else "embed/"
 
-    def fold(name: str, leaf: Any) -> Any:
+    def fold(name: str, leaf: PyTree) -> PyTree:
         if name.startswith(first):
             return _scaled(leaf, embed)
         if name.startswith("lm_head/"):
@@ -194,7 +196,7 @@ def order_rotary(cfg: BlockConfig, leaves: Leaves, *, pairs: bool) -> tuple[Bloc
         "/attn/key/": _rotary_order(cfg, cfg.num_kv_heads, pairs=pairs),
     }
 
-    def reorder(name: str, leaf: Any) -> Any:
+    def reorder(name: str, leaf: PyTree) -> PyTree:
         order = next((order for part, order in orders.items() if part in name), None)
         return leaf if order is None else _later(leaf, lambda x: np.take(x, order, axis=-1))
 

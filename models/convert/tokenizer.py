@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wafer.models.convert.tables.class_defaults import CLASS_IDS
 from wafer.models.errors import CheckpointError
-from wafer.models.files import atomic_write, contained_file, read_json, write_text
+from wafer.models.files import JsonObject, atomic_write, contained_file, read_json, write_text
 
 _END_OF_TEXT = "<|endoftext|>"  # ends the documents of tokenizers that Wafer trained
 IDS = "special_ids.json"  # a Wafer folder's: the ids that config.json has in Hugging Face's form
@@ -127,24 +127,24 @@ def copy_files(folder: Path, target: Path) -> None:
                 shutil.copyfile(folder / name, partial)
 
 
-def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
+def write_ids(folder: Path, ids: Mapping[str, object]) -> None:
     """Write ``special_ids.json``, which comes before ``config.json``; one that is there stays."""
     if ids and not (folder / IDS).exists():
         _write(folder / IDS, ids)
 
 
-def with_ids(config: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
+def with_ids(config: JsonObject, ids: JsonObject) -> JsonObject:
     """Return a ``config.json`` with the ids of ``special_ids``."""
     if _TEXT in config and _TEXT in ids:
         ids = {**ids, _TEXT: {**config[_TEXT], **ids[_TEXT]}}
     return {**config, **ids}
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
+def _write(path: Path, content: Mapping[str, object]) -> None:
     write_text(path, json.dumps(dict(content), indent=2, sort_keys=True) + "\n")
 
 
-def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def special_ids(folder: str | os.PathLike[str]) -> JsonObject:
     """Read what a folder says of its special tokens, with the keys of ``config.json``.
 
     ``special_ids.json`` or ``config.json`` comes first; the tokens that ``tokenizer_config.json``
@@ -157,7 +157,7 @@ def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return _special_ids(Path(folder), None)
 
 
-def _special_ids(folder: Path, size: int | None) -> dict[str, Any]:
+def _special_ids(folder: Path, size: int | None) -> JsonObject:
     ids = _ids_in(folder, (_CONFIG, IDS), size)
     if not (folder / _NAME).is_file():
         return ids
@@ -171,7 +171,7 @@ def _special_ids(folder: Path, size: int | None) -> dict[str, Any]:
     return ids
 
 
-def _ids_in(folder: Path, files: Iterable[str], size: int | None = None) -> dict[str, Any]:
+def _ids_in(folder: Path, files: Iterable[str], size: int | None = None) -> JsonObject:
     """Read the ids of files; those of later ones come before.
 
     Args:
@@ -187,12 +187,12 @@ def _ids_in(folder: Path, files: Iterable[str], size: int | None = None) -> dict
     return ids
 
 
-def _size_of(config: Mapping[str, Any]) -> int | None:
+def _size_of(config: Mapping[str, object]) -> int | None:
     size = config.get("vocab_size")
     return size if type(size) is int else None
 
 
-def _ids_of(content: Mapping[str, Any], where: str, size: int | None) -> dict[str, Any]:
+def _ids_of(content: Mapping[str, object], where: str, size: int | None) -> JsonObject:
     """Take the ids out of a config.json, or of ours; those of its text model lie deeper."""
     theirs = CLASS_IDS.get(str(content.get("model_type")), {})
     small = {key: i for key, i in theirs.items() if i < (_size_of(content) or 0)}
@@ -206,7 +206,7 @@ def _ids_of(content: Mapping[str, Any], where: str, size: int | None) -> dict[st
     return ids
 
 
-def _checked(value: Any, where: str, size: int | None) -> Any:
+def _checked(value: Any, where: str, size: int | None) -> int | list[int] | None:
     """Return an id, a list of ids, or None.
 
     Published files pad with -1 and ids beyond the vocabulary, which no model is given. Small models
@@ -244,11 +244,11 @@ def _tokens_of(folder: Path) -> dict[str, str]:
     return tokens
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
+def _read_if_there(path: Path) -> JsonObject:
     return read_json(contained_file(path)) if path.is_file() else {}
 
 
-def _vocabulary(path: Path) -> dict[Any, int]:
+def _vocabulary(path: Path) -> dict[str, int]:
     """Map the added tokens of a tokenizer.json to their ids; its own vocabulary, too."""
     content = _read_if_there(path)
     model = content.get("model")
@@ -260,7 +260,7 @@ def _vocabulary(path: Path) -> dict[Any, int]:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def added_ids(tokenizer: Mapping[str, Any], known: Mapping[str, int]) -> dict[str, int]:
+def added_ids(tokenizer: Mapping[str, object], known: Mapping[str, int]) -> dict[str, int]:
     """Return text -> id of the added tokens of a ``tokenizer.json``.
 
     The tokenizers library numbers them itself, and reads over the ids that the file has.
@@ -345,7 +345,7 @@ def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) 
         _write(path, content | {"model_input_names": taken})
 
 
-def _new_tokenizer_config(folder: Path, longest: int | None) -> dict[str, Any]:
+def _new_tokenizer_config(folder: Path, longest: int | None) -> JsonObject:
     ids = special_ids(folder)
     names = {index: name for name, index in _vocabulary(folder / _NAME).items()}
     content: dict[str, Any] = {

@@ -14,7 +14,7 @@ knows kernels (sparsity, csr storage, FLOPs, checkpoints, streaming) knows them.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class Factored(NamedTuple):
         return low if self.kernel is None else low + project(x, self.kernel)
 
 
-def factors_of(config: Any) -> FactorConfig | None:
+def factors_of(config: object) -> FactorConfig | None:
     """Return ``factors`` of a configuration, None when unused."""
     return getattr(config, "factors", None)
 
@@ -68,7 +68,7 @@ def rank(cfg: FactorConfig, shape: tuple[int, ...]) -> int:
     return math.floor(cfg.sparsity * size / edges)
 
 
-def _targets(cfg: FactorConfig, params: Params) -> dict[str, Any]:
+def _targets(cfg: FactorConfig, params: Params) -> dict[str, PyTree]:
     matrices = {
         name: leaf
         for name, leaf in named_leaves(params)

@@ -9,7 +9,7 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ _CLASSES = {
 }
 
 
-def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
+def _targets(cfg: LoraConfig, params: Params) -> dict[str, PyTree]:
     if cfg.r < 1:
         raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
     targets = cfg.target_modules
@@ -168,7 +168,7 @@ def fold(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
     return map_named(add, params)
 
 
-def lora_of(config: Any) -> LoraConfig | None:
+def lora_of(config: object) -> LoraConfig | None:
     """Return ``lora_params`` of a configuration (LLaVA: of its decoder), None when unused."""
     cfg = getattr(config, "lora_params", None)
     if cfg is None:

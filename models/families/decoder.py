@@ -121,7 +121,9 @@ def _layer(block: Block, params: Params, carry: Stream, batch: Batch, key: DropK
     return apply_layer(block, params["layer"], carry, batch.layout, key=key, shared=shared)
 
 
-def _head(cfg: DecoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
+def _head(
+    cfg: DecoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey
+) -> Array | tuple[Array, Array]:
     del key
     logits = apply_head(cfg, params, carry.x, batch.layout)
     return logits if carry.routed is None else (logits, carry.routed)

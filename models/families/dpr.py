@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from wafer.models.alias import encoder_alias
 from wafer.models.base import Aux, Batch, DropKey, Model, Stage, StageFn
@@ -78,7 +78,7 @@ class DprConfig(ModelConfig):
 
     @field_validator("q_encoder", "ctx_encoder", mode="before")
     @classmethod
-    def _name(cls, value: Any, info: Any) -> Any:
+    def _name(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, dict):
             return value
         name = "dpr-question-encoder" if info.field_name == "q_encoder" else "dpr-context-encoder"

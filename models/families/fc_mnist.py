@@ -57,7 +57,7 @@ class FcMnistConfig(ModelConfig):
         """``num_classes``."""
         return self.num_classes
 
-    def model_post_init(self, context: Any, /) -> None:
+    def model_post_init(self, context: object, /) -> None:
         """Refuse unknown activations."""
         del context
         activation(self.activation_fn)
@@ -76,14 +76,14 @@ def _layer(cfg: FcMnistConfig, features: int) -> Dense:
     return Dense(features, True, make_initializer(cfg.initializer))
 
 
-def _hidden(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+def _hidden(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Array:
     x = batch.extras["images"].astype(cfg.dtype) if carry is None else carry
     y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, x)
     x = activation(cfg.activation_fn)(y)
     return vsl.dropout(key, x, batch.layout, cfg.dropout) if key is not None else x
 
 
-def _head(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+def _head(cfg: FcMnistConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> PyTree:
     del batch, key
     return _layer(cfg, cfg.num_classes).apply({"params": params["layer"]}, carry)
 

@@ -82,12 +82,12 @@ class LlavaConfig(ModelConfig):
 
     @field_validator("image_model", mode="before")
     @classmethod
-    def _name_image(cls, value: Any) -> Any:
+    def _name_image(cls, value: object) -> object:
         return {"name": "clip-vit", **value} if isinstance(value, dict) else value
 
     @field_validator("text_model", mode="before")
     @classmethod
-    def _preset_text(cls, value: Any) -> Any:
+    def _preset_text(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         name = value.get("name", "llama")
@@ -120,7 +120,7 @@ class _Projector(nn.Module):
 
 def _image_embed(
     cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey
-) -> Any:
+) -> Stream | None:
     del carry, key
     if "pixel_values" not in batch.extras:
         return None
@@ -129,7 +129,7 @@ def _image_embed(
     return Stream(x)
 
 
-def _project(cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> Any:
+def _project(cfg: LlavaConfig, params: Params, carry: PyTree, batch: Batch, key: DropKey) -> PyTree:
     del batch, key
     if carry is None:
         return None

@@ -88,7 +88,7 @@ class _Head(nn.Module):
         return scores * jnp.asarray(cfg.logits_scale, scores.dtype) if cfg.is_mup else scores
 
 
-def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
+def final_norm(cfg: Seq2SeqConfig, branch: PyTree, x: Array) -> Array:
     """Normalise a stack's output, where a norm ends it."""
     if not cfg.norms_ends:
         return x
@@ -96,7 +96,7 @@ def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
     return out
 
 
-def embed_table(cfg: Seq2SeqConfig, params: Params) -> Any:
+def embed_table(cfg: Seq2SeqConfig, params: Params) -> PyTree:
     """Return the branch that embeds target tokens."""
     return params["embed" if cfg.share_encoder_decoder_embedding else "decoder_embed"]
 
@@ -126,7 +126,7 @@ def lm_logits(
 
 def _stack(
     cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool, ends: bool
-) -> dict[str, Any]:
+) -> dict[str, PyTree]:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
@@ -217,7 +217,7 @@ def _decoder(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key:
     return Both(carry.source, out.x)
 
 
-def _head(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Any:
+def _head(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Array:
     return lm_logits(cfg, params, carry.target, stream_dropout(batch.layout, key))
 
 

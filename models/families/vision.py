@@ -150,7 +150,7 @@ class _Head(nn.Module):
         return out
 
 
-def init_tower(cfg: VisionConfig, key: Array) -> dict[str, Any]:
+def init_tower(cfg: VisionConfig, key: Array) -> dict[str, PyTree]:
     """Draw all parameters of a tower."""
     pixels = jnp.zeros((1, cfg.num_channels, cfg.image_size, cfg.image_size))
     x = jnp.zeros((cfg.patches + 1, cfg.hidden_size))

@@ -180,13 +180,13 @@ def _extend(
 
 
 @functools.lru_cache(maxsize=32)
-def _decoder_step(cfg: Any) -> StepFn:
+def _decoder_step(cfg: DecoderConfig) -> StepFn:
     # One function object per configuration, so that repeated calls reuse the compilation.
     return functools.partial(decode_step, cfg)
 
 
 @functools.lru_cache(maxsize=32)
-def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., KVCache]]:
+def _seq2seq_steps(cfg: Seq2SeqConfig) -> tuple[StepFn, Callable[..., KVCache]]:
     encode = jax.jit(functools.partial(encode_source, cfg), static_argnums=3)
     return functools.partial(decode_target, cfg), encode
 

@@ -7,7 +7,6 @@ generation. It is called once per layer as ``attend(q, k, v, **rules)``.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -183,7 +182,7 @@ class Attention(nn.Module):
         )
         return q * jnp.exp(jnp.minimum(scale, math.log(100.0)))[:, None].astype(q.dtype), k
 
-    def _bias(self, shared: Params | None) -> dict[str, Any]:
+    def _bias(self, shared: Params | None) -> dict[str, object]:
         cfg = self.cfg
         kind = cfg.position_embedding_type
         if kind == "alibi" and cfg.alibi_style == "falcon":

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from wafer import vsl
 from wafer.models.base import Stage
@@ -69,7 +69,7 @@ def stream_weights(branch: Params, layout: vsl.Layout, memory: vsl.Layout | None
     return {**branch, **own}
 
 
-def no_attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
+def no_attend(q: Array, k: Array, v: Array, **rules: object) -> Array:
     """Stand in for attention while parameters are declared: nothing is computed."""
     del k, v, rules
     return q
@@ -176,7 +176,7 @@ def has_shared(cfg: BlockConfig) -> bool:
     return kind == "relative" or (kind == "alibi" and slopes)
 
 
-def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
+def init_shared(cfg: BlockConfig, key: Array) -> dict[str, PyTree]:
     """Draw the 'position' branch."""
     if cfg.position_embedding_type == "alibi":
         return {"slopes": jnp.asarray(vsl.alibi_slopes(cfg.num_heads))}
@@ -205,7 +205,7 @@ def add_positions(cfg: BlockConfig, x: Array, positions: Array, init: InitFn) ->
 
 
 @functools.partial(jit_once, static_argnums=0, static_argnames=("attend", "drop"))
-def draw(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> dict[str, Any]:
+def draw(module: nn.Module, key: Array, *inputs: PyTree, **options: Any) -> dict[str, PyTree]:
     """Draw a module's parameters.
 
     Jitted, so that the dummy forward pass is dropped. The module is static: all layers of all
@@ -221,7 +221,7 @@ def draw(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> dict[st
     return variables.get("params", {})
 
 
-def init_layers(cfg: BlockConfig, key: Array) -> dict[str, Any]:
+def init_layers(cfg: BlockConfig, key: Array) -> dict[str, PyTree]:
     """Draw the layers of a stack without cross-attention, and their 'position' branch."""
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from wafer import vsl
 from wafer.models.layers.block_config import BlockConfig
@@ -22,7 +22,7 @@ class KVCache(NamedTuple):
 
 
 def init_cache(
-    cfg: BlockConfig, batch: int, capacity: int, layers: int, extra: Any = None
+    cfg: BlockConfig, batch: int, capacity: int, layers: int, extra: PyTree = None
 ) -> KVCache:
     """Make an empty cache of ``capacity`` slots per row for each of ``layers`` layers."""
     shape = (batch, capacity, cfg.num_kv_heads, cfg.head_dim)

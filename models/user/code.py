@@ -4,12 +4,15 @@ What goes wrong in them is said with the file and the line of the user's module.
 """
 
 import functools
+import hashlib
 import importlib
 import inspect
+import re
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer.models.errors import Problem, SectionError, did_you_mean
 from wafer.models.user.trust import (
@@ -21,9 +24,18 @@ from wafer.models.user.trust import (
     searching,
 )
 
+NOTEBOOK = "notebook:"  # begins names of code that no module has
 _FORMER = ("models", "sparsity", "vsl")  # names of our packages in programs of before 0.1
+Result = TypeVar("Result")
 # (kind, name) -> the function, and the modules that register it
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], frozenset[str]]] = {}
+_REGISTERS = {  # kind -> what registers code of it
+    "model": "wafer.register_model({}, {})",
+    "optimizer": "wafer.register_optimizer({}, {})",
+    "sparsity": "wafer.sparsity.register({})({}) (functions: by giving them in a mapping again)",
+}
+_GIVEN = "by giving it in a mapping again"
+_EMPTY = types.CellType()  # of a name that is not bound yet
 
 
 def running_modules() -> frozenset[str]:
@@ -32,19 +44,19 @@ def running_modules() -> frozenset[str]:
     return frozenset(str(frame.f_globals.get("__name__")) for frame in frames)
 
 
-def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
+def register(kind: str, name: str, function: Callable[..., object], known: Iterable[str]) -> None:
     """Let a name mean a function of the user; once more, it means the newer one.
 
     Args:
         kind: what it makes, 'model' or 'optimizer'.
-        name: as run files will have it.
+        name: as run files will have it, or ``notebook:NAME`` as a record has it.
         function: which section's arguments go to.
         known: names that are taken.
 
     Raises:
         ValueError: no name, a name that is taken, or no function.
     """
-    if not isinstance(name, str) or not name or ":" in name:
+    if not isinstance(name, str) or not name or ":" in name.removeprefix(NOTEBOOK):
         raise ValueError(f"{name!r}: expected a name, without a colon")
     if name in known:
         raise ValueError(f"{name!r} is the name of a {kind} of ours; choose another")
@@ -52,6 +64,65 @@ def register(kind: str, name: str, function: Callable[..., Any], known: Iterable
         raise ValueError(f"{name!r}: expected a function, found {function!r:.200}")
     _REGISTERED[kind, name] = function, running_modules()
     name_code(kind, name)
+
+
+def give_name(kind: str, function: Callable[..., Any]) -> str:
+    """Register code of a program under a name that a run file and a record can hold.
+
+    Args:
+        kind: of ``wafer.models.user.trust.ENTRY_POINTS``.
+        function: a class or a function.
+
+    Returns:
+        ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME#DIGEST``:
+        other code, defaults or values in its closure have another digest; globals do not count.
+
+    Raises:
+        ValueError: it has no name.
+    """
+    module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    own = path.rpartition(".")[2]
+    if not own.isidentifier():
+        raise ValueError(
+            f"{function!r:.100} has no name, which a record needs; write it with `def` or `class`"
+        )
+    held = sys.modules.get(module) if module != "__main__" else None
+    for part in path.split("."):
+        held = getattr(held, part, None)
+    users = held is function and not owner(module.partition(".")[0])
+    name = f"{module}:{path}" if users else f"{NOTEBOOK}{own}#{_digest(function)}"
+    _REGISTERED[kind, name] = function, running_modules()
+    name_code(kind, name)
+    return name
+
+
+def _digest(function: object) -> str:
+    """Eight hex digits of what code does: the same for a cell that is run once more."""
+    said = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, ())))
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def _parts_of(value: object, seen: tuple[object, ...]) -> object:
+    """What a value says of itself, without places in files and memory."""
+    if any(value is one for one in seen):
+        return "itself"
+    inside = lambda parts: [_parts_of(part, (*seen, value)) for part in parts]
+    if isinstance(value, types.CodeType):
+        value = (value.co_code, value.co_names, value.co_consts)
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        value = (value.__code__, value.__defaults__, value.__kwdefaults__, *cells)
+    if isinstance(value, type) and not owner(value.__module__.partition(".")[0]):
+        own = {
+            k: v for k, v in vars(value).items() if k in ("__init__", "__call__") or k[:2] != "__"
+        }
+        return value.__mro__[1:], *own, inside(own.values())
+    if isinstance(value, functools.partial):
+        value = (value.func, *value.args, *value.keywords.items())
+    if isinstance(value, list | tuple):
+        return inside(value)
+    shape, data = getattr(value, "shape", None), getattr(value, "tobytes", None)
+    return (shape, data()) if shape and data else value
 
 
 def find(
@@ -73,6 +144,13 @@ def find(
     if (kind, name) in _REGISTERED:
         require_trusted(name, kind)
         return _REGISTERED[kind, name][0]
+    if name.startswith(NOTEBOOK):
+        own = name.removeprefix(NOTEBOOK).partition("#")[0]
+        raise ValueError(
+            f"{name!r}: was written in a notebook or a program, and no module has it. Define {own} "
+            f"and register it, {_REGISTERS.get(kind, _GIVEN).format(repr(name), own)}, or move it "
+            "into a module"
+        )
     imported, own = import_code(name, kind, folders), name.partition(":")[2]
     registered, modules = _REGISTERED.get((kind, own), (None, frozenset()))
     if registered is not None and imported.__name__ in modules:
@@ -94,7 +172,7 @@ def find(
     return function
 
 
-def _member(holder: Any, name: str) -> Any:
+def _member(holder: object, name: str) -> object:
     """Return a part of the user's module; another module in it is not the user's to name."""
     member = getattr(holder, name)
     if isinstance(member, types.ModuleType) and owner(member.__name__.partition(".")[0]):
@@ -105,7 +183,7 @@ def _member(holder: Any, name: str) -> Any:
     return member
 
 
-def _home(function: Callable[..., Any]) -> str:
+def _home(function: Callable[..., object]) -> str:
     """The package in which a function, or the class of what is called like one, is written."""
     if isinstance(function, functools.partial):
         return ""  # arguments are bound where it is made, which is the user's module
@@ -142,8 +220,8 @@ def import_code(name: str, kind: str, folders: Iterable[str] = ()) -> types.Modu
 
 def check_arguments(
     name: str,
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
+    function: Callable[..., object],
+    arguments: Mapping[str, object],
     given: Iterable[str] = (),
 ) -> None:
     """Compare the keys of a section with the parameters of a function.
@@ -182,7 +260,7 @@ def check_arguments(
         raise SectionError(problems)
 
 
-def call(name: str, function: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+def call(name: str, function: Callable[..., Result], *args: object, **arguments: object) -> Result:
     """Call a function of the user.
 
     Raises:
@@ -213,7 +291,7 @@ def _line(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def place(function: Callable[..., Any]) -> str:
+def place(function: Callable[..., object]) -> str:
     """Where a function is written, in brackets; '' where that is not known."""
     function = function.__init__ if isinstance(function, type) else function
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -103,7 +103,7 @@ def plain(
     )
     keys = tuple(sorted(jax.eval_shape(lambda: init(jax.random.key(0)))))
 
-    def stage(params: Params, carry: Any, batch: Batch, key: Array | None) -> Array:
+    def stage(params: Params, carry: object, batch: Batch, key: Array | None) -> Array:
         del carry
         if batch.layout.rows is None:
             raise ValueError(
@@ -236,12 +236,12 @@ def build_own(config: OwnConfig) -> Model:
     return dataclasses.replace(model, config=config)
 
 
-def arguments_of(config: OwnConfig) -> dict[str, Any]:
+def arguments_of(config: OwnConfig) -> dict[str, object]:
     """Return the arguments of the function, as the section has them."""
     return {key: _thawed(value) for key, value in config.arguments}
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., object]:
     try:
         return find(name, MODELS, "model")
     except ValueError as error:
@@ -249,7 +249,9 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _made(name: str, function: Callable[..., Any], arguments: tuple[tuple[str, Any], ...]) -> Model:
+def _made(
+    name: str, function: Callable[..., object], arguments: tuple[tuple[str, object], ...]
+) -> Model:
     try:
         model = call(name, function, **{key: _thawed(value) for key, value in arguments})
     except ValueError as error:
@@ -263,7 +265,7 @@ def _made(name: str, function: Callable[..., Any], arguments: tuple[tuple[str, A
     return model
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     if isinstance(value, Mapping):
         return "mapping", tuple((key, _frozen(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -271,7 +273,7 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def _thawed(value: Any) -> Any:
+def _thawed(value: object) -> object:
     if isinstance(value, tuple) and len(value) == 2 and value[0] in ("mapping", "list"):
         kind, items = value
         if kind == "list":

@@ -22,7 +22,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 #: kind of code -> group of entry points in which an installed package names its modules
 ENTRY_POINTS: Mapping[str, str] = {
@@ -47,12 +47,14 @@ class UntrustedError(ValueError):
     """A file names code that nobody asked to run."""
 
 
-_SECTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # -> kind, keys that name code in it
+_OF_SPARSITY = ("algorithm", "type", "budget", "schedule", "sparsity", "update", "drop_fraction")
+#: section -> kind, keys that name code in it
+SECTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model": ("model", ("name",)),
-    "optimizer": ("optimizer", ("optimizer_type",)),
+    "optimizer": ("optimizer", ("optimizer_type", "scheduler", "learning_rate", "weight_decay")),
     "train_input": ("data", ("data_processor",)),
     "eval_input": ("data", ("data_processor",)),
-    "sparsity": ("sparsity", ("algorithm", "type", "budget")),
+    "sparsity": ("sparsity", (*_OF_SPARSITY, "init_method")),
     "runconfig": ("engine", ("execution_strategy",)),
 }
 
@@ -83,16 +85,19 @@ _READING: ContextVar[_Reading | None] = ContextVar("reading", default=None)
 
 
 def name_code(kind: str, name: str) -> None:
-    """Note that a name without a colon means code of the user, of a kind of ``ENTRY_POINTS``."""
-    _REGISTERED.add((kind, name))
+    """Note that a name means code of the running program, of a kind of ``ENTRY_POINTS``."""
+    _REGISTERED.add((kind, _key(kind, name)))
 
 
-def is_user_defined(name: Any, kind: str = "") -> bool:
+def _key(kind: str, name: str) -> str:
+    return name.lower() if kind == "sparsity" else name  # algorithms are found in any case
+
+
+def is_user_defined(name: object, kind: str = "") -> TypeGuard[str]:
     """Whether a name of a run file means code of the user, of one kind or any."""
     if not isinstance(name, str):
         return False
-    own = name.lower() if kind == "sparsity" else name  # algorithms are found in any case
-    return ":" in name or (kind, own) in _REGISTERED
+    return ":" in name or (kind, _key(kind, name)) in _REGISTERED
 
 
 @contextlib.contextmanager
@@ -188,7 +193,7 @@ def require_trusted(name: str, kind: str) -> None:
     reading, trusted = _READING.get(), _TRUSTED.get()
     if reading is None or trusted is None:
         return
-    if not reading.where and ":" not in name and is_user_defined(name, kind):
+    if not reading.where and (kind, _key(kind, name)) in _REGISTERED:
         return
     known = [code.arguments for code in trusted if code[:2] == (kind, name)]
     used = [code.arguments or frozenset() for code in reading.codes if code[:2] == (kind, name)]
@@ -211,7 +216,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
     found = set[NamedCode]()
     if not isinstance(sections, Mapping):
         return frozenset()
-    for section, (kind, keys) in _SECTIONS.items():
+    for section, (kind, keys) in SECTIONS.items():
         for part in _mappings(sections.get(section)):
             arguments = frozenset(
                 (str(key), json.dumps(value, sort_keys=True, default=str))
@@ -225,7 +230,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
     return frozenset(found)
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
     """Give a section's mappings, at any depth."""
     if isinstance(value, Mapping):
         yield value

@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from wafer.models.errors import Problem, SectionError, did_you_mean
 
 Lines = dict[tuple[str | int, ...], int]
+YamlMapping = dict[str, Any]  # a parsed mapping: key -> scalar, list or mapping
 
 _MAX_BYTES = 1_000_000  # run files have some ten thousand; also once aliases are expanded
 _MAX_NODES = 100_000  # expanded size; run files have a few hundred
@@ -32,7 +33,7 @@ else:
 class _Loader(_Base):
     """Safe loader with YAML 1.2 floats; what a tag cannot be made of is an error with its line."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Build the value of a node."""
         if node.tag == f"{_TAG}int" and len(node.value) > _MAX_DIGITS:
             problem = f"{node.value!r:.80} has {len(node.value):,} digits; expected {_MAX_DIGITS:,}"
@@ -41,8 +42,9 @@ class _Loader(_Base):
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
             tag = str(node.tag).removeprefix(_TAG)
-            problem = f"{node.value!r:.80} is no {tag}"
-            raise ConstructorError(None, None, problem, node.start_mark) from error
+            raise ConstructorError(
+                None, None, f"{node.value!r:.80} is no {tag}", node.start_mark
+            ) from error
 
 
 _Loader.add_implicit_resolver(
@@ -162,7 +164,9 @@ class _Walk:
                 self.lines[inside] = key.start_mark.line + 1
             self.visit(value, inside)
 
-    def _require_distinct(self, pairs: list[tuple[Any, Any]], path: tuple[str | int, ...]) -> None:
+    def _require_distinct(
+        self, pairs: list[tuple[object, object]], path: tuple[str | int, ...]
+    ) -> None:
         """Note keys whose values are equal, whatever their spelling: 1 and 0x1, true and yes."""
         seen: dict[Any, int] = {}
         for key, _ in pairs:

@@ -2,17 +2,24 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer.sparsity.kernels import SparseWeight
 from wafer.sparsity.kernels.product import promoted_dot
 
 
-def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **options: Any) -> Array:
+def dot_general(
+    x: Array,
+    kernel: Array | SparseWeight,
+    dimension_numbers: jax.lax.DotDimensionNumbers,
+    *args: Any,
+    **options: Any,
+) -> Array:
     """Compute as ``jax.lax.dot_general``, also where the kernel is a ``SparseWeight``.
 
     Made for ``nnx.Linear(..., dot_general=, promote_dtype=)``. Dtypes, ``preferred_element_type``
@@ -36,7 +43,13 @@ def dot_general(x: Array, kernel: Any, dimension_numbers: Any, *args: Any, **opt
     return promoted_dot(x, kernel, jnp.result_type(x, kernel.values, dtype)).astype(dtype)
 
 
-def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
+def promote_dtype(
+    arrays: Sequence[Array | SparseWeight | None],
+    /,
+    *,
+    dtype: Any = None,
+    inexact: bool = True,
+) -> tuple[PyTree, ...]:
     """Bring (inputs, kernel, bias) to one dtype as nnx does; a sparse kernel by its values."""
     from flax.nnx.nn import dtypes  # late: Flax is slow to import
 
@@ -49,7 +62,7 @@ def promote_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) ->
     )
 
 
-def linen_layers() -> contextlib.AbstractContextManager[Any]:
+def linen_layers() -> contextlib.AbstractContextManager[object]:
     """Let ``linen.Dense`` layers that run within take a ``SparseWeight`` as their kernel.
 
     Other layers that are given one raise a ``TypeError`` with their path, and so does a ``Dense``
@@ -75,7 +88,9 @@ def _refuse_options(layer: Any) -> None:
             )
 
 
-def _dense(call: Any, args: Any, keywords: Any, context: Any) -> Any:
+def _dense(
+    call: Callable[..., PyTree], args: tuple[PyTree, ...], keywords: dict[str, PyTree], context: Any
+) -> PyTree:
     from flax import errors, linen
 
     layer = context.module

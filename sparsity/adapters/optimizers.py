@@ -32,7 +32,7 @@ _TOLERANCE = 1e-3  # of the mean absolute update; norms are summed in another or
 
 
 def check(
-    tx: optax.GradientTransformation, params: PyTree, names: Collection[str], **extra: Any
+    tx: optax.GradientTransformation, params: PyTree, names: Collection[str], **extra: PyTree
 ) -> None:
     """See ``Sparsifier.check``.
 
@@ -64,7 +64,7 @@ class _Trial(NamedTuple):
 
 
 def differences(
-    tx: optax.GradientTransformation, params: PyTree, names: Collection[str], **extra: Any
+    tx: optax.GradientTransformation, params: PyTree, names: Collection[str], **extra: PyTree
 ) -> dict[str, str]:
     """Find the parameters that an optimizer updates otherwise where some are kept values.
 
@@ -253,7 +253,7 @@ def with_dense_shapes(tx: optax.GradientTransformation) -> optax.GradientTransfo
         params: PyTree = None,
         *,
         sparse: SparseState | None = None,
-        **extra: Any,
+        **extra: PyTree,
     ) -> tuple[PyTree, PyTree]:
         if sparse is None:
             raise TypeError(

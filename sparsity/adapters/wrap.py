@@ -7,7 +7,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from wafer.sparsity.schema import SparsityError
 from wafer.sparsity.state import SparseState
@@ -71,8 +71,8 @@ def wrap(
         state: SparseOptState,
         params: PyTree = None,
         *,
-        finite: Any = True,
-        **extra: Any,
+        finite: Array | bool = True,
+        **extra: PyTree,
     ) -> tuple[PyTree, SparseOptState]:
         if params is None:
             raise ValueError("a sparse optimizer needs the parameters: tx.update(g, state, params)")

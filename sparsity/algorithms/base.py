@@ -6,8 +6,8 @@ makes it known to sections, with its own attributes as keys.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from wafer.sparsity.schedules import (
     ConstantValue,
     UpdateSchedule,
     ValueSchedule,
+    needs_number,
     schedule,
     update_schedule,
 )
@@ -121,11 +122,23 @@ class Algorithm:
     dense_ends: int = 0
     compute: str = "auto"
     needs_gradient: bool = False
+    #: whether the level may be an array that JAX traces; drop fractions always may
+    level_may_be_traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Turn what users write into schedules."""
+        """Turn what users write into schedules; refuse a traced level where none can be."""
         for key in ("sparsity", "drop_fraction", "update"):
             object.__setattr__(self, key, _PARSERS[key](getattr(self, key), (key,)))
+        reasons = {
+            f"{type(self).__name__}.level_may_be_traced is false": not self.level_may_be_traced,
+            "csr keeps a fixed number of values": self.compute == "csr",
+            "every row of a pattern keeps a fixed number": self.structure != UNSTRUCTURED,
+            "layers share a known level": self.budget != "uniform",
+            "checkerboard has a fixed period": self.init_method == "checkerboard",
+        }
+        if self.sparsity.traced and any(reasons.values()):
+            why = "; ".join(reason for reason, holds in reasons.items() if holds)
+            raise SparsityError(needs_number(why), ("sparsity",))
 
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
@@ -219,7 +232,7 @@ def attributes(keys: Mapping[str, Any], where: Place) -> dict[str, Any]:
     }
 
 
-def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: Place, algorithm: str) -> None:
+def refuse(keys: Collection[str], wrong: Sequence[str], where: Place, algorithm: str) -> None:
     """Raise ``SparsityError`` when a section sets keys that mean nothing to its algorithm."""
     found = [key for key in wrong if key in keys]
     if found:
@@ -259,7 +272,7 @@ def register(name: str) -> Callable[[_A], _A]:
     return add
 
 
-def lookup(name: Any, where: Place) -> Any:
+def lookup(name: object, where: Place) -> Any:
     """Return the class a section names: registered, ``module:class``, or itself a callable.
 
     Raises:
@@ -268,7 +281,8 @@ def lookup(name: Any, where: Place) -> Any:
     if is_user_defined(name, "sparsity"):
         try:
             require_trusted(name, "sparsity")
-            name = find(name, ALGORITHMS, "sparsity") if ":" in name else name
+            own = ":" in name and name.lower() not in ALGORITHMS
+            name = find(name, ALGORITHMS, "sparsity") if own else name
         except ValueError as error:
             raise SparsityError(str(error), (*where, "algorithm")) from error
     if callable(name):

@@ -1,8 +1,11 @@
-"""Drop and grow: SET and RigL, and the base of a user's own scores."""
+"""Drop and grow: SET and RigL, and the base of a user's own scores.
+
+``register`` makes a class a dataclass: its annotated attributes become arguments and section keys.
+"""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +14,7 @@ from jaxtyping import Array
 from wafer.sparsity.algorithms.base import Algorithm, UpdateContext, register
 from wafer.sparsity.kernels import topk_mask
 from wafer.sparsity.schedules import ConstantValue, ValueSchedule
-from wafer.sparsity.selection import candidates_first, drop_count, kept_count
+from wafer.sparsity.selection import candidates_first, kept_count, survivor_count
 
 _DROP = ConstantValue(0.3)
 ScoreFn = Callable[[UpdateContext], Array]
@@ -21,9 +24,9 @@ ScoreFn = Callable[[UpdateContext], Array]
 class Dynamic(Algorithm):
     """Drop the lowest-scored active weights, grow the highest-scored of the rest.
 
-    The count after an update is exactly that of the scheduled level; a level that rises faster
-    than the share to drop is not reached. Positions just dropped may
-    grow back at once and go on as they were; weights that were not active start at 0.
+    An update keeps exactly as many weights as the scheduled level, or as survive the drop if
+    these are more. Positions just dropped may grow back at once and go on as they were; weights
+    that were not active start at 0.
 
     Attributes:
         drop: scores of active positions, lowest dropped; absolute weights when None.
@@ -34,6 +37,7 @@ class Dynamic(Algorithm):
             Adam, whose bias is long corrected, several times too long).
     """
 
+    level_may_be_traced: ClassVar[bool] = True
     drop_fraction: ValueSchedule = _DROP
     drop: ScoreFn | None = None
     grow: ScoreFn | None = None
@@ -63,16 +67,20 @@ class Dynamic(Algorithm):
         )
 
     def counts(self, ctx: UpdateContext, active: Array) -> tuple[Array, Array]:
-        """How many active weights stay and how many positions grow, per row of the view.
+        """Return how many active weights stay and how many positions grow, in each row of the view.
 
         Args:
             ctx: levels and view.
             active: [] int32, active weights of the whole tensor.
+
+        Returns:
+            [] int32 each, the same for all rows. A row with fewer active weights than are to stay
+            makes up for it by growing.
         """
         shape = ctx.weight.shape
         size, rows = ctx.view.row_length(shape), ctx.view.groups(shape)
         cells = active // ctx.view.cell
-        keep = jnp.minimum(drop_count(ctx.drop_fraction, cells, rows), size)
+        keep = jnp.minimum(survivor_count(ctx.drop_fraction, cells, rows), size)
         return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
 
     def level_after(self, level: float, before: float, drop: float) -> float:
@@ -83,31 +91,31 @@ class Dynamic(Algorithm):
             before: in force before the update.
             drop: share of active weights to drop.
         """
-        follows = type(self).update_mask is not Dynamic.update_mask  # a rule of the user's
-        return level if follows else min(level, 1 - (1 - drop) * (1 - before))
+        has_own_rule = type(self).update_mask is not Dynamic.update_mask
+        return level if has_own_rule else min(level, 1 - (1 - drop) * (1 - before))
 
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Drop, then grow, per row of the view."""
         return self.choose(ctx, self.drop_scores(ctx), self.grow_scores(ctx))
 
-    def choose(self, ctx: UpdateContext, drop: Array, grow: Array) -> Array:
+    def choose(self, ctx: UpdateContext, drop_scores: Array, grow_scores: Array) -> Array:
         """Return the mask that scores give, with exact counts.
 
         Args:
             ctx: levels, view and the mask in force.
-            drop: [...] scores of active positions, lowest dropped.
-            grow: [...] scores of all others, highest grown.
+            drop_scores: [...] of active positions, lowest dropped.
+            grow_scores: [...] of all others, highest grown.
         """
         view, shape = ctx.view, ctx.weight.shape
         active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
-        keep, missing = self.counts(ctx, active)
-        # Only active positions may survive a drop. Pruned ones score 0 too in Cerebras's reference,
-        # so that active weights that are exactly 0 (just regrown) lose to pruned positions.
-        survivors = view.rows(ctx.mask) > 0
-        stay = jnp.minimum(keep, jnp.sum(survivors, axis=1, dtype=jnp.int32))
-        drop, grow = (view.rows(scores.astype(jnp.float32)) for scores in (drop, grow))
-        kept = topk_mask(candidates_first(drop, survivors), stay)
-        grown = topk_mask(candidates_first(grow, ~kept), keep + missing - stay)
+        quota, missing = self.counts(ctx, active)
+        # Only active positions may survive. In Cerebras's reference pruned ones, which
+        # score 0, may take the place of active weights that are exactly 0 (just regrown).
+        candidates = view.rows(ctx.mask) > 0
+        stay = jnp.minimum(quota, jnp.sum(candidates, axis=1, dtype=jnp.int32))
+        drop, grow = (view.rows(x.astype(jnp.float32)) for x in (drop_scores, grow_scores))
+        kept = topk_mask(candidates_first(drop, candidates), stay)
+        grown = topk_mask(candidates_first(grow, ~kept), quota + missing - stay)
         return view.unrows(kept | grown, shape)
 
 

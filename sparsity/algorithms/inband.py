@@ -7,7 +7,7 @@ back at random, at 0.
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ _METHODS = ("random", "topk", "from_zeros")
 class InBandStatic(Static):
     """A mask drawn from a seed and the parameter's number."""
 
+    level_may_be_traced: ClassVar[bool] = False
     seed: NonNegativeInt | None = None  #: base seed; None draws it from the run's key
 
     @classmethod

@@ -1,7 +1,7 @@
 """Static masks, and gradual magnitude pruning."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -25,6 +25,8 @@ from wafer.sparsity.selection import candidates_first, kept_count
 class Static(Algorithm):
     """A mask chosen once."""
 
+    level_may_be_traced: ClassVar[bool] = True
+
     update: UpdateSchedule = NEVER
 
     @classmethod
@@ -43,6 +45,8 @@ class GMP(Algorithm):
     A falling level brings positions back; pruned weights are all 0, so they return in index
     order, and never before an active weight, even one that is exactly 0.
     """
+
+    level_may_be_traced: ClassVar[bool] = True
 
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
@@ -74,6 +78,8 @@ class ACDC(GMP):
     mask, or all weights are trained again. The last change before ``update.stop`` compresses.
     """
 
+    level_may_be_traced: ClassVar[bool] = False
+
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it from one level and the phases; all weights are kept at first."""
@@ -94,6 +100,6 @@ class ACDC(GMP):
                 f"stop: {phases.stop - phases.freq} ends on a sparse one",
                 (*where, "update"),
             )
-        cycle = Cycling((float(level(0)), 0.0))
+        cycle = Cycling((level.at(0), 0.0))
         kept = {name: value for name, value in keys.items() if name != key}
         return super().from_section({**kept, "sparsity": cycle, "update": phases}, where)

@@ -61,7 +61,7 @@ def _keep_highest(
 
 
 def highest_mask(scores: Array, sparsity: Array | float, view: CompetitionRows) -> Array:
-    """Keep the highest scores, one per weight, of each row of the view."""
+    """Keep the highest scores of each row, at sparsity [] -> bool mask of their shape [...]."""
     return _keep_highest(view.rows(scores.astype(jnp.float32)), sparsity, scores.shape, view)
 
 

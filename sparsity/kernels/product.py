@@ -9,7 +9,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,7 @@ class SparseWeight:
         x = jnp.asarray(x)
         return promoted_dot(x, self, jnp.result_type(x, self.values))
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         """Refuse what arrays do: zeros would be multiplied, or only kept values changed.
 
         ``self @ x``, too: equinox and torch store [out, in], this is an [in, out] kernel.
@@ -148,13 +148,13 @@ class SparseWeight:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __float__ = _refuse
 
-    def __getitem__(self, key: Any) -> "SparseWeight":
+    def __getitem__(self, key: object) -> "SparseWeight":
         """Return the weight itself for ``[...]``, as nnx layers read their parameters."""
         if key is not Ellipsis:
             raise TypeError(_NO_ARRAY)
         return self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Refuse what arrays have, such as ``T`` and ``astype``."""
         raise AttributeError(f"{name}: {_NO_ARRAY}", name=name, obj=self)
 

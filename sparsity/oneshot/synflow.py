@@ -13,6 +13,7 @@ what they compute unchanged where that is possible:
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -70,7 +71,9 @@ def _ones(model: Model) -> Batch:
     return Batch(zero, zero, jnp.ones((1,)), layout, extras)
 
 
-def _linearly(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+def _linearly(
+    call: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: dict[str, PyTree], context: Any
+) -> PyTree:
     """Stand in for the layers that are not linear in what they read."""
     module = context.module
     if context.method_name != "__call__":
@@ -96,7 +99,7 @@ def _norm(module: Norm, x: Array) -> Array:
     return y.astype(x.dtype)
 
 
-def _attend(attend: Attend, q: Array, k: Array, v: Array, **rules: Any) -> Array:
+def _attend(attend: Attend, q: Array, k: Array, v: Array, **rules: object) -> Array:
     """Attend, with a slope in q and k as though the output were proportional to q·k."""
     constant = jax.lax.stop_gradient
     out = attend(constant(q), constant(k), v, **rules)

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from wafer.models.errors import matches_nothing
 from wafer.models.paths import named_leaves
 from wafer.models.sections import Section
-from wafer.models.user.code import call
+from wafer.models.user.code import call, find
 from wafer.sparsity import storage
 from wafer.sparsity.algorithms import inband as _registered  # noqa: F401  # `seeded`
 from wafer.sparsity.algorithms.base import Algorithm, attributes, lookup
@@ -23,7 +23,14 @@ from wafer.sparsity.algorithms.magnitude import Static
 from wafer.sparsity.algorithms.masks import INIT_METHODS
 from wafer.sparsity.filters import ParamFilter, has_nan
 from wafer.sparsity.schedules import constant_level
-from wafer.sparsity.schema import Place, SparsityError, unknown, validate
+from wafer.sparsity.schema import (
+    Place,
+    SparsityError,
+    as_number,
+    is_traced,
+    unknown,
+    validate,
+)
 from wafer.sparsity.sections import budgets
 from wafer.sparsity.sparsifier import Sparsifier
 from wafer.sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout, check_layout
@@ -45,7 +52,7 @@ class Groups(tuple[Group, ...]):
 
 
 def configure(
-    section: Any,
+    section: object,
     *,
     weight_layout: WeightLayout | None = None,
     aliases: Callable[[str], str] = lambda name: name,
@@ -179,7 +186,7 @@ def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
             storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 
-def parse(section: Any) -> Groups:
+def parse(section: object) -> Groups:
     """Read a section.
 
     Args:
@@ -217,7 +224,7 @@ def _groups(section: Any, where: Place) -> list[Group]:
     return [(ParamFilter(), Static(sparsity=constant_level(section, where)))]
 
 
-def _is_pair(section: Any) -> bool:
+def _is_pair(section: object) -> bool:
     return (
         isinstance(section, (list, tuple))
         and len(section) == 2
@@ -248,7 +255,7 @@ class PatternSection(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _of_text(cls, value: Any) -> Any:
+    def _of_text(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         n, _, m = value.partition(":")
@@ -299,9 +306,16 @@ class GroupSection(Section):
     #: multiply by masked weights or by kept ones (csr)
     compute: Literal["auto", "masked", "csr"] = "auto"
 
+    @pydantic.field_validator(
+        "sparsity", "schedule", "init_method", "update", "drop_fraction", mode="before"
+    )
+    @classmethod
+    def _code(cls, value: Any) -> Any:
+        return find(value, (), "sparsity") if isinstance(value, str) and ":" in value else value
+
     @pydantic.field_validator("param_filter", mode="before")
     @classmethod
-    def _one_kind(cls, value: Any) -> Any:
+    def _one_kind(cls, value: object) -> object:
         if isinstance(value, dict) and (len(value) != 1 or not value.keys() <= {*_KINDS}):
             raise ValueError("a dict is not a filter; list one section per pattern instead")
         for pattern in value.get("regex", ()) if isinstance(value, dict) else ():
@@ -313,7 +327,7 @@ class GroupSection(Section):
 
     @pydantic.field_validator("init_method")
     @classmethod
-    def _known_method(cls, value: Any) -> Any:
+    def _known_method(cls, value: object) -> object:
         if callable(value) or value in INIT_METHODS:
             return value
         raise ValueError(unknown("init_method", value, INIT_METHODS))
@@ -323,10 +337,11 @@ class GroupSection(Section):
         if self.sparsity is not None and self.schedule is not None:
             raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
         fixed = None if self.pattern is None else self.pattern.build().level
-        level = self.schedule if self.sparsity is None else self.sparsity
+        level = as_number(self.schedule if self.sparsity is None else self.sparsity)
         if level is None and fixed is None:
             raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
-        if fixed is not None and isinstance(level, float) and abs(level - fixed) > 1e-3:
+        other = is_traced(level) or (isinstance(level, float) and abs(level - (fixed or 0)) > 1e-3)
+        if fixed is not None and other:
             raise ValueError(f"this pattern has the level {fixed:.4g}, not {level}; leave it out")
         ways = ("balance_in_groups", "balance_out_groups", "pattern")
         given = [name for name in ways if getattr(self, name) is not None]
@@ -366,7 +381,9 @@ def _group(section: dict[str, Any], where: Place) -> Group:
     return rule, _made(algorithm, attributes(keys, where), where)
 
 
-def _made(function: Any, arguments: Mapping[str, Any], where: Place) -> Algorithm:
+def _made(
+    function: Callable[..., object], arguments: Mapping[str, object], where: Place
+) -> Algorithm:
     """Call a function that a section names, and check what it gives."""
     where, name = (*where, "algorithm"), getattr(function, "__name__", repr(function))
     if isinstance(function, type):

@@ -6,16 +6,15 @@ Whoever takes such a checkpoint as a model, and does not train it, needs that ma
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from wafer.models.checkpoint.layout import CONFIG, SPARSITY, record_entry
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.reader import build_stored
 from wafer.models.counts import abstract_params, forward_flops
-from wafer.models.lazy import LazyArray
 from wafer.models.paths import map_named
 from wafer.models.user.trust import untrusted
 from wafer.sparsity.algorithms.base import Algorithm
@@ -53,7 +52,7 @@ def computed_params(sparsifier: Sparsifier, params: PyTree) -> PyTree:
     return map_named(visit, params)
 
 
-def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, PyTree], PyTree]:
+def forward_of(record: Mapping[str, object], where: object) -> Callable[[str, PyTree], PyTree]:
     """Return the function from a stored parameter to the one that the model computes with.
 
     Returns:

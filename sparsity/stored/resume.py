@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +49,7 @@ def resume(
     params: PyTree,
     opt_state: PyTree,
     key: Array,
-    meta: Mapping[str, Any] | None = None,
+    meta: Mapping[str, object] | None = None,
     *,
     trains: bool = True,
     report: Callable[[Mapping[str, Origin]], object] | None = None,

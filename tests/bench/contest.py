@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.compiler.slicing import NEVER, Piece
+from wafer.compiler.slicing_floorplan import NEVER, Piece
 from wafer.errors import DataError
 
 __all__ = [

@@ -12,7 +12,7 @@ import harness
 import numpy as np
 from contest import fill, read_graph, score, write_placement
 
-from wafer.compiler.slicing import (
+from wafer.compiler.slicing_floorplan import (
     Connections,
     ShapeTable,
     anneal,

@@ -29,7 +29,7 @@ import sys
 
 import yaml
 
-from wafer.sweep.table import TrialResult, write_runs
+from wafer.sweeps.table import TrialResult, write_runs
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
 RAW = HERE / "docs/results/study"

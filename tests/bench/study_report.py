@@ -16,12 +16,12 @@ from typing import NamedTuple
 import yaml
 from study import HERE, METRIC, RAW, TUNING, arms, read_raw, write_raw
 
-from wafer.sweep.costs import costs_of
-from wafer.sweep.files import read_sweep
-from wafer.sweep.law import Law, fit_groups
-from wafer.sweep.pictures import draw_law
-from wafer.sweep.table import Summary, TrialResult, summaries
-from wafer.sweep.trials import trials_of
+from wafer.sweeps.costs import costs_of
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.law import Law, fit_groups
+from wafer.sweeps.pictures import draw_law
+from wafer.sweeps.table import Summary, TrialResult, summaries
+from wafer.sweeps.trials import trials_of
 
 PAGE, PICTURES = HERE / "docs/results/sparsity-study.md", HERE / "docs/pictures"
 STAGES = ("rate", "scale", "further", "final", "tune", "tuned", "law")

@@ -76,7 +76,7 @@ def main():
             cfg = configuration(folder, stripped=stripped, sparse=sparse, rows=rows, width=width)
             job = build(Experiment.from_config(cfg))
             batch = typical_rows(job, rows) if batch is None else batch
-            features = job.features(batch, job.experiment.batch("train"))
+            features = job.place_batch(batch, job.experiment.batch("train"))
             state = [job.engine.init(jax.random.key(0))]
 
             def once(job=job, features=features, state=state):

@@ -217,14 +217,7 @@ def switch_register(*positions, current=0, ring=False):
 
 
 def build(
-    programs,
-    tiles=((0,),),
-    arch="wse2",
-    routes=(),
-    switches=(),
-    filters=(),
-    streams=None,
-    edges=0,
+    programs, tiles=((0,),), arch="wse2", routes=(), switches=(), filters=(), streams=None, edges=0
 ):
     """Make an Image.
 

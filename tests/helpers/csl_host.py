@@ -13,13 +13,8 @@ IN, OUT = 3, 4  # colors of streams
 def image(height=2, width=3, tiles=None):
     """PEs with an array, exported as `a`, and functions `work(i16, f32)` and `never()`."""
     tables = {n: np.zeros((0, len(c)), np.int32) for n, c in COLUMNS.items() if n != "filters"}
-    none = {
-        "local_tasks": 31,
-        "data_tasks": 24,
-        "control_tasks": 64,
-        "teardown_handlers": 24,
-        "empty_handlers": 8,
-    }
+    none = {"local_tasks": 31, "data_tasks": 24, "control_tasks": 64}
+    none |= {"teardown_handlers": 24, "empty_handlers": 8}
     memory = np.zeros(64, np.uint8)
     memory[POINTER : POINTER + 2] = np.array([A], "<u2").view(np.uint8)
     program = Program(
@@ -36,10 +31,7 @@ def image(height=2, width=3, tiles=None):
         blocked=np.zeros(5, np.int32),
         functions={"work": 0, "never": 0},
         exports={"a": Symbol(POINTER, 2, "[*]u16")},
-        symbols={
-            "array": Symbol(A, 16, "[8]u16"),
-            "count": Symbol(COUNT, 2, "u16"),
-        },
+        symbols={"array": Symbol(A, 16, "[8]u16"), "count": Symbol(COUNT, 2, "u16")},
         frame=4,
     )
     return Image(

@@ -43,3 +43,28 @@ RULES = {
     "CTZ": ((U, U), lambda a: U((int(a) & -int(a)).bit_length() - 1 if a else 16)),
     "POPCNT": ((U, U), lambda a: U(int(a).bit_count())),
 }
+
+
+def after(name, memory, places, count):
+    """The memory after an operation, and whether it reads or gives a NaN, whose bits may differ.
+
+    Each element is read, computed and written before the next.
+
+    Args:
+        name: of the operation.
+        memory: bytes.
+        places: of destination and sources, the addresses of all elements; or a number.
+        count: of elements.
+    """
+    (kind, *types), rule = RULES[name]
+    out, nan = memory.copy(), False
+    for k in range(count):
+        read = [
+            place if np.isscalar(place) else out[place[k] :][: np.dtype(of).itemsize].view(of)[0]
+            for of, place in zip(types, places[1:], strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            result = np.array([rule(*read)], kind)
+        nan |= bool(np.isnan([*map(float, read), float(result[0])]).any())
+        out[places[0][k] :][: result.itemsize] = result.view(np.uint8)
+    return out, nan

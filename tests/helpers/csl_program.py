@@ -35,18 +35,24 @@ def compiled(folder, text, *, kind="i32", count=4, width=1, routes="", arch="wse
     return wafer.csl.compile(folder / "layout.csl", arch=arch)
 
 
+def ran(image, function="go", cycles=100_000, threads=None, **options):
+    """The machine after a call of a function on all PEs."""
+    machine = wafer.csl.Machine(image, threads, **options)
+    height, width = image.tiles.shape
+    machine.launch(wafer.csl.Rectangle(0, 0, width, height), function)
+    machine.run(cycles)
+    assert not machine.fault, machine.fault
+    return machine
+
+
 def results(folder, text, **options):
     """[width, count] what `y` holds on each PE after `go`."""
     image = compiled(folder, text, **options)
-    machine = wafer.csl.Machine(image)
-    height, width = image.tiles.shape
-    machine.launch(wafer.csl.Rectangle(0, 0, width, height), "go")
-    machine.run(100_000)
-    assert not machine.fault, machine.fault
+    machine = ran(image)
     kind = {"i16": "<i2", "u16": "<u2", "f16": "<f2", "f32": "<f4", "u32": "<u4", "i32": "<i4"}
     size = options.get("count", 4) * np.dtype(kind[options.get("kind", "i32")]).itemsize
     rows = []
-    for x in range(width):
+    for x in range(image.tiles.shape[1]):
         exports = image.programs[image.tiles[0, x]].exports
         pointer = machine.read(x, 0, exports["y"].address, 2).view("<u2")[0]
         rows.append(machine.read(x, 0, int(pointer), size).view(kind[options.get("kind", "i32")]))

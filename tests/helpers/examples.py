@@ -7,8 +7,6 @@ import sys
 import wafer.csl
 from wafer.csl.host.tools.examples import EXAMPLES
 
-__all__ = ["runtime", "script"]
-
 
 @functools.cache
 def script(name, file="run"):
@@ -34,3 +32,8 @@ def runtime(name, arch="wse2", **params):
 @functools.lru_cache(maxsize=8)
 def _compiled(name, arch, params):
     return wafer.csl.compile(EXAMPLES / name / "layout.csl", params=dict(params), arch=arch)
+
+
+def run(name, *arguments, options=None, **params):
+    """What the host script of an example gives for its arguments, by a program of these params."""
+    return script(name).run(runtime(name, **params), *arguments, **(options or {}))

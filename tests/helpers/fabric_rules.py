@@ -30,21 +30,21 @@ from wafer.fabric.program.ops import (
 CASES = {}
 
 
-def case(**values):
-    """Register a program builder; ``values`` are its initial arrays."""
+def case(width=1, height=1, arrays=None, overheads=False, **values):
+    """Register what a function writes into a layout; ``values`` are the initial arrays.
 
-    def register(build):
-        CASES[build.__name__] = (build(), values)
-        return build
+    Without ``arrays`` (name -> size and type) it has one, ``a``, of 32 float32 words.
+    """
+
+    def register(write):
+        layout = fabric.Layout(width, height, overheads=overheads)
+        for name, described in (arrays or {"a": (32,)}).items():
+            layout.array(name, *described)
+        write(layout)
+        CASES[write.__name__] = (layout.build(), values)
+        return write
 
     return register
-
-
-def line(width, height=1):
-    """A layout with one array of 32 float32 words."""
-    layout = fabric.Layout(width, height, overheads=False)
-    layout.array("a", 32)
-    return layout
 
 
 def wire(layout, color, hops=1):
@@ -59,41 +59,30 @@ RAMP32 = np.arange(32, dtype=np.float32) + 1
 
 
 @case(a=RAMP32)
-def straight_code():
-    layout = line(1)
+def straight_code(layout):
     ops = [fmovs(mem("a", 8), mem("a"), 5), fadds(mem("a"), mem("a"), mem("a", 8), 4)]
     layout.task("main", ops, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def launch_overheads():
-    layout = fabric.Layout(1, overheads=True)
-    layout.array("a", 32)
+@case(overheads=True, a=RAMP32)
+def launch_overheads(layout):
     layout.task("main", [fmovs(mem("a", 8), mem("a"), 5)] * 2, active=True)
-    return layout.build()
 
 
-@case(h=np.arange(10))
-def sixteen_bit_simd():
-    layout = fabric.Layout(1, overheads=False)
-    layout.array("h", 10, "float16")
+@case(arrays={"h": (10, "float16")}, h=np.arange(10))
+def sixteen_bit_simd(layout):
     layout.task("main", [faddh(mem("h"), mem("h"), Const(0.5), 10)], active=True)
-    return layout.build()
 
 
 @case(a=RAMP32)
-def strides():
-    layout = line(1)
+def strides(layout):
     rows = mem("a", 0, 1, inner=2, outer=4)  # columns 0, 1 of a 3 x 4 matrix
     ops = [fmovs(mem("a", 16), rows, 6), fmovs(mem("a", 24), mem("a", 3, -1), 4)]
     layout.task("main", ops, active=True)
-    return layout.build()
 
 
 @case(a=RAMP32)
-def arithmetic():
-    layout = line(1)
+def arithmetic(layout):
     ops = [
         fsubs(mem("a", 8), mem("a", 1), mem("a"), 1),
         fmuls(mem("a", 9), mem("a", 1), mem("a", 2), 1),
@@ -102,15 +91,11 @@ def arithmetic():
         Op("add", mem("a", 20), mem("a"), Const(2.0**-24), n=1),
     ]
     layout.task("main", ops, active=True)
-    return layout.build()
 
 
-@case(u=np.array([7, 2**31, 2**32 - 1, 3]))
-def integers():
+@case(arrays={"u": (4, "uint32"), "out": (20, "uint32")}, u=np.array([7, 2**31, 2**32 - 1, 3]))
+def integers(layout):
     """Of 32 bits, without a sign; sums and products wrap."""
-    layout = fabric.Layout(1, overheads=False)
-    layout.array("u", 4, "uint32")
-    layout.array("out", 20, "uint32")
     u, kinds = mem("u"), ("add", "sub", "mul", "max")
     ops = [
         Op(kind, mem("out", 4 * k), u, Const(3), n=4, dtype="uint32")
@@ -118,80 +103,63 @@ def integers():
     ]
     ops.append(Op("mac", mem("out", 16), u, u, Const(2), n=4, dtype="uint32"))
     layout.task("main", ops, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def one_hop():
-    layout = line(2)
+@case(2, a=RAMP32)
+def one_hop(layout):
     c = layout.color()
     wire(layout, c)
     layout.task("main", [fmovs(fabout(c), mem("a"), 4)], layout.x == 0, active=True)
     layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def multicast():
-    layout = line(4)
+@case(4, a=RAMP32)
+def multicast(layout):
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, "W", ("RAMP", "E"), (layout.x > 0) & (layout.x < 3))
     layout.route(c, "W", "RAMP", layout.x == 3)
     layout.task("main", [fmovs(fabout(c), mem("a"), 3)], layout.x == 0, active=True)
     layout.task("main", [fmovs(mem("a", 16), fabin(c), 3)], layout.x > 0, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def back_pressure():
-    layout = line(2)
+@case(2, a=RAMP32)
+def back_pressure(layout):
     c = layout.color()
     wire(layout, c)
     layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
     receive = [work(30), fmovs(mem("a"), fabin(c), 20)]
     layout.task("main", receive, layout.x == 1, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def never_received():
-    layout = line(2)
+@case(2, a=RAMP32)
+def never_received(layout):
     c = layout.color()
     wire(layout, c)
     layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
-    return layout.build()
 
 
-@case()
-def never_sent():
-    layout = line(2)
+@case(2)
+def never_sent(layout):
     c = layout.color(7)
     wire(layout, c)
     layout.task("main", [fmovs(mem("a"), fabin(c), 3)], layout.x == 1, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def shared_link():
+@case(3, a=RAMP32)
+def shared_link(layout):
     """Colors a (0 -> 2) and b (1 -> 2) share the link from PE 1 to PE 2 and its ramp."""
-    layout = line(3)
     a, b = layout.color(), layout.color()
     wire(layout, a, 2)
     layout.route(b, "RAMP", "E", layout.x == 1)
     layout.route(b, "W", "RAMP", layout.x == 2)
     layout.task("main", [fmovs(fabout(a), mem("a"), 8)], layout.x == 0, active=True)
     layout.task("main", [fmovs(fabout(b), mem("a"), 8)], layout.x == 1, active=True)
-    both = [
-        fmovs(mem("a"), fabin(a), 8, thread=0),
-        fmovs(mem("a", 8), fabin(b), 8, thread=1),
-    ]
+    both = [fmovs(mem("a"), fabin(a), 8, thread=0), fmovs(mem("a", 8), fabin(b), 8, thread=1)]
     layout.task("main", both, layout.x == 2, active=True)
-    return layout.build()
 
 
-def merging(delay):
-    layout = line(3)
+def merging(layout, delay):
     c = layout.color(5)
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, ("RAMP", "W"), "E", layout.x == 1)
@@ -200,17 +168,16 @@ def merging(delay):
     own = [*([work(delay)] if delay else []), fmovs(fabout(c), mem("a", 1), 1)]
     layout.task("main", own, layout.x == 1, active=True)
     layout.task("main", [fmovs(mem("a"), fabin(c), 2)], layout.x == 2, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def merge_apart():
-    return merging(0)
+@case(3, a=RAMP32)
+def merge_apart(layout):
+    merging(layout, 0)
 
 
-@case(a=RAMP32)
-def merge_collides():
-    return merging(1)
+@case(3, a=RAMP32)
+def merge_collides(layout):
+    merging(layout, 1)
 
 
 def compass(layout, color, **switches):
@@ -226,11 +193,9 @@ def compass(layout, color, **switches):
     return centre, (abs(x - 1) + abs(y - 1)) == 1
 
 
-@case()
-def topic_06_switches():
+@case(3, 3, arrays={"result": (1, "uint32")})
+def topic_06_switches(layout):
     """The tutorial: ADV, 0, ADV, 2, ADV, 4, ADV, 6 on one color, from position 1 in ring mode."""
-    layout = fabric.Layout(3, 3, overheads=False)
-    layout.array("result", 1, "uint32")
     c = layout.color()
     centre, around = compass(layout, c, ring=True, start=1)
     ops = []
@@ -239,13 +204,10 @@ def topic_06_switches():
         ops += [mov32(fabout(c), Const(value + 1))]
     layout.task("main", ops, centre, active=True)
     layout.task("rx", [mov32(mem("result"), WaveletArg())], around, color=c)
-    return layout.build()
 
 
-@case()
-def switch_saturates():
-    layout = fabric.Layout(3, 3, overheads=False)
-    layout.array("result", 8, "uint32")
+@case(3, 3, arrays={"result": (8, "uint32")})
+def switch_saturates(layout):
     c = layout.color()
     centre, around = compass(layout, c)
     ops = []
@@ -255,33 +217,25 @@ def switch_saturates():
     south = (layout.x == 1) & (layout.y == 2)
     layout.task("rx", [mov32(mem("result"), fabin(c), 1)], around & ~south, active=True)
     layout.task("rx", [mov32(mem("result"), fabin(c), 3)], south, active=True)
-    return layout.build()
 
 
-@case()
-def topic_07_control_tasks():
-    layout = fabric.Layout(3, 3, overheads=False)
-    layout.array("result", 1, "uint32")
+@case(3, 3, arrays={"result": (1, "uint32")})
+def topic_07_control_tasks(layout):
     c = layout.color()
     centre, around = compass(layout, c, ring=True, start=1)
     ops = [
         mov32(
-            fabout(c, control=True),
-            control_wavelet("SWITCH_ADV", task=40, data=value, to_ce=True),
+            fabout(c, control=True), control_wavelet("SWITCH_ADV", task=40, data=value, to_ce=True)
         )
         for value in (10, 12, 14, 16)
     ]
     layout.task("main", ops, centre, active=True)
     layout.task("ctrl", [mov32(mem("result"), WaveletArg())], around, control=40)
-    return layout.build()
 
 
-@case()
-def topic_08_range_filter():
+@case(4, arrays={"result": (4, "uint32"), "wave": (12, "uint32")})
+def topic_08_range_filter(layout):
     """12 wavelets with indices 0..11; PE p keeps 3p .. 3p + 2 (p = 1, 2, 3)."""
-    layout = fabric.Layout(4, overheads=False)
-    layout.array("result", 4, "uint32")
-    layout.array("wave", 12, "uint32")
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     for p in (1, 2, 3):
@@ -289,26 +243,22 @@ def topic_08_range_filter():
         layout.route(c, "W", ("RAMP", "E")[: 4 - p], layout.x == p, filter=keep)
     layout.task("main", [mov32(fabout(c), mem("wave"), 12)], layout.x == 0, active=True)
     layout.task("main", [mov32(mem("result"), fabin(c), 3)], layout.x > 0, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def counter_filter():
+@case(2, a=RAMP32)
+def counter_filter(layout):
     """Of every four wavelets the CE sees the first two."""
-    layout = line(2)
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     keep = fabric.Filter(kind="counter", high=1, limit=3)
     layout.route(c, "W", "RAMP", layout.x == 1, filter=keep)
     layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
     layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def data_task():
+@case(2, a=RAMP32)
+def data_task(layout):
     """Each wavelet runs the task once: a running sum and a copy of the last one."""
-    layout = line(2)
     c = layout.color()
     wire(layout, c)
     layout.task("main", [fmovs(fabout(c), mem("a"), 5)], layout.x == 0, active=True)
@@ -317,48 +267,40 @@ def data_task():
         Op("mov", mem("a", 21), WaveletArg()),
     ]
     layout.task("on_data", body, layout.x == 1, color=c)
-    return layout.build()
 
 
 @case()
-def activation_order():
+def activation_order(layout):
     """Task ids decide, then priority; each appends its number through a running shift."""
-    layout = line(1)
     tens = lambda value: [fmacs(mem("a"), Const(value), mem("a"), Const(10.0))]
     layout.task("start", [activate("low"), activate("high"), activate("mid")], active=True)
     layout.task("low", [*tens(1.0)])
     layout.task("mid", tens(2.0))
     layout.task("high", tens(3.0), high=True)
-    return layout.build()
 
 
 @case()
-def block_and_unblock():
-    layout = line(1)
+def block_and_unblock(layout):
     tens = lambda value: [fmacs(mem("a"), Const(value), mem("a"), Const(10.0))]
     layout.task("first", [*tens(1.0), block("second"), activate("third")], active=True)
     layout.task("second", tens(2.0), active=True)
     layout.task("third", [*tens(3.0), unblock("second")])
-    return layout.build()
 
 
-@case(a=RAMP32)
-def microthread_overlaps():
+@case(2, a=RAMP32)
+def microthread_overlaps(layout):
     """Receiving 8 words by a microthread hides behind 20 cycles of work, which it delays."""
-    layout = line(2)
     c = layout.color()
     wire(layout, c)
     layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
     receive = fmovs(mem("a", 8), fabin(c), 8, thread=2).then("activate", "after")
     layout.task("main", [receive, work(20)], layout.x == 1, active=True)
     layout.task("after", [fmuls(mem("a", 8), mem("a", 8), Const(2.0), 8)], layout.x == 1)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def switched_merge():
+@case(3, a=RAMP32)
+def switched_merge(layout):
     """PE 1 sends 3 words of its own, then its router takes the color from PE 0."""
-    layout = line(3)
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, "RAMP", "E", layout.x == 1, switches=[{"rx": "W"}])
@@ -367,14 +309,11 @@ def switched_merge():
     own = [fmovs(fabout(c, advance_switch=True), mem("a", 8), 3)]
     layout.task("main", own, layout.x == 1, active=True)
     layout.task("main", [fmovs(mem("a", 16), fabin(c), 7)], layout.x == 2, active=True)
-    return layout.build()
 
 
-@case()
-def topic_14_color_swap():
+@case(4, arrays={"sum": (1, "uint32")})
+def topic_14_color_swap(layout):
     """Blue leaves PE 0 as red, PE 1 as blue, ...; red adds the word, blue twice the word."""
-    layout = fabric.Layout(4, overheads=False)
-    layout.array("sum", 1, "uint32")
     red, blue, x = layout.color(0), layout.color(1), layout.x
     for color in (red, blue):
         layout.route(color, "RAMP", ("RAMP", "E"), x == 0, swap="x")
@@ -384,13 +323,11 @@ def topic_14_color_swap():
     layout.task("send", [mov32(fabout(blue), Const(v)) for v in (1, 10, 100)], x == 0, active=True)
     layout.task("red", [add], color=red)
     layout.task("blue", [add, add], color=blue)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def teardown():
+@case(3, a=RAMP32)
+def teardown(layout):
     """One color, two phases: east from PE 0, torn down by it, then west from PE 2."""
-    layout = line(3)
     c, x = layout.color(), layout.x
     layout.route(c, "RAMP", "E", x == 0, reroutes=[("E", "RAMP")])
     layout.route(c, "W", ("RAMP", "E"), x == 1, reroutes=[("E", ("RAMP", "W"))])
@@ -401,33 +338,27 @@ def teardown():
     layout.task("down", [exit_teardown(c, 4), activate("second")], teardown=c)
     layout.task("second", [fmovs(fabout(c), mem("a", 3), 3)], x == 2)
     layout.task("second", [fmovs(mem("a", 16), fabin(c), 3)], x < 2)
-    return layout.build()
 
 
-@case(a=RAMP32)
-def torn_from_the_start():
+@case(2, a=RAMP32)
+def torn_from_the_start(layout):
     """Nobody exits: the word stays on PE 0's ramp."""
-    layout = line(2)
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0)
     layout.route(c, "W", "RAMP", layout.x == 1, torn=True)
     layout.task("main", [fmovs(fabout(c), mem("a"), 1)], layout.x == 0, active=True)
     layout.task("main", [fmovs(mem("a"), fabin(c), 1)], layout.x == 1, active=True)
-    return layout.build()
 
 
-@case(h=np.arange(8))
-def sixteen_bit_payloads():
+@case(2, arrays={"h": (8, "float16")}, h=np.arange(8))
+def sixteen_bit_payloads(layout):
     """16-bit types travel in wavelets and round after every operation."""
-    layout = fabric.Layout(2, overheads=False)
-    layout.array("h", 8, "float16")
     c = layout.color()
     wire(layout, c)
     send = [faddh(fabout(c), mem("h"), Const(0.01), 8)]
     take = [fmulh(mem("h"), mem("h"), fabin(c), 8)]
     layout.task("main", send, layout.x == 0, active=True)
     layout.task("main", take, layout.x == 1, active=True)
-    return layout.build()
 
 
 VALUES = {"topic_08_range_filter": {"wave": np.arange(12) << 16 | np.arange(100, 112)}}

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 import jax
 
-STRICT = {
-    "JAX_ENABLE_X64": "1",
-    "JAX_DEBUG_NANS": "1",
-    "JAX_NUMPY_RANK_PROMOTION": "raise",
-    "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-}
+STRICT = {"JAX_ENABLE_X64": "1", "JAX_DEBUG_NANS": "1", "JAX_NUMPY_RANK_PROMOTION": "raise"}
+STRICT |= {"JAX_NUMPY_DTYPE_PROMOTION": "strict"}
 
 
 def environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ sys.path += [str(folder) for folder in Path(__file__).parents[1:3]]  # installed
 import h5py
 import numpy as np
 from helpers.mdl import read_weights
-from helpers.parity_report import PAGE
+from helpers.parity_report import write_page
 from helpers.paths import GOLDEN
 
 from wafer.models.convert.api import from_hf
@@ -131,11 +131,7 @@ def main():
     text = table()
     sys.stdout.write(f"{text}\n")
     if "--write" in sys.argv[1:]:
-        pattern = re.compile(f"{re.escape(MARKS[0])}.*?{re.escape(MARKS[1])}", re.DOTALL)
-        page, count = pattern.subn(lambda _: f"{MARKS[0]}\n{text}\n{MARKS[1]}", PAGE.read_text())
-        if count != 1:
-            raise SystemExit(f"{PAGE}: expected the marks {MARKS} once")
-        PAGE.write_text(page)
+        write_page(text, MARKS)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@
 ``#! route x y color: R E``, ``#! switch x y color: tx=E``, ``#! stream color: name``
 ``#! memory: 64`` bytes of a PE at least; ``#! edges: 8`` as ``build`` takes them
 
+``#! like: name`` head and programs begin as in ``name.part``
+``#! each k word: 0 dest / 1 src0`` a rule for each row, with its words for ``{k}`` and ``{word}``
+
 Other lines are for ``test_rules``. Programs of a file begin with a line ``=== name``; ``note 5``
 and ``log r3`` append a number to a log.
 """
@@ -30,12 +33,12 @@ store.u16 r20 r21 0"""
 
 
 class Rule(NamedTuple):
-    """A file for one architecture: (key, words, text) of its head, (name, text) of programs."""
+    """A file for one architecture: (key, words, text) of its head, name -> text of programs."""
 
     path: Path
     arch: str
     lines: list[tuple[str, list[str], str]]
-    programs: list[tuple[str, str]]
+    programs: dict[str, str]
 
     def of(self, key, default=""):
         """The text of the first line of a key."""
@@ -47,15 +50,33 @@ class Rule(NamedTuple):
         return {tuple(map(int, words)): value(text) for words, text in lines}
 
 
+def _parts(text):
+    """(key, words, text) of a head, and name -> text of programs."""
+    head, *parts = re.split(r"^=== (\S+)\n", text, flags=re.MULTILINE)
+    lines = [(key, words.split(), text) for key, words, text in _LINE.findall(head)]
+    return lines, dict(zip(parts[::2], parts[1::2], strict=True)) or {"test.csl": head}
+
+
+def _texts(text):
+    """The text, or one for each row of its line ``each``."""
+    rows = [line for line in _parts(text)[0] if line[0] == "each"]
+    for _, names, words in rows:
+        for row in words.split("/"):
+            yield text.format(**dict(zip(names, row.split(), strict=True)))
+    yield from [] if rows else [text]
+
+
 def rules(folder=RULES):
     """Every rule of the files in a folder, once for each of its architectures."""
     for path in sorted(folder.rglob("*.asm")):
-        text = path.read_text(encoding="utf-8")
-        head, *parts = re.split(r"^=== (\S+)\n", text, flags=re.MULTILINE)
-        lines = [(key, words.split(), text) for key, words, text in _LINE.findall(head)]
-        programs = list(zip(parts[::2], parts[1::2], strict=True)) or [("test.csl", head)]
-        archs = next((text for key, _, text in lines if key == "arch"), "wse2")
-        yield from (Rule(path, arch, lines, programs) for arch in archs.split())
+        for text in _texts(path.read_text(encoding="utf-8")):
+            lines, programs = _parts(text)
+            rule = Rule(path, "wse2", lines, programs)
+            if name := rule.of("like"):
+                shared, begun = _parts((path.parent / f"{name}.part").read_text(encoding="utf-8"))
+                lines, programs = shared + lines, {n: begun[n] + programs.get(n, "") for n in begun}
+            for arch in rule.of("arch", "wse2").split():
+                yield Rule(path, arch, lines, programs)
 
 
 def with_log(text):
@@ -67,7 +88,9 @@ def with_log(text):
 def image_of(rule):
     """The image that a rule describes."""
     size = int(rule.of("memory", "64"))
-    programs = [assemble(with_log(text), name=name, memory=size) for name, text in rule.programs]
+    programs = [
+        assemble(with_log(text), name=name, memory=size) for name, text in rule.programs.items()
+    ]
     return build(
         programs,
         [list(map(int, row.split())) for row in rule.of("tiles", "0").split("/")],

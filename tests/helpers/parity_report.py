@@ -25,7 +25,7 @@ from helpers import hf_parity
 from helpers.paths import ROOT
 
 from wafer import models
-from wafer.models.convert.files import open_tensors, read_config
+from wafer.models.convert.files import read_config
 from wafer.models.names import MODELS
 
 PAGE = ROOT / "docs" / "results" / "models.md"
@@ -55,21 +55,6 @@ def live_error(model, params, runs):
     return max(hf_parity.relative(got[name].numpy(), outputs[name]) for name in shared)
 
 
-def round_trip(path):
-    """Whether the folder comes back bit for bit through our model."""
-    model, params = models.from_hf(path, dtype=None)
-    with tempfile.TemporaryDirectory() as folder:
-        models.to_hf(model, params, folder)
-        before, after = open_tensors(path), open_tensors(folder)
-        after = {name.replace("vision_model.", ""): after[name] for name in after}
-        names = {name.replace("vision_model.", ""): name for name in before}
-        same = names.keys() == after.keys() and all(
-            before[name].dtype == after[key].dtype and np.array_equal(before[name], after[key])
-            for key, name in names.items()
-        )
-    return "bit-equal" if same else "DIFFERS"
-
-
 def row(path, live):
     """Measure one case."""
     result = hf_parity.compare(path)
@@ -78,13 +63,15 @@ def row(path, live):
     loss = [run["loss"] for run in result.values() if "loss" in run]
     grads = [run["grad_norm"] for run in result.values() if "grad_norm" in run]
     model, params, _, runs = hf_parity.load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        differing = hf_parity.round_trip(path, folder)
     out = {
         "family": MODELS[model.config.name].hf,
         "outputs": max(errors),
         "loss": max(loss, default=None),
         "gradients": max(grads, default=None),
         "greedy": greedy,
-        "hf <-> wafer": round_trip(path),
+        "hf <-> wafer": "DIFFERS" if differing else "bit-equal",
     }
     return out | ({"transformers": live_error(model, params, runs)} if live else {})
 
@@ -118,11 +105,11 @@ def family_rows(rows):
     return "\n".join([*lines, f"| no Hugging Face form | {none} |" + " – |" * 6])
 
 
-def write_page(table):
-    pattern = re.compile(f"{re.escape(MARKS[0])}.*?{re.escape(MARKS[1])}", re.DOTALL)
-    text, count = pattern.subn(lambda _: f"{MARKS[0]}\n{table}\n{MARKS[1]}", PAGE.read_text())
+def write_page(table, marks):
+    pattern = re.compile(f"{re.escape(marks[0])}.*?{re.escape(marks[1])}", re.DOTALL)
+    text, count = pattern.subn(lambda _: f"{marks[0]}\n{table}\n{marks[1]}", PAGE.read_text())
     if count != 1:
-        raise SystemExit(f"{PAGE}: expected the marks {MARKS} once")
+        raise SystemExit(f"{PAGE}: expected the marks {marks} once")
     PAGE.write_text(text)
 
 
@@ -147,7 +134,7 @@ def main():
     worst = max(r["outputs"] for r in rows.values())
     sys.stdout.write(f"{table}\n\n{len(rows)} cases, worst output: {np.float64(worst):.1e}\n")
     if args.write:
-        write_page(table)
+        write_page(table, MARKS)
 
 
 if __name__ == "__main__":

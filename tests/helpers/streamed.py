@@ -17,41 +17,24 @@ from wafer.models.paths import named_leaves
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 
-SIZES = {
-    "vocab_size": 24,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_heads": 2,
-    "filter_size": 32,
-    "max_position_embeddings": 12,
-    "dropout_rate": 0.0,
-}
+SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2}
+SIZES |= {"filter_size": 32, "max_position_embeddings": 12, "dropout_rate": 0.0}
 
 
 GPT = {"name": "gpt2", **SIZES}
-
-
 GPTJ = {"name": "gptj", **SIZES, "rotary_dim": 8}
-
-
 BERT = {"name": "bert", **SIZES, "disable_nsp": True, "head": "mlm"}
-
-
 T5 = {"name": "t5", **SIZES, "attention_inner_dim": 16}
-
-
 ADAMW = {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1}
-
-
 STATIC = {"algorithm": "static", "sparsity": 0.5}
-
-
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
+SCALER = LossScaler(dynamic=True, initial=2.0**15, steps_per_increase=2)
+HALF = GPT | {"mixed_precision": True, "fp16_type": "float16"}
+CLIPPED = ADAMW | {"max_gradient_norm": 0.1}
 
 
-def pipelined(
-    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
-):
+def _parts(model_cfg, optimizer, section, scaler):
+    """Model, optimizer, sparsifier, scaler; and whether gradients are clipped by their norm."""
     model = models.build(model_cfg)
     sparsifier = sparsity.configure(
         section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
@@ -59,8 +42,15 @@ def pipelined(
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     tx = make_optimizer(optimizer, shapes, model.alias)
     clips = optimizer.get("max_gradient_norm") is not None
+    return (model, tx, sparsifier, scaler or LossScaler()), clips
+
+
+def pipelined(
+    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
+):
+    parts, clips = _parts(model_cfg, optimizer, section, scaler)
     settings = {key: options.pop(key) for key in ("dropout", "summaries") if key in options}
-    core = make_core(model, tx, sparsifier, scaler or LossScaler(), norm=clips, **settings)
+    core = make_core(*parts, norm=clips, **settings)
     return Pipelined(core, meshes(systems, devices), **options)
 
 
@@ -96,16 +86,10 @@ def batch_of(model, rows=4, length=8, systems=1, micro=1, seed=0, packed=False):
 
 
 def executors(model_cfg, optimizer=ADAMW, section=None, *, systems=1, scaler=None, **options):
-    model = models.build(model_cfg)
-    sparsifier = sparsity.configure(
-        section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
-    )
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    tx = make_optimizer(optimizer, shapes, model.alias)
-    common, mesh = (model, tx, sparsifier, scaler or LossScaler()), swarmx_mesh(systems)
-    dropout = options.pop("dropout", False)
-    core = make_core(*common, dropout=dropout, norm=optimizer.get("max_gradient_norm") is not None)
-    return Resident(*common, mesh, dropout=dropout), Streaming(core, mesh, **options)
+    parts, clips = _parts(model_cfg, optimizer, section, scaler)
+    mesh, dropout = swarmx_mesh(systems), options.pop("dropout", False)
+    core = make_core(*parts, dropout=dropout, norm=clips)
+    return Resident(*parts, mesh, dropout=dropout), Streaming(core, mesh, **options)
 
 
 def train(executor, batches):
@@ -123,26 +107,20 @@ def arrays(tree):
     return {name: np.asarray(raw(leaf)) for name, leaf in named_leaves(tree)}
 
 
+def assert_same(got, want, **tolerances):
+    """Arrays by name are equal, or close within tolerances; NaN is NaN."""
+    assert got.keys() == want.keys()
+    for name, leaf in want.items():
+        assert got[name].dtype == leaf.dtype, name
+        compare = np.testing.assert_allclose if tolerances else np.testing.assert_array_equal
+        compare(got[name], leaf, err_msg=name, **tolerances)
+
+
 def assert_agree(resident, other, batches, atol, rel):
     """Two executors take the same steps: states and metrics agree; returns the metrics."""
     want, wanted = train(resident, batches)
     got, metrics = train(other, batches)
     for a, b in zip(wanted, metrics, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert b[name] == pytest.approx(a[name], rel=rel, abs=1e-6, nan_ok=True)
-    a, b = arrays(want), arrays(got)
-    assert a.keys() == b.keys()
-    for name, leaf in a.items():
-        assert b[name].dtype == leaf.dtype, name
-        np.testing.assert_allclose(b[name], leaf, atol=atol, rtol=1e-5, err_msg=name)
+        assert b == pytest.approx(a, rel=rel, abs=1e-6, nan_ok=True)
+    assert_same(arrays(got), arrays(want), atol=atol, rtol=1e-5)
     return wanted
-
-
-SCALER = LossScaler(dynamic=True, initial=2.0**15, steps_per_increase=2)
-
-
-HALF = GPT | {"mixed_precision": True, "fp16_type": "float16"}
-
-
-CLIPPED = ADAMW | {"max_gradient_norm": 0.1}

@@ -43,28 +43,25 @@ def hook_file(tmp_path, records, hook="text_read_hook", *, processing=None, data
     if not tokenizer.exists():
         characters(tokenizer)
     kwargs = {"text_read_hook": {"text_key": "text"}}.get(hook)
-    content = {
-        "setup": {
-            "data": {"type": "local", "source": str(source)},
-            "mode": "pretraining",
-            "output_dir": str(tmp_path / "out"),
-            "processes": 1,
-        }
-        | setup,
-        "processing": {
-            "huggingface_tokenizer": str(tokenizer),
-            "max_seq_length": 6,
-            "min_sequence_len": 2,
-            "use_ftfy": False,
-            "read_hook": hook if ":" in hook else HOOKS + hook,
-            **({"read_hook_kwargs": kwargs} if kwargs else {}),
-        }
-        | (processing or {}),
-        "dataset": dataset or {},
-    }
+    given = {"data": {"type": "local", "source": str(source)}, "mode": "pretraining"}
+    given |= {"output_dir": str(tmp_path / "out"), "processes": 1}
+    rows = {"huggingface_tokenizer": str(tokenizer), "max_seq_length": 6, "min_sequence_len": 2}
+    rows |= {"use_ftfy": False, "read_hook": hook if ":" in hook else HOOKS + hook}
+    rows |= ({"read_hook_kwargs": kwargs} if kwargs else {}) | (processing or {})
+    content = {"setup": given | setup, "processing": rows, "dataset": dataset or {}}
     path = tmp_path / "file.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+CHAT_KEYS = {"multi_turn_key": "m"} | {f"multi_turn_{n}_key": n for n in ("role", "content")}
+
+
+def chat_file(tmp_path, records, template):
+    """A file of conversations by the field ``m``."""
+    processing = {"max_seq_length": 12, "read_hook_kwargs": CHAT_KEYS}
+    keys = {"mode": "finetuning", "dataset": {"chat_template": template}}
+    return hook_file(tmp_path, records, "chat_read_hook", processing=processing, **keys)
 
 
 def hook(name, keys, release=(2, 10)):

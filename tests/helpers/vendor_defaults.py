@@ -41,10 +41,7 @@ FAMILIES = {
         "Bert",
         (*_BERT, *_in("extractive_summarization", "bert_extractive_summarization")),
     ),
-    "bert-token-classifier": (
-        "Bert",
-        (*_BERT, *_in("token_classifier", "bert_token_classifier")),
-    ),
+    "bert-token-classifier": ("Bert", (*_BERT, *_in("token_classifier", "bert_token_classifier"))),
     "esm2": (
         "(Bert|Esm2|ESM2)",
         (

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.csl_program import ran
 from helpers.paths import ROOT
 
 import wafer.csl
@@ -52,7 +53,7 @@ def _larger(ev, node):
         ev.fail(node.at, f"@larger takes two numbers of one type, found {found}")
     if is_known(first) and is_known(second):
         return Value(first.type, max(first.data, second.data))
-    code, end = ev.running(node.at, "what @larger does"), Label()
+    code, end = ev.require_code(node.at, "what @larger does"), Label()
     a, b = ev.register(first, node.at), ev.register(second, node.at)
     larger = code.new()
     code.add(Op.COPY, 0, larger, a)
@@ -82,11 +83,8 @@ def compiled(tmp_path, monkeypatch):
 @pytest.mark.native
 def test_a_builtin_and_a_module(compiled):
     image = compiled(PE)
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
-    machine.run(1000)
     y = image.programs[0].symbols["y"]
-    assert machine.read(0, 0, y.address, 6).view(np.uint16).tolist() == [3, 9, 7]
+    assert ran(image).read(0, 0, y.address, 6).view(np.uint16).tolist() == [3, 9, 7]
 
 
 def test_the_builtins_errors(compiled):
@@ -102,6 +100,3 @@ def test_the_pages_files_are_there():
     assert len(rows) == 20
     for file, name in rows:
         assert name in (ROOT / "wafer" / file).read_text(encoding="utf-8"), (file, name)
-    howto = (ROOT / "docs" / "howto" / "csl-builtin.md").read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:wafer|tests)/[\w/]+(?:\.\w+)?)`", howto):
-        assert (ROOT / path).exists(), path

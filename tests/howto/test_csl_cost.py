@@ -2,7 +2,7 @@
 
 import re
 
-from helpers.csl_program import LAYOUT
+from helpers.csl_program import LAYOUT, ran
 from helpers.paths import ROOT
 
 import wafer.csl
@@ -16,11 +16,8 @@ def test_the_stamps_are_the_sum_of_the_costs(tmp_path):
     (tmp_path / "pe.csl").write_text("param x: i16;\n" + program)
     (tmp_path / "layout.csl").write_text(LAYOUT.format(width=1, routes="", kind="u32"))
     image = wafer.csl.compile(tmp_path / "layout.csl")
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
-    machine.run(1000)
     names: dict[str, int] = {}
     exec(table, names)
     address = image.programs[0].symbols["y"].address
-    took = int(machine.read(0, 0, address, 4).view("<u4")[0])
+    took = int(ran(image).read(0, 0, address, 4).view("<u4")[0])
     assert took == names["product"] + 2 + 5

@@ -1,17 +1,15 @@
-"""docs/howto/data-loader.md, carried out: loaders of users, their place, their mistakes."""
+"""docs/howto/data-loader.md, carried out: loaders of users, their place, their mistakes.
 
-import json
-import re
-import sys
+And data-processor.md: a data processor with its metric.
+"""
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.paths import ROOT
+from helpers.runs import metrics
 
 import wafer
-from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.errors import ConfigError, DataError
@@ -55,23 +53,17 @@ def firsts(loader, count):
 NUMBERED = {"data_processor": f"{__name__}:numbered"}
 
 
-def test_the_page(tmp_path, monkeypatch):
-    page = (ROOT / "docs/howto/data-loader.md").read_text(encoding="utf-8")
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL))
-    (tmp_path / "my_data.py").write_text(blocks["python"])
-    (tmp_path / "params.yaml").write_text(blocks["yaml"])
-    program, *words = blocks["sh"].split()
-    assert program == "wafer"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])  # the file's python_paths alone find the module
-    try:
-        assert main(words) == 0
-    finally:
-        sys.modules.pop("my_data", None)
-    records = (tmp_path / "run/eval/metrics.jsonl").read_text().splitlines()
-    first, last = map(json.loads, (records[0], records[-1]))
+def test_the_page(carried_out):
+    first, *_, last = metrics(carried_out("data-loader", "my_data"), "eval")
     assert last["step"] == 30
     assert last["loss"] < 0.5 * first["loss"]
+
+
+def test_the_page_of_data_processors(carried_out):
+    *_, record = metrics(carried_out("data-processor", "parity"), "eval")
+    assert record["step"] == 2
+    assert {"loss", "eval/accuracy", "eval/recall"} <= record.keys()
+    assert 0 <= record["eval/recall"] <= 1
 
 
 def test_passes_follow_each_other_and_short_batches_are_dropped_or_filled():
@@ -221,18 +213,14 @@ def test_registered_names(tmp_path):
     wafer.register_model("listener", listener)
     wafer.register_optimizer("plain_sign", optax.scale_by_sign)
     data = {"data_processor": f"{__name__}:spoken", "task": "speech", "batch_size": 8}
+    data |= {"max_sequence_length": LENGTH}
+    run = dict.fromkeys(("max_steps", "eval_steps", "eval_frequency"), 4)
     sections = {
-        "train_input": data | {"max_sequence_length": LENGTH},
-        "eval_input": data | {"max_sequence_length": LENGTH},
+        "train_input": data,
+        "eval_input": data,
         "model": {"name": "listener"},
         "optimizer": {"optimizer_type": "plain_sign", "learning_rate": 0.05},
-        "runconfig": {
-            "max_steps": 4,
-            "eval_steps": 4,
-            "eval_frequency": 4,
-            "mode": "train_and_eval",
-            "model_dir": str(tmp_path),
-        },
+        "runconfig": run | {"mode": "train_and_eval", "model_dir": str(tmp_path)},
     }
     trained = wafer.train(sections)
     assert trained.scores[0]["eval/heard"] < trained.scores[4]["eval/heard"]

@@ -1,50 +1,48 @@
 """docs/howto/engine.md, from outside the packages: its class trains from a run file."""
 
 import importlib
-import json
 import re
 import sys
 
 import pytest
 import yaml
 from helpers.paths import ROOT
-
-from wafer.cli import main
+from helpers.runs import losses, merged, tiny
 
 PAGE = ROOT / "docs" / "howto" / "engine.md"
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Trains under an engine; returns the losses, or the exit code if it is not 0."""
+def run(tmp_path, monkeypatch, cli):
+    """Trains under an engine; returns the losses, or what was said if the exit code is not 0."""
     code, section = re.findall(r"```(?:python|yaml)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "one_device.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8, "max_sequence_length": 8}
-    model = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2, "dropout_rate": 0.0}
-    model |= {"num_hidden_layers": 1, "filter_size": 8, "max_position_embeddings": 8}
-    raw = yaml.safe_load(section) | {
-        "model": model,
-        "train_input": data | {"batch_size": 4},
-        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
-    }
-    raw["runconfig"] |= {"checkpoint_steps": 2, "seed": 1, "log_steps": 1}
+    optimizer = {"optimizer_type": "AdamW", "learning_rate": 0.01}
+    raw = tiny(optimizer=optimizer, model={"dropout_rate": 0.0}, **yaml.safe_load(section))
+    raw = merged(raw, runconfig={"checkpoint_steps": 2, "seed": 1, "log_steps": 1})
 
-    def start(folder, *flags, **sections):
+    def start(folder, flags, code=0, **sections):
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(raw | sections))
-        status = main(["run", "-p", f"{tmp_path}/run.yaml", "-o", f"{tmp_path}/{folder}", *flags])
-        path = tmp_path / folder / "train" / "metrics.jsonl"
-        return status or [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+        said = cli(f"run -p {tmp_path}/run.yaml -o {tmp_path}/{folder} {flags}", code)
+        return said if code else losses(tmp_path / folder)
 
     return start
 
 
-def test_an_engine_of_the_users_own_trains_from_yaml(run, capsys):
-    losses = run("own", "--max_steps", "4")
-    assert run("builtin", "--max_steps", "4", "--execution", "resident") == pytest.approx(losses)
-    assert len(run("own", "--max_steps", "6")) == 6  # it went on from its checkpoint
-    assert run("own", "--max_steps", "8", sparsity=0.5) == 1
-    assert "sparsity: OneDevice trains dense weights" in capsys.readouterr().err
+def test_an_engine_of_the_users_own_trains_from_yaml(run):
+    own = run("own", "--max_steps 4")
+    assert run("builtin", "--max_steps 4 --execution resident") == pytest.approx(own)
+    assert len(run("own", "--max_steps 6")) == 6  # it went on from its checkpoint
+    said = run("own", "--max_steps 8", 1, sparsity=0.5)
+    assert "sparsity: OneDevice trains dense weights" in said
+
+
+def own_engine(code, tmp_path, monkeypatch):
+    """Write the module ``bad_1`` of the user's."""
+    monkeypatch.delitem(sys.modules, "bad_1", raising=False)
+    (tmp_path / "bad_1.py").write_text(code)
+    importlib.invalidate_caches()
 
 
 @pytest.mark.parametrize(
@@ -61,15 +59,10 @@ def test_an_engine_of_the_users_own_trains_from_yaml(run, capsys):
         ("def f(one): pass\ndef problems(e): 1 / 0", r"ZeroDivisionError: .*bad_1\.py, line 2"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("flags", [["--validate_only", "--trust_code"], []])
-def test_an_engine_that_cannot_be_called_is_refused(
-    run, code, says, flags, capsys, tmp_path, monkeypatch
-):
-    monkeypatch.delitem(sys.modules, "bad_1", raising=False)
-    (tmp_path / "bad_1.py").write_text(code)
-    importlib.invalidate_caches()
-    assert run("bad", "--max_steps", "1", "--execution", "bad_1:f", *flags) == 1
-    error = capsys.readouterr().err
+@pytest.mark.parametrize("flags", ["--validate_only --trust_code", ""])
+def test_an_engine_that_cannot_be_called_is_refused(run, code, says, flags, tmp_path, monkeypatch):
+    own_engine(code, tmp_path, monkeypatch)
+    error = run("bad", f"--max_steps 1 --execution bad_1:f {flags}", 1)
     assert re.search(rf"runconfig.execution_strategy: .*{says}", error), error
     assert len(error) < 1000
     assert "Traceback" not in error
@@ -78,13 +71,10 @@ def test_an_engine_that_cannot_be_called_is_refused(
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("def f(one): 1 / 0", r"'bad_2:f' fails: ZeroDivisionError.*bad_2\.py, line 1"),
-        ("def f(one): pass", "'bad_2:f' gave NoneType; expected a wafer.engines.Engine"),
+        ("def f(one): 1 / 0", r"'bad_1:f' fails: ZeroDivisionError.*bad_1\.py, line 1"),
+        ("def f(one): pass", "'bad_1:f' gave NoneType; expected a wafer.engines.Engine"),
     ],
 )
-def test_an_engine_that_cannot_be_made_is_refused(run, code, says, capsys, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "bad_2", raising=False)
-    (tmp_path / "bad_2.py").write_text(code)
-    importlib.invalidate_caches()
-    assert run("bad", "--max_steps", "1", "--execution", "bad_2:f") == 1
-    assert re.search(says, capsys.readouterr().err)
+def test_an_engine_that_cannot_be_made_is_refused(run, code, says, tmp_path, monkeypatch):
+    own_engine(code, tmp_path, monkeypatch)
+    assert re.search(says, run("bad", "--max_steps 1 --execution bad_1:f", 1))

@@ -1,7 +1,6 @@
 """docs/howto/model-*.md, carried out: models of users in four forms, sparse and resumed."""
 
 import importlib
-import re
 import sys
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 from helpers.paths import ROOT
+from helpers.runs import tiny
 
 import wafer
 from wafer import models
-from wafer.cli import main
 from wafer.errors import ConfigError
 from wafer.models.user import model as own
 
@@ -29,23 +28,11 @@ HEAD = {
 @pytest.mark.parametrize(
     "form", ["plain", *(pytest.param(form, marks=pytest.mark.slow) for form in [*HEAD][1:])]
 )
-def test_pages(tmp_path, monkeypatch, form):
+def test_pages(carried_out, form):
     page = (ROOT / f"docs/howto/model-{form}.md").read_text(encoding="utf-8")
     assert page.count("\n") <= 40
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL))
-    (tmp_path / "my_model.py").write_text(blocks["python"])
-    (tmp_path / "params.yaml").write_text(blocks["yaml"])
-    program, *words = blocks["sh"].split()
-    assert program == "wafer"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])  # the file's python_paths alone find the module
-    try:
-        assert main(words) == 0
-        sys.modules.pop("my_model")  # the second run reads the file again
-        assert main([*words, "--max_steps", "6"]) == 0
-        model, params, _ = wafer.load(tmp_path / "run", trust_code=True)
-    finally:
-        sys.modules.pop("my_model", None)
+    run = carried_out(f"model-{form}", "my_model", "--max_steps 6")
+    model, params, _ = wafer.load(run, trust_code=True)
     head = np.asarray(dict(models.named_leaves(params))[HEAD[form]])
     assert head.shape in {(32, 64), (64, 32)}
     assert np.mean((head == 0) | np.isnan(head)) == pytest.approx(0.5, abs=0.01)
@@ -70,23 +57,13 @@ def fails(width: int):
     return width // 0
 
 
-SECTIONS = {
-    "train_input": {
-        "data_processor": "SyntheticDataProcessor",
-        "vocab_size": 5,
-        "batch_size": 2,
-        "max_sequence_length": 4,
-    },
-    "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
-    "runconfig": {"max_steps": 1, "model_dir": "unused"},
-}
-
-
-def experiment(monkeypatch, **model):
+def experiment(monkeypatch, optimizer=None, **model):
     module = type(sys)("own_module")
-    module.build, module.fails, module.number = build, fails, 3
+    module.build, module.fails, module.half, module.number = build, fails, half, 3
     monkeypatch.setitem(sys.modules, "own_module", module)
-    return wafer.Experiment.from_config(SECTIONS | {"model": model})
+    sections = tiny(train_input={"vocab_size": 5}, optimizer=optimizer or {}) | {"model": model}
+    del sections["eval_input"]
+    return wafer.Experiment.from_config(sections)
 
 
 def test_loss_of_a_table_is_that_of_its_rows(monkeypatch):
@@ -141,14 +118,9 @@ def half(strength: float = 0.5):
 
 
 def test_an_optimizer_gives_the_direction(monkeypatch):
-    module = type(sys)("own_module")
-    module.build, module.half = build, half
-    monkeypatch.setitem(sys.modules, "own_module", module)
-    optimizer = {"optimizer_type": "own_module:half", "learning_rate": 0.1, "weight_decay": 0.01}
-    sections = SECTIONS | {"model": {"name": "own_module:build"}}
-    run = wafer.Experiment.from_config(
-        sections | {"optimizer": optimizer | {"strength": 0.25, "max_gradient_norm": 1.0}}
-    )
+    optimizer = {"optimizer_type": "own_module:half", "weight_decay": 0.01}
+    given = optimizer | {"strength": 0.25, "max_gradient_norm": 1.0}
+    run = experiment(monkeypatch, given, name="own_module:build")
     params = {"table": jnp.full((5, 5), 2.0)}
     grads = {"table": jnp.zeros((5, 5)).at[0, 0].set(4.0)}
     updates: Any = run.tx.update(grads, run.tx.init(params), params)[0]
@@ -157,4 +129,4 @@ def test_an_optimizer_gives_the_direction(monkeypatch):
     assert float(updates["table"][1, 1]) == pytest.approx(-0.1 * 0.02)
     assert run.cfg.to_dict()["optimizer"]["strength"] == 0.25
     with pytest.raises(ConfigError, match=r"optimizer\.strenght: .*did you mean 'strength'"):
-        wafer.Experiment.from_config(sections | {"optimizer": optimizer | {"strenght": 1.0}})
+        experiment(monkeypatch, optimizer | {"strenght": 1.0}, name="own_module:build")

@@ -14,45 +14,32 @@ from wafer.models.paths import map_named, named_leaves
 from wafer.optim.groups import ParamGroups
 
 LAYER = "model.transformer_decoder.layers.1"
-HELPER = "position_embed_helper"
+BIAS = "position_embed_helper.relative_attention_bias.weight"
+POSITIONS = "position_embeddings.embed.weight"
+EXPERTS = f"{LAYER}.ffn.experts"
+NAMES = [
+    (decoder_alias, "position/relative/embedding", f"model.embedding_layer.{BIAS}"),
+    (decoder_alias, "position/slopes", "model.embedding_layer.position_embed_helper.slopes"),
+    (decoder_alias, "embed/position/embedding", f"model.embedding_layer.{POSITIONS}"),
+    (decoder_alias, "layers_1/norm2/bias", f"{LAYER}.norm3.bias"),
+    (decoder_alias, "layers_1/norm1_post/scale", f"{LAYER}.norm1_post.weight"),
+    (decoder_alias, "layers_1/norm2_post/scale", f"{LAYER}.norm3_post.weight"),
+    (decoder_alias, "layers_1/attn/query_norm/scale", f"{LAYER}.self_attn.q_norm.weight"),
+    (decoder_alias, "layers_1/attn/key_norm/scale", f"{LAYER}.self_attn.k_norm.weight"),
+    (decoder_alias, "layers_1/ffn/down/kernel", f"{LAYER}.ffn.ffn.1.linear_layer.weight"),
+    (decoder_alias, "lm_head/kernel", "model.lm_head.weight"),
+    (
+        *(encoder_alias, "mlm_dense/kernel"),
+        "model.bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.weight",
+    ),
+    (encoder_alias, "mlm_norm/scale", "model.bert_mlm_head.mlm_transform.ln.weight"),
+    (seq2seq_alias, "decoder_position/relative/embedding", f"model.decoder_embeddings.{BIAS}"),
+    (seq2seq_alias, "embed/position/embedding", f"model.encoder_embeddings.{POSITIONS}"),
+    (seq2seq_alias, "decoder_embed/position/embedding", f"model.decoder_embeddings.{POSITIONS}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("alias", "ours", "theirs"),
-    [
-        (
-            decoder_alias,
-            "position/relative/embedding",
-            f"model.embedding_layer.{HELPER}.relative_attention_bias.weight",
-        ),
-        (decoder_alias, "position/slopes", f"model.embedding_layer.{HELPER}.slopes"),
-        (decoder_alias, "layers_1/norm1_post/scale", f"{LAYER}.norm1_post.weight"),
-        (decoder_alias, "layers_1/norm2_post/scale", f"{LAYER}.norm3_post.weight"),
-        (decoder_alias, "layers_1/attn/query_norm/scale", f"{LAYER}.self_attn.q_norm.weight"),
-        (decoder_alias, "layers_1/attn/key_norm/scale", f"{LAYER}.self_attn.k_norm.weight"),
-        (
-            encoder_alias,
-            "mlm_dense/kernel",
-            "model.bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.weight",
-        ),
-        (encoder_alias, "mlm_norm/scale", "model.bert_mlm_head.mlm_transform.ln.weight"),
-        (
-            seq2seq_alias,
-            "decoder_position/relative/embedding",
-            f"model.decoder_embeddings.{HELPER}.relative_attention_bias.weight",
-        ),
-        (
-            seq2seq_alias,
-            "embed/position/embedding",
-            "model.encoder_embeddings.position_embeddings.embed.weight",
-        ),
-        (
-            seq2seq_alias,
-            "decoder_embed/position/embedding",
-            "model.decoder_embeddings.position_embeddings.embed.weight",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("alias", "ours", "theirs"), NAMES)
 def test_names_are_those_of_the_vendors_files(alias, ours, theirs):
     assert alias(ours) == theirs
 
@@ -62,30 +49,23 @@ def test_names_are_those_of_the_vendors_files(alias, ours, theirs):
     [
         (decoder_alias, "norm_f/bias", ["model.transformer_decoder.norm.bias"]),
         (decoder_alias, "embed/norm/bias", []),  # embedding_ln_f has no twin
+        (decoder_alias, "position/slopes", ["model.relative_pe_helper.slopes"]),  # before 2.1
         (
-            decoder_alias,
-            "position/slopes",
-            ["model.relative_pe_helper.slopes"],  # before 2.1
-        ),
-        (
-            seq2seq_alias,
-            "encoder_position/relative/embedding",
+            *(seq2seq_alias, "encoder_position/relative/embedding"),
             ["model.relative_position_encoder.relative_attention_bias.weight"],
         ),
         (
-            decoder_alias,
-            "layers_1/moe/experts_3/gate/kernel",
+            *(decoder_alias, "layers_1/moe/experts_3/gate/kernel"),
             [
-                f"{LAYER}.ffn.experts.experts.3.0.linear_layer_for_glu.weight",
-                f"{LAYER}.ffn.experts.fused_ffns.0.linear_layer_for_glu.expert_weights",
+                f"{EXPERTS}.experts.3.0.linear_layer_for_glu.weight",
+                f"{EXPERTS}.fused_ffns.0.linear_layer_for_glu.expert_weights",
             ],
         ),
         (
-            decoder_alias,
-            "layers_1/moe/experts_3/down/bias",
+            *(decoder_alias, "layers_1/moe/experts_3/down/bias"),
             [
-                f"{LAYER}.ffn.experts.experts.3.1.linear_layer.bias",
-                f"{LAYER}.ffn.experts.fused_ffns.1.linear_layer.expert_biases",
+                f"{EXPERTS}.experts.3.1.linear_layer.bias",
+                f"{EXPERTS}.fused_ffns.1.linear_layer.expert_biases",
             ],
         ),
     ],

@@ -11,18 +11,9 @@ import pytest
 from wafer import models
 from wafer.models.generation.decode import empty_rows
 
-CONFIG = {
-    "name": "t5",
-    "vocab_size": 8,
-    "tgt_vocab_size": 8,
-    "hidden_size": 16,
-    "attention_inner_dim": 16,
-    "filter_size": 24,
-    "num_hidden_layers": 1,
-    "decoder_num_hidden_layers": 1,
-    "num_heads": 2,
-    "dropout_rate": 0.0,
-}
+CONFIG = {"name": "t5", "vocab_size": 8, "tgt_vocab_size": 8, "hidden_size": 16}
+CONFIG |= {"attention_inner_dim": 16, "filter_size": 24, "num_hidden_layers": 1}
+CONFIG |= {"decoder_num_hidden_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
 SOURCE, LENGTHS, END = np.asarray([[1, 2, 3], [4, 5, 0]]), [3, 2], 1
 
 

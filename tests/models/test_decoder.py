@@ -12,27 +12,19 @@ from wafer.models.layers.attention import fixed_sparse_bias
 from wafer.models.layers.basic import project
 from wafer.models.layers.block_config import FixedSparse
 from wafer.models.layers.caches import init_cache
-from wafer.models.paths import map_named, named_leaves
+from wafer.models.names import MODELS
+from wafer.models.paths import map_named
 
-TINY = {
-    "name": "gpt2",
-    "vocab_size": 31,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_heads": 4,
-    "filter_size": 24,
-    "max_position_embeddings": 32,
-    "dropout_rate": 0.0,
-}
+TINY = {"name": "gpt2", "vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4}
+TINY |= {"filter_size": 24, "max_position_embeddings": 32, "dropout_rate": 0.0}
 GROUPED = {
     "attention_module": "multiquery_attention",
     "extra_attention_params": {"num_kv_groups": 2},
 }
 VARIANTS = {
     "learned": {},
-    "llama": {"name": "llama", **GROUPED, "attention_sliding_window_length": 4},
+    "groups": {"name": "llama", **GROUPED, "attention_sliding_window_length": 4},
     "neox": {"name": "gpt-neox", "rotary_interleaved": False, "rotary_dim": 2},
-    "bloom": {"name": "bloom"},
     "relative": {"position_embedding_type": "relative", "scale_qk_dot_by_layer_idx": True},
     "sparse": {"fixed_sparse_attention": {"local_attn_ctx": 4, "vert_size": 1}},
     "cosine": {"attention_type": "scaled_cosine", "norm_first": False},
@@ -42,7 +34,8 @@ VARIANTS = {
 }
 
 
-SLOW = {"learned", "bloom", "neox", "sparse", "sandwich", "qk_norm", "cosine", "experts"}
+DECODERS = [name for name, entry in MODELS.items() if entry.family == "decoder"]
+QUICK = {"groups", "relative", "falcon-rw"}
 
 
 def quick(fn):
@@ -69,10 +62,11 @@ def scores(carry):
 
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(v, marks=pytest.mark.slow) if v in SLOW else v for v in VARIANTS],
+    [v if v in QUICK else pytest.param(v, marks=pytest.mark.slow) for v in (*VARIANTS, *DECODERS)],
 )
 def test_a_cached_step_equals_the_whole_sequence(variant):
-    model, params = tiny(**VARIANTS[variant])
+    wide = {"name": variant, "hidden_size": 32, "filter_size": 48, "num_hidden_layers": 1}
+    model, params = tiny(**VARIANTS.get(variant, wide))
     ids, batch = rows()
     full = np.asarray(scores(quick(model.apply)(params, batch))).reshape(2, 9, -1)
 
@@ -84,8 +78,9 @@ def test_a_cached_step_equals_the_whole_sequence(variant):
         logits, cache = step(params, jnp.asarray(chunk), added, cache)
         parts.append(np.asarray(logits))
     cached = np.concatenate(parts, axis=1)
-    np.testing.assert_allclose(cached[0], full[0], atol=5e-6)
-    np.testing.assert_allclose(cached[1, :5], full[1, :5], atol=5e-6)
+    top = 1.0 if variant in VARIANTS else np.abs(full).max()
+    np.testing.assert_allclose(cached[0], full[0], atol=5e-6 * top)
+    np.testing.assert_allclose(cached[1, :5], full[1, :5], atol=5e-6 * top)
     assert cache.length.tolist() == [9, 9]
 
 
@@ -111,23 +106,6 @@ def test_generation_follows_the_most_likely_token():
         models.generate(model, params, ids, 1, temperature=0.5)
     with pytest.raises(ValueError, match=r"outside the vocabulary 0\.\.30"):
         models.generate(model, params, [31], 1)
-
-
-@pytest.mark.slow
-def test_packed_and_padded_batches_score_alike_with_dropout():
-    model, params = tiny(dropout_rate=0.3)
-    ids, padded = rows()
-    flat = jnp.asarray([*ids[0], *ids[1, :5], 0, 0])
-    labels = jnp.asarray([*np.roll(ids, -1, 1)[0], *np.roll(ids, -1, 1)[1, :5], 0, 0])
-    layout = vsl.layout_from_lengths(jnp.asarray([9, 5]), 16)
-    ends = jnp.asarray([8, 13])
-    weights = layout.valid.astype(jnp.float32).at[ends].set(0)
-    packed = models.Batch(flat, labels, weights, layout)
-    key = jax.random.key(7)
-    loss = quick(model.loss)
-    a, b = loss(params, padded, key)[0], loss(params, packed, key)[0]
-    np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert abs(float(a) - float(loss(params, packed)[0])) > 1e-3  # dropout did something
 
 
 def test_layers_share_one_compilation():
@@ -168,64 +146,11 @@ def test_a_kernel_may_be_any_object_with_project():
     assert project(jnp.ones((1, 2)), jnp.ones((2, 3))).tolist() == [[2, 2, 2]]
 
 
-def test_names_are_the_ones_filters_expect():
-    model, params = tiny(share_embedding_weights=False, embedding_layer_norm=True)
-    names = [name for name, _ in named_leaves(params)]
-    assert "embed/token/embedding" in names
-    assert "layers_1/attn/query/kernel" in names
-    assert "lm_head/kernel" in names
-    aliases = {name: model.alias(name) for name in names}
-    layer = "model.transformer_decoder.layers.1"
-    assert aliases["layers_1/ffn/down/kernel"] == f"{layer}.ffn.ffn.1.linear_layer.weight"
-    assert aliases["layers_1/norm2/bias"] == f"{layer}.norm3.bias"
-    assert aliases["lm_head/kernel"] == "model.lm_head.weight"
-    assert aliases["embed/position/embedding"].endswith("position_embeddings.embed.weight")
-    assert len(set(aliases.values())) == len(names)
-
-
-def test_a_name_alone_is_told_how_it_is_given():
-    with pytest.raises(ValueError, match=r"such as \{'name': 'gpt2'\}, got 'gpt2'"):
-        models.build("gpt2")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hiden_size": 8}, r"model\.hiden_size: unknown key; did you mean 'hidden_size'"),
-        ({"num_heads": 3}, "num_heads: 3 does not divide 16"),
-        ({"num_heads": True}, "num_heads: True: expected a number"),
-        ({"name": "gtp2"}, "'gtp2' is unknown; did you mean 'gpt2'"),
-        ({"nonlinearity": "gleu"}, "nonlinearity 'gleu' is unknown"),
-        ({"extra_attention_params": {"num_kv_groups": 2}}, "needs attention_module"),
-        (
-            {
-                "attention_module": "multiquery_attention",
-                "extra_attention_params": {"num_kv_groups": 3},
-            },
-            "must divide num_heads",
-        ),
-        ({"position_embedding_type": "rotary", "rotary_dim": 3}, "rotary_dim: 3 must be even"),
-        ({"pos_scaling_type": "llama3"}, "pos_scaling_extra_args: required"),
-        ({"mup_base_hidden_size": 8}, "give both or neither"),
-        ({"parallel_attention": True, "norm_first": False}, "no post-LN form"),
-        ({"use_untied_layer_norm": True}, "only a parallel block"),
-        ({"initializer": {"name": "trunc_normal"}}, "did you mean 'truncated_normal'"),
-        ({"initializer": {"name": "normal", "sdt": 1}}, r"initializer\.sdt: unknown key.*'std'"),
-        ({"hidden_size": "wide"}, r"model\.hidden_size: 'wide': expected a whole number"),
-    ],
-)
-def test_impossible_settings_are_refused_with_the_reason(change, message):
-    with pytest.raises(ValueError, match=message):
-        models.build(TINY | change)
-
-
 def test_settings_as_yaml_reads_them():
     cfg = models.build(TINY | {"layer_norm_epsilon": "1e-6", "norm_type": "rmsnorm"}).config
     assert cfg.layer_norm_epsilon == 1e-6
     assert cfg.norm_type == "rmsnorm"
     assert hash(cfg) == hash(cfg.model_copy())
-    with pytest.raises(ValueError, match=r"model\.name: required"):
-        models.build({})
 
 
 def test_derived_mup_equals_its_definition():
@@ -239,8 +164,6 @@ def test_derived_mup_equals_its_definition():
     assert cfg.init_of("embedding").std == 0.02
     explicit = models.build(TINY | {"scale_qk_dot_by_d": True, "output_logits_scale": 0.1}).config
     assert (explicit.attention_scale, explicit.logits_scale) == (1 / 4, 0.1)
-    with pytest.raises(ValueError, match="use output_logits_alpha"):
-        models.build(TINY | base | {"output_logits_scale": 0.1})
 
 
 def test_default_initialisers():

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.batches import rows
 from helpers.runs import TINY, TINY_ROWS
 
 import wafer
 import wafer.cli
-from wafer import models, vsl
+from wafer import models
 from wafer.config.ift import transform
 from wafer.models.factored.factors import Factored, fold_factors
 from wafer.models.paths import named_leaves
@@ -20,12 +21,6 @@ FORMS = ["factorized", "doped"]
 
 def built(form, **keys):
     return models.build(TINY | {"factors": {"form": form, "sparsity": 0.75} | keys})
-
-
-def batch_of(ids):
-    layout = vsl.padded_layout(jnp.asarray([ids.shape[1]] * ids.shape[0]), ids.shape[1])
-    flat = jnp.asarray(ids.reshape(-1))
-    return models.Batch(flat, flat, jnp.ones(flat.shape), layout)
 
 
 def test_products_by_numpy():
@@ -43,7 +38,7 @@ def test_a_folded_model_computes_the_same(form):
     shapes = lambda tree: {name: leaf.shape for name, leaf in named_leaves(tree)}
     own = plain.init(jax.random.key(3))
     assert shapes(folded) == shapes(own)
-    batch = batch_of(RNG.integers(0, 16, (2, 8)))
+    batch = rows(RNG.integers(0, 16, (2, 8)))
     np.testing.assert_allclose(
         jax.jit(model.apply)(params, batch),
         jax.jit(plain.apply)(folded, batch),
@@ -78,15 +73,6 @@ def test_what_cannot_be_drawn_is_said(keys, says):
         built("doped", **keys).init(jax.random.key(0))
 
 
-def test_wrong_sections_are_said():
-    with pytest.raises(ValueError, match=r"factors\.form"):
-        built("pressed")
-    with pytest.raises(ValueError, match="takes no lora_params"):
-        models.build(
-            TINY | {"lora_params": {"r": 2}, "factors": {"form": "doped", "sparsity": 0.5}}
-        )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_sparse_run_is_finalized_folded_and_generates(form, tmp_path, capsys):
@@ -109,7 +95,7 @@ def test_a_sparse_run_is_finalized_folded_and_generates(form, tmp_path, capsys):
     assert "factors into their kernels" in capsys.readouterr().out
     model, folded = wafer.load(tmp_path / "folded")[:2]
     assert model.config.factors is None
-    batch = batch_of(RNG.integers(0, 16, (2, 8)))
+    batch = rows(RNG.integers(0, 16, (2, 8)))
     whole, params = wafer.load(tmp_path / "dense")[:2]
     logits = jax.jit(whole.apply)(params, batch)
     np.testing.assert_allclose(logits, jax.jit(model.apply)(folded, batch), rtol=1e-4, atol=1e-4)

@@ -1,32 +1,20 @@
 """Families beside the plain decoder: DPR's towers, later knobs, costs by hand, cached steps."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.batches import packed, trained
 from helpers.hf_parity import CHEAP, shaken
 
 from wafer import models, vsl
-from wafer.models.errors import SectionError
-from wafer.models.generation.decode import decode_step
 from wafer.models.generation.seq2seq import decode_target, encode_source
-from wafer.models.layers.caches import init_cache
 from wafer.models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
 from wafer.models.names import MODELS
 
-TINY = {
-    "vocab_size": 31,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_heads": 4,
-    "filter_size": 48,
-    "max_position_embeddings": 32,
-    "dropout_rate": 0.0,
-}
-DECODERS = [name for name, entry in MODELS.items() if entry.family == "decoder"]
+TINY = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 4}
+TINY |= {"filter_size": 48, "max_position_embeddings": 32, "dropout_rate": 0.0}
 SEQ2SEQ = [name for name, entry in MODELS.items() if entry.family == "seq2seq"]
 
 
@@ -42,24 +30,6 @@ def rows(lengths, size):
 
 def _marked(names, fast):
     return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-@pytest.mark.parametrize("name", _marked(DECODERS, {"falcon-rw"}))
-def test_every_decoder_scores_alike_with_and_without_cache(name):
-    model = models.build(TINY | {"name": name})
-    params = shaken(model)
-    ids, layout = rows([9, 5], 9)
-    flat = jnp.asarray(ids.reshape(-1))
-    full = quick(model.apply)(params, models.Batch(flat, flat, jnp.ones(18), layout))
-    full = np.asarray(full).reshape(2, 9, -1)
-    step = quick(lambda p, t, n, c: decode_step(model.config, p, t, n, c))
-    cache, parts = init_cache(model.config, 2, 12, 1), []
-    for chunk in (ids[:, :3], ids[:, 3:6], ids[:, 6:9]):
-        logits, cache = step(params, jnp.asarray(chunk), jnp.asarray([3, 3]), cache)
-        parts.append(np.asarray(logits))
-    cached, top = np.concatenate(parts, axis=1), 5e-6 * np.abs(full).max()
-    np.testing.assert_allclose(cached[0], full[0], atol=top)
-    np.testing.assert_allclose(cached[1, :5], full[1, :5], atol=top)
 
 
 @pytest.mark.parametrize("name", _marked(SEQ2SEQ, {"t5"}))
@@ -110,15 +80,13 @@ def towers(**knobs):
 
 
 def pairs(contexts=(4, 3, 2, 5), **extras):
-    layout = vsl.layout_from_lengths(jnp.asarray([3, 5]), 8)
-    ids = jnp.asarray([3, 4, 5, 6, 7, 8, 9, 10])
     size = sum(contexts)
     context = {
         "context_tokens": jnp.arange(11, 11 + size) % 31,
         "context_layout": vsl.layout_from_lengths(jnp.asarray(contexts), size),
         **extras,
     }
-    return models.Batch(ids, ids, layout.valid.astype(jnp.float32), layout, context)
+    return packed(range(3, 11), [3, 5], **context)
 
 
 @pytest.mark.slow
@@ -153,40 +121,15 @@ def test_dpr_compares_every_question_with_every_context():
 def test_dpr_learns_to_find_the_context_of_a_question():
     model = towers()
     params = model.init(jax.random.key(0))
-    tx, batch = optax.adam(1e-2), pairs()
     assert {name.split("_")[0] for name in params} == {"question", "context"}
     assert model.alias("question_layers_0/attn/query/kernel") == (
         "model.question_encoder.bert_encoder.transformer_encoder.layers.0.self_attn."
         "proj_q_dense_layer.weight"
     )
 
-    @quick
-    def train(params):
-        def step(carry, _):
-            params, state = carry
-            (loss, aux), grads = jax.value_and_grad(model.loss, has_aux=True)(params, batch)
-            updates, state = tx.update(grads, state)
-            return (optax.apply_updates(params, updates), state), (loss, aux)
-
-        return jax.lax.scan(step, (params, tx.init(params)), None, length=30)[1]
-
-    losses, aux = train(params)
-    assert float(losses[-1]) < 0.1 * float(losses[0])
-    last = jax.tree.map(lambda x: x[-1], aux.metrics)
-    assert models.metric_values(last)["accuracy"] == 1
-
-
-def test_impossible_families_are_refused_with_the_reason():
-    with pytest.raises(ValueError, match="16 features cannot be compared with the question's 32"):
-        towers(ctx_encoder=TINY | {"hidden_size": 16})
-    with pytest.raises(ValueError, match="head must be 'embedding'"):
-        towers(q_encoder=TINY | {"head": "mlm"})
-    with pytest.raises(ValueError, match=r"q_encoder.*vocab_siz: unknown key"):
-        towers(q_encoder={"vocab_siz": 3})
-    with pytest.raises(ValueError, match="longrope changes its tables"):
-        models.build(TINY | {"name": "llama", "pos_scaling_type": "longrope"})
-    with pytest.raises(ValueError, match="required by pos_scaling_type yarn"):
-        models.build(TINY | {"name": "llama", "pos_scaling_type": "yarn"})
+    _, losses, values = trained(model, params, pairs(), optax.adam(1e-2), 30)
+    assert losses[-1] < 0.1 * losses[0]
+    assert values["accuracy"] == 1
 
 
 SMALL = {"vocab_size": 10, "hidden_size": 4, "num_hidden_layers": 1, "num_heads": 2}
@@ -225,17 +168,3 @@ def test_cost_of_a_token_by_hand(name):
     model = models.build({"name": name, **settings})
     expected = 2 * kernels + 4 * 4 * keys  # q.k and probabilities.v over 4 features
     assert models.flops_per_token(model, 3, training=False) == expected
-
-
-@pytest.mark.parametrize(
-    ("key", "here"),
-    [
-        ("num_key_value_heads", "extra_attention_params: {num_kv_groups: ...}"),
-        ("n_layer", "num_hidden_layers"),
-        ("hidden_dim", "hidden_size"),
-    ],
-)
-def test_knobs_under_hugging_faces_names_are_led_home(key, here):
-    says = re.escape(f"model.{key}: unknown key; here it is `{here}`")
-    with pytest.raises(SectionError, match=says):
-        models.build({"name": "llama", key: 2})

@@ -11,25 +11,11 @@ from wafer.models.paths import named_leaves
 from wafer.models.user.flags import own_flags
 from wafer.sparsity.selection import topk_mask
 
-SIZES = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 32,
-    "max_position_embeddings": 16,
-}
-T5 = {
-    "name": "t5",
-    "vocab_size": 32,
-    "tgt_vocab_size": 32,
-    "hidden_size": 16,
-    "attention_inner_dim": 16,
-    "filter_size": 24,
-    "num_heads": 2,
-    "num_hidden_layers": 1,
-    "decoder_num_hidden_layers": 1,
-}
+SIZES = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2}
+SIZES |= {"filter_size": 32, "max_position_embeddings": 16}
+T5 = {"name": "t5", "vocab_size": 32, "tgt_vocab_size": 32, "hidden_size": 16}
+T5 |= {"attention_inner_dim": 16, "filter_size": 24, "num_heads": 2, "num_hidden_layers": 1}
+T5 |= {"decoder_num_hidden_layers": 1}
 slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)
 DECODERS = ("gpt2", "bloom", "llama", "gemma2", "mixtral", "mpt", "falcon")
 

@@ -5,13 +5,8 @@ import pytest
 from wafer.models.errors import did_you_mean, did_you_mean_model
 from wafer.models.names import MODELS
 
-SLIPS = {
-    "gptt2": "gpt2",
-    "GPT-2": "gpt2",
-    "lama": "llama",
-    "mixtarl": "mixtral",
-    "Falcom": "falcon",
-}
+SLIPS = {"gptt2": "gpt2", "GPT-2": "gpt2", "lama": "llama", "mixtarl": "mixtral"}
+SLIPS |= {"Falcom": "falcon"}
 SLIPS |= {"gpt_j": "gptj", "bret": "bert", "roberat": "roberta"}
 OTHERS = {"gpt": "gpt2", "gemma3": "gemma2", "gemma": "gemma2", "llama4": "llama"}
 STRANGERS = ["phi3", "mamba", "deberta", "cohere", "bart", "opt", "starling", "ministral", "rwkv"]

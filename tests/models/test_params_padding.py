@@ -85,12 +85,3 @@ def test_padding_takes_loss_and_its_embedding_no_gradient():
     embed = jax.jit(jax.grad(loss))(params)["embed"]
     assert not embed["token"]["embedding"][0].any()
     assert embed["position"]["embedding"][3].any()  # two of three padded
-
-
-def test_padding_needs_token_classification_and_rows():
-    for name, keys in (
-        ("bert-sequence-classifier", {}),
-        ("bert-token-classifier", {"enable_vts": True}),
-    ):
-        with pytest.raises(ValueError, match="include_padding_in_loss: padding has activations in"):
-            parse_config({"name": name, **KEYS, "include_padding_in_loss": True, **keys})

@@ -2,17 +2,16 @@
 
 import h5py
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.batches import rows
 from helpers.runs import config
 
-from wafer import models, vsl
+from wafer import models
 from wafer.config import parse_config
 from wafer.data.batching.batches import feature_shapes
 from wafer.data.batching.dataset import build_dataset
 from wafer.errors import ConfigError, DataError
-from wafer.models.base import Batch
 
 S, WINDOW, SINKS = 10, 3, 2
 LLAMA = {"name": "llama", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}
@@ -21,9 +20,7 @@ LLAMA |= {"attention_sliding_window_length": WINDOW, "attention_sink_tokens": SI
 
 
 def logits(model, params, tokens):
-    layout = vsl.padded_layout(jnp.array([len(tokens)]), len(tokens))
-    ones = jnp.ones(len(tokens))
-    return model.apply(params, Batch(jnp.asarray(tokens), jnp.asarray(tokens), ones, layout, {}))
+    return model.apply(params, rows(tokens))
 
 
 def test_a_query_sees_its_window_and_the_sinks():
@@ -49,11 +46,6 @@ def test_generation_sees_the_sinks_too():
     new = models.generate(model, params, prompt, 4)[0].tolist()
     whole = logits(model, params, np.array(prompt + new))
     assert new == whole[len(prompt) - 1 : -1].argmax(axis=-1).tolist()
-
-
-def test_sinks_need_a_window():
-    with pytest.raises(ValueError, match="attention_sink_tokens: every token is visible without"):
-        models.build(LLAMA | {"attention_sliding_window_length": None})
 
 
 def test_rows_get_sink_tokens(tmp_path):

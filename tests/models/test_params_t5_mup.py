@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.batches import rows
 
 from wafer import models, vsl
-from wafer.models.base import Batch
 from wafer.models.paths import named_leaves
 from wafer.optim.groups import make_groups, with_mup_rates
 from wafer.optim.sections import parse_optimizer
@@ -26,10 +26,9 @@ def model_of(**keys):
 
 
 def batch():
-    layout = vsl.padded_layout(jnp.array([3, 4]), 4)
-    tokens = jnp.arange(8) % 11
-    extras = {"source_tokens": tokens + 2, "source_layout": layout}
-    return Batch(tokens, tokens, jnp.ones(8), layout, extras)
+    tokens, lengths = np.arange(8).reshape(2, 4), jnp.array([3, 4])
+    layout = vsl.padded_layout(lengths, 4)
+    return rows(tokens, lengths, source_tokens=tokens.reshape(-1) + 2, source_layout=layout)
 
 
 @pytest.mark.parametrize("head", [pytest.param(None, marks=pytest.mark.slow), 2])
@@ -104,5 +103,3 @@ def test_learning_rates_follow_from_the_widths(head, qkv, out):
 def test_mup_of_t5_draws_its_own_values():
     out = translate({"model": {**T5, **MUP, "use_transformer_initialization": True}})
     assert "muP draws its own initial values" in out.problems[0].message
-    with pytest.raises(ValueError, match="output_logits_alpha: of muP; give mup_base_hidden_size"):
-        model_of(output_logits_alpha=2.0)

@@ -10,16 +10,9 @@ from wafer.models.generation import decode as generation
 from wafer.models.generation.sampling import Sampling, best_token, check_sampling, next_token
 
 SHARES = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
-CONFIG = {
-    "name": "gpt2",
-    "vocab_size": 31,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 1.0,
-}
+CONFIG = {"name": "gpt2", "vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 1}
+CONFIG |= {"num_heads": 2, "filter_size": 32, "max_position_embeddings": 64}
+CONFIG |= {"initializer_range": 1.0}
 
 
 def test_the_best_token_is_the_first_of_equal_ones_as_argmax_has_it():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.sparse_loop import context, start
 from hypothesis import given, settings, strategies as st
 
 from wafer import sparsity
@@ -72,15 +73,11 @@ def test_a_stack_is_its_layers(axes, stored, structure):
         apart = [init_mask(method, layer, 0.5, KEY, one) for layer in weight]
         mask = init_mask(method, stored(weight), 0.5, KEY, stack)
         assert np.array_equal(mask, stored(jnp.stack(apart)))
-    context = lambda w, g, mask, view: sparsity.UpdateContext(
-        "w", w, g, mask, jnp.float32(0.5), jnp.float32(0.25), jnp.int32(1), KEY, view
-    )
+    at = lambda w, g, mask, view: context(w, g, mask, 0.5, 0.25, view)
     for rule in (sparsity.RigL(sparsity=0.5), sparsity.GMP(sparsity=0.75)):
         mask = jnp.stack([init_mask("topk", layer, 0.5, KEY, one) for layer in other])
-        apart = [
-            rule.update_mask(context(*each, one)) for each in zip(weight, other, mask, strict=True)
-        ]
-        got = rule.update_mask(context(*map(stored, (weight, other, mask)), stack))
+        apart = [rule.update_mask(at(*each, one)) for each in zip(weight, other, mask, strict=True)]
+        got = rule.update_mask(at(*map(stored, (weight, other, mask)), stack))
         assert np.array_equal(got, stored(jnp.stack(apart)))
     for method in INIT_METHODS:
         drawn = init_mask(method, stored(weight), 0.5, KEY, stack)
@@ -139,10 +136,9 @@ def test_two_of_four_inputs_of_heads():
 def test_rigl_counts_in_each_layer():
     """Gradients that differ by layer move no weight from one layer to another."""
     section = {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 1}, "compute": "masked"}
-    rule = sparsity.configure(section, weight_layout={"up": "lio", "down": "oli"})
     params = {"up": draw(3, 16, 64), "down": draw(64, 3, 16)}
-    sparse = rule.init(params, KEY)
-    params, _ = rule.prune(params, (), sparse)
+    layout = {"up": "lio", "down": "oli"}
+    rule, sparse, params, _ = start(section, params, weight_layout=layout)
     slope = jnp.array([1.0, 2.0, 3.0])
     grads = {"up": draw(3, 16, 64) * slope[:, None, None], "down": draw(64, 3, 16) * slope[:, None]}
     update = jax.jit(lambda sparse, params: rule.update(sparse, params, grads, ())[:2])

@@ -115,54 +115,81 @@ def test_updates_may_be_whole_numbers_or_functions():
     assert not algorithm.update(4)
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (1, r"sparsity must be a float with 0.0 <= sparsity < 1.0, got 1"),
-        (True, "got True"),
-        (1.0, "got 1.0"),
-        (-0.1, "got -0.1"),
-        ({"sparsity": 0}, r"sparsity\.sparsity: .*got 0"),
-        ({"sparsity": 0.5, "schedule": [0.1]}, "name the same thing"),
-        ({"algorithm": "rigl"}, "no level"),
-        ({"sparsity": 0.5, "algorithm": "rigel"}, "unknown algorithm 'rigel'.*mean 'rigl'"),
-        (
-            {"sparsity": 0.5, "init_method": "tokp"},
-            "random, topk, from_zeros, checkerboard.*mean 'topk'",
-        ),
-        ({"algorithm": "gmp", "sparsity": 0.5}, "gmp needs a schedule"),
-        ({"algorithm": "gmp", "schedule": [0.1], "drop_fraction": 0.1}, "gmp takes no drop_frac"),
-        ({"sparsity": 0.5, "update": {"freq": 2}}, "static takes no update"),
-        (
-            {"sparsity": 0.5, "drop_fraction": 0.1, "update": {"freq": 2}},
-            "static takes no update and no drop_fraction",
-        ),
-        ({"sparsity": 0.5, "param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),  # noqa: E501
-        ({"sparsity": 0.5, "param_filter": {"*": 1}}, "a dict is not a filter"),
-        (
-            {"algorithm": "rigl", "sparsity": 0.5, "balance_in_groups": 2, "balance_out_groups": 2},
-            "exclude each other",
-        ),
-        ({"algorithm": "set", "sparsity": 0.5, "update": {"freq": 0}}, r"update\.freq"),
-        ({"algorithm": "set", "sparsity": 0.5, "update": {"every": 3}}, "unknown key"),
-        ({"algorithm": "set", "sparsity": 0.5, "update": {}}, "either freq"),
-        ({"algorithm": "set", "sparsity": 0.5, "update": {"steps": [1], "stop": 3}}, "go with freq"),  # noqa: E501
-        ({"algorithm": "set", "schedule": {"type": "quartic"}}, "unknown schedule 'quartic'"),
-        ({"algorithm": "set", "schedule": {"type": "linear", "init": 0}}, r"missing \['slope'\]"),
-        ({"algorithm": "set", "schedule": []}, "one or more numbers"),
-        ({"algorithm": "set", "schedule": ["x"]}, "one or more numbers"),
-        ({"sparsity": 0.5, "compute": "fast"}, r"sparsity\.compute"),
-        ([[0.5]], "cannot hold another group"),
-        ([0.5, {"sparsity": 2.0}], r"sparsity\[1\]\.sparsity"),
-        ({"algorithm": "seeded", "sparsity": 0.5, "seed": "x"}, r"sparsity\.seed: 'x': expected"),
-        ({"algorithm": "seeded", "sparsity": 0.5, "init_method": "checkerboard"}, "random, topk"),
-        ({"algorithm": "seeded", "sparsity": 0.5, "update": 3}, "takes no update"),
-        ({"sparsity": 0.5, "param_filter": {"regex": ["fc("]}}, r"'fc\(' is no regex"),
-        ({"sparsity": 0.5, "seed": 1}, r"sparsity\.seed: unknown"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_named(section, message):
-    with pytest.raises(SparsityError, match=f"(?s){message}"):
+gmp = lambda **schedule: {"algorithm": "gmp", "schedule": schedule}
+pattern = lambda kind, **keys: {"pattern": {"type": kind} | keys}
+SOME, SETS = {"sparsity": 0.5}, {"algorithm": "set", "sparsity": 0.5}
+SEEDED, ACDC = SOME | {"algorithm": "seeded"}, SOME | {"algorithm": "acdc"}
+TOPKAST, SR_STE = SOME | {"algorithm": "topkast"}, SOME | {"algorithm": "sr-ste", "stop": 9}
+GROUPS, PHASES = {"balance_in_groups": 2}, {"freq": 10, "start": 10, "stop": 30}
+MISTAKES = [
+    (1, r"sparsity must be a float with 0.0 <= sparsity < 1.0, got 1"),
+    (True, "got True"),
+    (1.0, "got 1.0"),
+    (-0.1, "got -0.1"),
+    ({"sparsity": 0}, r"sparsity\.sparsity: .*got 0"),
+    ({"sparsity": 2.0}, "sparsity"),
+    ({"sparsity": float("nan")}, "sparsity"),
+    ({"sparsity": -5.0}, "sparsity"),
+    ({"algorithm": "rigl", "sparsity": -5.0}, "sparsity: expected a number from 0 to 1, got -5"),
+    (SOME | {"schedule": [0.1]}, "name the same thing"),
+    (SOME | {"budget": "erq"}, r"unknown budget 'erq'.*did you mean 'erk'"),
+    (SOME | {"budget": "erk"}, "need the model"),
+    ({"algorithm": "rigl"}, "no level"),
+    (SOME | {"algorithm": "rigel"}, "unknown algorithm 'rigel'.*mean 'rigl'"),
+    (SOME | {"init_method": "tokp"}, "random, topk, from_zeros, checkerboard.*mean 'topk'"),
+    (SOME | {"algorithm": "gmp"}, "gmp needs a schedule"),
+    ({"algorithm": "gmp", "schedule": [0.1], "drop_fraction": 0.1}, "gmp takes no drop_frac"),
+    ({"algorithm": "gmp", "schedule": [0.5, 1.5]}, r"schedule\[1\]: expected a number from 0"),
+    (gmp(type="exp", init=0.1, gamma=float("inf")), "gamma: expected a number, got inf"),
+    (gmp(type="linear", init=-3.0, slope=0.1), "init: expected a number from 0 to 1, got -3"),
+    (gmp(type="cosine", init=0.1, half_period=0), "half_period: expected steps above 0, got 0"),
+    (gmp(type="cubic", final=0.9, start=5, stop=5), "with 0 <= start < stop, got 5 and 5"),
+    (gmp(type="quartic"), "unknown schedule 'quartic'"),
+    (gmp(type="linear", init=0), r"missing \['slope'\]"),
+    ({"algorithm": "set", "schedule": []}, "one or more numbers"),
+    ({"algorithm": "set", "schedule": ["x"]}, "one or more numbers"),
+    (SOME | {"update": {"freq": 2}}, "static takes no update"),
+    (SOME | {"drop_fraction": 0.1, "update": {"freq": 2}}, "no update and no drop_fraction"),
+    (SOME | {"param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),
+    (SOME | {"param_filter": {"*": 1}}, "a dict is not a filter"),
+    (SOME | {"param_filter": {"regex": ["fc("]}}, r"'fc\(' is no regex"),
+    (SETS | GROUPS | {"balance_out_groups": 2}, "exclude each other"),
+    (SETS | {"update": {"freq": 0}}, r"update\.freq"),
+    (SETS | {"update": {"every": 3}}, "unknown key"),
+    (SETS | {"update": {}}, "either freq"),
+    (SETS | {"update": {"steps": [1], "stop": 3}}, "go with freq"),
+    (SETS | {"drop_fraction": float("nan")}, "drop_fraction"),
+    (SOME | {"compute": "fast"}, r"sparsity\.compute"),
+    ([[0.5]], "cannot hold another group"),
+    ([0.5, {"sparsity": 2.0}], r"sparsity\[1\]\.sparsity"),
+    (SEEDED | {"seed": "x"}, r"sparsity\.seed: 'x': expected"),
+    (SEEDED | {"init_method": "checkerboard"}, "random, topk"),
+    (SEEDED | {"update": 3}, "takes no update"),
+    (SOME | {"seed": 1}, r"sparsity\.seed: unknown"),
+    (pattern("n:m", n=4, m=4), r"n=4 must be below m=4"),
+    ({"pattern": "4:2"}, r"n=4 must be below m=2"),
+    ({"pattern": "2:4:8"}, r"'2:4:8': expected N:M such as '2:4', or keys"),
+    (pattern("n:m", n=2, m=4) | {"sparsity": 0.9}, "has the level 0.5"),
+    (pattern("block", size=0) | SOME, r"pattern.*size"),
+    (pattern("block", size=4), "no level"),
+    (pattern("hexagon") | SOME, "n:m"),
+    (pattern("constant_fan_in") | SOME | GROUPS, "balance_in_groups and pattern exclude each"),
+    (ACDC | {"update": 10}, "acdc needs its phases"),
+    (ACDC | {"update": PHASES}, "2 changes end on a dense phase; stop: 20"),
+    (ACDC | {"update": {"freq": 10}, "init_method": "topk"}, "acdc takes no init_method"),
+    (TOPKAST, "stop"),
+    (TOPKAST | {"stop": 0}, "expected a step from 1, got 0"),
+    (TOPKAST | {"stop": 9, "backward_sparsity": 0.9}, "from 0 to the level 0.5"),
+    (TOPKAST | {"stop": 9, "compute": "csr"}, "use masked"),
+    (SR_STE | {"penalty": -1.0}, "must not be negative"),
+    (SR_STE | {"update": 3}, "takes no update"),
+    (SOME | {"algorithm": "rigl", "grown_moments": "kept"}, "grown_moments.*zero.*mean"),
+]
+
+
+@pytest.mark.parametrize(("section", "says"), MISTAKES)
+def test_mistakes_are_named(section, says):
+    with pytest.raises(SparsityError, match=f"(?s){says}"):
         configure(section)
 
 
@@ -205,6 +232,11 @@ def test_the_cubic_of_zhu_and_gupta_by_hand(caplog):
     assert "is 0 at every step, so nothing is pruned" in caplog.text
 
 
+def test_a_function_is_a_schedule():
+    bounds = sparsity.schedules.schedule(lambda t: t * 0.01).min_max_end(0, 50)
+    assert bounds == pytest.approx((0.0, 0.5, 0.5))
+
+
 @pytest.mark.parametrize(
     "update",
     [Every(7), Every(5, 3), Every(5, 3, 20), Every(9, 40), UpdateSteps((2, 9, 31)), NEVER,
@@ -216,13 +248,6 @@ def test_steps_that_are_due_between_two(update):
         assert update.due_between(begin, end) == any(map(update, range(begin, end)))
     rest = not isinstance(update, UpdateSteps | CustomUpdate) and getattr(update, "stop", 1) is None
     assert update.due_between(100, 2**31) == rest
-
-
-def test_min_max_end_of_schedules():
-    assert Cosine(0.3, 10).min_max_end(0, 50) == pytest.approx((0.0, 0.3, 0.0), abs=1e-6)
-    assert sparsity.schedules.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
-        (0.0, 0.5, 0.5)
-    )
 
 
 @pytest.fixture
@@ -277,18 +302,6 @@ def test_a_section_is_parsed_once():
     assert configure(groups).groups is groups
 
 
-def test_the_sparsifiers_public_names():
-    names = {name for name in dir(configure(0.5)) if not name.startswith("_")}
-    core = {"init", "prepare", "attach", "split", "update", "prune"}
-    facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
-    rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
-        "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "select",
-        "store", "view", "code_of", "quiet", "partial", "dense_words", "summary",
-        "choice", "check", "due_between",
-    }  # fmt: skip
-    assert names == core | facts | rest
-
-
 def test_patterns_are_structures_that_every_algorithm_knows():
     pattern = {"type": "n:m", "n": 2, "m": 4}
     _, algorithm = only({"pattern": pattern})
@@ -314,69 +327,10 @@ def test_the_level_of_n_of_m_keeps_n(n, m):
     assert mask[-n:].all()  # the largest
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"pattern": {"type": "n:m", "n": 4, "m": 4}}, r"n=4 must be below m=4"),
-        ({"pattern": "4:2"}, r"n=4 must be below m=2"),
-        ({"pattern": "2:4:8"}, r"'2:4:8': expected N:M such as '2:4', or keys"),
-        ({"pattern": {"type": "n:m", "n": 2, "m": 4}, "sparsity": 0.9}, "has the level 0.5"),
-        ({"pattern": {"type": "block", "size": 0}, "sparsity": 0.9}, r"pattern.*size"),
-        ({"pattern": {"type": "block", "size": 4}}, "no level"),
-        ({"pattern": {"type": "hexagon"}, "sparsity": 0.9}, "n:m"),
-        (
-            {"pattern": {"type": "constant_fan_in"}, "sparsity": 0.5, "balance_in_groups": 2},
-            "balance_in_groups and pattern exclude each other",
-        ),
-    ],
-)
-def test_wrong_patterns_are_said(keys, says):
-    with pytest.raises(SparsityError, match=says):
-        configure(keys)
-
-
 def test_a_pattern_that_does_not_fit_a_weight_is_said():
     sparsifier = configure({"pattern": {"type": "block", "size": 4}, "sparsity": 0.5})
     with pytest.raises(ValueError, match="do not tile its 6 inputs x 8 outputs"):
         sparsifier.select({"kernel": jnp.zeros((6, 8))})
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"sparsity": 2.0}, "sparsity"),
-        ({"sparsity": float("nan")}, "sparsity"),
-        ({"sparsity": -5.0}, "sparsity"),
-        (
-            {"algorithm": "rigl", "sparsity": -5.0},
-            r"sparsity: expected a number from 0 to 1, got -5",
-        ),
-        ({"algorithm": "set", "sparsity": 0.5, "drop_fraction": float("nan")}, "drop_fraction"),
-        ({"algorithm": "gmp", "schedule": [0.5, 1.5]}, r"schedule\[1\]: expected a number from 0"),
-        (
-            {"algorithm": "gmp", "schedule": {"type": "exp", "init": 0.1, "gamma": float("inf")}},
-            "gamma: expected a number, got inf",
-        ),
-        (
-            {"algorithm": "gmp", "schedule": {"type": "linear", "init": -3.0, "slope": 0.1}},
-            "init: expected a number from 0 to 1, got -3",
-        ),
-        (
-            {"algorithm": "gmp", "schedule": {"type": "cosine", "init": 0.1, "half_period": 0}},
-            "half_period: expected steps above 0, got 0",
-        ),
-        (
-            {
-                "algorithm": "gmp",
-                "schedule": {"type": "cubic", "final": 0.9, "start": 5, "stop": 5},
-            },
-            "stop: expected steps with 0 <= start < stop, got 5 and 5",
-        ),
-    ],
-)
-def test_levels_that_mean_nothing_are_refused(keys, says):
-    with pytest.raises(SparsityError, match=says):
-        configure(keys)
 
 
 def test_a_filter_that_matches_nothing_is_refused_where_the_model_is_known():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.sparse_loop import start
 
 from wafer import sparsity
 from wafer.sparsity.costs import levels_over, missed_level, shares_over
@@ -95,12 +96,10 @@ def test_the_level_that_is_foretold_is_the_one_that_training_reaches(name):
     section = {"algorithm": name, "schedule": {"type": "cubic", "stop": 6, "final": 0.9}}
     section |= {"update": {"freq": 2}, "drop_fraction": 0.25}
     params = {"dense": {"kernel": jax.random.normal(jax.random.key(0), (64, 64))}}
-    sparsifier = sparsity.configure(section, params=params)
-    state = sparsifier.init(params, jax.random.key(1))
-    params, _ = sparsifier.prune(params, {}, state)
+    sparsifier, state, params, _ = start(section, params, seed=1, params=params)
     levels, _ = levels_over(sparsifier.groups[0][1], 8)
     for step in range(1, 9):
         grads = {"dense/kernel": jax.random.normal(jax.random.key(step), (64, 64))}
-        state, params, _ = sparsifier.update(state, params, grads, {})
+        state, params, _ = sparsifier.update(state, params, grads, ())
         kept = float(state.masks["dense/kernel"].mean())
         assert 1 - kept == pytest.approx(levels[step], abs=1e-3)

@@ -52,14 +52,9 @@ def test_greedy_tokens_are_those_of_dense_weights(family, rows):
 
 def test_bfloat16_weights_are_the_rounded_ones():
     model, stored, dense = trees("gpt2")
-    rounded = map_named(
-        lambda name, leaf: (
-            leaf.astype(jnp.bfloat16).astype(jnp.float32)
-            if name.endswith("/kernel") or name == "embed/token/embedding"
-            else leaf
-        ),
-        dense,
-    )
+    halved = lambda name: name.endswith("/kernel") or name == "embed/token/embedding"
+    cut = lambda leaf: leaf.astype(jnp.bfloat16).astype(jnp.float32)
+    rounded = map_named(lambda name, leaf: cut(leaf) if halved(name) else leaf, dense)
     converted = decoding.convert(model, named_leaves(stored), jnp.bfloat16)
     prompt = np.array([5, 9, 2])
     expected = models.generate(model, rounded, prompt, 24)

@@ -1,5 +1,6 @@
 """Exported programs in a second process: native products, sparse states and layouts included."""
 
+import functools
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.sparse_loop import start
 
 from wafer import sparsity, vsl
 
@@ -43,9 +45,7 @@ def same(one, two):
 @pytest.mark.parametrize("compute", ["masked", pytest.param("csr", marks=pytest.mark.native)])
 def test_a_step_with_a_topology_update(tmp_path, compute):
     section = {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 1}, "compute": compute}
-    sparsifier = sparsity.configure(section)
-    sparse = sparsifier.init(WEIGHTS, jax.random.key(1))
-    params, _ = sparsifier.prune(WEIGHTS, (), sparse)
+    sparsifier, sparse, params, _ = start(section, WEIGHTS, seed=1)
 
     @jax.jit
     def step(params, sparse, x):
@@ -67,20 +67,13 @@ def test_attention_of_a_layout_that_is_an_argument(tmp_path, rows):
     layout = vsl.padded_layout(lengths, 8) if rows else vsl.layout_from_lengths(lengths, 16)
     assert layout.rows == rows
     q = jax.random.normal(jax.random.key(0), (16, 2, 16))
-    attend = jax.jit(
-        jax.grad(
-            lambda q, layout: vsl.attention(
-                q, q, q, layout, causal=True, implementation="native"
-            ).sum()
-        )
-    )
+    native = functools.partial(vsl.attention, causal=True, implementation="native")
+    attend = jax.jit(jax.grad(lambda q, layout: native(q, q, q, layout).sum()))
     same(elsewhere(tmp_path, attend, q, layout), attend(q, layout))
 
 
 def test_dense_weights_need_no_check():
-    sparsifier = sparsity.configure({"sparsity": 0.9})
-    sparse = sparsifier.init(WEIGHTS, jax.random.key(1))
-    params, _ = sparsifier.prune(WEIGHTS, (), sparse)
+    sparsifier, sparse, params, _ = start({"sparsity": 0.9}, WEIGHTS, seed=1)
     dense = sparsity.decode(*sparsity.encode(params, (), sparse)).params
     product = jax.jit(lambda weights, x: x @ weights["up"]["kernel"])
     x = jax.random.normal(jax.random.key(2), (16, 256))

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from helpers.paths import GOLDEN
+from helpers.sparse_loop import context
 
 from wafer import sparsity
 from wafer.sparsity import selection
@@ -17,7 +18,7 @@ from wafer.sparsity.algorithms.inband import inband_mask
 from wafer.sparsity.algorithms.masks import init_mask
 from wafer.sparsity.kernels import topk_mask
 from wafer.sparsity.schedules import schedule, update_schedule
-from wafer.sparsity.selection import drop_count, kept_count, kept_number
+from wafer.sparsity.selection import kept_count, kept_number, survivor_count
 from wafer.sparsity.views import CompetitionRows, RowGroups
 
 VECTORS = GOLDEN / "sparsity"
@@ -109,22 +110,12 @@ def test_drop_and_grow(case):
         jnp.asarray(data[f"{case['i']}_{k}"]) for k in ("p", "grad", "mask0", "dropped", "grown")
     )
     view = VIEWS[case["shaper"] or "flat"]
-    assert int(drop_count(case["drop"], mask.sum(), view.groups(weight.shape))) == case["k"]
+    assert int(survivor_count(case["drop"], mask.sum(), view.groups(weight.shape))) == case["k"]
     rigl = sparsity.RigL(sparsity=case["sparsity"])
-    context = sparsity.UpdateContext(
-        name="w",
-        weight=jnp.where(mask, weight, 0),
-        grad=grad,
-        mask=mask,
-        sparsity=jnp.float32(case["sparsity"]),
-        drop_fraction=jnp.float32(case["drop"]),
-        step=jnp.int32(1),
-        key=jax.random.key(0),
-        view=view,
-    )
-    np.testing.assert_array_equal(rigl.update_mask(context), grown)
+    at = context(weight, grad, mask, case["sparsity"], case["drop"], view)
+    np.testing.assert_array_equal(rigl.update_mask(at), grown)
     # With nothing to grow the update is the drop alone.
-    full = context._replace(sparsity=jnp.float32(1))
+    full = at._replace(sparsity=jnp.float32(1))
     np.testing.assert_array_equal(rigl.update_mask(full), dropped)
 
 
@@ -283,21 +274,12 @@ def test_trajectory(name):
 def test_release_18_masks(case):
     data = np.load(VECTORS / "static18.npz")
     weight, want, regrown = (data[f"{case['i']}_{k}"] for k in ("w", "mask", "regrow"))
-    view = CompetitionRows(
-        "oi",
-        RowGroups(case["in_groups"], "in")
-        if case.get("in_groups")
-        else RowGroups(case.get("out_groups") or 1),
-    )
-    pruned = ~np.isfinite(weight)
-    mask = inband_mask(
-        weight,
-        pruned,
-        np.random.default_rng(case["seed"]),
-        sparsity=case["sparsity"],
-        method=case["init_method"],
-        view=view,
-    )
+    groups = RowGroups(case.get("out_groups") or 1)
+    if case.get("in_groups"):
+        groups = RowGroups(case["in_groups"], "in")
+    options = {"sparsity": case["sparsity"], "method": case["init_method"]}
+    pruned, rng = ~np.isfinite(weight), np.random.default_rng(case["seed"])
+    mask = inband_mask(weight, pruned, rng, view=CompetitionRows("oi", groups), **options)
     if case["sparsity"] == 0.995 and case["kept"] == weight.size:
         # Bug not copied: keep = 0 is a slice from -0, which keeps everything.
         assert mask.sum() == 0

@@ -19,6 +19,7 @@ PATTERNS = {
 EXPLORES = {"stop": 1}
 KEYS = {
     "static": {},
+    "seeded": {},
     "gmp": {"schedule": [0.25, 0.5], "update": {"freq": 1, "stop": 2}},
     "acdc": {"update": {"freq": 1, "start": 1, "stop": 2}},
     "topkast": EXPLORES,

@@ -6,11 +6,14 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from helpers.sparse_loop import start, step
 
 from wafer import sparsity
 from wafer.sparsity.kernels.choice import obstacle
 
+CSR = {"sparsity": 0.5, "compute": "csr"}
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 1}, "param_filter": "*kernel*"}
+FUNCTIONS = {"dot_general": sparsity.dot_general, "promote_dtype": sparsity.promote_dtype}
 X = jax.random.normal(jax.random.key(3), (6, 8))
 
 
@@ -39,38 +42,25 @@ def linen_parts():
 
 
 def nnx_parts():
-    keys = {"dot_general": sparsity.dot_general, "promote_dtype": sparsity.promote_dtype}
-    graph, params = nnx.split(Nnx(**keys))
+    graph, params = nnx.split(Nnx(**FUNCTIONS))
     return params, lambda params, x: nnx.merge(graph, params)(x)
 
 
 def trained(parts, compute):
-    """Weights and losses of three steps, each with a topology update."""
+    """Weights, masks and losses of three steps, each with a topology update."""
     params, run = parts()
-    sparsifier = sparsity.configure(RIGL | {"compute": compute})
-    tx = optax.adam(1e-2)
-    sparse = sparsifier.init(params, jax.random.key(1))
-    params, opt_state = sparsifier.prune(params, tx.init(params), sparse)
-    losses = []
-
-    def loss(ready, sparse):
-        return ((run(sparsifier.attach(ready, sparse), X) - 1) ** 2).mean()
-
+    tx, losses = optax.adam(1e-2), []
+    sparsifier, *state = start(RIGL | {"compute": compute}, params, tx, seed=1)
     for _ in range(3):
-        ready = sparsifier.prepare(params, sparse, dense=True)
-        value, grads = jax.value_and_grad(loss)(ready, sparse)
-        grads, dense = sparsifier.split(grads, sparse)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)
+        loss = lambda tree: ((run(tree, X) - 1) ** 2).mean()
+        value, *state = step(sparsifier, tx, loss, *state)
         losses.append(float(value))
+    sparse, params, _ = state
     return sparsifier.expand(params, (), sparse)[0], sparsifier.masks(sparse), losses
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [linen_parts, pytest.param(nnx_parts, marks=pytest.mark.slow)],
-    ids=["linen", "nnx"],
+    "parts", [linen_parts, pytest.param(nnx_parts, marks=pytest.mark.slow)], ids=["linen", "nnx"]
 )
 def test_csr_weights_train_in_flax_layers_as_masked_ones_do(parts):
     masked, csr = trained(parts, "masked"), trained(parts, "csr")
@@ -80,14 +70,7 @@ def test_csr_weights_train_in_flax_layers_as_masked_ones_do(parts):
 
 
 def test_dtypes_of_a_flax_layer_with_a_csr_kernel():
-    layer = nnx.Linear(
-        8,
-        4,
-        dtype=jnp.bfloat16,
-        dot_general=sparsity.dot_general,
-        promote_dtype=sparsity.promote_dtype,
-        rngs=nnx.Rngs(0),
-    )
+    layer = nnx.Linear(8, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0), **FUNCTIONS)
     dense = layer(X)
     mask = jnp.ones((8, 4), bool)
     pattern = sparsity.pattern_from_mask(mask, 32)
@@ -101,9 +84,8 @@ def test_dtypes_of_a_flax_layer_with_a_csr_kernel():
 
 def test_other_layers_are_told_what_to_write():
     params = {"w": jnp.ones((4, 4))}
-    sparsifier = sparsity.configure({"sparsity": 0.5, "compute": "csr"})
-    sparse = sparsifier.init(params, jax.random.key(0))
-    weight = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)["w"]
+    sparsifier, sparse, params, _ = start(CSR, params)
+    weight = sparsifier.apply(params, sparse)["w"]
     for attribute in ("T", "astype", "dtype", "ndim"):
         with pytest.raises(AttributeError, match=rf"{attribute}: a sparse weight .* is no array"):
             getattr(weight, attribute)
@@ -120,9 +102,8 @@ def test_other_layers_are_told_what_to_write():
 @pytest.mark.parametrize("change", [lambda v: v.astype(jnp.bfloat16), lambda v: v / 2])
 def test_weights_are_cast_and_scaled_before_attach(change):
     params = {"w": jnp.ones((4, 4))}
-    sparsifier = sparsity.configure(CSR)
-    sparse = sparsifier.init(params, jax.random.key(0))
-    ready = sparsifier.prepare(sparsifier.prune(params, (), sparse)[0], sparse)
+    sparsifier, sparse, pruned, _ = start(CSR, params)
+    ready = sparsifier.prepare(pruned, sparse)
     with pytest.raises(TypeError, match="scale weights before `attach`"):
         X[:, :4] @ jax.tree.map(change, sparsifier.attach(ready, sparse))["w"]
     changed = change(params["w"]) * sparsifier.masks(sparse)["w"]
@@ -133,9 +114,7 @@ def test_weights_are_cast_and_scaled_before_attach(change):
 @pytest.mark.parametrize("compute", ["masked", "csr"])
 def test_gradients_without_split_are_refused(compute):
     params = {"w": jnp.ones((4, 4))}
-    sparsifier = sparsity.configure(RIGL | {"compute": compute, "param_filter": "*"})
-    sparse = sparsifier.init(params, jax.random.key(0))
-    params, _ = sparsifier.prune(params, (), sparse)
+    sparsifier, sparse, params, _ = start(RIGL | {"compute": compute, "param_filter": "*"}, params)
     loss = lambda ready: (X[:, :4] @ sparsifier.attach(ready, sparse)["w"]).sum()
     grads = jax.grad(loss)(sparsifier.prepare(params, sparse, dense=True))
     uses = [lambda p, g: p - g, lambda p, g: 0.1 * g, lambda p, g: p * g, lambda p, g: g + p]
@@ -158,10 +137,9 @@ def test_a_linen_layer_that_takes_arrays_is_named(layer):
 
     params = Model().init(jax.random.key(0), X)["params"]
     for name in ("head", "up"):
-        section = {"sparsity": 0.5, "compute": "csr", "param_filter": f"{name}/kernel"}
-        sparsifier = sparsity.configure(section)
-        sparse = sparsifier.init(params, jax.random.key(0))
-        tree = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)
+        section = CSR | {"param_filter": f"{name}/kernel"}
+        sparsifier, sparse, pruned, _ = start(section, params)
+        tree = sparsifier.apply(pruned, sparse)
         with sparsity.linen_layers():
             if name == "up":
                 assert Model().apply({"params": tree}, X).shape[-1] == 4
@@ -190,9 +168,8 @@ def test_a_linen_dense_with_functions_of_its_own(name, own, taken):
     params = model.init(jax.random.key(0), X)["params"]
     results = []
     for compute in ("masked", "csr"):
-        sparsifier = sparsity.configure(CSR | {"compute": compute})
-        sparse = sparsifier.init(params, jax.random.key(0))
-        tree = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)
+        sparsifier, sparse, pruned, _ = start(CSR | {"compute": compute}, params)
+        tree = sparsifier.apply(pruned, sparse)
         with sparsity.linen_layers():
             if compute == "csr" and not taken:
                 with pytest.raises(TypeError, match=rf"Dense 'layers_0' has its own {name}"):
@@ -200,9 +177,6 @@ def test_a_linen_dense_with_functions_of_its_own(name, own, taken):
                 return
             results.append(model.apply({"params": tree}, X))
     np.testing.assert_allclose(*results, rtol=1e-5)
-
-
-CSR = {"sparsity": 0.5, "compute": "csr"}
 
 
 @pytest.mark.parametrize(

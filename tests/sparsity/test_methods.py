@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.sparse_loop import context, start, step
 
 from wafer import sparsity
-from wafer.sparsity import SparsityError, configure
+from wafer.sparsity import configure
 
 W = jnp.asarray([[4.0, -3.0, 2.0, 1.0]]).T  # [in 4, out 1]
 X = jnp.asarray([1.0, 10.0, 100.0, 1000.0])
@@ -43,37 +44,23 @@ def test_sr_ste_decays_what_does_not_compute():
 
 def test_mest_drops_what_is_small_and_still():
     mest = sparsity.MEST(sparsity=0.5, update=1, gradient_rate=0.1)
-    context = sparsity.UpdateContext(
-        name="w",
-        weight=jnp.asarray([0.3, 0.2, 0.1, 0.0]),
-        grad=jnp.asarray([0.0, 0.0, 3.0, 9.0]),
-        mask=jnp.asarray([True, True, True, False]),
-        sparsity=jnp.float32(0.5),
-        drop_fraction=jnp.float32(0.34),  # of three, one survives the truncation: trunc(1.98)
-        step=jnp.int32(1),
-        key=jax.random.key(0),
-        view=configure(0.5).view(0),
-    )
-    np.testing.assert_allclose(mest.drop_scores(context), [0.3, 0.2, 0.4, 0.9], rtol=1e-6)
-    assert mest.update_mask(context)[2]  # by magnitude alone it would be dropped
-    assert int(mest.update_mask(context).sum()) == 2
+    weight, grad = jnp.asarray([0.3, 0.2, 0.1, 0.0]), jnp.asarray([0.0, 0.0, 3.0, 9.0])
+    mask = jnp.asarray([True, True, True, False])
+    view = configure(0.5).view(0)
+    at = context(weight, grad, mask, 0.5, 0.34, view)  # of three one survives: trunc(1.98)
+    np.testing.assert_allclose(mest.drop_scores(at), [0.3, 0.2, 0.4, 0.9], rtol=1e-6)
+    assert mest.update_mask(at)[2]  # by magnitude alone it would be dropped
+    assert int(mest.update_mask(at).sum()) == 2
     own = dataclasses.replace(mest, drop=lambda ctx: -ctx.weight)
-    np.testing.assert_allclose(own.drop_scores(context), [-0.3, -0.2, -0.1, 0.0])
+    np.testing.assert_allclose(own.drop_scores(at), [-0.3, -0.2, -0.1, 0.0])
 
 
 @pytest.mark.parametrize("compute", ["masked", "csr"])
-@pytest.mark.parametrize(("start", "expected"), [("zero", 0.0), ("mean", 15.0)])
-def test_grown_moments_start_at_zero_or_at_the_mean_of_those_that_stay(compute, start, expected):
+@pytest.mark.parametrize(("begin", "expected"), [("zero", 0.0), ("mean", 15.0)])
+def test_grown_moments_start_at_zero_or_at_the_mean_of_those_that_stay(compute, begin, expected):
     """8, 7, 6, 5 are kept; 6 and 5 go, the last row grows. Moments 10 and 20 stay."""
-    section = {
-        "algorithm": "rigl",
-        "sparsity": 0.5,
-        "init_method": "topk",
-        "update": 1,
-        "drop_fraction": 0.5,
-        "grown_moments": start,
-        "compute": compute,
-    }
+    section = {"algorithm": "rigl", "sparsity": 0.5, "init_method": "topk", "update": 1}
+    section |= {"drop_fraction": 0.5, "grown_moments": begin, "compute": compute}
     params = {"w": jnp.arange(8.0, 0.0, -1.0).reshape(4, 2)}
     sparsifier = configure(section, params=params, accepts=lambda name: True)
     state, moments = sparsifier.init(params, jax.random.key(0)), optax.trace(0.9).init(params)
@@ -97,38 +84,22 @@ METHODS = {
         "update": {"freq": 10, "start": 10, "stop": 35},
     },
     "topkast": {"algorithm": "topkast", "sparsity": 0.75, "backward_sparsity": 0.5, "stop": 30},
-    "sr-ste": {
-        "algorithm": "sr-ste",
-        "pattern": {"type": "n:m", "n": 1, "m": 4},
-        "stop": 30,
-    },
+    "sr-ste": {"algorithm": "sr-ste", "pattern": {"type": "n:m", "n": 1, "m": 4}, "stop": 30},
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_whole_run_learns_and_ends_at_its_level(name):
-    sparsifier, tx = configure(METHODS[name], params=PARAMS), optax.adam(0.03)
-    state = sparsifier.init(PARAMS, jax.random.key(0))
-    params, opt_state = sparsifier.prune(PARAMS, tx.init(PARAMS), state)
-
-    def loss(ready, state):
-        return jnp.mean((INPUTS @ sparsifier.attach(ready, state)["w"] - TARGETS) ** 2)
-
-    @jax.jit
-    def step(params, opt_state, state):
-        ready = sparsifier.prepare(params, state, dense=True)
-        value, gradient = jax.value_and_grad(loss)(ready, state)
-        gradient, dense = sparsifier.split(gradient, state)
-        updates, opt_state = tx.update(gradient, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        state, params, opt_state = sparsifier.update(state, params, dense, opt_state)
-        return params, opt_state, state, value
-
+    tx = optax.adam(0.03)
+    sparsifier, *run = start(METHODS[name], PARAMS, tx, params=PARAMS)
+    loss = lambda tree: jnp.mean((INPUTS @ tree["w"] - TARGETS) ** 2)
+    one_step = jax.jit(lambda *run: step(sparsifier, tx, loss, *run))
     levels, losses = [], []
     for _ in range(60):
-        params, opt_state, state, value = step(params, opt_state, state)
-        levels.append(1 - float(sparsifier.masks(state)["w"].mean()))
+        value, *run = one_step(*run)
+        levels.append(1 - float(sparsifier.masks(run[0])["w"].mean()))
         losses.append(float(value))
+    params = run[1]
     assert losses[-1] < 0.8 * losses[0]
     assert levels[-1] == 0.75
     assert int((params["w"] == 0).sum()) >= 72
@@ -139,29 +110,3 @@ def test_a_whole_run_learns_and_ends_at_its_level(name):
         ]
     if name in ("topkast", "sr-ste"):
         assert levels[:29] == [0.0] * 29
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"algorithm": "acdc", "update": 10}, "acdc needs its phases"),
-        (
-            {"algorithm": "acdc", "update": {"freq": 10, "start": 10, "stop": 30}},
-            "2 changes end on a dense phase; stop: 20",
-        ),
-        (
-            {"algorithm": "acdc", "update": {"freq": 10}, "init_method": "topk"},
-            "acdc takes no init_method",
-        ),
-        ({"algorithm": "topkast"}, "stop"),
-        ({"algorithm": "topkast", "stop": 0}, "expected a step from 1, got 0"),
-        ({"algorithm": "topkast", "stop": 9, "backward_sparsity": 0.9}, "from 0 to the level 0.5"),
-        ({"algorithm": "topkast", "stop": 9, "compute": "csr"}, "use masked"),
-        ({"algorithm": "sr-ste", "stop": 9, "penalty": -1.0}, "must not be negative"),
-        ({"algorithm": "rigl", "grown_moments": "kept"}, "grown_moments.*zero.*mean"),
-        ({"algorithm": "sr-ste", "stop": 9, "update": 3}, "takes no update"),
-    ],
-)
-def test_wrong_sections_are_said(keys, says):
-    with pytest.raises(SparsityError, match=says):
-        configure({"sparsity": 0.5} | keys)

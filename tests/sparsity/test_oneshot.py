@@ -15,17 +15,10 @@ from wafer.sparsity.oneshot.grams import Watched, stage_grams
 from wafer.sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
 from wafer.sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
 from wafer.sparsity.oneshot.synflow import synflow_scores
-from wafer.sparsity.views import UNSTRUCTURED, Blocks, FanIn, NofM
+from wafer.sparsity.views import UNSTRUCTURED, FanIn, NofM
 
-SETTINGS = {
-    "name": "gpt2",
-    "hidden_size": 16,
-    "num_heads": 2,
-    "num_hidden_layers": 2,
-    "filter_size": 32,
-    "vocab_size": 40,
-    "max_position_embeddings": 12,
-}
+SETTINGS = {"name": "gpt2", "hidden_size": 16, "num_heads": 2, "num_hidden_layers": 2}
+SETTINGS |= {"filter_size": 32, "vocab_size": 40, "max_position_embeddings": 12}
 MODEL = models.build(SETTINGS)
 PARAMS = MODEL.init(jax.random.key(0))
 
@@ -150,11 +143,6 @@ def test_sparsegpt_of_two_weights_by_hand():
     np.testing.assert_allclose(mended[:, 0], [0, 1 + 0.1 * 2 / damped[1, 1]], rtol=1e-6)
 
 
-def test_blocks_are_not_for_sparsegpt():
-    with pytest.raises(sparsity.SparsityError, match="Take wanda or magnitude"):
-        sparsegpt(np.ones((8, 8), np.float32), np.eye(8), 0.5, Blocks(4, 4))
-
-
 QUICK = {"wanda", "snip"}  # one that reads activations, one that reads gradients
 
 
@@ -258,21 +246,6 @@ def test_rounds_of_a_score_that_stays_change_nothing():
         np.testing.assert_array_equal(mask, often[name])
 
 
-def test_what_synflow_and_rounds_cannot_do_is_said():
-    tables = {"sparsity": 0.5, "param_filter": "*embedding"}
-    with pytest.raises(sparsity.SparsityError, match="nothing flows through 'embed/position"):
-        prune(MODEL, PARAMS, sparsity.configure(tables), "synflow")
-    huge = jax.tree.map(lambda w: w * 1e30, PARAMS)
-    with pytest.raises(sparsity.SparsityError, match=r"synflow: the score of .* is not finite"):
-        prune(MODEL, huge, sparsity.configure(0.5), "synflow")
-    wrong: Any
-    for wrong in (0, -1, 1.5, True):
-        with pytest.raises(sparsity.SparsityError, match="integer of at least 1, found"):
-            prune(MODEL, PARAMS, sparsity.configure(0.5), "synflow", rounds=wrong)
-    with pytest.raises(sparsity.SparsityError, match=r"wanda prunes once; .*synflow"):
-        prune(MODEL, PARAMS, sparsity.configure(0.5), "wanda", batches=BATCHES, rounds=2)
-
-
 def test_n_of_m_and_budgets_of_one_shot():
     section = {"pattern": {"type": "n:m", "n": 2, "m": 4}}
     masks = prune(MODEL, PARAMS, sparsity.configure(section), "wanda", batches=BATCHES[:1]).masks
@@ -284,27 +257,50 @@ def test_n_of_m_and_budgets_of_one_shot():
     assert levels[16, 16] < 0.5 < levels[16, 32]
 
 
+def level_of(globs):
+    return {"sparsity": 0.5, "param_filter": globs}
+
+
 @pytest.mark.parametrize(
     ("section", "method", "batches", "says"),
     [
         (0.5, "wandda", BATCHES, "unknown method 'wandda'.*did you mean 'wanda'"),
         (0.5, "wanda", [], "needs calibration rows"),
+        (level_of("no"), "snip", [], "needs calibration rows"),
+        (level_of("layers_0/attn/query/kernl"), "magnitude", [], "mean 'layers_0/attn"),
         (
-            *({"sparsity": 0.5, "param_filter": "layers_0/attn/query/kernl"}, "magnitude", []),
-            "param_filter: .*query/kernl takes no weight to prune; did you mean 'layers_0/attn",
+            level_of("no"),
+            "snip",
+            BATCHES,
+            "takes no weight to prune; matrices of the model: emb",
         ),
-        ({"sparsity": 0.5, "param_filter": "no"}, "snip", [], "needs calibration rows"),
-        (
-            *({"sparsity": 0.5, "param_filter": "no"}, "snip", BATCHES),
-            "param_filter: no takes no weight to prune; matrices of the model: embed/position/emb",
-        ),
-        ({"sparsity": 0.5, "param_filter": "*embedding"}, "wanda", BATCHES, "leave it out"),
+        (level_of("*embedding"), "wanda", BATCHES, "leave it out"),
+        (level_of("*embedding"), "synflow", [], "nothing flows through 'embed/position"),
         ({"sparsity": 0.5, "balance_in_groups": 2}, "snip", BATCHES, "takes one level"),
+        (
+            {"sparsity": 0.5, "pattern": {"type": "block", "size": 4}},
+            *("sparsegpt", BATCHES, "Take wanda or magnitude"),
+        ),
+        # 0.999 of 256 or of 512 weights keeps none; 0.9999 of all 4,096 together.
+        (0.999, "magnitude", [], "magnitude: nothing is left of layers.*level 0.999 of 256"),
+        (0.9999, "global-magnitude", [], "nothing is left of layers.*level 0.9999 of 256"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said(section, method, batches, says):
     with pytest.raises(sparsity.SparsityError, match=says):
         prune(MODEL, PARAMS, sparsity.configure(section), method, batches=batches)
+
+
+def test_what_synflow_and_rounds_cannot_do_is_said():
+    huge = jax.tree.map(lambda w: w * 1e30, PARAMS)
+    with pytest.raises(sparsity.SparsityError, match=r"synflow: the score of .* is not finite"):
+        prune(MODEL, huge, sparsity.configure(0.5), "synflow")
+    wrong: Any
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(sparsity.SparsityError, match="integer of at least 1, found"):
+            prune(MODEL, PARAMS, sparsity.configure(0.5), "synflow", rounds=wrong)
+    with pytest.raises(sparsity.SparsityError, match=r"wanda prunes once; .*synflow"):
+        prune(MODEL, PARAMS, sparsity.configure(0.5), "wanda", batches=BATCHES, rounds=2)
 
 
 def flat_model(params):
@@ -328,24 +324,9 @@ def test_arrays_of_a_model_that_have_no_folder_are_pruned(method):
     np.testing.assert_array_equal(pruned.params["weight"], np.where(mask, weight, 0))
     if "magnitude" in method:
         np.testing.assert_array_equal(mask, weight >= 0.5)
-
-
-def test_matrices_without_entries_are_nothing_to_prune():
-    params = {"weight": jnp.ones((40, 40)), "empty": jnp.zeros((0, 4))}
-    section = sparsity.configure({"sparsity": 0.5, "param_filter": "empty"}, params=params)
-    with pytest.raises(
-        sparsity.SparsityError, match=r"empty takes no weight.*of the model: weight"
-    ):
-        prune(flat_model(params), params, section, "magnitude")
-
-
-@pytest.mark.parametrize("method", ["magnitude", "global-magnitude"])
-def test_a_level_that_keeps_nothing_is_refused(method):
-    """0.999 of 256 or of 512 weights keeps none; 0.9999 of all 4,096 together."""
-    level = 0.999 if method == "magnitude" else 0.9999
-    says = rf"{method}: nothing is left of layers.*level {level:g} of 256"
-    with pytest.raises(sparsity.SparsityError, match=says):
-        prune(MODEL, PARAMS, sparsity.configure(level), method)
+        none = sparsity.configure(level_of("empty"), params=params)
+        with pytest.raises(sparsity.SparsityError, match=r"empty takes no .*the model: weight"):
+            prune(flat_model(params), params, none, method)
 
 
 def test_a_matrix_of_a_stack_that_loses_everything_is_refused():

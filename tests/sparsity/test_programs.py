@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn, nnx
+from helpers.sparse_loop import start, step
 
 from wafer import sparsity
 from wafer.models.paths import map_named, named_leaves
@@ -144,28 +145,6 @@ def experts():
     )  # fmt: skip
 
 
-def unet():
-    """Halve an image, double it, and join it with what was skipped."""
-
-    class UNet(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            conv = lambda features, name: nn.Conv(features, (3, 3), name=name)
-            skip = nn.relu(conv(8, "enter")(x))
-            x = nn.relu(conv(16, "bottom")(nn.avg_pool(skip, (2, 2), (2, 2))))
-            x = nn.ConvTranspose(8, (2, 2), (2, 2), name="double")(x)
-            return conv(1, "leave")(jnp.concatenate([x, skip], -1))
-
-    model = UNet()
-    params = model.init(KEY, images(0)[0])["params"]
-
-    def loss(params, t):
-        x, _ = images(t)
-        return ((model.apply({"params": params}, x) - jnp.tanh(x)) ** 2).mean()
-
-    return Program(params, loss, ("*/kernel",))
-
-
 def vision_transformer():
     """Write a ViT of equinox: patches, a class token, a block of attention."""
 
@@ -237,7 +216,7 @@ def haiku_transformer():
 PROGRAMS = {
     make.__name__: make
     for make in (
-        mnist, language_model, scanned_language_model, experts, unet, vision_transformer,
+        mnist, language_model, scanned_language_model, experts, vision_transformer,
         haiku_transformer,
     )
 }  # fmt: skip
@@ -286,25 +265,19 @@ def train_by_hand(program, masks, due):
 def train(program, rule):
     """Train as the guide does; return losses, weights and masks by name, and the first masks."""
     tx = optax.sgd(RATE, momentum=MOMENTUM)
-    sparse = rule.init(program.params, jax.random.key(1))
-    first = rule.masks(sparse)
-    params, opt_state = rule.prune(program.params, tx.init(program.params), sparse)
+    rule, *run = start(rule, program.params, tx, seed=1)
+    first = rule.masks(run[0])
 
     @functools.partial(jax.jit, static_argnames="due")
-    def step(params, opt_state, sparse, t, due):
-        loss = lambda ready: program.loss(rule.attach(ready, sparse), t)
-        value, grads = jax.value_and_grad(loss)(rule.prepare(params, sparse, dense=due))
-        grads, dense = rule.split(grads, sparse)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        sparse, params, opt_state = rule.update(sparse, params, dense, opt_state, topology=due)
-        return params, opt_state, sparse, value
+    def one_step(t, *run, due):
+        return step(rule, tx, lambda tree: program.loss(tree, t), *run, due=due)
 
     losses = []
     for t in range(1, STEPS + 1):
-        params, opt_state, sparse, value = step(params, opt_state, sparse, t, rule.due(t))
+        value, *run = one_step(t, *run, due=rule.due(t))
         losses.append(float(value))
-    params, _ = rule.expand(params, opt_state, sparse)
+    sparse, params, moments = run
+    params, _ = rule.expand(params, moments, sparse)
     return losses, dict(named_leaves(params)), rule.masks(sparse), first
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn, nnx
+from helpers.sparse_loop import start
 
 from wafer import sparsity
 from wafer.models.checkpoint.layout import ContentError
@@ -84,30 +85,23 @@ def test_biases_scales_and_embeddings_stay_dense_in_any_rank(params, sparse):
     assert {*sparsity.configure(0.5, dense_words=False).select(params)} > {*sparse}
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("attn/query/bias", "bias"),
-        ("layers_0/Scale_1", "scale"),
-        ("pos_embed", "embed"),
-        ("posEmbed", "embed"),
-        ("cls_tokens", "token"),
-        ("biases", "bias"),
-        ("tokenizer/up", ""),
-        ("rescale/kernel", ""),
-        ("position/kernel", ""),
-        ("ls1/gamma", "gamma"),
-        ("blocks/LayerScale_0/w", "scale"),
-        ("bn/moving_mean", "bn"),
-        ("stats/running_var", "var"),
-        ("layers/mean", "mean"),
-        ("fc_mean/kernel", ""),  # a layer that computes a mean
-        ("log_var/w", ""),
-        ("lm_head/kernel", ""),  # a filter may take it
-        ("LayerNorm_0/weight", "norm"),
-        ("token_embedding/w", "embedding"),
-    ],
-)
+WORDS = {
+    "bias": ["attn/query/bias", "biases"],
+    "scale": ["layers_0/Scale_1", "blocks/LayerScale_0/w"],
+    "embed": ["pos_embed", "posEmbed"],
+    "embedding": ["token_embedding/w"],
+    "token": ["cls_tokens"],
+    "gamma": ["ls1/gamma"],
+    "norm": ["LayerNorm_0/weight"],
+    "bn": ["bn/moving_mean"],
+    "var": ["stats/running_var"],
+    "mean": ["layers/mean"],
+    "": ["tokenizer/up", "rescale/kernel", "position/kernel", "log_var/w"],
+}
+WORDS[""] += ["fc_mean/kernel", "lm_head/kernel"]  # it computes a mean; a filter may take it
+
+
+@pytest.mark.parametrize(("name", "word"), [(n, word) for word in WORDS for n in WORDS[word]])
 def test_words_are_whole(name, word):
     assert dense_word(name) == word
     nan = np.array([np.nan], np.float32)
@@ -199,10 +193,7 @@ def test_a_checkpoint_pruned_by_the_former_default_resumes(caplog):
     """Its masks stay, change by the section's rule, and a line names the filter."""
     params = {"up": jax.random.normal(KEY, (16, 16)), "wte": jax.random.normal(KEY, (16, 16))}
     section = {"algorithm": "set", "sparsity": 0.75, "update": {"freq": 1}, "compute": "masked"}
-    former = sparsity.configure(section, dense_words=False)
-    tx = optax.adam(1e-3)
-    sparse = former.init(params, KEY)
-    pruned = former.prune(params, tx.init(params), sparse)
+    former, sparse, *pruned = start(section, params, optax.adam(1e-3), dense_words=False)
     stored = sparsity.encode(*pruned, sparse)
 
     rule = sparsity.configure(section)

@@ -8,68 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.sparse_loop import context, start, step
 from hypothesis import given, settings, strategies as st
 
 from wafer import sparsity
 from wafer.models.layers.basic import project
 from wafer.sparsity.algorithms.masks import init_mask
-from wafer.sparsity.selection import drop_count, kept_count, topk_mask
+from wafer.sparsity.selection import kept_count, survivor_count
 from wafer.sparsity.views import Blocks, CompetitionRows, FanIn, NofM, RowGroups
-
-topk = jax.jit(topk_mask)
-
-
-def reference_topk(scores, k):
-    """Stable sort: highest first, lowest index among equals."""
-    mask = np.zeros(scores.shape, bool)
-    order = np.argsort(-scores, axis=-1, kind="stable")
-    for row, (o, n) in enumerate(zip(order, k, strict=True)):
-        mask[row, o[:n]] = True
-    return mask
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, 1e-38, -1e30, np.inf, -np.inf]),
-             min_size=24, max_size=24),
-    st.lists(st.integers(0, 12), min_size=2, max_size=2),
-)  # fmt: skip
-def test_topk_is_a_stable_sort(values, k):
-    scores = np.float32(values).reshape(2, 12)
-    got = topk(jnp.asarray(scores), jnp.asarray(k, jnp.int32))
-    np.testing.assert_array_equal(got, reference_topk(scores, k))
-
-
-def test_topk_on_many_distinct_and_few_distinct_values():
-    rng = np.random.default_rng(0)
-    for values in (rng.standard_normal((3, 5000)), rng.integers(0, 7, (3, 5000))):
-        scores = values.astype(np.float32)
-        k = [0, 1234, 5000]
-        got = topk(jnp.asarray(scores), jnp.asarray(k, jnp.int32))
-        np.testing.assert_array_equal(got, reference_topk(scores, k))
-
 
 STRUCTURES = [
     *(RowGroups(), RowGroups(2), RowGroups(3, "in"), FanIn(), NofM(2, 4, "out"), NofM(1, 3)),
     Blocks(inputs=3, outputs=2),
 ]
 VIEWS = [CompetitionRows("oi"), *(CompetitionRows("io", structure) for structure in STRUCTURES)]
-
-
-def updated(algorithm, view, weight, grad, mask, level, drop, step):
-    return algorithm.update_mask(
-        sparsity.UpdateContext(
-            name="w",
-            weight=jnp.where(mask, weight, 0),
-            grad=grad,
-            mask=mask,
-            sparsity=level,
-            drop_fraction=drop,
-            step=step,
-            key=jax.random.key(3),
-            view=view,
-        )
-    )
 
 
 RIGL, SET = sparsity.RigL(sparsity=0.5), sparsity.SET(sparsity=0.5)
@@ -92,12 +44,12 @@ def test_counts_are_exact_whatever_the_scores(seed, level, drop, view, algorithm
     mask = view.unrows(view.rows(mask).at[:].set(view.rows(mask)[0]), (6, 8)) > 0  # equal rows
     groups, cells = view.groups((6, 8)), int(mask.sum()) // view.cell
     with jax.disable_jit():  # a few small operations, not one compilation per algorithm and view
-        new = updated(algorithm, view, weight, grad, mask, jnp.float32(level), jnp.float32(drop), 1)
+        new = algorithm.update_mask(context(weight, grad, mask, level, drop, view))
     new = np.asarray(new)
     rows = np.asarray(view.rows(new)).sum(axis=1) // view.cell
     want = int(kept_count(level, view.row_length((6, 8))))
     if algorithm is not GMP:
-        kept = int(drop_count(drop, jnp.int32(cells), groups))
+        kept = int(survivor_count(drop, jnp.int32(cells), groups))
         want = max(want, kept)
         # Survivors come from the active weights only.
         assert (new & mask).sum() >= min(kept * groups, cells) * view.cell
@@ -155,35 +107,19 @@ class Run(NamedTuple):
 @functools.cache
 def train(algorithm, compute="masked", steps=7):
     section = SECTIONS[algorithm] | {"compute": compute}
-    sparsifier = sparsity.configure(section)
-    sparse = sparsifier.init(PARAMS, jax.random.key(7))
-    params, opt_state = sparsifier.prune(PARAMS, TX.init(PARAMS), sparse)
-
-    @functools.partial(jax.jit, static_argnames="topology")
-    def step(params, opt_state, sparse, topology):
-        ready = sparsifier.prepare(params, sparse, dense=topology)
-        value, grads = jax.value_and_grad(lambda r: loss(sparsifier.attach(r, sparse)))(ready)
-        grads, dense = sparsifier.split(grads, sparse)
-        updates, opt_state = TX.update(grads, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        out = sparsifier.update(sparse, params, dense, opt_state, topology=topology)
-        return value, *out
-
+    sparsifier, *run = start(section, PARAMS, TX, seed=7)
+    one_step = jax.jit(functools.partial(step, sparsifier, TX, loss), static_argnames="due")
     losses, masks = [], []
     for t in range(1, steps + 1):
-        value, sparse, params, opt_state = step(params, opt_state, sparse, sparsifier.due(t))
+        value, *run = one_step(*run, due=sparsifier.due(t))
         losses.append(float(value))
-        masks.append({n: np.asarray(m) for n, m in sparsifier.masks(sparse).items()})
-    assert step._cache_size() <= 2  # topology changes never recompile
+        masks.append({n: np.asarray(m) for n, m in sparsifier.masks(run[0]).items()})
+    assert one_step._cache_size() <= 2  # topology changes never recompile
+    sparse, params, opt_state = run
     return Run(sparsifier, losses, sparse, *sparsifier.expand(params, opt_state, sparse), masks)
 
 
-RIGL_SECTION = {
-    "algorithm": "rigl",
-    "sparsity": 0.8,
-    "update": {"freq": 3},
-    "balance_in_groups": 2,
-}
+RIGL_SECTION = {"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 3}, "balance_in_groups": 2}
 SECTIONS = {"rigl": RIGL_SECTION, "set": {"algorithm": "set", "sparsity": 0.75, "update": 3}}
 
 
@@ -218,15 +154,8 @@ def test_pruned_weights_and_moments_are_zero_and_only_due_steps_change_masks():
 @pytest.mark.parametrize("compute", ["masked", "csr"])
 def test_a_weight_dropped_and_grown_back_at_once_goes_on_as_it_was(compute):
     first = lambda *_: jnp.asarray([[True, True, False, False]])
-    sparsifier = sparsity.configure(
-        {
-            "algorithm": "rigl",
-            "sparsity": 0.5,
-            "drop_fraction": 0.5,
-            "init_method": first,
-            "compute": compute,
-        }
-    )
+    section = {"algorithm": "rigl", "sparsity": 0.5, "drop_fraction": 0.5}
+    sparsifier = sparsity.configure(section | {"init_method": first, "compute": compute})
     params = {"w": jnp.asarray([[0.1, 5.0, 7.0, 7.0]])}
     sparse = sparsifier.init(params, jax.random.key(0))
     params, moment = sparsifier.prune(params, {"m": params}, sparse)
@@ -325,9 +254,9 @@ def test_what_changes_the_updates_of_wrap_is_no_silent_mask(behind, jit):
 
 
 def test_a_skipped_step_changes_nothing_and_does_not_count():
-    sparsifier = sparsity.configure({"algorithm": "rigl", "sparsity": 0.5})
-    sparse = sparsifier.init(PARAMS, jax.random.key(0))
-    params, opt_state = sparsifier.prune(PARAMS, TX.init(PARAMS), sparse)
+    sparsifier, sparse, params, opt_state = start(
+        {"algorithm": "rigl", "sparsity": 0.5}, PARAMS, TX
+    )
     grads = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), params)
     after = sparsifier.update(sparse, params, grads, opt_state, finite=False)
     plain = [x._replace(key=jax.random.key_data(x.key)) for x in (sparse, after[0])]
@@ -380,20 +309,14 @@ def test_vendor_bug_drop_prefers_pruned_positions_to_active_zeros():
     # Oracle: p=[0,0,0,5,0,0], first four active, f=.25 keeps indices 3, 4, 5.
     weight = jnp.asarray([[0.0, 0, 0, 5, 0, 0]])
     mask = jnp.asarray([[True, True, True, True, False, False]])
-    kept = updated(
-        RIGL, CompetitionRows("oi"), weight, weight, mask, jnp.float32(1), jnp.float32(0.25), 1
-    )
+    kept = RIGL.update_mask(context(weight, weight, mask, 1, 0.25, CompetitionRows("oi")))
     np.testing.assert_array_equal(kept, [[True, True, False, True, False, False]])
 
 
 def test_vendor_bug_drop_fraction_is_frozen_off_the_vendors_hardware():
     # run_*_stock keep dropping 40 %; a cosine of half period 8 drops nothing at step 8.
-    section = {
-        "algorithm": "rigl",
-        "sparsity": 0.5,
-        "drop_fraction": {"type": "cosine", "init": 0.4, "half_period": 8},
-        "update": {"freq": 4},
-    }
+    section = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 4}}
+    section["drop_fraction"] = {"type": "cosine", "init": 0.4, "half_period": 8}
     sparsifier = sparsity.configure(section)
     sparse = sparsifier.init(PARAMS, jax.random.key(0))
     changed = []
@@ -407,9 +330,7 @@ def test_vendor_bug_drop_fraction_is_frozen_off_the_vendors_hardware():
 
 def test_vendor_bug_list_positions_are_lost_on_resume():
     section = {"algorithm": "gmp", "schedule": [0.3, 0.5, 0.7], "update": {"freq": 2}}
-    sparsifier = sparsity.configure(section)
-    sparse = sparsifier.init(PARAMS, jax.random.key(0))
-    params, opt_state = sparsifier.prune(PARAMS, (), sparse)
+    sparsifier, sparse, params, opt_state = start(section, PARAMS)
     for _ in range(2):
         sparse, params, opt_state = sparsifier.update(sparse, params, None, opt_state)
     assert sparse.indices.tolist() == [[2, 0]]

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
-
-from wafer.sparsity import configure
+from helpers.sparse_loop import start
 
 SHAPE = (128, 128)
 STRUCTURES = {
@@ -53,10 +52,8 @@ def run(text, storage="masked", steps=2):
     """Masks after each update; gradients are drawn, the same for both storages."""
     params = {"w": jax.random.normal(jax.random.key(1), SHAPE)}
     section = yaml.safe_load(text) | {"compute": storage}
-    sparsifier = configure(section, params=params, accepts=lambda name: True)
-    state = sparsifier.init(params, jax.random.key(0))
-    params, _ = sparsifier.prune(params, (), state)
-
+    options = {"params": params, "accepts": lambda name: True}
+    sparsifier, state, params, _ = start(section, params, **options)
     traced = []
 
     @jax.jit

@@ -1,12 +1,14 @@
 """Every attention variant, every implementation, forward and gradients, against the dense form."""
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.attention import assert_close, gradients, in_rows, inputs
 
 from wafer import vsl
 from wafer.vsl.implementations import fused
@@ -31,53 +33,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _inputs(keys: int = CAPACITY) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    shapes = {"q": (CAPACITY, N, H), "k": (keys, K, H), "v": (keys, K, H), "do": (CAPACITY, N, H)}
-    out = {n: jnp.asarray(rng.normal(size=s), jnp.float32) for n, s in shapes.items()}
-    out["slopes"] = jnp.asarray(vsl.alibi_slopes(N))
-    out["table"] = jnp.asarray(rng.normal(size=(32, N)), jnp.float32)
-    return out
-
-
-def _run(
-    inputs: dict[str, Any], layout: vsl.Layout, *, causal: bool, implementation: str, **variant: Any
-) -> dict[str, np.ndarray]:
-    """Output and the gradients of q, k, v, slopes and table."""
-
-    def loss(x: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        options = dict(variant)
-        t5 = vsl.RelativeBias(table=x["table"], bidirectional=not causal)
-        bias = options.pop("bias", None)
-        if options.pop("alibi", False):
-            options["alibi_slopes"] = x["slopes"]
-        if bias == "t5":
-            options["relative_bias"] = t5
-        elif bias == "function":
-            options["relative_bias"] = lambda q, k: t5(q, k) * 0.5 + 0.1 * q[:, None]
-        if "dropout_rate" in options:
-            options["dropout_key"] = jax.random.key(3)
-        out = vsl.attention(
-            x["q"], x["k"], x["v"], layout, causal=causal, implementation=implementation, **options
-        )
-        return jnp.sum(out * x["do"]), out
-
-    grads, out = jax.jit(jax.grad(loss, has_aux=True))(inputs)
-    grads["out"] = out
-    del grads["do"]
-    return jax.tree.map(np.asarray, grads)
-
-
-def _assert_close(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    for name, value in want.items():
-        top = np.abs(value).max()
-        np.testing.assert_allclose(got[name], value, atol=3e-6 * max(top, 1e-3), err_msg=name)
-
-
-def _token_index(layout: vsl.Layout) -> np.ndarray:
-    return np.flatnonzero(np.asarray(layout.valid))
-
-
 # Compiling dominates: one direction of each kind by default, every pair in the slow suite.
 QUICK = {("window", False), ("sink", True), ("function", False), ("all", True)}
 CASES = [
@@ -91,13 +46,13 @@ CASES = [
 def test_blocks_equal_dense_forward_and_gradients(variant: str, causal: bool) -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     options = VARIANTS[variant]
-    inputs = _inputs()
-    want = _run(inputs, layout, causal=causal, implementation="dense", **options)
-    got = _run(inputs, layout, causal=causal, implementation="blocks", **options)
+    x = inputs(CAPACITY, (N, K), H)
+    want = gradients(x, layout, causal=causal, implementation="dense", **options)
+    got = gradients(x, layout, causal=causal, implementation="blocks", **options)
     assert np.abs(want["out"]).max() > 0.1
     assert (np.abs(want["slopes"]).max() > 0) == ("alibi" in options)
     assert (np.abs(want["table"]).max() > 0) == ("bias" in options)
-    _assert_close(got, want)
+    assert_close(got, want)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +70,16 @@ def test_padded_batch_equals_packed_batch(variant: str, causal: bool, implementa
     """Also: what padding holds is never read, not even NaN, and its gradients are 0."""
     packed = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     rows = vsl.padded_layout(jnp.asarray(LENGTHS), S)
-    here, there = _token_index(packed), _token_index(rows)
-    inputs = _inputs()
-    spread = dict(inputs)
-    for name in ("q", "k", "v", "do"):
-        x = jnp.full((LENGTHS.size * S, *inputs[name].shape[1:]), 0.0 if name == "do" else jnp.nan)
-        spread[name] = x.at[there].set(inputs[name][here])
+    x = inputs(CAPACITY, (N, K), H)
+    spread, here, there = in_rows(x, packed, rows)
     options = VARIANTS[variant]
-    want = _run(inputs, packed, causal=causal, implementation="dense", **options)
-    got = _run(spread, rows, causal=causal, implementation=implementation, **options)
+    want = gradients(x, packed, causal=causal, implementation="dense", **options)
+    got = gradients(spread, rows, causal=causal, implementation=implementation, **options)
     padding = np.setdiff1d(np.arange(rows.capacity), there)
     for name in ("q", "k", "v", "out"):
         assert not got[name][padding].any()
         got[name], want[name] = got[name][there], want[name][here]
-    _assert_close(got, want)
+    assert_close(got, want)
 
 
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -136,14 +87,14 @@ def test_cross_attention_matches_sequences_by_index(causal: bool) -> None:
     kv_lengths = np.array([30, 60, 5, 0, 90])
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     kv = vsl.layout_from_lengths(jnp.asarray(kv_lengths), 190)
-    inputs = _inputs(keys=190)
+    x = inputs(CAPACITY, (N, K), H, keys=190)
     options = {"kv_layout": kv, "alibi": True, "bias": "t5", "window": 40}
-    want = _run(inputs, layout, causal=causal, implementation="dense", **options)
-    got = _run(inputs, layout, causal=causal, implementation="blocks", **options)
-    _assert_close(got, want)
+    want = gradients(x, layout, causal=causal, implementation="dense", **options)
+    got = gradients(x, layout, causal=causal, implementation="blocks", **options)
+    assert_close(got, want)
     # Sequence 0 alone, by hand.
-    q, k, v = inputs["q"][:70], inputs["k"][:30], inputs["v"][:30]
-    plain = _run(inputs, layout, causal=False, implementation="blocks", kv_layout=kv)["out"]
+    q, k, v = x["q"][:70], x["k"][:30], x["v"][:30]
+    plain = gradients(x, layout, causal=False, implementation="blocks", kv_layout=kv)["out"]
     scores = np.einsum("tnh,snh->nts", q, np.repeat(k, 2, axis=1)) / np.sqrt(H)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     out = np.einsum("nts,snh->tnh", p / p.sum(-1, keepdims=True), np.repeat(v, 2, axis=1))
@@ -174,12 +125,13 @@ def test_windows_by_hand() -> None:
     assert means(True, window=1, sink_tokens=1) == [0, 0.5, 1, 1.5, 2]
 
 
-def test_alibi_slopes_follow_the_paper() -> None:
-    np.testing.assert_allclose(vsl.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
-    # 12 heads: those of 8, then every other one of 16.
-    np.testing.assert_allclose(
-        vsl.alibi_slopes(12)[8:], [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5], rtol=1e-6
-    )
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 40, 64, 112])
+def test_alibi_slopes_are_those_that_mpt_builds_another_way(heads: int) -> None:
+    above = 2 ** math.ceil(math.log2(heads))
+    slopes = 1.0 / 2.0 ** (np.arange(1, above + 1) * (8 / above))
+    if above != heads:  # MPT takes the odd places of the power of two above first
+        slopes = np.concatenate([slopes[1::2], slopes[::2]])[:heads]
+    np.testing.assert_allclose(vsl.alibi_slopes(heads), slopes, rtol=1e-6)
 
 
 def test_relative_buckets_by_hand() -> None:
@@ -197,8 +149,8 @@ def test_relative_buckets_by_hand() -> None:
 
 def test_bfloat16_accumulates_in_float32() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    inputs = _inputs()
-    q, k, v = (inputs[n].astype(jnp.bfloat16) for n in "qkv")
+    x = inputs(CAPACITY, (N, K), H)
+    q, k, v = (x[n].astype(jnp.bfloat16) for n in "qkv")
     attend = jax.jit(
         functools.partial(vsl.attention, causal=True), static_argnames="implementation"
     )
@@ -213,7 +165,7 @@ def test_bfloat16_accumulates_in_float32() -> None:
 def test_sequences_do_not_see_each_other() -> None:
     """The Jacobian between tokens of different sequences is exactly 0."""
     layout = vsl.layout_from_lengths(jnp.array([3, 2]), 6)
-    x = _inputs()
+    x = inputs(CAPACITY, (N, K), H)
 
     def out(k: jax.Array) -> jax.Array:
         q, v = x["q"][:6], x["v"][:6]
@@ -247,7 +199,7 @@ def test_nothing_quadratic_is_in_memory() -> None:
 
 def test_auto_is_one_of_the_implementations() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    x = _inputs()
+    x = inputs(CAPACITY, (N, K), H)
     run = functools.partial(vsl.attention, x["q"], x["k"], x["v"], layout, causal=True)
     chosen = "native" if fused.LIBRARY.usable() else "blocks"
     np.testing.assert_array_equal(run(), run(implementation=chosen))

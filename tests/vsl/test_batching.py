@@ -29,8 +29,12 @@ def test_ladder_by_hand() -> None:
     assert ladder.rungs(1500) == [*range(128, 1537, 128)]
     # From 2048 on a step may be 256 wide: 2048 * 1.125 = 2304.
     assert ladder.capacity(2049) == 2304
-    with pytest.raises(ValueError, match="expected growth > 1"):
-        vsl.Ladder(growth=1.0)
+    # Capacities are looked up in order, and the rungs above are counted from the last of these.
+    fitted = vsl.Ladder(multiple=32, fitted=(96, 320))
+    assert [fitted.capacity(tokens) for tokens in (90, 97, 321)] == [96, 320, 352]
+    for wrong in ({"growth": 1.0}, {"fitted": (256, 128)}, {"fitted": (100, 256)}):
+        with pytest.raises(ValueError, match=r"Ladder\(.*expected growth > 1"):
+            vsl.Ladder(**wrong)
 
 
 @settings
@@ -117,6 +121,10 @@ def test_budget_batches_are_full() -> None:
     assert all(len(b) <= 128 for b in batches)
     # An example waits at most a few windows.
     assert max(max(b) - min(b) for b in batches) < 4 * 256
+    full = vsl.budget_batches([5] * 8, 10, max_sequences=9, window=4)  # as many as bins hold
+    assert list(full) == [[2, 3], [0, 1], [6, 7], [4, 5]]
+    with pytest.raises(ValueError, match="example 600 has 101 tokens > budget 100"):
+        list(vsl.budget_batches([5] * 600 + [101], 100, max_sequences=128, window=256))
 
 
 def test_pack_by_hand() -> None:

@@ -4,14 +4,14 @@ import functools
 import os
 import pathlib
 import platform
-import subprocess
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.attention import assert_close, gradients, in_rows, inputs
+from helpers.processes import ended
 from hypothesis import given, settings, strategies as st
 
 from wafer import vsl
@@ -25,44 +25,6 @@ CAPACITY = 250
 
 def test_library_is_built() -> None:
     assert fused.LIBRARY.usable(), "run `python setup.py build_ext --inplace`"
-
-
-def _inputs(capacity: int, keys: int, heads: tuple[int, int], width: int) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
-    return {
-        "q": draw(capacity, heads[0], width),
-        "k": draw(keys, heads[1], width),
-        "v": draw(keys, heads[1], width),
-        "slopes": jnp.asarray(vsl.alibi_slopes(heads[0])),
-        "table": draw(32, heads[0]),
-        "do": draw(capacity, heads[0], width),
-    }
-
-
-def _run(x: dict[str, Any], layout: vsl.Layout, implementation: str, **options: Any) -> Any:
-    """Output and gradients of every input."""
-    alibi, relative = options.pop("alibi", False), options.pop("relative", False)
-    causal = options.pop("causal", True)
-
-    def loss(x: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        t5 = vsl.RelativeBias(table=x["table"], bidirectional=not causal)
-        out = vsl.attention(
-            x["q"],
-            x["k"],
-            x["v"],
-            layout,
-            causal=causal,
-            alibi_slopes=x["slopes"] if alibi else None,
-            relative_bias=t5 if relative else None,
-            dropout_key=jax.random.key(3) if "dropout_rate" in options else None,
-            implementation=implementation,
-            **options,
-        )
-        return jnp.sum(out * x["do"]), out
-
-    grads, out = jax.jit(jax.grad(loss, has_aux=True))(x)
-    return grads | {"do": out}
 
 
 def _slope_terms(x: dict[str, Any], layout: vsl.Layout) -> np.ndarray:
@@ -84,13 +46,6 @@ def _slope_terms(x: dict[str, Any], layout: vsl.Layout) -> np.ndarray:
     return (np.abs(d_scores) * distance).sum((1, 2))
 
 
-def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
-    for name, value in want.items():
-        top = max(float(jnp.abs(value).max()), 1e-3)
-        if name not in skip:
-            np.testing.assert_allclose(got[name], value, atol=3e-6 * top, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("heads", "width", "options"),
     [
@@ -101,20 +56,20 @@ def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
         ((3, 3), 64, {"dropout_rate": 0.3}),
         ((3, 3), 64, {"alibi": True}),
         ((3, 3), 64, {"alibi": True, "dropout_rate": 0.3}),
-        ((4, 2), 16, {"alibi": True, "relative": True, "window": 33}),
-        ((4, 4), 16, {"relative": True, "causal": False}),
+        ((4, 2), 16, {"alibi": True, "bias": "t5", "window": 33}),
+        ((4, 4), 16, {"bias": "t5", "causal": False}),
     ],
     ids=["gqa", "mqa", "heads", "scale", "dropout", "alibi", "alibi+dropout", "alibi+t5", "t5"],
 )
 def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[str, Any]) -> None:
     """Forward and every gradient; dropout drops the same weights."""
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    x = _inputs(CAPACITY, CAPACITY, heads, width)
-    want = _run(x, layout, "dense", **options)
-    assert float(jnp.abs(want["do"]).max()) > 0.1
-    got = _run(x, layout, "native", **options)
-    cancels = "alibi" in options and "relative" not in options
-    _assert_close(got, want, skip=("slopes",) if cancels else ())
+    x = inputs(CAPACITY, heads, width)
+    want = gradients(x, layout, "dense", **options)
+    assert float(jnp.abs(want["out"]).max()) > 0.1
+    got = gradients(x, layout, "native", **options)
+    cancels = "alibi" in options and "bias" not in options
+    assert_close(got, want, skip=("slopes",) if cancels else ())
     if cancels:
         difference = np.abs(np.asarray(got["slopes"]) - np.asarray(want["slopes"]))
         assert (difference <= 2.0**-24 * _slope_terms(x, layout)).all()
@@ -123,16 +78,11 @@ def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[s
 def test_padded_batch_with_nan_in_the_padding() -> None:
     packed = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     rows = vsl.padded_layout(jnp.asarray(LENGTHS), 130)
-    here, there = np.flatnonzero(packed.valid), np.flatnonzero(rows.valid)
-    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
-    spread = dict(x)
-    for name in ("q", "k", "v", "do"):
-        fill = 0.0 if name == "do" else jnp.nan
-        blank = jnp.full((rows.capacity, *x[name].shape[1:]), fill)
-        spread[name] = blank.at[there].set(x[name][here])
-    want = _run(x, packed, "native")
-    got = _run(spread, rows, "native")
-    for name in ("q", "k", "v", "do"):
+    x = inputs(CAPACITY, (2, 2), 16)
+    spread, here, there = in_rows(x, packed, rows)
+    want = gradients(x, packed, "native")
+    got = gradients(spread, rows, "native")
+    for name in ("q", "k", "v", "out"):
         assert not np.delete(got[name], there, axis=0).any()
         np.testing.assert_allclose(got[name][there], want[name][here], atol=2e-6)
 
@@ -140,20 +90,20 @@ def test_padded_batch_with_nan_in_the_padding() -> None:
 def test_cross_attention() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     kv = vsl.layout_from_lengths(jnp.array([30, 60, 5, 0, 90]), 190)
-    x = _inputs(CAPACITY, 190, (4, 2), 16)
+    x = inputs(CAPACITY, (4, 2), 16, keys=190)
     options = {"kv_layout": kv, "causal": False, "window": 40}
-    want = _run(x, layout, "dense", **options)
-    _assert_close(_run(x, layout, "native", **options), want)
-    assert not np.asarray(want["do"][71:201]).any()  # sequence 3 has no keys
+    want = gradients(x, layout, "dense", **options)
+    assert_close(gradients(x, layout, "native", **options), want)
+    assert not np.asarray(want["out"][71:201]).any()  # sequence 3 has no keys
 
 
 @functools.cache
 def _both() -> Any:
-    x = _inputs(200, 200, (2, 1), 16)
+    x = inputs(200, (2, 1), 16)
 
     def run(lengths: jax.Array) -> list[dict[str, jax.Array]]:
         layout = vsl.layout_from_lengths(lengths, 200)
-        return [_run(x, layout, name) for name in ("native", "dense")]
+        return [gradients(x, layout, name) for name in ("native", "dense")]
 
     return jax.jit(run)
 
@@ -164,11 +114,11 @@ def test_any_lengths(lengths: list[int]) -> None:
     """Sequences may begin and end anywhere in a tile."""
     got, want = _both()(jnp.asarray(lengths))
     if max(lengths) > 1:
-        _assert_close(got, want)
+        assert_close(got, want)
         return
     # One token sees itself alone: the gradients of q and k are 0 but for rounding, which v's is
     # the measure of.
-    _assert_close(got, want, skip=("q", "k"))
+    assert_close(got, want, skip=("q", "k"))
     top = float(jnp.abs(want["v"]).max())
     for name in "qk":
         np.testing.assert_allclose(got[name], want[name], atol=3e-6 * max(top, 1e-3))
@@ -176,19 +126,19 @@ def test_any_lengths(lengths: list[int]) -> None:
 
 def test_same_bits_every_time_and_under_vmap() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    x = _inputs(CAPACITY, CAPACITY, (4, 2), 16)
-    first = _run(x, layout, "native")
-    for name, value in _run(x, layout, "native").items():
+    x = inputs(CAPACITY, (4, 2), 16)
+    first = gradients(x, layout, "native")
+    for name, value in gradients(x, layout, "native").items():
         np.testing.assert_array_equal(value, first[name])
     run = lambda q: vsl.attention(q, x["k"], x["v"], layout, causal=True, implementation="native")
     twice = jax.vmap(run)(jnp.stack([x["q"], 2 * x["q"]]))
-    np.testing.assert_array_equal(twice[0], first["do"])
+    np.testing.assert_array_equal(twice[0], first["out"])
     np.testing.assert_array_equal(twice[1], run(2 * x["q"]))
 
 
 def test_bfloat16_accumulates_in_float32() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
+    x = inputs(CAPACITY, (2, 2), 16)
     q, k, v = (x[n].astype(jnp.bfloat16) for n in "qkv")
     wide = [a.astype(jnp.float32) for a in (q, k, v)]
     want = vsl.attention(*wide, layout, causal=True, implementation="native")
@@ -209,7 +159,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 def test_what_the_kernel_does_not_compute_is_refused() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
-    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
+    x = inputs(CAPACITY, (2, 2), 16)
     run = functools.partial(vsl.attention, x["q"], x["k"], x["v"], layout, causal=True)
     for options in (
         {"softcap": 2.0},
@@ -249,21 +199,15 @@ def test_the_best_instruction_set_of_the_processor_is_chosen() -> None:
     assert fused.LIBRARY.target() == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [
-        pytest.param("avx2", "avx2 True", marks=pytest.mark.slow),
-        pytest.param("0", "None True", marks=pytest.mark.slow),
-        pytest.param("baseline", "baseline True", marks=pytest.mark.slow),
-    ],
+    [("avx2", "avx2 True"), ("0", "None True"), ("baseline", "baseline True")],
 )
 def test_every_target_and_none(setting: str, said: str) -> None:
     if fused.LIBRARY.target() == "baseline":  # a machine without AVX2 has no other
         said = said.replace("avx2", "baseline")
-    env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
-    # -P: the installed packages, which have the library, not the folder the tests run in.
-    command = [sys.executable, "-P", "-c", SCRIPT]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    process = ended(SCRIPT, WAFER_NATIVE=setting)
     assert process.stdout.strip() == said
     notices = [line for line in process.stderr.splitlines() if "no native library" in line]
     assert len(notices) == (setting == "0"), process.stderr

@@ -1,15 +1,13 @@
 """LayerNorm and RMSNorm in C++ against XLA's form: values, gradients, further derivatives."""
 
 import functools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.processes import ended
 
 from wafer import models, vsl
 from wafer.models.layers.basic import Norm
@@ -194,11 +192,7 @@ print(max(abs(a - b).max() / abs(b).max() for a, b in zip(parts, whole)) < 1e-6)
 
 
 def _process(threads: int, **settings: str) -> list[str]:
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(threads)} | settings
-    # -P: the installed packages, which have the library, not the folder the tests run in.
-    command = [sys.executable, "-P", "-c", SCRIPT]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return process.stdout.splitlines()
+    return ended(SCRIPT, NPROC=str(threads), **settings).stdout.splitlines()
 
 
 @pytest.mark.slow

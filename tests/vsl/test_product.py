@@ -1,8 +1,5 @@
 """Products of a packed stream that stop at its last token, against plain ones."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 from unittest import mock
 
@@ -10,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.processes import ended
 from hypothesis import given, settings, strategies as st
 
 from wafer import models, vsl
@@ -135,15 +133,8 @@ def test_half_precision_is_left_to_xla() -> None:
         np.testing.assert_array_equal(np.asarray(y, np.float32), np.full((4, 128), 64.0))
 
 
-_SIZES = {
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 128,
-    "vocab_size": 128,
-    "max_position_embeddings": 32,
-    "dropout_rate": 0.0,
-}
+_SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 128}
+_SIZES |= {"vocab_size": 128, "max_position_embeddings": 32, "dropout_rate": 0.0}
 
 
 def _batch(family: str) -> models.Batch:
@@ -168,25 +159,15 @@ def _batch(family: str) -> models.Batch:
     return models.Batch(tokens, labels, layout.valid.astype(jnp.float32), layout, extras)
 
 
-SLOW = {"gpt2 padded", "bert masked", "bert", "t5"}  # two compilations each
+SLOW = ("gpt2 padded", "bert masked", "bert", "t5")  # two compilations each
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in SLOW]
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=[pytest.mark.slow] if family in SLOW else [])
-        for family in ("gpt2", "gpt2 padded", "bert", "bert masked", "t5")
-    ],
-)
+@pytest.mark.parametrize("family", ["gpt2", *SLOW])
 def test_models_do_not_notice(family: str) -> None:
-    sizes = dict(_SIZES)
-    if family == "t5":
-        del sizes["max_position_embeddings"]
-    name, head = (
-        family.split(" ", maxsplit=1)[0],
-        {"head": "mlm"} if family.startswith("bert") else {},
-    )
-    model = models.build({"name": name} | head | sizes)
+    name = family.split(" ", maxsplit=1)[0]
+    head = {"head": "mlm"} if name == "bert" else {}
+    model = models.build({"name": name} | head | _SIZES)
     params, batch = model.init(jax.random.key(0)), _batch(family)
     grad = lambda: jax.jit(jax.value_and_grad(lambda p: model.loss(p, batch)[0]))
     native = grad().lower(params)
@@ -215,8 +196,4 @@ print(max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(got, want)) < 2
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["avx2", "baseline"])
 def test_every_target(setting: str) -> None:
-    env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
-    # -P: the installed packages, which have the library, not the folder the tests run in.
-    command = [sys.executable, "-P", "-c", SCRIPT]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "True"
+    assert ended(SCRIPT, WAFER_NATIVE=setting).stdout == "True\n"

@@ -21,15 +21,8 @@ vsl_attention = vsl.attention  # before any patching
 # One-token rows, a row at full length, an empty row at the end of the batch.
 LENGTHS = np.array([9, 1, 16, 1, 5])
 S, ROWS = 16, 6
-TINY = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 32,
-    "vocab_size": 40,
-    "max_position_embeddings": S,
-    "dropout_rate": 0.0,
-}
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 32}
+TINY |= {"vocab_size": 40, "max_position_embeddings": S, "dropout_rate": 0.0}
 
 
 def _examples() -> list[dict[str, Any]]:
@@ -137,27 +130,15 @@ def test_dropout_packed_equals_padded() -> None:
     assert abs(float(loss(_packed(examples, 40), jax.random.key(6))) - float(packed)) > 1e-4
 
 
-def _memory_ratio(family: str, ratio: int, layers: int) -> tuple[float, float]:
-    """(padded over packed temporary memory of the compiled step, longest over mean)."""
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt", "bert"])
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+def test_step_memory_of_the_benchmarks_models(family: str, ratio: int) -> None:
+    """Temporary memory of the compiled step falls faster than padding: longest over mean."""
     lengths = bench.typical_batches(ratio, 16)[2]
     examples = bench.make_examples(lengths, masked=family == "bert")
-    model = bench.make_model(family, 256, layers)
+    model = bench.make_model(family, 256, bench.LAYERS)
     padded = bench.make_step(model, bench.padded_batch(family, examples), bench.stock_attention)
     batch = bench.packed_batch(family, examples, vsl.Ladder(), 16)
     packed = bench.make_step(model, batch, vsl_attention)
-    return padded.memory / packed.memory, 512 / lengths.mean()
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_step_memory_falls_faster_than_padding() -> None:
-    memory, ideal = _memory_ratio("gpt", 4, 2)
-    assert memory >= 1.3 * ideal
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("ratio", [2, 4, 8])
-def test_step_memory_of_the_benchmarks_models(family: str, ratio: int) -> None:
-    memory, ideal = _memory_ratio(family, ratio, bench.LAYERS)
-    assert memory >= 1.3 * ideal
+    assert padded.memory / packed.memory >= 1.3 * 512 / lengths.mean()

@@ -34,8 +34,7 @@ def _loss(x: dict[str, Any], implementation: Any, *, causal: bool, **options: An
 
 
 @pytest.mark.parametrize(
-    ("causal", "options"),
-    [(True, {"softcap": 2.0, "window": 12, "sink_tokens": 2}), (False, {})],
+    ("causal", "options"), [(True, {"softcap": 2.0, "window": 12, "sink_tokens": 2}), (False, {})]
 )
 def test_interpreted_kernels_equal_dense(
     causal: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

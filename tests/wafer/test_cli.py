@@ -13,6 +13,15 @@ from helpers.paths import ROOT
 from wafer.cli import main
 from wafer.session.logs import CONSOLE, setup_logging
 
+DIGITS = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"
+
+
+def python(*words, **options):
+    """Run Python to its end: (status, errors)."""
+    command = [sys.executable, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return ended.returncode, ended.stderr
+
 
 @pytest.mark.parametrize("command", [["models"], ["data", "--help"]])
 def test_a_reader_that_has_seen_enough_ends_a_command_quietly(command):
@@ -30,11 +39,11 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(command):
     assert ended.returncode in (0, 141)  # argparse passes over what it cannot print
 
 
-def test_messages_spell_out_what_steers_a_terminal_and_end_somewhere(capsys):
-    assert main(["data", "verify", "no\x1b[31m\x07\x9b\udc80é"]) == 1
-    assert r"no\x1b[31m\x07\x9b\udc80é; expected" in capsys.readouterr().err
-    assert main(["data", "split", "-i", "a", "-o", "b", "--ratios", "x" * 30_000]) == 1
-    assert capsys.readouterr().err.endswith(" more characters)\n")
+def test_messages_spell_out_what_steers_a_terminal_and_end_somewhere(cli):
+    said = cli(["data", "verify", "no\x1b[31m\x07\x9b\udc80é"], 1)
+    assert r"no\x1b[31m\x07\x9b\udc80é; expected" in said
+    said = cli(["data", "split", "-i", "a", "-o", "b", "--ratios", "x" * 30_000], 1)
+    assert said.endswith(" more characters)\n")
 
 
 def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
@@ -55,10 +64,9 @@ def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
         logging.basicConfig(force=True)
 
 
-def test_a_tilde_that_no_shell_expanded_is_the_home_folder(tmp_path, capsys, monkeypatch):
+def test_a_tilde_that_no_shell_expanded_is_the_home_folder(tmp_path, cli, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["run", "--mode=train", "--params=~/no.yaml"]) == 1
-    assert f"{tmp_path}/no.yaml" in capsys.readouterr().err
+    assert f"{tmp_path}/no.yaml" in cli("run --mode=train --params=~/no.yaml", 1)
 
 
 def test_a_verb_that_is_missing_or_misspelled_is_told_from_those_there_are(capsys):
@@ -77,28 +85,22 @@ def test_a_verb_that_is_missing_or_misspelled_is_told_from_those_there_are(capsy
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["generate", "--max_tokens", "3"],
-            "no option --max_tokens; did you mean '--max_new_tokens'?",
-        ),
-        (["run", "--parms", "p.yaml"], "no option --parms; did you mean '--params'?"),
-        (["run", "--model-dir=runs"], "no option --model-dir; did you mean '--model_dir'?"),
-        (["--verson"], "no option --verson; did you mean '--version'?"),
-        (["csl", "run", "--htread", "2", "a.py"], "wafer csl run: error: no option --htread\n"),
+        ("generate --max_tokens 3", "no option --max_tokens; did you mean '--max_new_tokens'?"),
+        ("run --parms p.yaml", "no option --parms; did you mean '--params'?"),
+        ("run --model-dir=runs", "no option --model-dir; did you mean '--model_dir'?"),
+        ("--verson", "no option --verson; did you mean '--version'?"),
+        ("csl run --htread 2 a.py", "wafer csl run: error: no option --htread\n"),
     ],
 )
 def test_a_misspelled_option_is_named_with_the_nearest_there_is(words, message, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(words)
+        main(words.split())
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [["csl", "check", "--", "--none.csl"], ["csl", "run", "--", "none.py", "--none.csl"]]
-)
-def test_words_behind_two_dashes_and_those_of_a_script_are_no_options(words, capsys):
-    assert main(words) == 1
-    assert "error: no option" not in capsys.readouterr().err
+@pytest.mark.parametrize("line", ["csl check -- --none.csl", "csl run -- none.py --none.csl"])
+def test_words_behind_two_dashes_and_those_of_a_script_are_no_options(line, cli):
+    assert "error: no option" not in cli(line, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +110,12 @@ def test_words_behind_two_dashes_and_those_of_a_script_are_no_options(words, cap
         (MemoryError(), "(MemoryError)"),
     ],
 )
-def test_a_model_beyond_the_memory_is_one_line(error, reason, tmp_path, monkeypatch, capsys):
+def test_a_model_beyond_the_memory_is_one_line(error, reason, tmp_path, monkeypatch, cli):
     def load_all(*args):
         raise error
 
     monkeypatch.setattr("wafer.config.load_all", load_all)
-    assert main(["run", "--params", str(tmp_path), "--mode", "train"]) == 1
-    err = capsys.readouterr().err
+    err = cli(f"run --params {tmp_path} --mode train", 1)
     assert "error: not enough memory" in err
     assert reason in err
     assert "stack" not in err
@@ -124,9 +125,8 @@ def test_a_copied_script_runs_with_one_line_changed(tmp_path, capsys, monkeypatc
     """The vendor's run.py of release 2.10, whose import names ours."""
     script = tmp_path / "run.py"
     script.write_text("if __name__ == '__main__':\n    from wafer.run import run\n\n    run()\n")
-    params = str(ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml")
-    flags = ["CSX", "--params", params, "--mode", "train", "--validate_only"]
-    monkeypatch.setattr(sys, "argv", [str(script), *flags, "--model_dir", str(tmp_path / "m")])
+    flags = f"CSX --params {DIGITS} --mode train --validate_only --model_dir {tmp_path}/m"
+    monkeypatch.setattr(sys, "argv", [str(script), *flags.split()])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
@@ -134,12 +134,11 @@ def test_a_copied_script_runs_with_one_line_changed(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.parametrize("folder", ["notes", "notes/rows"])
-def test_a_file_in_the_place_of_a_folder_is_named(folder, tmp_path, capsys, monkeypatch):
+def test_a_file_in_the_place_of_a_folder_is_named(folder, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").write_text("a text", encoding="utf-8")
-    params = str(ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml")
-    assert main(["run", "--params", params, "--mode", "train", "--model_dir", folder]) == 1
-    assert "(notes is a file; expected a folder)" in capsys.readouterr().err
+    said = cli(f"run --params {DIGITS} --mode train --model_dir {folder}", 1)
+    assert "(notes is a file; expected a folder)" in said
 
 
 LAST_SECONDS = """
@@ -163,9 +162,7 @@ sys.exit(code)
 def test_a_second_interrupt_ends_the_process_at_once(interrupted):
     """No thread comes back to an interpreter that is gone, which aborts ("not rethrown")."""
     script = LAST_SECONDS.format(interrupted=interrupted)
-    command = [sys.executable, "-c", script]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
+    assert python("-c", script) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"]])
@@ -173,25 +170,15 @@ def test_the_users_files_may_have_the_names_of_our_folders(tmp_path, flags):
     for name in ("models.py", "sparsity.py", "vsl/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("open('ran', 'w')")
-    ended = subprocess.run(
-        [sys.executable, *flags, "-m", "wafer", "models"],
-        capture_output=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        text=True,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert python(*flags, "-m", "wafer", "models", cwd=tmp_path, env=env) == (0, "")
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("name", ["models", "sparsity", "vsl", "sparsity.finalize"])
 def test_a_folder_of_the_checkout_is_no_package_of_its_own(name):
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
-    )
     package = name.partition(".")[0]
-    assert ended.stderr.splitlines()[-1] == (
+    assert python("-P", "-c", program)[1].splitlines()[-1] == (
         f"ImportError: {package} is a folder of wafer: write `from wafer import {package}`"
     )

@@ -37,18 +37,13 @@ def test_an_experiment_starts_no_backend_and_writes_no_file(tmp_path):
 
 
 def config(**changes):
-    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8, "max_sequence_length": 8}
-    model = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2}
-    model |= {"num_hidden_layers": 1, "filter_size": 8, "max_position_embeddings": 8}
-    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1, "grad_accum_steps": 3}
-    return parse_config(
-        {
-            "model": model,
-            "optimizer": optimizer,
-            "train_input": data | {"batch_size": 24, "micro_batch_size": 4},
-            "runconfig": {"max_steps": 1, "num_csx": 2} | changes,
-        }
+    cfg = runs.tiny(
+        train_input={"batch_size": 24, "micro_batch_size": 4},
+        optimizer={"grad_accum_steps": 3},
+        runconfig={"num_csx": 2} | changes,
     )
+    del cfg["eval_input"]
+    return parse_config(cfg)
 
 
 def test_a_batch_is_laid_out_once():
@@ -81,6 +76,16 @@ def test_the_seed_is_an_argument():
     seeds = (Experiment.from_config(config(), 3), Experiment.from_config(config(seed=5)))
     assert [e.seed for e in seeds] == [3, 5]
     assert Experiment.from_config(config()).seed == 0
+
+
+def test_sections_without_inputs_are_an_experiment_but_no_run():
+    sections = {name: part for name, part in config().to_dict().items() if name != "train_input"}
+    experiment = Experiment.from_config(sections)
+    missing = "train_input: missing section"
+    with pytest.raises(ConfigError, match=missing):
+        experiment.section("train")
+    with pytest.raises(ConfigError, match=missing):
+        parse_config(sections)
 
 
 def bytes_of(tree):

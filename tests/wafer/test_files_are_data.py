@@ -19,7 +19,7 @@ import pytest
 import safetensors.numpy
 import yaml
 from helpers.paths import ROOT
-from helpers.runs import TINY, TINY_ROWS
+from helpers.runs import TINY, tiny
 from helpers.vendor_data import hook
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -92,12 +92,9 @@ def test_yaml_tags_make_no_objects():
 
 
 def test_a_section_names_no_reader_of_its_own():
-    raw = {"train_input": TINY_ROWS, "model": TINY, "runconfig": {"max_steps": 1}}
-    raw["optimizer"] = {"optimizer_type": "SGD", "learning_rate": 0.1}
     for key in ("reader", "ahead"):
-        file = raw | {"train_input": TINY_ROWS | {key: "os:system"}}
         with pytest.raises(ConfigError, match=f"train_input.{key}: unknown key"):
-            wafer.Experiment.from_config(file)
+            wafer.Experiment.from_config(tiny(train_input={key: "os:system"}))
 
 
 def test_a_read_hook_is_a_function_of_the_users():
@@ -135,9 +132,7 @@ def test_the_working_directory_is_searched_for_the_users_hook_alone(monkeypatch,
 def test_a_teacher_names_no_code():
     pathlib.Path("evil_teacher.py").write_text(CODE)
     write_params("teacher", {"name": "evil_teacher:build"}, ["w"], [("w", np.zeros(2, np.float32))])
-    raw = {"train_input": TINY_ROWS, "model": TINY, "runconfig": {"max_steps": 1, "model_dir": "r"}}
-    raw["optimizer"] = {"optimizer_type": "SGD", "learning_rate": 0.1}
-    raw["distillation"] = {"checkpoint_path": "teacher"}
+    raw = tiny(distillation={"checkpoint_path": "teacher"}, runconfig={"model_dir": "r"})
     with pytest.raises(ValueError, match=r"teacher names code, 'evil_teacher:build'.*--trust_code"):
         wafer.train(raw)
 
@@ -281,9 +276,7 @@ def test_a_compiled_program_is_arrays_and_json():
 
 
 def test_a_look_takes_no_compiled_programs_from_the_files_folder(monkeypatch):
-    raw = {"train_input": TINY_ROWS, "model": TINY, "runconfig": {"max_steps": 1, "model_dir": "r"}}
-    raw["optimizer"] = {"optimizer_type": "SGD", "learning_rate": 0.1}
-    raw["runconfig"]["compile_dir"] = "programs"
+    raw = tiny(runconfig={"model_dir": "r", "compile_dir": "programs"})
     pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
     folders = []
     monkeypatch.setattr("wafer.cache.keep_programs", folders.append)

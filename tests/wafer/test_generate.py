@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tokenizers
+from helpers.runs import TINY
 
 import wafer
 from wafer import models
-from wafer.cli import main
 from wafer.commands import generate as command
 from wafer.commands.prompts import encode_prompts
 from wafer.data.text.tokenizer import END_OF_TEXT
@@ -20,16 +20,8 @@ from wafer.models.convert.tokenizer import TextMarks
 from wafer.models.user import model as own
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": len(LETTERS) + 1,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 1.0,
-}
+MODEL = TINY | {"vocab_size": len(LETTERS) + 1, "hidden_size": 16, "filter_size": 32}
+MODEL |= {"max_position_embeddings": 64, "initializer_range": 1.0}
 OPTIONS = {"max_new_tokens": 30, "seed": 5, "num_samples": 1, "temperature": 1.0}
 
 
@@ -58,14 +50,13 @@ def test_a_text_ends_before_the_first_stop(loaded):
         texts(loaded, ["ab"], stop=[""])
 
 
-def test_a_prompt_beyond_the_positions_has_its_file_and_row(loaded, monkeypatch, tmp_path, capsys):
+def test_a_prompt_beyond_the_positions_has_its_file_and_row(loaded, monkeypatch, tmp_path, cli):
     monkeypatch.setattr(command, "open_model", lambda *_: loaded)
     rows = [{"prompt": "a" * count} for count in (2, 2, 3, 70, 4)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["generate", "--checkpoint_path", "x", "--input", str(tmp_path / "in.jsonl")]
-    assert main([*words, "--batch_size", "3", "--max_new_tokens", "1", "--num_samples", "2"]) == 1
-    says = "in.jsonl, row 4: the prompt has 70 tokens and the model 64 positions"
-    assert says in capsys.readouterr().err
+    options = "--batch_size 3 --max_new_tokens 1 --num_samples 2"
+    said = cli(f"generate --checkpoint_path x --input {tmp_path}/in.jsonl {options}", 1)
+    assert "in.jsonl, row 4: the prompt has 70 tokens and the model 64 positions" in said
 
 
 def test_a_text_that_fills_the_positions_says_so(loaded):
@@ -113,14 +104,13 @@ def test_prompts_in_a_batch_are_prompts_alone(loaded):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--batch_size", "0"], "--batch_size: expected at least 1, got 0"),
-        (["--stream", "--num_samples", "2"], "--stream writes one sample"),
-        (["--draft", "nowhere"], "give temperature 0"),
+        ("--batch_size 0", "--batch_size: expected at least 1, got 0"),
+        ("--stream --num_samples 2", "--stream writes one sample"),
+        ("--draft nowhere", "give temperature 0"),
     ],
 )
-def test_flags_are_checked_before_the_model_is_read(flags, expected, capsys):
-    assert main(["generate", "--checkpoint_path", "nowhere", *flags]) == 1
-    assert expected in capsys.readouterr().err
+def test_flags_are_checked_before_the_model_is_read(flags, expected, cli):
+    assert expected in cli(f"generate --checkpoint_path nowhere {flags}", 1)
 
 
 @pytest.mark.slow
@@ -217,35 +207,33 @@ def test_the_summary_says_how_prompts_begin_and_texts_end(loaded):
 
 
 @pytest.mark.parametrize(
-    ("option", "expected"),
+    ("name", "value", "expected"),
     [
-        ({"temperature": -1.0}, "temperature: expected 0 or more, got -1.0"),
-        ({"temperature": -1e-4}, "temperature: expected 0 or more, got -0.0001"),
-        ({"temperature": float("nan")}, "temperature: expected 0 or more, got nan"),
-        ({"top_k": 0}, "top_k: expected at least 1, got 0"),
-        ({"top_k": -3}, "top_k: expected at least 1, got -3"),
-        ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
-        ({"min_p": -0.1}, "min_p: expected from 0 to 1, got -0.1"),
-        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected above 0, got nan"),
-        ({"max_new_tokens": 0}, "max_new_tokens: expected 1 to 2147483647, got 0"),
-        ({"num_samples": 0}, "num_samples: expected 1 to 2147483647, got 0"),
-        ({"seed": 2**63}, "seed: expected -9223372036854775808 to 9223372036854775807, got"),
+        ("temperature", -1.0, "expected 0 or more, got -1.0"),
+        ("temperature", -1e-4, "expected 0 or more, got -0.0001"),
+        ("temperature", float("nan"), "expected 0 or more, got nan"),
+        ("top_k", 0, "expected at least 1, got 0"),
+        ("top_k", -3, "expected at least 1, got -3"),
+        ("top_p", 0.0, "expected above 0 and at most 1, got 0.0"),
+        ("min_p", -0.1, "expected from 0 to 1, got -0.1"),
+        ("repetition_penalty", float("nan"), "expected above 0, got nan"),
+        ("max_new_tokens", 0, "expected 1 to 2147483647, got 0"),
+        ("num_samples", 0, "expected 1 to 2147483647, got 0"),
+        ("seed", 2**63, "expected -9223372036854775808 to 9223372036854775807, got"),
     ],
 )
-def test_numbers_out_of_range_are_refused_before_the_model_is_read(option, expected, capsys):
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        wafer.generate("nowhere", "a", **option)
-    ((name, value),) = option.items()
-    assert main(["generate", "--checkpoint_path", "nowhere", f"--{name}={value}"]) == 1
-    assert expected in capsys.readouterr().err
+def test_numbers_out_of_range_are_refused_before_the_model_is_read(name, value, expected, cli):
+    with pytest.raises(ValueError, match=re.escape(f"{name}: {expected}")):
+        wafer.generate("nowhere", "a", **{name: value})
+    said = cli(f"generate --checkpoint_path nowhere --{name}={value}", 1)
+    assert f"{name}: {expected}" in said
 
 
-@pytest.mark.parametrize("option", ["prompt", "stop"])
-def test_text_that_is_not_utf_8_is_named(loaded, option):
+@pytest.mark.parametrize(
+    ("option", "prompts", "stop"), [("prompt", ["a", "b\udcff"], []), ("stop", ["a"], ["\udcff"])]
+)
+def test_text_that_is_not_utf_8_is_named(loaded, option, prompts, stop):
     """A shell's byte ff arrives as a lone surrogate; the tokenizer ends in an error of its own."""
-    given = {"prompt": ["a", "b\udcff"], "stop": ["a"]}
-    stop = ["\udcff"] if option == "stop" else []
-    prompts = ["a"] if option == "stop" else given["prompt"]
     with pytest.raises(ValueError, match=rf"{option}: .*udcff' is not UTF-8; expected text in"):
         texts(loaded, prompts, stop=stop)
 

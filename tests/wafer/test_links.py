@@ -9,13 +9,12 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from helpers.runs import TINY, TINY_ROWS
+from helpers.runs import TINY, tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import wafer
 from wafer import models
-from wafer.cli import main
 from wafer.models.checkpoint.verify import verify
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.files import open_tensors
@@ -77,12 +76,11 @@ WEIGHTS = ("config.json", "model.safetensors.index.json", "model-00001-of-00002.
 
 
 @pytest.mark.parametrize("name", TEXT + WEIGHTS)
-def test_a_hugging_face_folder_has_no_links_out_of_it(name, capsys, folder):
+def test_a_hugging_face_folder_has_no_links_out_of_it(name, cli, folder):
     write("hf")
     assert len(list(pathlib.Path("stored").glob("*.safetensors"))) == 2
     link_out(name)
-    assert main(HF.split()) == 1
-    said = capsys.readouterr().err
+    said = cli(HF, 1)
     assert f"stored/{name}: a link to {folder}/secret, outside " in said
     assert "expected a file of the folder itself" in said
     assert not pathlib.Path("out").exists()
@@ -90,16 +88,14 @@ def test_a_hugging_face_folder_has_no_links_out_of_it(name, capsys, folder):
 
 @pytest.mark.parametrize("command", OURS)
 @pytest.mark.parametrize("name", ["meta/metadata", "state", "state/_METADATA", "state/d", "notes"])
-def test_a_checkpoint_has_no_links_out_of_it(command, name, capsys):
+def test_a_checkpoint_has_no_links_out_of_it(command, name, cli):
     write("wafer")
     link_out(name)
-    assert main(OURS[command].split()) == 1
-    said = capsys.readouterr().err
-    assert f"stored/{name}: a link to" in said
+    assert f"stored/{name}: a link to" in cli(OURS[command], 1)
     assert not pathlib.Path("out").exists()
 
 
-def test_a_tokenizer_above_a_checkpoint_is_no_link_either(capsys):
+def test_a_tokenizer_above_a_checkpoint_is_no_link_either(cli):
     pathlib.Path("stored").mkdir()
     write("wafer", "stored/checkpoints/1")
     for name in ("tokenizer.json", "merges.txt"):
@@ -107,9 +103,8 @@ def test_a_tokenizer_above_a_checkpoint_is_no_link_either(capsys):
     pathlib.Path("stored/generation_config.json").write_text("{}")
     link_out("vocab.txt")
     for command in ("convert", "finalize", "prune"):
-        line = OURS[command].replace(" stored", " stored/checkpoints/1")
-        assert main(line.split()) == 1
-        assert "stored/vocab.txt: a link to" in capsys.readouterr().err
+        said = cli(OURS[command].replace(" stored", " stored/checkpoints/1"), 1)
+        assert "stored/vocab.txt: a link to" in said
         assert not pathlib.Path("out").exists()
 
 
@@ -128,14 +123,13 @@ def cached(kind):
 
 
 @pytest.mark.parametrize("kind", ["hf", "wafer"])
-def test_the_cache_of_hugging_face_is_read(kind):
+def test_the_cache_of_hugging_face_is_read(kind, cli):
     snapshot = cached(kind)
     _, found, record = wafer.load(snapshot)
     assert_equal(found)
     assert record["tokenizer"].get_vocab_size() == 1
     target = "wafer" if kind == "hf" else "hf"
-    line = f"convert convert --model gpt2 --src-fmt {kind} --tgt-fmt {target} -o out {snapshot}"
-    assert main(line.split()) == 0
+    cli(f"convert convert --model gpt2 --src-fmt {kind} --tgt-fmt {target} -o out {snapshot}")
     assert_equal(wafer.load("out")[1])
     for name in ("tokenizer.json", "merges.txt"):
         copied = pathlib.Path("out", name)
@@ -167,23 +161,22 @@ def test_links_of_the_cache_lead_to_its_own_blobs_alone():
         wafer.load(snapshot)
 
 
-def test_a_users_path_may_be_a_link():
+def test_a_users_path_may_be_a_link(cli):
     write("wafer", "elsewhere")
     pathlib.Path("elsewhere/same").symlink_to("tokenizer.json")  # within the folder
     pathlib.Path("stored").symlink_to("elsewhere")
     assert_equal(wafer.load("stored")[1])
     write("hf", "theirs")
     pathlib.Path("index.json").symlink_to("theirs/config.json")
-    assert main([*HF.replace("stored", "theirs").split(), "--config", "index.json"]) == 0
+    cli(HF.replace("stored", "theirs --config index.json"))
 
 
-def test_a_manifest_is_not_written_through_a_link(capsys):
+def test_a_manifest_is_not_written_through_a_link(cli):
     write("hf")
     link_out("manifest.json")
     before = pathlib.Path("secret").read_text()
     for verb in ("manifest", "verify"):
-        assert main(["checkpoint", verb, "stored"]) == 1
-        assert "stored/manifest.json: a link to" in capsys.readouterr().err
+        assert "stored/manifest.json: a link to" in cli(f"checkpoint {verb} stored", 1)
     assert pathlib.Path("secret").read_text() == before
 
 
@@ -219,45 +212,43 @@ def test_a_pipe_in_a_folder_of_weights_is_refused_and_not_waited_for(name):
         models.from_hf("stored")
 
 
+def write_run(**keys):
+    run = {"checkpoint_steps": 1, "model_dir": "stored", "eval_steps": 1}
+    pathlib.Path("p.yaml").write_text(yaml.safe_dump(tiny(runconfig=run | keys)))
+
+
 @pytest.mark.parametrize(
     "name", [".lock", "tokenizer.json", "train/metrics.jsonl", "train/performance.json", "missing"]
 )
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_a_run_writes_through_no_link_of_its_folder(name, mode, capsys):
-    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1}
-    run = {"max_steps": 1, "model_dir": "stored", "mode": mode, "eval_steps": 1}
-    file = {"train_input": TINY_ROWS, "eval_input": TINY_ROWS, "model": TINY, "runconfig": run}
-    pathlib.Path("p.yaml").write_text(yaml.safe_dump(file | {"optimizer": optimizer}))
+def test_a_run_writes_through_no_link_of_its_folder(name, mode, cli):
+    write_run(mode=mode)
     pathlib.Path("stored/train").mkdir(parents=True)
     pathlib.Path("disk").mkdir()
     pathlib.Path("stored/checkpoints").symlink_to("../disk")  # a folder may be elsewhere
     link_out(name)
     if name == "missing":
         pathlib.Path("secret").unlink()
-    assert main(["run", "-p", "p.yaml"]) == 1
-    assert f"stored/{name}: a link to" in capsys.readouterr().err
+    assert f"stored/{name}: a link to" in cli("run -p p.yaml", 1)
     assert name == "missing" or pathlib.Path("secret").read_text() == "mine"
     pathlib.Path("stored", name).unlink()
     if (name, mode) == (".lock", "train"):
-        assert main(["run", "-p", "p.yaml"]) == 0
+        cli("run -p p.yaml")
         assert pathlib.Path("disk/1").is_dir()
 
 
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("name", ["meta/metadata", "meta", "state", "state/_METADATA"])
-def test_a_run_does_not_go_on_without_a_checkpoint_that_has_links(name, gone, capsys):
-    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1}
-    run = {"max_steps": 2, "checkpoint_steps": 1, "model_dir": "stored", "eval_steps": 1}
-    file = {"train_input": TINY_ROWS, "eval_input": TINY_ROWS, "model": TINY, "runconfig": run}
-    pathlib.Path("p.yaml").write_text(yaml.safe_dump(file | {"optimizer": optimizer}))
-    assert main(["run", "-p", "p.yaml", "-m", "train"]) == 0
+def test_a_run_does_not_go_on_without_a_checkpoint_that_has_links(name, gone, cli):
+    write_run(max_steps=2)
+    cli("run -p p.yaml -m train")
     link_out(f"checkpoints/2/{name}")
     if gone:
         pathlib.Path("secret").rename("moved")
-    generate = ["generate", "--checkpoint_path", "stored", "--prompt", "a"]
-    for words in (["run", "-p", "p.yaml", "-m", "train"], ["run", "-p", "p.yaml", "-m", "eval"]):
-        assert main([*words, "--max_steps", "3"]) == 1
-        assert f"stored/checkpoints/2/{name}: a link to" in capsys.readouterr().err
-    assert main(generate) == 1
-    assert f"stored/checkpoints/2/{name}: a link to" in capsys.readouterr().err
+    for line in (
+        "run -p p.yaml -m train --max_steps 3",
+        "run -p p.yaml -m eval --max_steps 3",
+        "generate --checkpoint_path stored --prompt a",
+    ):
+        assert f"stored/checkpoints/2/{name}: a link to" in cli(line, 1)
     assert sorted(p.name for p in pathlib.Path("stored/checkpoints").iterdir()) == ["1", "2"]

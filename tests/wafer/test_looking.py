@@ -2,6 +2,7 @@
 
 import pathlib
 import shlex
+import shutil
 import sys
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 import yaml
-from helpers.runs import TINY, TINY_ROWS, merged
+from helpers.runs import TINY, TINY_ROWS, merged, tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -108,12 +109,8 @@ def file(tmp_path, monkeypatch):
 
     def write(sections):
         paths = [str(tmp_path / "code")]
-        raw = {
-            "train_input": TINY_ROWS,
-            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
-            "model": TINY,
-            "runconfig": {"max_steps": 1, "model_dir": "run", "seed": 1, "python_paths": paths},
-        }
+        raw = tiny(runconfig={"model_dir": "run", "seed": 1, "python_paths": paths})
+        del raw["eval_input"]
         for name, section in sections.items():
             kept = name in ("runconfig", "optimizer")
             raw[name] = merged(raw, **{name: section})[name] if kept else section
@@ -128,32 +125,21 @@ def ran():
     return pathlib.Path("code/ran").exists()
 
 
-def call(line):
-    return main(shlex.split(line))
-
-
 @pytest.mark.parametrize("what", SECTIONS)
-def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys, what):
+def test_validation_imports_nothing_and_says_what_it_did_not_check(file, cli, what):
     sections, name = SECTIONS[what]
     raw, before = file(sections), [*sys.path]
-    assert call("run -p p.yaml --validate_only") == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli("run -p p.yaml --validate_only").split())
     section = next(iter(sections))
     assert f"{section}: not checked: {name!r} is code, which is not imported (--trust_code" in said
     raw["runconfig"]["validate_only"] = True  # as the file says it
-    raw["optimizer"]["learning_rate"] = "x"
+    for part, wrong in (("optimizer", {"learning_rate": "x"}), ("runconfig", {"max_stepz": 1})):
+        pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw | {part: raw[part] | wrong}))
+        cli("run -p p.yaml", 0 if part == what == "optimizer" else 1)  # all else is checked
+        assert (sys.path, ran()) == (before, False)
     pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
-    assert call("run -p p.yaml") == 1 - (what == "optimizer")  # all else is checked
-    assert (sys.path, ran()) == (before, False)
-    raw["optimizer"]["learning_rate"] = 0.1
-    wrong = raw | {"runconfig": raw["runconfig"] | {"max_stepz": 1}}
-    pathlib.Path("p.yaml").write_text(yaml.safe_dump(wrong))
-    assert call("run -p p.yaml --validate_only") == 1
-    assert (sys.path, ran()) == (before, False)
-    pathlib.Path("p.yaml").write_text(yaml.safe_dump(raw))
-    assert call("run -p p.yaml --trust_code") == 0
+    assert "parameters in" in cli("run -p p.yaml --trust_code")
     assert ran()
-    assert "parameters in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -164,7 +150,7 @@ def test_validation_imports_nothing_and_says_what_it_did_not_check(file, capsys,
     ],
 )
 @pytest.mark.parametrize("own", [False, True])
-def test_validation_says_that_it_did_not_look_at_a_teachers_code(file, capsys, record, name, own):
+def test_validation_says_that_it_did_not_look_at_a_teachers_code(file, cli, record, name, own):
     params = {"weight": np.eye(16, dtype=np.float32)}  # of mine:build
     record = {"step": 1, "config": record}
     if "sparsity" in record["config"]:
@@ -174,31 +160,29 @@ def test_validation_says_that_it_did_not_look_at_a_teachers_code(file, capsys, r
     teacher = {"distillation": {"checkpoint_path": "teacher"}, "description": name}
     file(teacher | ({"model": {"name": "mine:build"}} if own else {}))
     sys.path.append(str(pathlib.Path("code").resolve()))
-    assert call("run -p p.yaml --validate_only") == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli("run -p p.yaml --validate_only").split())
     line = f"distillation: not checked: teacher names code, {name!r}, which is not imported (--tr"
     assert line in said
-    assert call("run -p p.yaml --compile_only") == 1  # also where the file has the name as a text
-    assert "--trust_code" in capsys.readouterr().err
+    # also where the file has the name as a text
+    assert "--trust_code" in cli("run -p p.yaml --compile_only", 1)
     assert not ran()
-    assert call("run -p p.yaml --validate_only --trust_code") == 0
-    assert "distillation: teacher, a " in " ".join(capsys.readouterr().out.split())
+    said = cli("run -p p.yaml --validate_only --trust_code")
+    assert "distillation: teacher, a " in " ".join(said.split())
     assert ran()
 
 
-def test_validation_checks_a_teacher(file, capsys):
+def test_validation_checks_a_teacher(file, cli):
     file({"distillation": {"checkpoint_path": "teacher"}})
-    assert call("run -p p.yaml --validate_only") == 1
-    assert "teacher is not a checkpoint" in capsys.readouterr().err
-    for words, code in ((TINY["vocab_size"], 0), (9, 1)):
+    assert "teacher is not a checkpoint" in cli("run -p p.yaml --validate_only", 1)
+    for words, code, said in (
+        (TINY["vocab_size"], 0, "distillation: teacher, a gpt2, fits the model"),
+        (9, 1, "the teacher has 9 tokens"),
+    ):
+        shutil.rmtree("teacher", ignore_errors=True)
         settings = TINY | {"vocab_size": words}
         leaves = named_leaves(models.build(settings).init(jax.random.key(0)))
-        write_params(f"t{words}", settings, [name for name, _ in leaves], leaves)
-        file({"distillation": {"checkpoint_path": f"t{words}"}})
-        assert call("run -p p.yaml --validate_only") == code
-    said = capsys.readouterr()
-    assert f"distillation: t{TINY['vocab_size']}, a gpt2, fits the model" in said.out
-    assert "the teacher has 9 tokens" in said.err
+        write_params("teacher", settings, [name for name, _ in leaves], leaves)
+        assert said in cli("run -p p.yaml --validate_only", code)
 
 
 COMMANDS = {
@@ -217,16 +201,13 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_that_look_ask_for_trust(file, capsys, command):
-    if command == "statistics":
-        file({"train_input": ROWS})
-    else:
-        file({"model": {"name": "mine:build"}, "eval_input": TINY_ROWS})
+def test_commands_that_look_ask_for_trust(file, capsys, cli, command):
+    model = {"model": {"name": "mine:build"}, "eval_input": TINY_ROWS}
+    file({"train_input": ROWS} if command == "statistics" else model)
     pathlib.Path("x.mdl").touch()
     pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
     sys.path.append(str(pathlib.Path("code").resolve()))
-    assert call(COMMANDS[command]) == 1
-    said = capsys.readouterr().err
+    said = cli(COMMANDS[command], 1)
     assert "is code, which is not imported: this command only looks at the file" in said
     assert "--trust_code" in said
     assert said.startswith("wafer: error: ")
@@ -234,7 +215,7 @@ def test_commands_that_look_ask_for_trust(file, capsys, command):
     of_families = command in ("finalize", "conversion", "of a .mdl")
     assert ("a model made by a function is refused with the option, too" in said) == of_families
     assert not ran()
-    code = call(f"{COMMANDS[command]} --trust_code")  # the compiler may have no kernel for it
+    code = main(shlex.split(f"{COMMANDS[command]} --trust_code"))  # there may be no kernel for it
     said = capsys.readouterr().err
     if of_families:
         assert code == 1
@@ -242,7 +223,7 @@ def test_commands_that_look_ask_for_trust(file, capsys, command):
     assert ran()
 
 
-def test_finalize_refuses_paths_before_it_asks_for_trust(file, capsys):
+def test_finalize_refuses_paths_before_it_asks_for_trust(file, cli):
     file({"model": {"name": "mine:build"}})
     pathlib.Path("folder").mkdir()
     for paths, message in (
@@ -251,8 +232,7 @@ def test_finalize_refuses_paths_before_it_asks_for_trust(file, capsys):
         ("-i folder -o out", "a model is named to make a checkpoint of a .mdl alone"),
         ("-i p.yaml -o out.mdl", "a model is named to make a checkpoint of a .mdl alone"),
     ):
-        assert call(f"finalize {paths} -p p.yaml") == 1
-        said = capsys.readouterr().err
+        said = cli(f"finalize {paths} -p p.yaml", 1)
         assert message in said
         assert "--trust_code" not in said
 
@@ -270,13 +250,12 @@ def test_finalize_refuses_paths_before_it_asks_for_trust(file, capsys):
         "sweep s.yaml -o out",
     ],
 )
-def test_an_error_of_a_file_names_it(file, capsys, command):
+def test_an_error_of_a_file_names_it(file, cli, command):
     wrong = {"lora_params": {"r": 2}} if "ift" in command else {}
     task = {"data_processor": "SyntheticDataProcessor", "task": "image", "image_size": [1, 2, 2]}
     file({"train_input": task | {"batch_size": 4}, "model": TINY | wrong})
     pathlib.Path("s.yaml").write_text("{base: p.yaml, seeds: [1], arms: {a: {}}}")
-    assert call(command) == 1
-    assert f"{'s' if command.startswith('sweep') else 'p'}.yaml: " in capsys.readouterr().err
+    assert f"{'s' if command.startswith('sweep') else 'p'}.yaml: " in cli(command, 1)
 
 
 def test_python_asks_for_trust(file):
@@ -290,10 +269,9 @@ def test_python_asks_for_trust(file):
     assert wafer.plan(experiment, [1]).parameters == 256
 
 
-def test_statistics_of_builtin_rows_need_no_model(file, capsys):
+def test_statistics_of_builtin_rows_need_no_model(file, cli):
     file({"model": {"name": "mine:build"}})
-    assert call("data stats -p p.yaml") == 0
-    assert "model: not checked: 'mine:build'" in capsys.readouterr().out
+    assert "model: not checked: 'mine:build'" in cli("data stats -p p.yaml")
     assert not ran()
 
 
@@ -307,26 +285,26 @@ def test_statistics_of_builtin_rows_need_no_model(file, capsys):
     ],
 )
 def test_what_a_run_suggests_is_trusted_where_it_must_be(
-    file, capsys, monkeypatch, sections, generate, finalize
+    file, cli, monkeypatch, sections, generate, finalize
 ):
     file(sections)
     pathlib.Path("run").mkdir()
     Tokenizer(WordLevel({"a": 0}, "a")).save("run/tokenizer.json")
     monkeypatch.setattr("sys.argv", ["program.py"])
-    assert call("run -p p.yaml -m train") == 0
-    lines = [line.strip() for line in capsys.readouterr().out.replace("\n  ", "\n").splitlines()]
+    said = cli("run -p p.yaml -m train")
+    lines = [line.strip() for line in said.splitlines()]
     for verb, trusts in (("generate", generate), ("finalize", finalize)):
         said = [line for line in lines if line.startswith(f"wafer {verb}")]
         assert [line.endswith(" --trust_code") for line in said] == [trusts] * (trusts is not None)
     sys.modules.pop("mine", None)
     command = "finalize -i run/checkpoints/1 -o final"
-    assert call(command) == bool(finalize)
-    assert call(f"{command} --trust_code") == bool(not finalize)
+    cli(command, int(finalize))
+    cli(f"{command} --trust_code", int(not finalize))
 
 
-def test_a_run_calls_what_its_file_names(file):
+def test_a_run_calls_what_its_file_names(file, cli):
     raw = file({name: SECTIONS[name][0][name] for name in ("model", "optimizer", "train_input")})
-    assert call("run -p p.yaml -m train") == 0
+    cli("run -p p.yaml -m train")
     assert ran()
     assert sys.path[-1] == raw["runconfig"]["python_paths"][0]  # nothing is found there first
 

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import TINY, TINY_ROWS, tiny
 
 import wafer
-import wafer.cli
 from wafer import models
 from wafer.errors import ConfigError
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -17,35 +17,14 @@ from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import to_hf
 from wafer.models.paths import named_leaves
 
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
+MODEL = TINY | {"num_hidden_layers": 2}
 
 
-def sections(tmp_path, **run):
-    return {
-        "runconfig": {
-            "max_steps": 2,
-            "checkpoint_steps": 2,
-            "model_dir": str(tmp_path / "run"),
-            "seed": 1,
-        }
-        | run,
-        "model": MODEL,
-        "train_input": {
-            "data_processor": "SyntheticDataProcessor",
-            "vocab_size": 16,
-            "batch_size": 4,
-            "max_sequence_length": 8,
-        },
-        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
-    }
+def sections(tmp_path, **changes):
+    run = {"max_steps": 2, "checkpoint_steps": 2, "model_dir": str(tmp_path / "run"), "seed": 1}
+    optimizer = {"optimizer_type": "AdamW", "learning_rate": 0.01}
+    rows = TINY_ROWS | {"batch_size": 4}
+    return tiny(model=MODEL, train_input=rows, optimizer=optimizer, runconfig=run | changes)
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +36,15 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, capsys):
+def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, cli):
     out = tmp_path / "pruned"
-    command = ["prune", "--checkpoint_path", str(trained), "--method", "sparsegpt"]
-    command += ["--params", str(trained.with_suffix(".yaml"))]
-    command += ["--sparsity", "0.5", "--pattern", "2:4", "--samples", "8", "-o", str(out)]
-    assert wafer.cli.main(command) == 0
-    said = capsys.readouterr().out
+    said = cli(
+        f"prune --checkpoint_path {trained} --params {trained.with_suffix('.yaml')} "
+        f"--method sparsegpt --sparsity 0.5 --pattern 2:4 --samples 8 -o {out}"
+    )
     assert "layers_1: 6 weights pruned" in said
-    before, after = re.search(
-        r"loss on 2 calibration batches: ([\d.]+) before, ([\d.]+)", said
-    ).groups()
-    assert before != after
+    losses = re.search(r"loss on 2 calibration batches: ([\d.]+) before, ([\d.]+)", said)
+    assert losses[1] != losses[2]
     assert "50.00% of 1,024 weights in 12 matrices" in said
     assert "sparsity: {algorithm: static, sparsity: 0.5, init_method: from_zeros}" in said
 
@@ -106,43 +82,41 @@ def test_layers_share_a_level_by_a_budget(tmp_path, trained):
     assert len({share for name, share in shares.items() if name.endswith("kernel")}) > 1
 
 
-def test_what_is_missing_is_said(tmp_path, trained, capsys):
+def test_what_is_missing_is_said(tmp_path, trained, cli):
     with pytest.raises(ConfigError, match="give --params, --checkpoint_path or both"):
         wafer.prune(tmp_path / "x", 0.5, method="magnitude")
-    command = ["prune", "--checkpoint_path", str(trained), "--sparsity", "0.5"]
-    assert wafer.cli.main([*command, "--method", "wnda", "-o", str(tmp_path / "x")]) == 1
-    assert "did you mean 'wanda'" in capsys.readouterr().err
-    wrong = [*command, "--method", "wanda", "--pattern", "half", "-o", str(tmp_path / "x")]
-    assert wafer.cli.main(wrong) == 1
-    assert "sparsity.pattern: 'half': expected N:M such as '2:4'" in capsys.readouterr().err
+    command = f"prune --checkpoint_path {trained} --sparsity 0.5 -o {tmp_path}/x --method"
+    assert "did you mean 'wanda'" in cli(f"{command} wnda", 1)
+    said = cli(f"{command} wanda --pattern half", 1)
+    assert "sparsity.pattern: 'half': expected N:M such as '2:4'" in said
     assert not (tmp_path / "x").exists()
 
 
-def test_synflow_reads_no_rows(tmp_path, capsys):
-    section = sections(tmp_path)
-    section["train_input"] = {
-        "data_processor": "GptHDF5DataProcessor",
-        "data_dir": str(tmp_path / "nothing"),
-        "batch_size": 4,
-    }
+def test_synflow_reads_no_rows(tmp_path, cli):
+    rows = {"data_processor": "GptHDF5DataProcessor", "data_dir": f"{tmp_path}/nothing"}
+    section = sections(tmp_path) | {"train_input": rows | {"batch_size": 4}}
     lines = []
     path = wafer.prune(
         tmp_path / "flow", 0.75, method="synflow", source=section, rounds=5, report=lines.append
     )
     assert "75.00% of 1,024 weights in 12 matrices pruned" in lines[0]
-    assert all((np.asarray(leaf) != 0).any() for name, leaf in models.named_leaves(
-        wafer.load(path)[1]) if name.endswith("kernel"))  # fmt: skip
-    command = ["prune", "-m", "synflow", "--rounds", "0", "-s", "0.5", "-o", str(tmp_path / "x")]
-    assert wafer.cli.main([*command, "--checkpoint_path", str(path)]) == 1
-    assert "integer of at least 1, found 0" in capsys.readouterr().err
+    leaves = named_leaves(wafer.load(path)[1])
+    assert all((np.asarray(leaf) != 0).any() for name, leaf in leaves if name.endswith("kernel"))
+    command = f"prune -m synflow --rounds 0 -s 0.5 -o {tmp_path}/x --checkpoint_path {path}"
+    assert "integer of at least 1, found 0" in cli(command, 1)
+
+
+def write(folder, model=MODEL, dtype=np.float32):
+    """Write weights alone, as `wafer convert` does."""
+    params = models.build(MODEL).init(jax.random.key(0))
+    leaves = [(name, np.asarray(leaf).astype(dtype)) for name, leaf in named_leaves(params)]
+    return write_params(folder, model, [name for name, _ in leaves], leaves)
 
 
 @pytest.fixture
 def imported(tmp_path):
-    """Weights alone, as `wafer convert` writes them, and rows for them."""
-    params = models.build(MODEL).init(jax.random.key(0))
-    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
-    write_params(tmp_path / "imported", MODEL, [name for name, _ in leaves], leaves)
+    """Weights alone, and rows for them."""
+    write(tmp_path / "imported")
     tokens = np.random.default_rng(0).integers(0, 16, (20, 9), dtype=np.int32)
     data = np.stack([tokens[:, :-1], np.ones((20, 8), np.int32), tokens[:, 1:]], axis=1)
     (tmp_path / "rows").mkdir()
@@ -153,44 +127,38 @@ def imported(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, capsys):
+def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, cli):
     weights, rows = imported
-    out = tmp_path / "pruned"
-    command = ["prune", "--checkpoint_path", str(weights), "-m", "wanda", "-s", "0.703"]
-    assert wafer.cli.main([*command, "-o", str(out)]) == 1
-    assert "calibration: missing: a checkpoint does not decide" in capsys.readouterr().err
-    assert wafer.cli.main([*command, "-o", str(out), "--calibration", str(rows)]) == 0
-    said = capsys.readouterr().out
+    out, path = tmp_path / "pruned", tmp_path / "finetune.yaml"
+    command = f"prune --checkpoint_path {weights} -m wanda -s 0.703 -o {out}"
+    assert "calibration: missing: a checkpoint does not decide" in cli(command, 1)
+    said = cli(f"{command} --calibration {rows}")
     assert "loss on 2 calibration batches" in said
     level = re.search(r"([\d.]+)% of 1,024 weights in 12 matrices pruned", said).group(1)
     assert f"  wafer config new --checkpoint_path {out} --data {rows} -o finetune.yaml\n" in said
 
-    path = tmp_path / "finetune.yaml"
-    command = ["config", "new", "--checkpoint_path", str(out), "--data", str(rows)]
-    assert wafer.cli.main([*command, "-o", str(path)]) == 0
+    cli(f"config new --checkpoint_path {out} --data {rows} -o {path}")
     written = yaml.safe_load(path.read_text())
     assert written["model"] == models.registry.settings_of(models.build(MODEL).config)
     assert written["sparsity"]["sparsity"] == pytest.approx(float(level) / 100, abs=1e-4)
     assert written["runconfig"]["checkpoint_path"] == str(out)
-    assert wafer.cli.main(["run", "-p", str(path), "--validate_only"]) == 0
+    cli(f"run -p {path} --validate_only")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [[], ["--param_filter", "embed/token/embedding"]])
+@pytest.mark.parametrize(
+    ("filters", "number"), [("", 12), ("--param_filter embed/token/embedding", 1)]
+)
 def test_the_written_run_file_trains_on_with_the_masks_without_a_warning(
-    imported, tmp_path, filters, capsys
+    imported, tmp_path, filters, number, cli
 ):
     weights, rows = imported
     out, path = tmp_path / "pruned", tmp_path / "finetune.yaml"
-    command = ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.703"]
-    assert wafer.cli.main([*command, *filters, "--budget", "erk", "-o", str(out)]) == 0
-    command = ["config", "new", "--checkpoint_path", str(out), "--data", str(rows)]
-    assert wafer.cli.main([*command, "-o", str(path)]) == 0
-    flags = ["--max_steps", "1", "--model_dir", str(tmp_path / "on")]
-    assert wafer.cli.main(["run", "-p", str(path), *flags]) == 0
-    said = capsys.readouterr().out
+    start = f"--checkpoint_path {weights} -m magnitude -s 0.703 --budget erk"
+    cli(f"prune {start} {filters} -o {out}")
+    cli(f"config new --checkpoint_path {out} --data {rows} -o {path}")
+    said = cli(f"run -p {path} --max_steps 1 --model_dir {tmp_path}/on")
     assert "WARNING" not in said
-    number = 1 if filters else 12
     assert f"{number} weights keep their masks from {out}" in said
     before = load_checkpoint(out)[0]["params"]
     after = load_checkpoint(tmp_path / "on" / "checkpoints" / "1")[0]["params"]
@@ -198,13 +166,11 @@ def test_the_written_run_file_trains_on_with_the_masks_without_a_warning(
         np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
 
 
-def test_rows_of_a_larger_vocabulary_are_refused(imported, tmp_path, capsys):
+def test_rows_of_a_larger_vocabulary_are_refused(imported, cli):
     weights, rows = imported
     with h5py.File(rows / "data-0.h5", "r+") as file:
         file["data"][0, 0, 0] = 77
-    command = ["config", "new", "--checkpoint_path", str(weights), "--data", str(rows)]
-    assert wafer.cli.main(command) == 1
-    error = capsys.readouterr().err
+    error = cli(f"config new --checkpoint_path {weights} --data {rows}", 1)
     assert f"16 in {weights}" in error
     assert "78 token ids; make them with the tokenizer of the checkpoint" in error
 
@@ -212,14 +178,13 @@ def test_rows_of_a_larger_vocabulary_are_refused(imported, tmp_path, capsys):
 @pytest.mark.parametrize("form", ["hf", "checkpoint"])
 def test_dtypes_and_masks_of_the_checkpoint_stay(tmp_path, form):
     """A bfloat16 model stays one, and a lower level brings nothing back."""
-    model = models.build(MODEL)
-    params = jax.tree.map(lambda x: x.astype("bfloat16"), model.init(jax.random.key(0)))
     start, lines = tmp_path / form, []
     if form == "hf":
+        model = models.build(MODEL)
+        params = jax.tree.map(lambda x: x.astype("bfloat16"), model.init(jax.random.key(0)))
         to_hf(model, params, start)
     else:
-        leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
-        write_params(start, MODEL, [name for name, _ in leaves], leaves)
+        write(start, dtype="bfloat16")
     half = wafer.prune(
         tmp_path / "half", 0.5, method="magnitude", checkpoint=start, report=lines.append
     )
@@ -257,43 +222,35 @@ def test_the_last_line_has_what_was_reached_and_why(imported, tmp_path, level, f
         assert any("not 70.00%, since weights that compete" in one for one in lines), lines
 
 
-def test_paths_and_rows_are_looked_at_first(imported, tmp_path, capsys):
+def test_paths_and_rows_are_looked_at_first(imported, tmp_path, cli):
     weights, rows = imported
-    command = ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.5", "-o"]
     for words, says in (
-        ([str(tmp_path / "x"), "--samples", "0"], "samples: 0: expected at least 1 row"),
-        ([str(tmp_path / "x"), "--calibration", str(rows / "no")], "rows/no does not exist"),
-        ([str(weights / "x")], f"{weights}/x is within {weights}, which is read; choose"),
-        ([str(tmp_path / "imported")], "is within"),
+        (f"{tmp_path}/x --samples 0", "samples: 0: expected at least 1 row"),
+        (f"{tmp_path}/x --calibration {rows}/no", "rows/no does not exist"),
+        (f"{weights}/x", f"{weights}/x is within {weights}, which is read; choose"),
+        (tmp_path / "imported", "is within"),
     ):
-        assert wafer.cli.main([*command, *words]) == 1
-        assert says in capsys.readouterr().err
+        assert says in cli(f"prune --checkpoint_path {weights} -m magnitude -s 0.5 -o {words}", 1)
     assert not (tmp_path / "x").exists()
-    for verb in (["finalize"], ["finalize", "--fold_lora"]):
-        assert wafer.cli.main([*verb, "-i", str(weights), "-o", str(weights / "in")]) == 1
-        assert "/in is within" in capsys.readouterr().err
+    for verb in ("finalize", "finalize --fold_lora"):
+        assert "/in is within" in cli(f"{verb} -i {weights} -o {weights}/in", 1)
     assert not (weights / "in").exists()
 
 
-def test_a_record_whose_model_is_wrong_is_named(imported, tmp_path, capsys):
-    weights = tmp_path / "wrong"
-    params = models.build(MODEL).init(jax.random.key(0))
-    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
-    write_params(weights, MODEL | {"nonlinearity": "gellu"}, [name for name, _ in leaves], leaves)
-    convert = ["convert", "convert", "--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf"]
-    for command in (
-        ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.5", "-o", "x"],
-        [*convert, "-o", str(tmp_path / "hf"), str(weights)],
-    ):
-        assert wafer.cli.main(command) == 1
-        error = capsys.readouterr().err
+CONVERT = "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o"
+
+
+def test_a_record_whose_model_is_wrong_is_named(tmp_path, cli):
+    weights = write(tmp_path / "wrong", MODEL | {"nonlinearity": "gellu"})
+    prune = f"prune --checkpoint_path {weights} -m magnitude -s 0.5 -o x"
+    for command in (prune, f"{CONVERT} {tmp_path}/hf {weights}"):
+        error = cli(command, 1)
         assert error.startswith(f"wafer: error: {weights}: ")
         assert "'gellu'" in error
 
 
-def test_convert_takes_a_model_dir(trained, tmp_path):
-    convert = ["convert", "convert", "--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf"]
-    assert wafer.cli.main([*convert, "-o", str(tmp_path / "hf"), str(trained)]) == 0
+def test_convert_takes_a_model_dir(trained, tmp_path, cli):
+    cli(f"{CONVERT} {tmp_path}/hf {trained}")
     want = dict(named_leaves(wafer.load(trained)[1]))
     for name, leaf in named_leaves(wafer.load(tmp_path / "hf")[1]):
         np.testing.assert_array_equal(leaf, want[name])

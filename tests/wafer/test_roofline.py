@@ -8,7 +8,6 @@ import yaml
 from helpers.runs import config
 
 from wafer import models
-from wafer.cli import main
 from wafer.commands.planning.plan import plan
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, StageCost, SystemRates, costs, measure_host, predict
@@ -89,16 +88,12 @@ def test_this_host_is_measured_and_shared():
     assert two.seconds >= one.seconds  # two systems of one host have no more cores
 
 
-def test_the_command_prints_a_row_per_number_of_systems(tmp_path, capsys):
+def test_the_command_prints_a_row_per_number_of_systems(tmp_path, cli):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(config()))
-    assert main(["plan", "-p", str(path), "--num_csx", "1,4", "--stages"]) == 0
-    out = capsys.readouterr().out
-    assert "100.0%" in out
-    assert "layers_0" in out
-    assert "data sheet" in out
-    assert main(["plan", "-p", str(path), "--num_csx", "0"]) == 1
-    assert "expected whole numbers > 0" in capsys.readouterr().err
+    out = cli(f"plan -p {path} --num_csx 1,4 --stages")
+    assert all(part in out for part in ("100.0%", "layers_0", "data sheet"))
+    assert "expected whole numbers > 0" in cli(f"plan -p {path} --num_csx 0", 1)
     cfg = config(runconfig={"mode": "eval"})
     del cfg["train_input"]
     with pytest.raises(ConfigError, match="needs train_input"):

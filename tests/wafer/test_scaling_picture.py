@@ -4,7 +4,6 @@ import pytest
 import yaml
 from helpers.runs import config
 
-from wafer.cli import main
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling, short_count
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, Prediction
@@ -62,12 +61,11 @@ def test_what_it_refuses(tmp_path):
         draw_scaling([scaling({1: 1.0, 2: 1.0})], str(tmp_path / "a.txt"))
 
 
-def test_the_command_draws_several_models(tmp_path, capsys):
+def test_the_command_draws_several_models(tmp_path, cli):
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
     for file in files:
         file.write_text(yaml.safe_dump(config()))
     picture = tmp_path / "scaling.png"
-    arguments = ["plan", "-p", *map(str, files), "--num_csx", "1,2", "--picture", str(picture)]
-    assert main(arguments) == 0
-    assert capsys.readouterr().out.count("parameters, streamed") == 2
+    said = cli(["plan", "-p", *files, "--num_csx", "1,2", "--picture", picture])
+    assert said.count("parameters, streamed") == 2
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -3,7 +3,6 @@
 import ast
 import pathlib
 import re
-import shlex
 import shutil
 import sys
 import types
@@ -13,13 +12,12 @@ import jax
 import numpy as np
 import pytest
 from helpers.paths import ROOT
-from helpers.runs import TINY, TINY_ROWS
+from helpers.runs import TINY, TINY_ROWS, tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import wafer
 from wafer import models, sparsity
-from wafer.cli import main
 from wafer.commands.checkpoints.finalize import fold_lora
 from wafer.commands.inputs import look_at
 from wafer.models.checkpoint.layout import CONFIG, SPARSITY, STEP
@@ -75,14 +73,11 @@ SECTIONS = {
     "budget": ({"sparsity": TOPKAST | {"budget": "evil:share"}}, "evil:share"),
 }
 COMMANDS = {
-    name: shlex.split(line)
-    for name, line in {
-        "generate": "generate --checkpoint_path stored --prompt a",
-        "convert": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o out stored",
-        "prune": "prune --checkpoint_path stored -m magnitude -s 0.5 -o out",
-        "config new": "config new --checkpoint_path stored --data rows",
-        "finalize": "finalize -i stored -o out",
-    }.items()
+    "generate": "generate --checkpoint_path stored --prompt a",
+    "convert": "convert convert --model gpt2 --src-fmt wafer --tgt-fmt hf -o out stored",
+    "prune": "prune --checkpoint_path stored -m magnitude -s 0.5 -o out",
+    "config new": "config new --checkpoint_path stored --data rows",
+    "finalize": "finalize -i stored -o out",
 }
 CALLS = {
     "load": lambda: wafer.load("stored"),
@@ -113,14 +108,13 @@ def stored(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", SECTIONS)
-def test_a_checkpoints_code_is_not_imported(stored, capsys, what):
+def test_a_checkpoints_code_is_not_imported(stored, cli, what):
     sections, name = SECTIONS[what]
     stored(sections)
     for command, words in COMMANDS.items():
         if command == "finalize" and "sparsity" not in sections:
             continue  # it reads no model
-        assert main(words) == 1, command
-        said = capsys.readouterr().err
+        said = cli(words, 1)
         assert all(part in said for part in ("stored", name, "--trust_code")), (command, said)
     for call in CALLS.values():
         with pytest.raises(ValueError, match=rf"stored.*{name}.*trust_code=True"):
@@ -185,10 +179,9 @@ def test_names_that_a_program_registers_are_code(stored, program, name):
 
 
 def test_a_file_that_is_looked_at_may_name_what_its_program_registered(program):
-    file = {"model": {"name": "table"}, "runconfig": {"max_steps": 1}}
-    file["optimizer"] = {"optimizer_type": "SGD", "learning_rate": 0.1}
-    file["sparsity"] = REGISTERED["Kept"]["sparsity"] | {"param_filter": "weight"}
-    file["train_input"] = TINY_ROWS | {"vocab_size": 5}
+    kept = REGISTERED["Kept"]["sparsity"] | {"param_filter": "weight"}
+    file = tiny(sparsity=kept, train_input={"vocab_size": 5}) | {"model": {"name": "table"}}
+    del file["eval_input"]
     assert look_at(file).model.config.vocab_size == 5
 
 
@@ -214,7 +207,7 @@ def hdf5_rows(folder, texts):
     ],
 )
 def test_prune_takes_nothing_of_the_run_that_a_checkpoint_remembers(
-    stored, capsys, monkeypatch, sections
+    stored, cli, monkeypatch, sections
 ):
     theirs = {"data_processor": "GptHDF5DataProcessor", "data_dir": "theirs", "batch_size": 1}
     rest = {"train_input": theirs, "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
@@ -224,28 +217,28 @@ def test_prune_takes_nothing_of_the_run_that_a_checkpoint_remembers(
     hdf5_rows(pathlib.Path("mine"), "cd")
     monkeypatch.setattr("sys.path", [*sys.path])
     before = {*pathlib.Path().iterdir()}
-    for trust in ([], ["--trust_code"]):
-        assert main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2", *trust]) == 1
-        said = capsys.readouterr().err
+    command = f"{COMMANDS['prune']} -m wanda --samples 2"
+    for trust in ("", "--trust_code"):
+        said = cli(f"{command} {trust}", 1)
         assert "calibration: missing: a checkpoint does not decide which files are read" in said
-    assert main([*COMMANDS["prune"], "-m", "wanda", "--samples", "2", "--calibration", "mine"]) == 0
+    cli(f"{command} --calibration mine")
     assert not any("elsewhere" in folder for folder in sys.path)
     assert {*pathlib.Path().iterdir()} - before == {pathlib.Path("out")}
 
 
 @pytest.mark.parametrize("command", ["generate", "convert", "config new", "finalize"])
-def test_no_command_writes_where_a_checkpoints_run_did(stored, command):
+def test_no_command_writes_where_a_checkpoints_run_did(stored, cli, command):
     theirs = {"data_processor": "GptHDF5DataProcessor", "data_dir": "theirs", "batch_size": 1}
     run = {"max_steps": 1, "checkpoint_path": "theirs", "model_dir": "elsewhere"}
     stored({"train_input": theirs, "runconfig": run})
     hdf5_rows(pathlib.Path("theirs"), "ab")
     hdf5_rows(pathlib.Path("rows"), "cd")
     before = {*pathlib.Path().iterdir()}
-    assert main(COMMANDS[command]) == 0
+    cli(COMMANDS[command])
     assert {*pathlib.Path().iterdir()} - before <= {pathlib.Path("out")}
 
 
-def test_trusted_code_is_called(stored, capsys):
+def test_trusted_code_is_called(stored, cli):
     path = stored({"model": {"name": "evil:build"}}, {"weight": np.eye(5, dtype=np.float32)})
     model, params, _ = wafer.load(path, trust_code=True)
     assert pathlib.Path("ran").exists()
@@ -253,40 +246,34 @@ def test_trusted_code_is_called(stored, capsys):
     np.testing.assert_array_equal(params["weight"], np.eye(5))
     with pytest.raises(ValueError, match="trust_code"):  # trusted in that call alone
         wafer.load(path)
-    assert main([*COMMANDS["generate"], "--trust_code"]) == 1
-    assert "writes no text" in capsys.readouterr().err
+    assert "writes no text" in cli(f"{COMMANDS['generate']} --trust_code", 1)
 
 
 @pytest.mark.parametrize("draft", [False, True])
-def test_generate_refuses_a_model_without_text_first(stored, capsys, monkeypatch, draft):
+def test_generate_refuses_a_model_without_text_first(stored, cli, monkeypatch, draft):
     kept = {"algorithm": "evil:Kept", "sparsity": 0.5}
     bert = {"name": "bert", **{k: v for k, v in TINY.items() if k != "name"}}
     words = COMMANDS["generate"]
     if draft:
         stored({"model": TINY}).rename("main")
-        words = [*words, "--draft", "stored", "--temperature", "0"]
-        words[words.index("--checkpoint_path") + 1] = "main"
+        words = words.replace("stored", "main --draft stored --temperature 0")
     path = stored({"model": bert, "sparsity": kept})
     (path / "tokenizer.json").unlink()
-    monkeypatch.setattr(
-        "wafer.models.checkpoint.reader.StoredTree.__init__", None
-    )  # reads no weights
-    assert main(words) == 1
-    said = capsys.readouterr().err
+    # no weights are read
+    monkeypatch.setattr("wafer.models.checkpoint.reader.StoredTree.__init__", None)
+    said = cli(words, 1)
     assert "stored: this model writes no text (bert); expected a decoder" in said
     assert "--trust_code" not in said
     stored({"model": {"name": "evil:build"}, "sparsity": kept})
-    assert main(words) == 1
-    said = capsys.readouterr().err
-    assert "a model made by a function is refused with the option, too\n" in said
+    assert "a model made by a function is refused with the option, too\n" in cli(words, 1)
     assert not pathlib.Path("ran").exists()
-    assert main([*words, "--trust_code"]) == 1
-    assert "stored: this model writes no text (evil:build)" in capsys.readouterr().err
+    said = cli(f"{words} --trust_code", 1)
+    assert "stored: this model writes no text (evil:build)" in said
 
 
-def test_a_trusted_algorithm_is_imported(stored):
+def test_a_trusted_algorithm_is_imported(stored, cli):
     stored({"sparsity": {"algorithm": "evil:Kept", "sparsity": 0.5}})
-    assert main([*COMMANDS["finalize"], "--trust_code"]) == 0
+    cli(f"{COMMANDS['finalize']} --trust_code")
     assert pathlib.Path("ran").exists()
 
 
@@ -336,30 +323,26 @@ def test_a_run_file_vouches_for_a_section_of_the_same_kind_and_arguments(stored,
     assert not pathlib.Path("read").exists()
 
 
-def test_what_prune_suggests_is_trusted_where_it_must_be(stored, capsys, monkeypatch):
+def test_what_prune_suggests_is_trusted_where_it_must_be(stored, cli, monkeypatch):
     monkeypatch.setattr("sys.argv", ["program.py"])
     weight = {"weight": np.arange(25, dtype=np.float32).reshape(5, 5)}
     for section, params in (({"name": "evil:build"}, weight), (TINY, None)):
         stored({"model": section}, *([params] if params else []))
         shutil.rmtree("out", ignore_errors=True)
-        assert main([*COMMANDS["prune"], "--trust_code"]) == 0
-        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-        (new,) = [line for line in lines if line.startswith("wafer config new")]
+        said = cli(f"{COMMANDS['prune']} --trust_code")
+        lines = [line.strip().removeprefix("wafer ") for line in said.splitlines()]
+        (new,) = [line for line in lines if line.startswith("config new")]
         assert new.endswith(" --trust_code") == (section is not TINY)
-        words = shlex.split(new.replace("ROWS", "rows"))[1:]
-        assert main(words) == 1
-        assert "--trust_code" not in capsys.readouterr().err  # there are no rows
-        (final,) = [line for line in lines if line.startswith("wafer finalize")]
-        assert main(shlex.split(final)[1:]) == 0
+        assert "--trust_code" not in cli(new.replace("ROWS", "rows"), 1)  # there are no rows
+        (final,) = [line for line in lines if line.startswith("finalize")]
+        cli(final)
         shutil.rmtree("out-finalized")
 
 
-def test_a_hugging_face_folder_of_a_family_of_the_users(capsys, tmp_path):
+def test_a_hugging_face_folder_of_a_family_of_the_users(cli, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "own-family"}')
-    words = ["--checkpoint_path", str(tmp_path), "--prompt", "a"]
-    for trust in ([], ["--trust_code"]):
-        assert main(["generate", *words, *trust]) == 1
-        said = capsys.readouterr().err
+    for trust in ("", "--trust_code"):
+        said = cli(f"generate --checkpoint_path {tmp_path} --prompt a {trust}", 1)
         assert f"{tmp_path}: config.json: model_type 'own-family' cannot be converted" in said
         assert "wafer convert convert --model MODULE:NAME --src-fmt hf --tgt-fmt wafer" in said
 
@@ -392,7 +375,7 @@ RUNNERS = {
     "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
-    "wafer/sweep/children.py",  # `wafer run`
+    "wafer/sweeps/children.py",  # `wafer run`
     *(f"wafer/vendor/{table}.py" for table in ("keys", "trainer")),  # a table beside each
 }
 _RUNS = re.compile(

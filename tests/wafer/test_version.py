@@ -34,8 +34,7 @@ def digest(*names):
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["sparsity/__init__.py", "wafer/fabric/native/planes.cc", "sparsity/kernels/tile.cc"],
+    "file", ["sparsity/__init__.py", "wafer/fabric/native/planes.cc", "sparsity/kernels/tile.cc"]
 )
 def test_every_file_counts(copy, file):
     path = copy / "code" / file

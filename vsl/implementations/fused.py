@@ -46,7 +46,7 @@ def supported(rule: Rule, learned: Learned, *, function_bias: bool) -> bool:
     return plain and not learned.consts
 
 
-def _attributes(rule: Rule, zero: int) -> dict[str, Any]:
+def _attributes(rule: Rule, zero: int) -> dict[str, np.generic]:
     rate = rule.dropout_rate
     return {
         "scale": np.float32(rule.scale),

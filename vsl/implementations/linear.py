@@ -129,7 +129,7 @@ def _typed(like: PyTree, leaf: jax.ShapeDtypeStruct) -> jax.core.ShapedArray:
     return like.update(shape=leaf.shape, dtype=leaf.dtype, weak_type=False, sharding=sharding)
 
 
-def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) -> Primitive:
+def _primitive(name: str, fun: Fun, jvp: Callable[..., PyTree], *, tokens: bool) -> Primitive:
     primitive = _Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(fun)
@@ -165,7 +165,7 @@ def _transpose_rule(
 
 
 def _batch_axes_rule(
-    primitive: Primitive, operands: Sequence[PyTree], axes: Sequence[Any], *, batch_axes: int
+    primitive: Primitive, operands: Sequence[PyTree], axes: Sequence[int | None], *, batch_axes: int
 ) -> tuple[list[PyTree], list[int]]:
     pairs = list(zip(operands, axes, strict=True))
     size = next(leaf.shape[axis] for leaf, axis in pairs if axis is not None)
@@ -181,7 +181,7 @@ def _batching_rule(
     primitive: Primitive,
     tokens: bool,
     operands: Sequence[PyTree],
-    axes: Sequence[Any],
+    axes: Sequence[int | None],
     **static: Hashable,
 ) -> tuple[list[PyTree], list[int]]:
     front = [

@@ -162,7 +162,7 @@ def _whole(x: Array) -> pl.BlockSpec:
     return pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)
 
 
-def _run(call: _Call, kernel: Callable[..., None], **blocks: Any) -> Callable[..., Any]:
+def _run(call: _Call, kernel: Callable[..., None], **blocks: Any) -> Callable[..., PyTree]:
     return pl.pallas_call(
         functools.partial(kernel, call),
         compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),

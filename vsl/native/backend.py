@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any
+from collections.abc import Mapping
 
 from setuptools import build_meta
 from setuptools.build_meta import (
@@ -85,11 +85,15 @@ def _required_compilers() -> list[str]:
     return [_ZIG] if suits and wanted and local_compiler() is None else []
 
 
-def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+def get_requires_for_build_wheel(
+    config_settings: Mapping[str, str | list[str] | None] | None = None,
+) -> list[str]:
     """What pip installs before it builds a wheel."""
     return build_meta.get_requires_for_build_wheel(config_settings) + _required_compilers()
 
 
-def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+def get_requires_for_build_editable(
+    config_settings: Mapping[str, str | list[str] | None] | None = None,
+) -> list[str]:
     """Likewise for ``pip install -e``."""
     return build_meta.get_requires_for_build_editable(config_settings) + _required_compilers()

@@ -71,7 +71,7 @@ class Library:
         name: str,
         result: Any,
         *operands: Any,
-        **attributes: Any,
+        **attributes: object,
     ) -> Any:
         """Call a handler; under vmap it runs once per batch element.
 
@@ -208,7 +208,7 @@ def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
     ]
 
 
-def manual_axes(aval: Any) -> frozenset[str]:
+def manual_axes(aval: object) -> frozenset[str]:
     """Return the axes of a ``jax.shard_map`` that an array's values vary over."""
     kind = getattr(aval, "manual_axis_type", None)
     return kind.varying if kind is not None else frozenset()

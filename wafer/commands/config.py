@@ -4,7 +4,6 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from wafer.models.user.trust import add_option, looking
 
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
     add_option(new)
     new.set_defaults(run=_new)
+    _add_example(verbs)
     diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
     diff.add_argument("left", type=pathlib.Path)
     diff.add_argument("right", type=pathlib.Path)
@@ -117,7 +117,7 @@ def _diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Every value that is no mapping or list, with its path."""
     if isinstance(value, dict) and value:
         items = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
@@ -150,6 +150,21 @@ def _new(args: argparse.Namespace) -> int:
 
         model = start_of(args.checkpoint_path)
     return _written(run_file(model, args.data, args.eval_data, args.sparsity), args.output)
+
+
+def _add_example(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("example", help="list the run files of the package, or write one")
+    parser.add_argument("name", nargs="?", help="of the run file; without it all are listed")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    parser.set_defaults(run=_example)
+
+
+def _example(args: argparse.Namespace) -> int:
+    from wafer.commands.examples import list_run_files, run_file
+
+    if args.name is None:
+        return _written(list_run_files(), None)
+    return _written(run_file(args.name, args.output), args.output)
 
 
 def _ift(args: argparse.Namespace) -> int:

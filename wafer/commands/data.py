@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import itertools
+import os
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from wafer.data.preprocess.settings import HIDDEN, Settings
@@ -14,6 +16,7 @@ from wafer.vendor.preprocess.keys import MODES, HookKeys, OlderKeys
 
 if TYPE_CHECKING:
     from wafer.config import RunConfig
+    from wafer.data.preprocess.output import OutputSummary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +63,49 @@ def _keys() -> dict[str, Any]:
 
 
 def _preprocess(args: argparse.Namespace) -> int:
+    _show_log()
+    for summary in _parts(args.params, {name: getattr(args, name, None) for name in _keys()}):
+        _say(summary)
+    return 0
+
+
+def _parts(
+    params: str | os.PathLike[str] | None, keys: Mapping[str, Any]
+) -> "Iterable[OutputSummary]":
     from wafer.data.preprocess.parts import preprocess_all
     from wafer.vendor.preprocess.load import load_settings
 
-    _show_log()
-    flags = {name: getattr(args, name, None) for name in _keys()}
-    settings = load_settings(args.params, flags)
-    for summary in preprocess_all(settings):
-        _say(summary)
-    return 0
+    return preprocess_all(load_settings(None if params is None else os.fspath(params), keys))
+
+
+def preprocess(
+    params: str | os.PathLike[str] | None = None, **keys: Any
+) -> "tuple[OutputSummary, ...]":
+    """Turn text into HDF5 rows; a call that was interrupted goes on when it is made again.
+
+    Args:
+        params: a preprocessing YAML; None where the keys say all.
+        **keys: of the file, which they win over: ``mode``, ``input_dir``, ``output_dir``, ...
+            A program without ``if __name__ == "__main__"`` needs ``processes=1``.
+
+    Returns:
+        What was written, for each part of the data; printed, one says what is in it.
+
+    Raises:
+        ConfigError: unknown keys, wrong values, keys that do not go together.
+        DataError: input, tokenizer or output folder that cannot be used.
+
+    Examples:
+        >>> wafer.preprocess(
+        ...     mode="LMData_VSL",
+        ...     input_dir="texts",
+        ...     output_dir="rows",
+        ...     tokenizer_type="TrainBPE",
+        ...     vocab_size=8192,
+        ...     max_seq_length=512,
+        ... )  # doctest: +SKIP
+    """
+    return tuple(_parts(params, keys))
 
 
 def _show_log() -> None:
@@ -413,5 +450,5 @@ def padding_stats(cfg: "RunConfig", split: str) -> str:
     return f"{data.summary}\n{report}"
 
 
-def _say(text: Any) -> None:
+def _say(text: object) -> None:
     sys.stdout.write(f"{text}\n")

@@ -15,6 +15,8 @@ from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, trusting
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
     from wafer import models
     from wafer.models.convert.tokenizer import TextMarks
 
@@ -119,7 +121,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: expected {least} to {beyond - 1}, got {options[name]}")
 
 
-def _check_draft(draft: Any, options: Mapping[str, Any], shown: Any) -> None:
+def _check_draft(draft: object, options: Mapping[str, object], shown: object) -> None:
     if draft is not None and (
         options["temperature"] != 0 or options["repetition_penalty"] != 1 or shown
     ):
@@ -248,7 +250,7 @@ class Loaded(NamedTuple):
 
     model: "models.Model"  #: the model
     params: Any  #: its parameters: dense, pruned weights 0, or objects that hold kept weights
-    tokenizer: Any  #: ``tokenizers.Tokenizer``
+    tokenizer: "Tokenizer"
     marks: "TextMarks"  #: ids with which texts begin and end
     kernels: str = "dense kernels"  #: what multiplies by the weights, in words
     draft: "Loaded | None" = None  #: one that guesses tokens for it
@@ -401,7 +403,7 @@ def sample(
     return Samples(grouped, total, seconds, summary)
 
 
-def _described(tokenizer: Any, first: int, marks: "TextMarks") -> str:
+def _described(tokenizer: "Tokenizer", first: int, marks: "TextMarks") -> str:
     """Say how prompts begin and which tokens end a text."""
     name = lambda token: repr(tokenizer.id_to_token(token))
     special = first == marks.begin or first in marks.ends
@@ -421,7 +423,7 @@ def _limit(written: "_Written", positions: int, count: int, asked: int) -> str:
 class _Written(NamedTuple):
     """Tokens of each row, to the one that ends it."""
 
-    tokenizer: Any
+    tokenizer: "Tokenizer"
     prompts: Sequence[Sequence[int]]  #: ids before them in the same text, () where there are none
     ends: tuple[int, ...]
     stop: tuple[str, ...]

@@ -11,7 +11,7 @@ import numpy as np
 
 from wafer import models
 from wafer.config import parse_config
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.config.newfile import Start
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import errors_of_file
@@ -23,7 +23,7 @@ from wafer.models.checkpoint.verify import checkpoints_in
 from wafer.models.convert.api import open_hf, section_from_hf
 from wafer.models.convert.tokenizer import find_tokenizer
 from wafer.models.errors import CheckpointError
-from wafer.models.paths import map_named, named_leaves
+from wafer.models.paths import Params, map_named, named_leaves
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import NamedCode, code_in, looking, trusting, untrusted
 from wafer.session.foreign import is_hf_folder, load_hf
@@ -37,7 +37,7 @@ DTYPES = ("float32", "bfloat16")
 Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]
 
 
-def experiment_of(source: Source, **overrides: Any) -> Experiment:
+def experiment_of(source: Source, **overrides: object) -> Experiment:
     """Make an experiment of whatever a user has.
 
     Args:
@@ -47,6 +47,8 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
     Raises:
         ConfigError: everything that is wrong with it.
     """
+    paths = {key: os.fspath(v) for key, v in overrides.items() if isinstance(v, os.PathLike)}
+    overrides |= paths
     if isinstance(source, str | os.PathLike):
         with errors_of_file(source):
             return Experiment.from_yaml(pathlib.Path(source), **overrides)
@@ -57,7 +59,7 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
     return Experiment.from_config(parse_config(source, overrides))
 
 
-def look_at(source: Source, *, trust_code: bool = False, **overrides: Any) -> Experiment:
+def look_at(source: Source, *, trust_code: bool = False, **overrides: object) -> Experiment:
     """Make an experiment as ``experiment_of`` does, for a command that runs nothing.
 
     Args:
@@ -95,7 +97,7 @@ def code_of(source: Source) -> frozenset[NamedCode]:
 @own_flags()
 def load(
     checkpoint: str | os.PathLike[str], *, trust_code: bool = False
-) -> tuple[models.Model, Any, dict[str, Any]]:
+) -> tuple[models.Model, Params, dict[str, Any]]:
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
     Args:
@@ -134,7 +136,7 @@ def load(
 @own_flags()
 def load_decoding(
     checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
-) -> tuple[models.Model, Any, str]:
+) -> tuple[models.Model, Params, str]:
     """Load a model to generate with.
 
     Args:
@@ -219,7 +221,7 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
 
 def stored_form(
     checkpoint: str | os.PathLike[str],
-) -> tuple[dict[str, np.dtype], dict[str, Any]]:
+) -> tuple[dict[str, np.dtype], dict[str, jnp.ndarray]]:
     """Return how a checkpoint holds its weights.
 
     Args:
@@ -252,4 +254,4 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
         if pruned:
             masked[name] = pruned, math.prod(leaf.shape)
     section = section_that_keeps(masked, model) if masked else None
-    return Start(path, section_of(model.config), section)
+    return Start(path, model_section_of(model.config), section)

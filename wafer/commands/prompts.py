@@ -1,7 +1,8 @@
 """Prompts of ``wafer generate`` as token ids, by the rule of the model's own tokenizer."""
 
 from collections.abc import Sequence
-from typing import Any
+
+from tokenizers import Tokenizer
 
 from wafer.data.text.tokenizer import tokenizing
 from wafer.errors import DataError
@@ -27,7 +28,7 @@ def require_text(name: str, texts: Sequence[str], *, empty: bool = True) -> None
 
 
 def encode_prompts(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompts: Sequence[str],
     marks: TextMarks,
     *,

@@ -332,7 +332,8 @@ def _logged(job: "Run") -> Iterator[pathlib.Path]:
 class Trained:
     """What ``wafer.train`` leaves."""
 
-    model_dir: pathlib.Path  #: folder of checkpoints, logs and events
+    model_dir: pathlib.Path  #: folder of checkpoints and logs
+    summary_dir: pathlib.Path  #: folder of metrics and events
     step: int  #: the last one
     #: after it: a tree of dense arrays, pruned weights 0
     params: Any = dataclasses.field(repr=False)
@@ -344,8 +345,20 @@ class Trained:
     metrics: list[dict[str, float]] = dataclasses.field(repr=False)
     stop: int  #: number of the signal that ended training early, else 0
 
+    def _repr_html_(self) -> str:
+        from wafer.models.shown.html import table
+        from wafer.session.metrics import History, columns_of
 
-def train(source: "Source", **overrides: Any) -> Trained:
+        saved = ", ".join(path.name for path in self.checkpoints)
+        figures = [("model_dir", self.model_dir), ("step", self.step), ("checkpoints", saved)]
+        figures += [("stopped by signal", self.stop)] * bool(self.stop)
+        scores = columns_of({"step": step} | scores for step, scores in self.scores.items())
+        return (
+            table("Trained", (), figures) + History(columns_of(self.metrics), scores)._repr_html_()
+        )
+
+
+def train(source: "Source", **overrides: object) -> Trained:
     """Train what a run file describes; a second call continues from the newest checkpoint.
 
     Args:
@@ -383,6 +396,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         params, _ = job.engine.export(outcome.state)
         return Trained(
             model_dir=job.model_dir,
+            summary_dir=job.summary_dir,
             step=int(outcome.state.step),
             params=computed_params(job.experiment.sparsifier, sentinel.decode(params, {}).params),
             checkpoints=outcome.checkpoints,
@@ -392,7 +406,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         )
 
 
-def init_checkpoint(source: "Source", **overrides: Any) -> pathlib.Path:
+def init_checkpoint(source: "Source", **overrides: object) -> pathlib.Path:
     """Write the checkpoint of step 0, from which training goes on as if it had begun there.
 
     Args:
@@ -411,7 +425,7 @@ def init_checkpoint(source: "Source", **overrides: Any) -> pathlib.Path:
 
 
 def evaluate(
-    source: "Source", checkpoint: str | os.PathLike[str] | None = None, **overrides: Any
+    source: "Source", checkpoint: str | os.PathLike[str] | None = None, **overrides: object
 ) -> dict[str, float]:
     """Evaluate a checkpoint on a run file's ``eval_input``.
 

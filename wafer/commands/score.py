@@ -14,6 +14,7 @@ from wafer.models.user.trust import add_option, trusting
 if TYPE_CHECKING:
     import numpy as np
 
+    from wafer import models
     from wafer.commands.inputs import Source
 
     Scorer = Callable[[Sequence[dict[str, np.ndarray]]], Iterator[np.ndarray]]
@@ -85,7 +86,7 @@ def score(
     return _score_lines(section, (str(input), output), model.config.vocab_size, logps)
 
 
-def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
+def _scorer(model: "models.Model", params: Any, batch_size: int) -> "Scorer":
     """Make the function: rows of pairs -> [2] log-probabilities of each, in float32."""
     import jax
     import numpy as np
@@ -94,7 +95,7 @@ def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
     from wafer.models.families.preference import pair_log_probabilities
 
     @jax.jit
-    def logps(rows: Any) -> Any:
+    def logps(rows: dict[str, jax.Array]) -> jax.Array:
         batch = to_batch(rows)
         out = model.apply(params, batch)
         return pair_log_probabilities(out[0] if isinstance(out, tuple) else out, batch)

@@ -3,10 +3,10 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+from tokenizers import Tokenizer
 
 from wafer.data.rowfiles.show import Passage, ShownRow, passages, runs, values_line
 from wafer.models.errors import plain
@@ -14,7 +14,7 @@ from wafer.models.errors import plain
 _STYLES = {"loss": "green", "no loss": "", "padding": "dim", "image": "magenta"}
 
 
-def print_rows(rows: Iterable[ShownRow], tokenizer: Any) -> int:
+def print_rows(rows: Iterable[ShownRow], tokenizer: Tokenizer | None) -> int:
     """Print rows: a line for each stretch of tokens of one kind; return how many there were.
 
     Args:
@@ -37,7 +37,7 @@ def print_rows(rows: Iterable[ShownRow], tokenizer: Any) -> int:
     return count
 
 
-def _print_text(console: Console, text: Passage, tokenizer: Any) -> None:
+def _print_text(console: Console, text: Passage, tokenizer: Tokenizer | None) -> None:
     if text.name and set(text.kinds) != {"padding"}:
         console.print(f"  {text.name}", style="bold", soft_wrap=True)
     for kind, tokens, words in runs(text, tokenizer):

@@ -1,21 +1,24 @@
-"""``wafer sweep``: a grid of run files over seeds, run as far as it is not, and its table."""
+"""``wafer sweep``, ``wafer.sweep``: a grid of run files over seeds, and the table of its arms."""
 
 import argparse
 import contextlib
 import logging
+import os
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
-    from wafer.sweep.files import Sweep
-    from wafer.sweep.table import TrialResult
-    from wafer.sweep.trials import Trial
+    from wafer.sweeps.files import Sweep
+    from wafer.sweeps.law import Law
+    from wafer.sweeps.table import Summary, TrialResult
+    from wafer.sweeps.trials import Trial
 
+_LOG = logging.getLogger(__name__)
 _BITS = "eval/bits_per_byte"
 
 
@@ -43,60 +46,168 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_main)
 
 
+class SweepOutcome(NamedTuple):
+    """What a sweep has reached so far."""
+
+    rows: "tuple[TrialResult, ...]"  #: finished runs, in the order of the arms
+    arms: "tuple[Summary, ...]"  #: each arm over its seeds, beside the first arm
+    metric: str  #: that both hold
+    folder: pathlib.Path  #: of runs, ``runs.csv``, ``table.md`` and pictures
+    missing: dict[str, str]  #: ARM/SEED -> why it is not finished
+    laws: "dict[str, Law]"  #: group -> its fit; empty without ``fit``, or while runs are missing
+
+    def __repr__(self) -> str:
+        from wafer.sweeps.table import markdown
+
+        return markdown(self.arms, self.metric, self.rows) if self.rows else "no run is finished"
+
+    def _repr_html_(self) -> str:
+        from wafer.models.shown.html import table
+        from wafer.sweeps.table import tables
+
+        parts = [table(*one) for one in tables(self.arms, self.metric, self.rows)]
+        if self.missing:
+            parts.append(table("Not finished", ("run", "reason"), [*self.missing.items()]))
+        return "".join(parts)
+
+
+def sweep(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    model_dir: str | os.PathLike[str],
+    *,
+    arms: Sequence[str] = (),
+    jobs: int = 1,
+    fit: bool = False,
+    say: Callable[[str], object] = _LOG.info,
+) -> SweepOutcome:
+    """Run a grid of arms over seeds as far as it is not, and compare the arms.
+
+    Args:
+        source: a sweep YAML, or what it holds: ``base`` (a run file or its sections), ``arms``,
+            ``seeds``, ``metric``. Arms with a class or function of a cell run one after another in
+            this process, the others as processes.
+        model_dir: folder of all runs and tables; the same call goes on with what is there.
+        arms: names of these arms alone.
+        jobs: runs at a time.
+        fit: fit loss = E + A / weights^a + B / tokens^b to each group.
+        say: called with a line for each run that ends.
+
+    Returns:
+        Finished runs, and arms beside the first one; printed, its table.
+
+    Raises:
+        ConfigError: everything that is wrong with the sweep or its run files, before the first run.
+
+    Examples:
+        >>> grid = {
+        ...     "base": "models/configs/gpt_pystdlib.yaml",
+        ...     "seeds": [1, 2, 3],
+        ...     "arms": {"dense": {"sparsity": None}, "rigl": {}},
+        ... }
+        >>> print(wafer.sweep(grid, "runs/sweep"))  # doctest: +SKIP
+    """
+    with _quiet():
+        checked = _checked(source, arms, fit=fit)
+        return _run(checked, pathlib.Path(model_dir), jobs, fit, say)
+
+
 def _main(args: argparse.Namespace) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # the accelerator is the runs'; here is only counting
+    with _quiet():
+        with looking() if args.validate_only else contextlib.nullcontext():
+            checked = _checked(args.file, args.arms, fit=args.fit)
+        if args.validate_only:
+            _trials(checked, args.model_dir, _print)
+            return 0
+        outcome = _run(checked, args.model_dir, args.jobs, args.fit, _print)
+    if outcome.rows:
+        _print(f"\n{outcome}", end="")
+    for group, law in outcome.laws.items():
+        _print(f"\n{_said(group, law)}")
+    if not outcome.missing:
+        return 0
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
+    more = "; --fit waits for them" if args.fit else ""
+    runs = len(outcome.rows) + len(outcome.missing)
+    raise DataError(f"{len(outcome.missing)} of {runs} runs are not finished{more}{lines}")
+
+
+def _print(line: str, end: str = "\n") -> None:
+    sys.stdout.write(f"{line}{end}")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Each run says what is sparse itself."""
     log = logging.getLogger("wafer.sparsity")
     level = log.level
-    log.setLevel(logging.ERROR)  # each run says what is sparse itself
+    log.setLevel(logging.ERROR)
     try:
-        return _sweep(args)
+        yield
     finally:
         log.setLevel(level)
 
 
-def _sweep(args: argparse.Namespace) -> int:
-    from wafer.models.errors import has
-    from wafer.sweep.children import run_trials
-    from wafer.sweep.files import read_sweep
-    from wafer.sweep.trials import trials_of
+def _checked(source: Any, arms: Sequence[str], *, fit: bool) -> "Sweep":
+    from wafer.sweeps.files import read_sweep
 
-    with looking() if args.validate_only else contextlib.nullcontext():
-        sweep = read_sweep(args.file, args.arms)
-    if args.fit:
-        _check_fit(sweep, args.file)
-    trials = trials_of(sweep.arms, sweep.seeds, args.model_dir)
+    checked = read_sweep(source, arms)
+    if fit:
+        _check_fit(checked, "" if isinstance(source, Mapping) else str(source))
+    return checked
+
+
+def _trials(
+    checked: "Sweep", folder: pathlib.Path, say: Callable[[str], object]
+) -> "tuple[list[Trial], list[Trial]]":
+    """All runs, and those to do."""
+    from wafer.sweeps.trials import trials_of
+
+    trials = trials_of(checked.arms, checked.seeds, folder)
     left = [trial for trial in trials if trial.result() is None]
-    sys.stdout.write(
-        f"{len(sweep.arms)} arms, {len(sweep.seeds)} seeds: {len(left)} of {len(trials)} runs to "
-        f"do in {args.model_dir}\n"
+    say(
+        f"{len(checked.arms)} arms, {len(checked.seeds)} seeds: {len(left)} of {len(trials)} runs "
+        f"to do in {folder}"
     )
-    sys.stdout.flush()
-    if args.validate_only:
-        return 0
+    return trials, left
+
+
+def _run(
+    checked: "Sweep", folder: pathlib.Path, jobs: int, fit: bool, say: Callable[[str], object]
+) -> SweepOutcome:
+    from wafer.models.errors import has
+    from wafer.sweeps.children import run_trials
+
+    def ended(trial: "Trial", reason: str, seconds: float) -> None:
+        what = f"not finished: {reason}" if reason else "finished"
+        say(f"{trial.name}: {what} ({seconds:.1f} s)")
+
+    trials, left = _trials(checked, folder, say)
     draws = has("matplotlib", "drawing the table")
-    reasons = run_trials(left, args.jobs, _say)
-    ended = [trial for trial in trials if trial.result() is not None]
-    if ended:
-        _report(sweep, ended, args.model_dir, fit=args.fit and not reasons, draws=draws)
-    if not reasons:
+    missing = run_trials(left, jobs, ended, _train_here)
+    finished = [trial for trial in trials if trial.result() is not None]
+    if not finished:
+        return SweepOutcome((), (), checked.metric or "", folder, missing, {})
+    return _report(checked, finished, folder, missing, fit=fit and not missing, draws=draws)
+
+
+def _train_here(trial: "Trial") -> int:
+    from wafer.commands.run import evaluate, train
+
+    options = trial.options()
+    if "mode" in options:
+        evaluate(trial.sections(), options.get("checkpoint_path"))
         return 0
-    lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
-    more = "; --fit waits for them" if args.fit else ""
-    raise DataError(f"{len(reasons)} of {len(trials)} runs are not finished{more}{lines}")
+    return train(trial.sections(), **options).stop
 
 
-def _say(trial: "Trial", reason: str, seconds: float) -> None:
-    what = f"not finished: {reason}" if reason else "finished"
-    sys.stdout.write(f"{trial.name}: {what} ({seconds:.1f} s)\n")
-    sys.stdout.flush()
-
-
-def _check_fit(sweep: "Sweep", path: pathlib.Path) -> None:
+def _check_fit(sweep: "Sweep", source: str) -> None:
     """Refuse a fit that will have too few points, before the first run."""
-    from wafer.sweep.costs import costs_of
-    from wafer.sweep.law import refusal
+    from wafer.sweeps.costs import costs_of
+    from wafer.sweeps.law import refusal
 
     groups: dict[str, list[tuple[float, float]]] = {}
     for arm in sweep.arms:
@@ -107,7 +218,7 @@ def _check_fit(sweep: "Sweep", path: pathlib.Path) -> None:
         Problem(("fit", g), why) for g, points in groups.items() if (why := refusal(points))
     ]
     if problems:
-        raise ConfigError(problems, str(path))
+        raise ConfigError(problems, source)
 
 
 def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
@@ -124,29 +235,39 @@ def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
 
 
 def _report(
-    sweep: "Sweep", trials: "Sequence[Trial]", folder: pathlib.Path, *, fit: bool, draws: bool
-) -> None:
-    """Write runs.csv, table.md and pictures; print the table."""
+    sweep: "Sweep",
+    trials: "Sequence[Trial]",
+    folder: pathlib.Path,
+    missing: dict[str, str],
+    *,
+    fit: bool,
+    draws: bool,
+) -> SweepOutcome:
+    """Write runs.csv, table.md, fit.csv and pictures."""
     from wafer.models.files import write_text
-    from wafer.sweep.pictures import draw
-    from wafer.sweep.table import markdown, summaries, write_runs
+    from wafer.sweeps.law import FIT_HEADS, fit_groups, fit_lines
+    from wafer.sweeps.pictures import draw, draw_law
+    from wafer.sweeps.table import summaries, write_csv, write_runs
 
     metric = _metric(sweep, trials)
     order = {arm.name: at for at, arm in enumerate(sweep.arms)}
     rows = [_row(trial, metric) for trial in sorted(trials, key=lambda t: order[t.arm.name])]
+    compared, laws = summaries(rows, sweep.arms[0].name), fit_groups(rows) if fit else {}
+    outcome = SweepOutcome(tuple(rows), tuple(compared), metric, folder, missing, laws)
     write_runs(folder / "runs.csv", metric, rows)
-    text = markdown(summaries(rows, sweep.arms[0].name), metric, rows)
-    write_text(folder / "table.md", text)
+    write_text(folder / "table.md", str(outcome))
+    if fit:
+        write_csv(folder / "fit.csv", FIT_HEADS, fit_lines(laws))
     if draws:
         draw(rows, metric, folder)
-    sys.stdout.write(f"\n{text}")
-    if fit:
-        _fit(rows, metric, folder, draws=draws)
+    if draws and fit:
+        draw_law(rows, laws, metric, folder / "fit.png")
+    return outcome
 
 
 def _row(trial: "Trial", metric: str) -> "TrialResult":
-    from wafer.sweep.costs import costs_of
-    from wafer.sweep.table import TrialResult
+    from wafer.sweeps.costs import costs_of
+    from wafer.sweeps.table import TrialResult
 
     result = trial.result()
     if result is None:  # listed as ended
@@ -163,24 +284,16 @@ def _row(trial: "Trial", metric: str) -> "TrialResult":
     return TrialResult(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
 
 
-def _fit(rows: "Sequence[TrialResult]", metric: str, folder: pathlib.Path, *, draws: bool) -> None:
-    from wafer.sweep.law import FIT_HEADS, fit_groups, fit_lines
-    from wafer.sweep.pictures import draw_law
-    from wafer.sweep.table import write_csv
-
-    laws = fit_groups(rows)
-    write_csv(folder / "fit.csv", FIT_HEADS, fit_lines(laws))
-    if draws:
-        draw_law(rows, laws, metric, folder / "fit.png")
-    for group, law in laws.items():
-        said = ", ".join(
-            f"{name} = {law.constants[name]:.4g} ({law.low[name]:.3g} to {law.high[name]:.3g})"
-            for name in law.constants
-        )
-        sys.stdout.write(
-            f"\n{group}, {law.runs} runs: loss = E + A / weights^a + B / tokens^b\n  {said}\n"
-            f"  every run within {law.worst:.2%} of it; believe it from {law.parameters[0]:,.0f} "
-            f"to {law.parameters[1]:,.0f} weights and from {law.tokens[0]:,.0f} to "
-            f"{law.tokens[1]:,.0f} tokens, not beyond\n"
-            f"  least loss for a number of FLOPs: weights grow as its power {law.growth:.2f}\n"
-        )
+def _said(group: str, law: "Law") -> str:
+    """A fit in words."""
+    said = ", ".join(
+        f"{name} = {law.constants[name]:.4g} ({law.low[name]:.3g} to {law.high[name]:.3g})"
+        for name in law.constants
+    )
+    return (
+        f"{group}, {law.runs} runs: loss = E + A / weights^a + B / tokens^b\n  {said}\n"
+        f"  every run within {law.worst:.2%} of it; believe it from {law.parameters[0]:,.0f} "
+        f"to {law.parameters[1]:,.0f} weights and from {law.tokens[0]:,.0f} to "
+        f"{law.tokens[1]:,.0f} tokens, not beyond\n"
+        f"  least loss for a number of FLOPs: weights grow as its power {law.growth:.2f}"
+    )

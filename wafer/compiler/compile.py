@@ -8,7 +8,6 @@ layer s holds the activations of S - s samples.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -59,9 +58,9 @@ class CompileOptions:
 
 
 def trace(
-    fn: Callable[..., Any],
+    fn: Callable[..., PyTree],
     params: PyTree,
-    *inputs: Any,
+    *inputs: PyTree,
     frozen: frozenset[str] = frozenset(),
     densities: Mapping[str, float] | None = None,
 ) -> Graph:

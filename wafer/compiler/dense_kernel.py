@@ -199,7 +199,13 @@ class _PE(NamedTuple):
     spec: WaferSpec  #: the machine
 
     def work(
-        self, kept: Any, inputs: Any, outputs: Any, *, root: tuple[Any, Any], biased: Any
+        self,
+        kept: Any,
+        inputs: Any,
+        outputs: Any,
+        *,
+        root: tuple[Any, Any],
+        biased: Any,
     ) -> tuple[Any, Any, Any]:
         """Cycles of its forward pass and of its backward pass, and the words it moves.
 

@@ -14,7 +14,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -23,9 +23,9 @@ from wafer.compiler.check import check_plan
 from wafer.compiler.compile import CompileOptions, compile_graph, trace
 from wafer.compiler.decode.kernels import Inference, decoding_graph, fastest_mesh, with_decoding
 from wafer.compiler.graph import Graph
-from wafer.compiler.picture import save
+from wafer.compiler.picture import picture_html, save
 from wafer.compiler.plan import Compiled
-from wafer.compiler.report import from_json, report_text, to_json
+from wafer.compiler.report import from_json, report_text, summary, summary_html, to_json
 from wafer.config import RunConfig
 from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
@@ -36,6 +36,7 @@ from wafer.models.factored.lora import trainable
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.files import atomic_write, made_folder
 from wafer.models.paths import named_leaves
+from wafer.models.shown.html import table
 from wafer.spec import SPECS, WaferSpec
 from wafer.version import __version__, code_digest
 from wafer.vsl.attend import attention_as
@@ -52,8 +53,15 @@ class CompileResult(NamedTuple):
     folder: pathlib.Path
     kept: bool
 
+    def __repr__(self) -> str:
+        return f"{summary(self.compiled)}report and floor plan in {self.folder}"
 
-def _section(cfg: RunConfig) -> Any:
+    def _repr_html_(self) -> str:
+        folder = table("", (), [("report and floor plan in", self.folder)])
+        return picture_html(self.compiled) + summary_html(self.compiled) + folder
+
+
+def _section(cfg: RunConfig) -> InputSection:
     section = cfg.train_input or cfg.eval_input
     if section is None:
         message = "missing; a sample's shape comes from train_input or eval_input"
@@ -61,7 +69,7 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
-def _sample_shapes(experiment: Experiment) -> Any:
+def _sample_shapes(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     """One sequence, not a packed row."""
     sample = _section(experiment.cfg).model_copy(update={"use_vsl": False})
     return feature_shapes(sample, experiment.model.config, (1,))

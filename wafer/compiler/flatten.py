@@ -7,12 +7,13 @@ anything that is trained.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax._src import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.core import AbstractValue
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from wafer.errors import CompileError
 
@@ -72,7 +73,7 @@ def _scope(stack: str) -> str:
     return "/".join(part for part in stack.split("/") if part and not _NOISE.search(part))
 
 
-def _inner(settings: dict[str, Any]) -> Jaxpr | None:
+def _inner(settings: Mapping[str, object]) -> Jaxpr | None:
     for name in _CALLS:
         called = settings.get(name)
         if isinstance(called, ClosedJaxpr):
@@ -88,16 +89,25 @@ class _Flattener:
         self.refused: dict[tuple[str, str], None] = {}
         self._count = 0
 
-    def value(self, aval: Any, params: frozenset[str], *, data: bool, trained: bool) -> TracedValue:
+    def value(
+        self,
+        aval: AbstractValue | TracedValue,
+        params: frozenset[str],
+        *,
+        data: bool,
+        trained: bool,
+    ) -> TracedValue:
         self._count += 1
         shape = tuple(int(n) for n in getattr(aval, "shape", ()))
         dtype = getattr(aval, "dtype", None)
         return TracedValue(self._count, shape, dtype, params, data, trained)
 
-    def constant(self, aval: Any) -> TracedValue:
+    def constant(self, aval: AbstractValue) -> TracedValue:
         return self.value(aval, frozenset(), data=False, trained=False)
 
-    def like(self, aval: Any, ins: Sequence[TracedValue], *, trains: bool = True) -> TracedValue:
+    def like(
+        self, aval: AbstractValue | TracedValue, ins: Sequence[TracedValue], *, trains: bool = True
+    ) -> TracedValue:
         """A result: depends on whatever the operands depend on."""
         params = frozenset().union(*(v.params for v in ins))
         data = any(v.data for v in ins)
@@ -120,7 +130,7 @@ class _Flattener:
         return [read(v) for v in jaxpr.outvars]
 
     def _equation(
-        self, eqn: Any, ins: list[TracedValue], times: int, scope: str, lead: str
+        self, eqn: JaxprEqn, ins: list[TracedValue], times: int, scope: str, lead: str
     ) -> list[TracedValue]:
         name, settings = eqn.primitive.name, eqn.params
         if name == "scan":
@@ -140,7 +150,9 @@ class _Flattener:
         )
         return outs
 
-    def _cond(self, eqn: Any, ins: list[TracedValue], times: int, scope: str) -> list[TracedValue]:
+    def _cond(
+        self, eqn: JaxprEqn, ins: list[TracedValue], times: int, scope: str
+    ) -> list[TracedValue]:
         """The branch of most operations stands for all: a PE must be ready for any of them."""
         branches = [b.jaxpr for b in eqn.params["branches"]]
         largest = max(branches, key=_equations)
@@ -148,7 +160,9 @@ class _Flattener:
         outs = self.run(largest, ins[1:], times, scope, source)
         return [self.like(v.aval, [out, *ins]) for v, out in zip(eqn.outvars, outs, strict=True)]
 
-    def _scan(self, eqn: Any, ins: list[TracedValue], times: int, scope: str) -> list[TracedValue]:
+    def _scan(
+        self, eqn: JaxprEqn, ins: list[TracedValue], times: int, scope: str
+    ) -> list[TracedValue]:
         """Turns over parameters are unrolled (stacked layers); any others counted."""
         settings, source = eqn.params, source_info_util.summarize(eqn.source_info)
         body: Jaxpr = settings["jaxpr"].jaxpr
@@ -173,7 +187,7 @@ class _Flattener:
         return [*carry, *stacked]
 
 
-def _floats(aval: Any) -> bool:
+def _floats(aval: AbstractValue | TracedValue) -> bool:
     dtype = getattr(aval, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 

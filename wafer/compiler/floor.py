@@ -1,7 +1,8 @@
 """Rectangles for a model's kernels: the slowest as fast as possible, then wires short.
 
-At a cap on cycles every kernel has a curve of smallest rectangles. ``slicing`` finds the least cap
-at which the kernels, in the order of the data, fit the wafer, and a plan of it with short wires.
+At a cap on cycles every kernel has a curve of smallest rectangles. ``slicing_floorplan`` finds the
+least cap at which the kernels, in the order of the data, fit the wafer, and a plan of it with short
+wires.
 """
 
 import math
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.compiler.costs import Choices
-from wafer.compiler.slicing import (
+from wafer.compiler.slicing_floorplan import (
     NEVER,
     Connections,
     Piece,

@@ -1,11 +1,15 @@
 """The floor plan as a picture: kernels colored by layer, shaded by kind, data paths drawn."""
 
+import base64
 import colorsys
+import importlib.util
+import io
 import pathlib
 from typing import Any
 
 from wafer.compiler.plan import Compiled
 from wafer.models.errors import optional
+from wafer.models.shown.figures import new_figure
 from wafer.spec import Region
 
 _INK, _QUIET, _EDGE, _PAPER, _WAFER = "#1f2733", "#5b6675", "#9aa5b4", "#ffffff", "#eef1f5"
@@ -14,6 +18,7 @@ _LIGHTER = {  # lightness of a kind within its layer's hue
     "elementwise": 0.2, "loss": -0.2,
 }  # fmt: skip
 _LEGEND = 18  # layers named beside the picture
+_MOST_BYTES, _MOST_REGIONS = 36_000, 1000  # of a picture in a notebook
 _STEP, _SMALL = 0.44, 2.0  # inches: of a figure beside the plan, and of the whole wafer below them
 
 
@@ -171,13 +176,12 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
 
 def draw(compiled: Compiled) -> Any:
     """Draw a compilation; returns a matplotlib figure."""
-    figures = optional("matplotlib.figure", "drawing")
     from matplotlib.patches import Rectangle
 
     x, y, width, height = window = _window(compiled)
     under = _STEP * (len(_figures(compiled)) + 0.4) + 0.19 * (len(_named_layers(compiled)) + 2.5)
     across, down, wide, tall = _page(width, height, under + _SMALL)
-    figure = figures.Figure(figsize=(across, down), facecolor=_PAPER)
+    figure = new_figure(figsize=(across, down), facecolor=_PAPER)
     left, top = 0.35 / across, 1 - 0.75 / down
     ax = figure.add_axes((left, top - tall / down, wide / across, tall / down))
     ax.set_xlim(x, x + width)
@@ -272,9 +276,34 @@ def save(compiled: Compiled, folder: pathlib.Path, stem: str = "floor_plan") -> 
         folder: where to write.
         stem: name of the files.
     """
-    mpl = optional("matplotlib", "drawing")
     figure, paths = draw(compiled), [folder / f"{stem}.svg", folder / f"{stem}.png"]
-    with mpl.rc_context({"svg.hashsalt": "wafer"}):
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=150)
+    for path in paths:
+        path.write_bytes(_bytes(figure, path.suffix[1:], 150))
     return paths
+
+
+def _bytes(figure: Any, kind: str, dpi: int) -> bytes:
+    """The picture as 'svg' or 'png'."""
+    mpl, file = optional("matplotlib", "drawing"), io.BytesIO()
+    options = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": dpi}
+    with mpl.rc_context({"svg.hashsalt": "wafer"}):
+        figure.savefig(file, format=kind, **options)
+    return file.getvalue()
+
+
+def picture_html(compiled: Compiled) -> str:
+    """Draw a floor plan for a notebook, in at most 50 KB, as SVG or PNG.
+
+    Returns:
+        '' without matplotlib, or for more than 1,000 regions, which take seconds to draw.
+    """
+    regions = len(compiled.kernels) * len(compiled.plan.replicas)
+    if importlib.util.find_spec("matplotlib") is None or regions > _MOST_REGIONS:
+        return ""
+    figure = draw(compiled)
+    tries = [("svg+xml", _bytes(figure, "svg", 0)), ("png", _bytes(figure, "png", 90))]
+    mime, data = min(tries, key=lambda one: len(one[1]))
+    if len(data) > _MOST_BYTES:
+        mime, data = "png", _bytes(figure, "png", 45)
+    text = base64.b64encode(data).decode()
+    return f'<img alt="floor plan" style="max-width:100%" src="data:image/{mime};base64,{text}"/>'

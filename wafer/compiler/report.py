@@ -7,13 +7,15 @@ that would do at full arithmetic rate stands below, as "Arithmetic Efficiency".
 
 import dataclasses
 import io
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled, Decoding, FloorPlan, Mesh, PlacedKernel
+from wafer.models.files import JsonObject
+from wafer.models.shown.html import table
 from wafer.spec import Region, WaferSpec
 
 _VERSION = 1
@@ -114,7 +116,7 @@ def report_text(compiled: Compiled) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(compiled: Compiled) -> dict[str, Any]:
+def to_json(compiled: Compiled) -> JsonObject:
     """Everything of a compilation as plain values; ``from_json`` reads it back."""
     return {
         "version": _VERSION,
@@ -142,7 +144,7 @@ def to_json(compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def from_json(stored: dict[str, Any]) -> Compiled:
+def from_json(stored: JsonObject) -> Compiled:
     """Read what ``to_json`` made.
 
     Raises:
@@ -184,27 +186,41 @@ def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
     }
 
 
-def summary(compiled: Compiled) -> str:
-    """Write the console's summary: figures, then a line per layer."""
-    head = Table(title=f"{compiled.name} on {compiled.spec.name}", show_header=False)
-    for name, value in [*_decoding(compiled), *_head(compiled), *_more(compiled)[3:]]:
-        head.add_row(name, value)
-    table = Table(title="Layers")
-    table.add_column("layer")
-    for name in ("kernels", "PEs", "of the wafer", "weights", "cycles", "busy"):
-        table.add_column(name, justify="right")
-    pes = compiled.plan.width * compiled.plan.height
-    for layer, (count, area, weights, cycles) in _by_layer(compiled).items():
-        table.add_row(
+def _tables(compiled: Compiled) -> tuple[tuple[str, Sequence[str], list[tuple[str, ...]]], ...]:
+    """(title, heads, rows) of figures, and of a line per layer."""
+    figures = [*_decoding(compiled), *_head(compiled), *_more(compiled)[3:]]
+    pes, slowest = compiled.plan.width * compiled.plan.height, compiled.cycles
+    layers = [
+        (
             layer,
             str(count),
             f"{area:,}",
             f"{area / pes:.1%}",
             f"{weights:,}",
             f"{cycles:,}",
-            f"{cycles / compiled.cycles:.0%}",
+            f"{cycles / slowest:.0%}",
         )
-    return _render(head, table)
+        for layer, (count, area, weights, cycles) in _by_layer(compiled).items()
+    ]
+    heads = ("layer", "kernels", "PEs", "of the wafer", "weights", "cycles", "busy")
+    return (f"{compiled.name} on {compiled.spec.name}", (), figures), ("Layers", heads, layers)
+
+
+def summary(compiled: Compiled) -> str:
+    """Write the console's summary: figures, then a line per layer."""
+    drawn = []
+    for title, heads, rows in _tables(compiled):
+        drawn.append(Table(title=title, show_header=bool(heads)))
+        for number, head in enumerate(heads):
+            drawn[-1].add_column(head, justify="right" if number else "left")
+        for row in rows:
+            drawn[-1].add_row(*row)
+    return _render(*drawn)
+
+
+def summary_html(compiled: Compiled) -> str:
+    """Write the same for a notebook."""
+    return "".join(table(*one) for one in _tables(compiled))
 
 
 def _render(*tables: Table) -> str:

@@ -5,7 +5,7 @@ Importing this package does not import jax.
 """
 
 from wafer.config.loader import (
-    CLUSTER_DEFAULTS,
+    CLUSTER_DEFAULTS_VARIABLE,
     RunConfig,
     load,
     load_all,
@@ -19,7 +19,7 @@ from wafer.optim.schedule_sections import SCHEDULERS, Schedule, parse_schedules
 from wafer.optim.sections import OPTIMIZERS, Optimizer, parse_optimizer
 
 __all__ = [
-    "CLUSTER_DEFAULTS",
+    "CLUSTER_DEFAULTS_VARIABLE",
     "DATA_PROCESSORS",
     "MODES",
     "OPTIMIZERS",

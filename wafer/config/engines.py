@@ -5,7 +5,7 @@ A new engine is a module with ``make``, a row here, and a page in the docs.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -48,7 +48,7 @@ class MemoryX(Section):
     #: keeps the inputs of each layer only
     residual_mib: NonNegativeInt = 512
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """A path means a file."""
         if self.path is not None and self.store == "ram":
             raise ConfigError([Problem(("path",), "is read only with store: file")])
@@ -105,7 +105,7 @@ _OLDER = {"pipeline": "pipelined"}
 STRATEGIES = (*_OLDER, "weight_streaming")  # what `wafer run` takes after the system
 
 
-def engine_name(value: Any) -> Any:
+def engine_name(value: object) -> str | None:
     """Read ``execution_strategy``.
 
     Raises:

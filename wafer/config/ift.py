@@ -16,23 +16,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer import models, sparsity
-from wafer.config.loader import read_sections, section_of
+from wafer.config.loader import model_section_of, read_sections
 from wafer.errors import ConfigError, Problem
 from wafer.models.counts import abstract_params, flops_per_token, forward_flops
 from wafer.models.errors import did_you_mean
 from wafer.models.factored.factors import FACTORS, is_factor
 from wafer.models.paths import named_leaves
+from wafer.models.user.yamlfile import YamlMapping
 
 
 class Transformed(NamedTuple):
     """A run file's sections after the transformation."""
 
-    sections: dict[str, Any]  #: as the file has them, ``model`` and ``sparsity`` replaced
+    sections: YamlMapping  #: as the file has them, ``model`` and ``sparsity`` replaced
     dense: float  #: FLOPs per trained token of the model before
     sparse: float  #: FLOPs per trained token now; heads and attention over positions widen, too
 
 
-def _wide(cfg: Any, level: float) -> dict[str, Any]:
+def _wide(cfg: Any, level: float) -> YamlMapping:
     """Widen the stream, the filters and the number of heads; a head keeps its size."""
     factor = (1 - level) ** -0.5
     if not hasattr(cfg, "num_heads"):
@@ -40,7 +41,7 @@ def _wide(cfg: Any, level: float) -> dict[str, Any]:
     heads, shared = cfg.num_heads, cfg.num_kv_heads
     step = 1 if shared == 1 else heads // shared  # query heads that read one key head
     count = max(round(heads * factor / step), 1) * step
-    widths: dict[str, Any] = {
+    widths: YamlMapping = {
         "num_heads": count,
         "hidden_size": round(cfg.hidden_size / heads * count),
         "filter_size": round(cfg.filter_size * factor),
@@ -52,15 +53,15 @@ def _wide(cfg: Any, level: float) -> dict[str, Any]:
     return widths
 
 
-def _parallel(cfg: Any, level: float) -> dict[str, Any]:
+def _parallel(cfg: Any, level: float) -> YamlMapping:
     return {"filter_size": round(cfg.filter_size / (1 - level))}
 
 
-def _factors(form: str) -> Callable[[Any, float], dict[str, Any]]:
+def _factors(form: str) -> Callable[[object, float], YamlMapping]:
     return lambda cfg, level: {"factors": {"form": form, "sparsity": level}}
 
 
-def _ends(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+def _ends(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
     """Globs of the kernels that have a product beside them: */query/kernel and its like."""
     doped = {name.replace(f"{FACTORS[0]}/", "") for name in after if is_factor(name)}
     return tuple(sorted({"*/" + "/".join(n.split("/")[-2:]) for n in doped & before.keys()}))
@@ -70,7 +71,7 @@ class _Family(NamedTuple):
     """How a model grows."""
 
     #: (config of the model, level) -> keys of the model section
-    widths: Callable[[Any, float], dict[str, Any]]
+    widths: Callable[[Any, float], YamlMapping]
     needs: str  #: what the config has to have
     #: ({name: shape} before, after) -> globs of the weights that are sparse; None leaves it to the
     #: section
@@ -87,7 +88,7 @@ FAMILIES: Mapping[str, _Family] = {
 }
 
 
-def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -> Transformed:
+def transform(sections: YamlMapping, level: float, family: str = "wide") -> Transformed:
     """Make a run file's dense model larger and sparse, with as many weights in the sparse layers.
 
     Args:
@@ -101,8 +102,10 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
         SparsityError: a sparsity section that does not go with it.
     """
     if family not in FAMILIES:
-        known = f"expected one of {', '.join(FAMILIES)}{did_you_mean(family, FAMILIES)}"
-        raise _error("family", f"{family!r}: {known}")
+        raise _error(
+            "family",
+            f"{family!r}: expected one of {', '.join(FAMILIES)}{did_you_mean(family, FAMILIES)}",
+        )
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise _error("sparsity", f"{level!r}: expected a number above 0 and below 1")
     rule = FAMILIES[family]
@@ -118,7 +121,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     if hasattr(cfg, "parts") or not hasattr(cfg, rule.needs):
         raise _error("model.name", f"{cfg.name!r}: no {family} form; take a model of one part")
     # The configuration's own spelling of every key: a width may have several in a file.
-    model = {**section_of(cfg), **rule.widths(cfg, level)}
+    model = {**model_section_of(cfg), **rule.widths(cfg, level)}
     after = models.build(model)
     shapes, flops = abstract_params(after), lambda: forward_flops(after)
     small = {name: leaf.size for name, leaf in named_leaves(abstract_params(before))}
@@ -143,7 +146,7 @@ def transform(sections: Mapping[str, Any], level: float, family: str = "wide") -
     return Transformed(new, flops_per_token(before), sparse)
 
 
-def _section(section: Any, only: Sequence[str] | None, level: float) -> dict[str, Any]:
+def _section(section: object, only: Sequence[str] | None, level: float) -> YamlMapping:
     if section is not None and not isinstance(section, Mapping):
         raise _error("sparsity", "expected one group of keys; a list or a number has its own level")
     given = dict(section or {"algorithm": "static"})

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import ClusterKeys, RunSection
@@ -84,18 +84,18 @@ def keys(section: str) -> list[tuple[str, list[Key]]]:
     return [("", shared), *(row for row in own if row[1])]
 
 
-def _presets(name: str) -> Mapping[str, Any]:
+def _presets(name: str) -> Mapping[str, object]:
     from wafer.models.registry import list_models
 
     entry = list_models().get(name)
     return entry.presets if entry else {}
 
 
-def _of_class(cls: type[Section], presets: Mapping[str, Any] | None = None) -> list[Key]:
+def _of_class(cls: type[Section], presets: Mapping[str, object] | None = None) -> list[Key]:
     return list(_expand(cls, "", presets or {}))
 
 
-def _expand(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iterator[Key]:
+def _expand(cls: type[Section], prefix: str, presets: Mapping[str, object]) -> Iterator[Key]:
     said = meanings(cls)
     for name, field in cls.model_fields.items():
         default = "required" if field.is_required() else _default(field.get_default())
@@ -112,13 +112,13 @@ def _expand(cls: type[Section], prefix: str, presets: Mapping[str, Any]) -> Iter
                 yield from _expand(nested, f"{prefix}{name}.", {})
 
 
-def _sections_in(annotation: Any) -> list[type[Section]]:
+def _sections_in(annotation: object) -> list[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [s for part in typing.get_args(annotation) for s in _sections_in(part)]
 
 
-def _takes(annotation: Any) -> str:
+def _takes(annotation: object) -> str:
     """Say what a key takes, in the words of a YAML file."""
     if annotation in (None, type(None)):
         return "null"
@@ -135,7 +135,7 @@ def _takes(annotation: Any) -> str:
     return words.get(annotation, "mapping")
 
 
-def _default(value: Any) -> str:
+def _default(value: object) -> str:
     if isinstance(value, Section):
         return ", ".join(f"{k}: {_default(v)}" for k, v in value.to_dict().items()) or "{}"
     if isinstance(value, tuple):
@@ -150,7 +150,7 @@ def _default(value: Any) -> str:
 class _Schema(GenerateJsonSchema):
     """Where a key has a reader of its own, it takes more than its type says: anything."""
 
-    def function_before_schema(self, schema: Any) -> dict[str, Any]:
+    def function_before_schema(self, schema: Any) -> JsonSchemaValue:
         function = schema["function"]["function"]
         ours = isinstance(getattr(function, "__self__", None), type)  # a validator of a Section
         known = function is Choice.func or function.__name__ == "_upper"
@@ -160,7 +160,7 @@ class _Schema(GenerateJsonSchema):
 OtherNames = Callable[[str, str], Mapping[str, tuple[str, bool]]]
 
 
-def json_schema(other_names: OtherNames = lambda section, name: {}) -> dict[str, Any]:
+def json_schema(other_names: OtherNames = lambda section, name: {}) -> dict[str, object]:
     """Return a JSON schema (draft 2020-12) of the run file, for editors.
 
     What depends on other keys, and names ``module:object`` of one's own, only ``wafer run
@@ -219,7 +219,7 @@ def json_schema(other_names: OtherNames = lambda section, name: {}) -> dict[str,
 
 
 def _define(
-    cls: type[Section], others: Mapping[str, tuple[str, bool]], definitions: dict[str, Any]
+    cls: type[Section], others: Mapping[str, tuple[str, bool]], definitions: dict[str, object]
 ) -> str:
     """Add the schemas of a class and of what it holds; return its reference."""
     schema = cls.model_json_schema(schema_generator=_Schema)

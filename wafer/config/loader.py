@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import Field, PrivateAttr, SerializeAsAny
@@ -25,14 +25,18 @@ from wafer.models.user.trust import (
     require_trusted,
     searching,
 )
-from wafer.models.user.yamlfile import Lines
+from wafer.models.user.yamlfile import Lines, YamlMapping
 from wafer.optim.sections import Optimizer, parse_optimizer
+from wafer.registration import named
 from wafer.vendor import runfile
 from wafer.yamlfile import read_yaml
 
+if TYPE_CHECKING:
+    from wafer.models.schema import ModelConfig
+
 _OnInputs = Callable[[RunSection, Mapping[str, InputSection]], None]
 
-CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
+CLUSTER_DEFAULTS_VARIABLE = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
 
 _LOG = logging.getLogger(__name__)
 _JOINED = ("mount_dirs", "python_paths")  # lists of flag, file and defaults add up
@@ -44,11 +48,11 @@ class RunConfig(Section):
 
     description: Any = None  #: free text, ignored
     runconfig: RunSection  #: how long, where, on what
-    train_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only evaluates
-    eval_input: SerializeAsAny[InputSection] | None = None  #: None when the mode only trains
+    train_input: SerializeAsAny[InputSection] | None = None  #: None if not given, or unseen
+    eval_input: SerializeAsAny[InputSection] | None = None  #: None if not given, or unseen
     #: the ``model`` section as written; ``models`` checks it. Read only
     model: dict[str, Any] = Field(repr=False)
-    optimizer: SerializeAsAny[Optimizer] | None = None  #: None when the mode only evaluates
+    optimizer: SerializeAsAny[Optimizer] | None = None  #: None if not given, or unseen
     sparsity: Any = None  #: groups (``sparsity.parse``); they keep their section
     distillation: Distillation | None = None  #: a teacher, or None
     _unseen: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -71,7 +75,7 @@ class RunConfig(Section):
                 keys += [f"{name}.{key}" for key in section.no_effect]
         return tuple(keys)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> YamlMapping:
         """Plain YAML types that parse back to the same configuration."""
         sections = super().to_dict()
         return sections if self.sparsity is None else sections | {"sparsity": self.sparsity.section}
@@ -82,7 +86,7 @@ class RunConfig(Section):
         return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, default_flow_style=None)
 
 
-def section_of(cfg: Any) -> dict[str, Any]:
+def model_section_of(cfg: "ModelConfig") -> YamlMapping:
     """Return a ``model`` section that a run file reads as the configuration.
 
     ``wafer.models.registry.settings_of`` leaves out keys that are defaults; a run file may have
@@ -95,8 +99,8 @@ def section_of(cfg: Any) -> dict[str, Any]:
     )
 
 
-def read_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run file of any form in our words, unchecked.
+def read_sections(raw: Mapping[str, object]) -> YamlMapping:
+    """Return the sections of a run file of any form with the keys of ``RunConfig``, unchecked.
 
     Raises:
         ConfigError: keys that cannot be read.
@@ -107,8 +111,8 @@ def read_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
     return file.sections
 
 
-def sections_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run file of any form in its own words, unchecked."""
+def sections_as_written(raw: Mapping[str, object]) -> YamlMapping:
+    """Return the sections of a run file of any form with the keys that it uses, unchecked."""
     return runfile.upgraded(raw).sections
 
 
@@ -122,14 +126,14 @@ def unseen_lines(cfg: RunConfig) -> list[str]:
 
 def load(
     path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
 ) -> RunConfig:
-    """Read and check a params YAML.
+    """Read and check a run file (YAML).
 
     Args:
         path: the file.
-        overrides: runconfig keys given as flags; they win over the file, the file over the
-            file named by the environment variable in ``CLUSTER_DEFAULTS``. None is "not given".
+        overrides: runconfig keys given as flags; they win over the file, the file over the file
+            that the environment variable ``CLUSTER_DEFAULTS_VARIABLE`` names. None is "not given".
 
     Returns:
         The configuration, frozen.
@@ -138,16 +142,16 @@ def load(
         ConfigError: everything that is wrong, each with its key's path, line, value and what is
             allowed.
     """
-    raw, lines = read_yaml(path)
-    return _parse_file(path, raw, lines, overrides)
+    raw, line_numbers = read_yaml(path)
+    return _parse_file(path, raw, line_numbers, overrides)
 
 
 def load_all(
     path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,
 ) -> list[RunConfig]:
-    """Read and check a params YAML whose ``trainer`` may be a list; see ``load``.
+    """Read and check a run file whose ``trainer`` may be a list; see ``load``.
 
     Args:
         path: the file.
@@ -163,47 +167,56 @@ def load_all(
         ConfigError: everything that is wrong with the first trainer that cannot be run.
     """
     runs, out = runfile.runs_of(*read_yaml(path)), list[RunConfig]()
-    for number, (raw, lines) in enumerate(runs, 1):
+    for number, (raw, line_numbers) in enumerate(runs, 1):
         where = path if len(runs) == 1 else f"{path}, trainer {number} of {len(runs)}"
         begin = on_inputs if number == 1 else None
-        out.append(_parse_file(where, raw, lines, overrides, begin))
+        out.append(_parse_file(where, raw, line_numbers, overrides, begin))
     return out
 
 
 def _parse_file(
     where: str | Path,
-    raw: Any,
-    lines: Lines,
+    raw: object,
+    line_numbers: Lines,
     overrides: Mapping[str, Any] | None,
     on_inputs: _OnInputs | None = None,
 ) -> RunConfig:
-    flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
-        return parse_config(raw, flags, defaults=_cluster_defaults(), on_inputs=on_inputs)
+        return parse_config(raw, overrides, defaults=_cluster_defaults(), on_inputs=on_inputs)
     except ConfigError as err:
-        problems = [_with_origin(p, lines, flags) for p in err.problems]
+        problems = [_with_origin(p, line_numbers, overrides or {}) for p in err.problems]
         raise ConfigError(problems, str(where)) from None
 
 
 def parse_config(
-    raw: Any,
+    raw: object,
     overrides: Mapping[str, Any] | None = None,
     *,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     on_inputs: _OnInputs | None = None,
+    needs_inputs: bool = True,
 ) -> RunConfig:
-    """Check a configuration given as a mapping; see ``load`` and ``load_all``.
+    """Check a run file given as a mapping; see ``load`` and ``load_all``.
+
+    Folders of the user's modules are appended to ``sys.path``, and stay there if nothing is wrong.
+
+    Args:
+        raw: the mapping.
+        overrides: see ``load``.
+        defaults: of ``runconfig``.
+        on_inputs: see ``load_all``.
+        needs_inputs: refuse a file without the input sections of its mode.
 
     Raises:
         ConfigError: everything that is wrong with it.
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
-    flags = overrides or {}
-    file = runfile.read(raw, flags.get("mode"))
+    flags = {k: v for k, v in (overrides or {}).items() if v is not None}
+    file = runfile.read(named(raw), flags.get("mode"))
     for line in file.lines:
         _LOG.warning("%s", line)
-    sections, problems, known = file.sections, file.problems, tuple(RunConfig.model_fields)
+    sections, problems, known = file.sections, [*file.problems], tuple(RunConfig.model_fields)
     problems += [
         Problem(
             (str(key),),
@@ -213,16 +226,17 @@ def parse_config(
         for key in sections
         if key not in known
     ]
-    run = _run(sections.get("runconfig"), flags, defaults or {}, problems)
+    run = _check_runconfig(sections.get("runconfig"), flags, defaults or {}, problems)
     if run is not None and run.only_looks and "compile_dir" not in flags:
         kept = run.compile_dir if _may_import(run) else None  # compiled programs are code, too
         run = run.model_copy(update={"compile_dir": kept})
-    problems += _missing(sections, run.mode if run else "train")
+    missing = _missing(sections, run.mode if run else "train")
+    problems += [p for p in missing if needs_inputs or not str(p.path[0]).endswith("_input")]
     with searching(_code_folders(run)):
-        parsed, unseen = _sections(sections, run, problems, on_inputs)
+        parsed, unseen = _check_sections(sections, run, problems, on_inputs)
         if problems:
             raise ConfigError([file.in_file(problem, flags) for problem in problems])
-        try:
+        try:  # to put the sections together, each of which is checked
             cfg = parse(RunConfig, parsed)
         except SectionError as err:
             raise ConfigError(err.problems) from None
@@ -230,8 +244,8 @@ def parse_config(
     return cfg
 
 
-def _sections(
-    raw: Mapping[str, Any],
+def _check_sections(
+    raw: YamlMapping,
     run: RunSection | None,
     problems: list[Problem],
     on_inputs: _OnInputs | None,
@@ -245,8 +259,8 @@ def _sections(
     """
     parsed: dict[str, Any] = {"runconfig": run, "description": raw.get("description")}
     unseen: dict[str, str] = {}
-    readers: dict[str, Callable[[Any], Any]] = {
-        "runconfig": lambda value: _engine(run),
+    readers: dict[str, Callable[[Any], Any]] = {  # jax is imported behind the inputs
+        "runconfig": lambda value: _require_trusted_engine(run),  # parsed already
         "train_input": lambda value: parse_input(value, _systems(run, "train_input")),
         "eval_input": lambda value: parse_input(value, _systems(run, "eval_input")),
         "optimizer": parse_optimizer,
@@ -273,15 +287,15 @@ def _sections(
     return parsed, unseen
 
 
-def _engine(run: RunSection | None) -> RunSection | None:
-    """Return the section, whose engine is imported where it is made."""
+def _require_trusted_engine(run: RunSection | None) -> RunSection | None:
+    """Return the section; refuse code as its engine, imported when it is made, unless trusted."""
     if run is not None and is_user_defined(run.execution_strategy):
         require_trusted(str(run.execution_strategy), "engine")
     return run
 
 
 def _importing(run: RunSection | None) -> contextlib.AbstractContextManager[list[str]]:
-    """Import what a section names, unless the file is only looked at: then list what is refused."""
+    """Let named code be imported; if the file is only looked at, refuse and list it instead."""
     looks = is_looking() or run is None or run.only_looks  # a wrong runconfig may ask to look
     return looking() if looks else contextlib.nullcontext([])
 
@@ -296,8 +310,11 @@ def _code_folders(run: RunSection | None) -> Sequence[str]:
     return run.python_paths or () if run is not None and _may_import(run) else ()
 
 
-def _run(
-    section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any], problems: list[Problem]
+def _check_runconfig(
+    section: object,
+    flags: Mapping[str, object],
+    defaults: Mapping[str, object],
+    problems: list[Problem],
 ) -> RunSection | None:
     """Check ``runconfig``; what is wrong with it is added to ``problems``."""
     try:
@@ -307,7 +324,7 @@ def _run(
         return None
 
 
-def _model(value: Any) -> dict[str, Any]:
+def _model(value: object) -> YamlMapping:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
     from wafer.models import registry  # imports jax
@@ -320,13 +337,13 @@ def _model(value: Any) -> dict[str, Any]:
     return section
 
 
-def _sparsity(value: Any) -> Any:
+def _sparsity(value: object) -> object:
     from wafer.sparsity import parse as parse_groups  # imports jax
 
     return parse_groups(value)
 
 
-def _missing(raw: Mapping[str, Any], mode: str) -> list[Problem]:
+def _missing(raw: Mapping[str, object], mode: str) -> list[Problem]:
     needed = ["model"]
     if mode in ("train", "train_and_eval"):
         needed += ["train_input", "optimizer"]
@@ -346,8 +363,8 @@ def _systems(run: RunSection | None, name: str) -> int:
     return 1 if run.mode.startswith("eval") and name == "train_input" else run.num_csx
 
 
-def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags win over the file, the file over the cluster's defaults."""
+def _merge(section: object, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> YamlMapping:
+    """Merge ``runconfig``: flags win over the file, the file over the cluster's defaults."""
     section = {} if section is None else section
     if not isinstance(section, Mapping):
         raise ConfigError([Problem((), f"{section!r}: expected a mapping of keys")])
@@ -365,18 +382,18 @@ def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) 
     return merged
 
 
-def _cluster_defaults() -> dict[str, Any]:
-    path = os.environ.get(CLUSTER_DEFAULTS)
+def _cluster_defaults() -> YamlMapping:
+    path = os.environ.get(CLUSTER_DEFAULTS_VARIABLE)
     if not path:
         return {}
     try:
         raw, _ = read_yaml(path)
     except ConfigError as err:
-        message = f"{err} (named by the environment variable {CLUSTER_DEFAULTS})"
+        message = f"{err} (named by the environment variable {CLUSTER_DEFAULTS_VARIABLE})"
         raise ConfigError([Problem((), message)]) from None
     section = raw.get("runconfig", raw) if isinstance(raw, Mapping) else raw
     if not isinstance(section, Mapping):
-        message = f"expected runconfig keys, got {section!r} (environment {CLUSTER_DEFAULTS})"
+        message = f"expected runconfig keys, got {section!r} (from {CLUSTER_DEFAULTS_VARIABLE})"
         raise ConfigError([Problem((), message)], path)
     return dict(section)
 
@@ -389,10 +406,10 @@ def _problems_from(section: str, err: ValueError) -> Sequence[Problem]:
     return (err if rooted else err.under(section)).problems
 
 
-def _with_origin(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:
+def _with_origin(problem: Problem, line_numbers: Lines, flags: Mapping[str, object]) -> Problem:
     """Say where a value came from: a flag, or a line of the file."""
     path = problem.path
-    if path[:1] == ("runconfig",) and len(path) > 1 and path[1] in flags:
+    if path[:1] == ("runconfig",) and len(path) > 1 and flags.get(str(path[1])) is not None:
         return Problem(path, f"(flag --{path[1]}) {problem.message}")
-    line = lines.get(path)
+    line = line_numbers.get(path)
     return Problem(path, f"(line {line}) {problem.message}") if line else problem

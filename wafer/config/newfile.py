@@ -9,6 +9,7 @@ import yaml
 from wafer.data.rowfiles.files import Hdf5Source, folder_params, is_corpus
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.registry import config_class, list_models, parse_config
+from wafer.models.user.yamlfile import YamlMapping
 
 _PROCESSORS = {
     "lm": "GptHDF5DataProcessor",
@@ -85,7 +86,7 @@ class Start(NamedTuple):
     sparsity: Mapping[str, Any] | None = None
 
 
-def rows_section(model: Mapping[str, Any], data: pathlib.Path) -> dict[str, Any]:
+def rows_section(model: Mapping[str, object], data: pathlib.Path) -> YamlMapping:
     """Return an input section for a folder of rows; sizes are those of the rows.
 
     Args:
@@ -99,7 +100,7 @@ def rows_section(model: Mapping[str, Any], data: pathlib.Path) -> dict[str, Any]
     return _rows_section(model, data)[0]
 
 
-def _rows_section(model: Mapping[str, Any], data: pathlib.Path) -> tuple[dict[str, Any], int]:
+def _rows_section(model: Mapping[str, object], data: pathlib.Path) -> tuple[YamlMapping, int]:
     """The section, and the number of token ids in the rows."""
     tasks = parse_config(model).tasks
     task = next((task for task in tasks if task in _PROCESSORS), None)
@@ -110,14 +111,13 @@ def _rows_section(model: Mapping[str, Any], data: pathlib.Path) -> tuple[dict[st
         )
         raise ConfigError([Problem(("model", "name"), message)])
     vocab_size, length, packed, count = _rows(data)
-    section = {
+    return {
         "data_processor": _PROCESSORS[task],
         "data_dir": str(data),
         "batch_size": min(8, count),
         "max_sequence_length": length,
         "use_vsl": packed,
-    }
-    return section, vocab_size
+    }, vocab_size
 
 
 def run_file(
@@ -187,7 +187,7 @@ def _model(name: str, vocab_size: int, length: int) -> str:
     )
 
 
-def _input(section: Mapping[str, Any], folder: pathlib.Path, shuffle: bool) -> str:
+def _input(section: Mapping[str, object], folder: pathlib.Path, shuffle: bool) -> str:
     values = {**section, "data_dir": str(folder), "shuffle": shuffle}
     lines = (f"{key}: {_scalar(value)}" for key, value in values.items())
     noted = (
@@ -197,7 +197,7 @@ def _input(section: Mapping[str, Any], folder: pathlib.Path, shuffle: bool) -> s
     return "\n".join(noted) + "\n"
 
 
-def _yaml(value: Mapping[str, Any]) -> str:
+def _yaml(value: Mapping[str, object]) -> str:
     return yaml.safe_dump(value, sort_keys=False, default_flow_style=None)
 
 
@@ -215,6 +215,6 @@ def _rows(folder: pathlib.Path) -> tuple[int, int, bool, int]:
     return vocab_size, length, features == 5, len(source)
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     """One value as YAML writes it."""
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()

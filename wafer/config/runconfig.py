@@ -81,17 +81,17 @@ class OpProfiler(Section):
     start_step: PositiveInt  #: first step that is profiled
     end_step: PositiveInt  #: last step that is profiled
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Check the order."""
         if self.end_step < self.start_step:
             raise ValueError(f"end_step {self.end_step} is before start_step {self.start_step}")
 
 
-def _upper(value: Any) -> Any:
+def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-def _states(value: Any) -> Any:
+def _states(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
     names = value.split(",") if isinstance(value, str) else value
@@ -106,11 +106,11 @@ def _states(value: Any) -> Any:
     return names
 
 
-def _paths(value: Any) -> Any:
+def _paths(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _labels(value: Any) -> Any:
+def _labels(value: object) -> object:
     """Read labels as a mapping, or as the list of key=value that a flag gives."""
     if isinstance(value, list | tuple):
         pairs = [str(item).partition("=") for item in value]
@@ -187,7 +187,7 @@ class RunSection(ClusterKeys):
     #: shown by ``wafer jobs get ID``; runs do not wait for each other
     job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Check the keys against each other and against the mode."""
         problems = list(self._conflicts())
         if self.mode in ("train", "train_and_eval"):

@@ -6,9 +6,9 @@ its table says what the second phase makes up for, and what the first one saves.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from wafer.errors import ConfigError, Problem
+from wafer.models.user.yamlfile import YamlMapping
 
 _SEEDS = (1, 2, 3)
 
@@ -17,9 +17,9 @@ def sweep_of(
     pretrain: str,
     finetune: str,
     levels: Sequence[float],
-    section: Any = None,
+    section: object = None,
     seeds: Sequence[int] = _SEEDS,
-) -> dict[str, Any]:
+) -> YamlMapping:
     """Return a sweep file.
 
     Args:
@@ -44,7 +44,7 @@ def sweep_of(
     if len(set(names)) < len(names) or not names:
         raise _error(f"{list(levels)}: expected one level or more, each once")
     phases = {"dense": None} | dict(zip(names, levels, strict=True))
-    arms: dict[str, Any] = {
+    arms: YamlMapping = {
         name: {"file": finetune, "after": f"{name}-before", "sparsity": None} for name in phases
     }
     for name, level in phases.items():
@@ -53,7 +53,7 @@ def sweep_of(
     return {"base": pretrain, "seeds": list(seeds), "arms": arms}
 
 
-def _with_level(section: Any, level: float) -> dict[str, Any]:
+def _with_level(section: object, level: float) -> YamlMapping:
     if section is None or isinstance(section, float):
         return {"algorithm": "static", "sparsity": level}
     if not isinstance(section, Mapping):

@@ -14,7 +14,7 @@ from wafer.data.tasks import TASKS
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import parse
-from wafer.models.user.code import find
+from wafer.models.user.code import NOTEBOOK, find
 
 DATA_PROCESSORS: dict[str, type[InputSection]] = {
     name: getattr(module, name)
@@ -48,7 +48,8 @@ def _processor(name: Any) -> Callable[..., Any]:
 
 def _known_task(name: Any) -> None:
     if not isinstance(name, str) or name not in TASKS:
-        hint = did_you_mean(name, TASKS)
+        again = "; define it again: wafer.register_task" if str(name).startswith(NOTEBOOK) else ""
+        hint = again or did_you_mean(name, TASKS)
         raise ValueError(f"unknown task {name!r}{hint}; known: {', '.join(TASKS)}")
 
 

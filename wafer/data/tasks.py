@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
+from wafer.data.sections.base import InputSection
 
 _COUNTED = ("lengths", "decoder_lengths", "context_lengths")  # of a batch, by its masks
 
@@ -39,7 +40,7 @@ class RowSizes(NamedTuple):
     questions_max_sequence_length: int | None = None  #: None: S
 
     @classmethod
-    def of(cls, section: Any, config: Any) -> Self:
+    def of(cls, section: InputSection, config: Any) -> Self:
         """Read a section; ``config`` is the model's."""
         length = section.max_sequence_length or config.max_length or 512
         keys = [name for name in cls._fields[1:] if hasattr(section, name)]
@@ -72,7 +73,7 @@ def _gathered(most: int) -> Features:
     return _each(("gather_positions", "gather_labels", "gather_weights"), most)
 
 
-def _lm(sizes: RowSizes, config: Any) -> Features:
+def _lm(sizes: RowSizes, config: object) -> Features:
     del config
     length = sizes.length + sizes.tokens_added
     packed = _each(VSL_FEATURES, length)
@@ -101,7 +102,7 @@ def _epigenetic_mlm(sizes: RowSizes, config: Any) -> Features:
     return _masked_rows(sizes) | {"epigenetic": states}
 
 
-def _seq2seq(sizes: RowSizes, config: Any) -> Features:
+def _seq2seq(sizes: RowSizes, config: object) -> Features:
     del config
     source = sizes.src_max_sequence_length or sizes.length
     target = sizes.tgt_max_sequence_length or source
@@ -113,7 +114,7 @@ def _pixels(name: str, config: Any) -> Features:
     return {name: TaskFeature(config.input_shape, "float32")}
 
 
-def _dpr(sizes: RowSizes, config: Any) -> Features:
+def _dpr(sizes: RowSizes, config: object) -> Features:
     del config
     contexts = 1 + sizes.num_hard_negatives
     return (
@@ -180,7 +181,7 @@ TASKS: dict[str, DataTask] = {
 }
 
 
-def row_features(section: Any, config: Any) -> Features:
+def row_features(section: InputSection, config: object) -> Features:
     """Features of one row, every sequence at its full length.
 
     Exact where ``section.decides_shapes``; else the files may hold rows of other lengths.
@@ -192,7 +193,7 @@ def row_features(section: Any, config: Any) -> Features:
     return TASKS[section.task].features(RowSizes.of(section, config), config)
 
 
-def stored_features(section: Any, config: Any) -> Features:
+def stored_features(section: InputSection, config: object) -> Features:
     """Features of a row as it is read: without the lengths, which a batch counts.
 
     Args:

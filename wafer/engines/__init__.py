@@ -11,10 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wafer.engines.base import Engine, TrainState
+    from wafer.engines.base import Engine
     from wafer.engines.choose import make
     from wafer.engines.stagewise.pipeline.schedule import bubble, schedule, spans
     from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
+    from wafer.optim.step import TrainState
 
 __all__ = [
     "Engine",

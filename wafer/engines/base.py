@@ -1,9 +1,9 @@
-"""What every engine is to the rest of the program: a training state, and methods on it."""
+"""What every engine is to the rest of the program: methods on a training state."""
 
 import abc
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -12,32 +12,12 @@ from jaxtyping import Array, PyTree
 from wafer.engines.cluster import shard_batch
 from wafer.errors import ConfigError, Problem
 from wafer.models.base import Aux
+from wafer.optim.step import Metrics, TrainState
 from wafer.sparsity import SparseState, Sparsifier
 from wafer.sparsity.stored import sentinel
 
-Metrics = dict[str, Array]
 Features = Mapping[str, Any]
 Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
-
-
-class TrainState(NamedTuple):
-    """Everything a checkpoint must hold besides the data position.
-
-    Attributes:
-        step: [] int32 finished optimizer steps, skipped ones included
-        params: tree of parameters as they are trained (dense, or kept values only)
-        opt_state: optax state
-        sparse: SparseState of the sparsifier
-        scale: state of the loss-scale automaton
-        key: [2] uint32 data of the run's base key; step t draws from fold_in(key, t)
-    """
-
-    step: Array
-    params: PyTree
-    opt_state: PyTree
-    sparse: Any
-    scale: Any
-    key: Array
 
 
 class Engine(abc.ABC):

@@ -82,7 +82,7 @@ def _problems_name(row: EngineRow) -> str:
     return f"{row.make.partition(':')[0]}:problems"
 
 
-def _require_one_argument(name: str, function: Any) -> None:
+def _require_one_argument(name: str, function: object) -> None:
     """Refuse what cannot be called with an experiment alone.
 
     Raises:
@@ -186,7 +186,7 @@ def _missing(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]
         yield Problem(("optimizer", "selective_grad"), message)
 
 
-def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:
+def make(experiment: Experiment, row: EngineRow | None = None, **options: object) -> Engine:
     """Make an engine on this machine.
 
     Args:

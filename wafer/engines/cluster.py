@@ -151,7 +151,7 @@ def _own_address(member: Peer, address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined(
-    member: Peer, facts: Mapping[str, Any], heartbeat: float, patience: float
+    member: Peer, facts: Mapping[str, object], heartbeat: float, patience: float
 ) -> Iterator[None]:
     """Run the block together with the other processes.
 
@@ -265,7 +265,7 @@ def broadcast(leaf: PyTree, everywhere: NamedSharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(np.shape(leaf), everywhere, copies)
 
 
-def shard_batch(features: Mapping[str, PyTree], mesh: Mesh) -> dict[str, Any]:
+def shard_batch(features: Mapping[str, PyTree], mesh: Mesh) -> dict[str, PyTree]:
     """Send host features to the systems: the leading axis is that of this process's systems."""
     sharding = NamedSharding(mesh, P("csx"))
     if jax.process_count() == 1:

@@ -4,14 +4,11 @@ Arrays that are shared out lead with [N systems, A micro-batches]; a system sees
 [1, A, ...], and takes the micro-batches one after the other.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
-
-from wafer.data.batching.batches import to_batch
-from wafer.models.base import Batch
 
 
 def local_shard(tree: PyTree) -> PyTree:
@@ -34,12 +31,9 @@ def num_micro_batches(items: PyTree) -> int:
     return jax.tree.leaves(items)[0].shape[0]
 
 
-def as_batch(features: PyTree) -> Batch:
-    """Make the batch of one micro-batch, unless it is one."""
-    return features if isinstance(features, Batch) else to_batch(features)
-
-
-def scan_micro_batches(micro: Any, items: PyTree) -> tuple[PyTree, PyTree]:
+def scan_micro_batches(
+    micro: Callable[[PyTree], tuple[PyTree, PyTree]], items: PyTree
+) -> tuple[PyTree, PyTree]:
     """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
     total, first = micro(local_shard(items))
     if num_micro_batches(items) == 1:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from wafer.errors import TrainingError
 
@@ -88,7 +88,7 @@ def join_limit(member: Peer, patience: float) -> Iterator[None]:
 # --- agreement -----------------------------------------------------------------------------------
 
 
-def agree(store: KeyValueStore, member: Peer, facts: Mapping[str, Any], patience: float) -> None:
+def agree(store: KeyValueStore, member: Peer, facts: Mapping[str, object], patience: float) -> None:
     """Compare what the processes are about to do.
 
     Args:
@@ -115,7 +115,7 @@ def agree(store: KeyValueStore, member: Peer, facts: Mapping[str, Any], patience
             )
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
     """Name the keys whose values differ: the first eight, and how many more.
 
     >>> differences({"seed": 1, "width": 8}, {"seed": 2, "width": 8})
@@ -128,7 +128,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     return [*named[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
 
 
-def _shown_pair(here: Any, there: Any) -> str:
+def _shown_pair(here: object, there: object) -> str:
     """Write two values; long ones from shortly before the first difference."""
     texts = ["nothing" if value is None else str(value) for value in (here, there)]
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))

@@ -7,8 +7,8 @@ neither the effective batch nor the result depends on N.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,11 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from wafer.data.batching.batches import numbered
-from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
+from wafer.data.batching.batches import numbered, to_batch
+from wafer.engines.base import Engine, Features, Fill
 from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.microbatches import (
     add_axis,
-    as_batch,
     local_shard,
     num_micro_batches,
     scan_micro_batches,
@@ -33,8 +32,8 @@ from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
 from wafer.models.base import Aux, Model
 from wafer.optim.precision import LossScaler
-from wafer.optim.rules import without_frozen
-from wafer.sparsity import Sparsifier
+from wafer.optim.step import Metrics, TrainState, finish_step, first_state, step_key
+from wafer.sparsity import SparseState, Sparsifier
 
 _ALL = P()  # the same on all systems
 
@@ -63,7 +62,7 @@ class Resident(Engine):
 
     def init(self, key: Array) -> TrainState:
         """See ``Engine``."""
-        return self.replicate(self._first(key))
+        return self.replicate(first_state(self, key))
 
     def shapes(self, key: Array) -> TrainState:
         """Return ``structs_of(init(key))`` without computing anything.
@@ -75,24 +74,10 @@ class Resident(Engine):
             Exception: a user's rule for masks or optimizer reads values, which are not known.
         """
         quiet = dataclasses.replace(self.sparsifier, quiet=True)  # init says what is sparse
-        state = jax.eval_shape(dataclasses.replace(self, sparsifier=quiet)._first, key)
+        first = functools.partial(first_state, dataclasses.replace(self, sparsifier=quiet))
+        state = jax.eval_shape(first, key)
         struct = functools.partial(jax.ShapeDtypeStruct, sharding=self._everywhere)
         return jax.tree.map(lambda x: struct(x.shape, x.dtype), state)
-
-    def _first(self, key: Array) -> TrainState:
-        weights, sparse_key, run_key = jax.random.split(key, 3)
-        params = self.model.init(weights)
-        sparse = self.sparsifier.init(params, sparse_key)
-        opt_state = jax.jit(self.tx.init)(params)
-        params, opt_state = self.sparsifier.prune(params, opt_state, sparse)
-        return TrainState(
-            step=jnp.int32(0),
-            params=params,
-            opt_state=opt_state,
-            sparse=sparse,
-            scale=self.scaler.init(),
-            key=jax.random.key_data(run_key),
-        )
 
     def replicate(self, state: TrainState) -> TrainState:
         """Broadcast a state to all systems."""
@@ -166,44 +151,22 @@ class Resident(Engine):
     def _step(
         self, state: TrainState, features: Features, *given: PyTree, topology: bool
     ) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        scale = state.scale.loss_scale
         gradients = functools.partial(self._gradients, dense=topology)
-        sums = self._over_systems(gradients, state, features, (key, scale), *given)
-        with jax.named_scope("optimizer"):
-            weight = jnp.maximum(sums.aux.weight, 1e-9)
-            ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
-            kept, dense = self.sparsifier.split(ready, state.sparse)
-            grads = without_frozen(self.tx, kept)
-            finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
-            updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
-            params: PyTree = optax.apply_updates(state.params, updates)
-        with jax.named_scope("sparsity"):
-            sparse, params, opt_state = self.sparsifier.update(
-                state.sparse, params, dense, opt_state, finite=finite, topology=topology
-            )
-        with jax.named_scope("optimizer"):
-            if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
-                old = (state.params, state.opt_state)
-                keep = functools.partial(jnp.where, finite)
-                params, opt_state = jax.tree.map(keep, (params, opt_state), old)
-            metrics = {
-                "loss": sums.aux.loss_sum / weight,
-                "tokens": sums.aux.weight,
-                "grad_norm": optax.tree.norm(grads),
-                "loss_scale": scale,
-            }
-            if self.teacher is not None:
-                metrics[KL.removesuffix("_sum")] = sums.aux.metrics[KL] / weight
-            if self.summaries:
-                metrics |= norms("per_layer_grad_norm", grads)
-                metrics |= norms("per_layer_params_norm", params)
-            scaled = self.scaler.update(state.scale, finite)
-            state = TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key)
-        return state, metrics
+        rest = step_key(state), state.scale.loss_scale
+        sums = self._over_systems(gradients, state, features, rest, *given)
+        after, metrics = finish_step(self, state, sums.grads, sums.aux, topology=topology)
+        if self.teacher is not None:
+            mean = sums.aux.metrics[KL] / jnp.maximum(sums.aux.weight, 1e-9)
+            metrics[KL.removesuffix("_sum")] = mean
+        return after, metrics
 
     def _over_systems(
-        self, fn: Any, state: TrainState, features: Features, *rest: PyTree, gives: Any = _ALL
+        self,
+        fn: Callable[..., PyTree],
+        state: TrainState,
+        features: Features,
+        *rest: PyTree,
+        gives: PyTree = _ALL,
     ) -> PyTree:
         """Run ``fn`` on every system's share of the batch; its results lie as ``gives`` says."""
         specs = (_ALL, _ALL, P("csx"), *(_ALL for _ in rest))
@@ -213,7 +176,7 @@ class Resident(Engine):
     def _gradients(
         self,
         params: PyTree,
-        sparse: Any,
+        sparse: SparseState,
         features: Features,
         rest: tuple[Array, Array],
         *given: PyTree,
@@ -229,7 +192,7 @@ class Resident(Engine):
 
         def micro(item: tuple[PyTree, Array]) -> tuple[_Reduced, None]:
             with jax.named_scope("batch"):
-                batch = numbered(as_batch(item[0]), before + item[1])
+                batch = numbered(to_batch(item[0]), before + item[1])
             drop = key if self.dropout else None
 
             def loss_sum(weights: PyTree) -> tuple[Array, Aux]:
@@ -249,12 +212,12 @@ class Resident(Engine):
         return sum_over_systems(sums)
 
     def _evaluate(
-        self, params: PyTree, sparse: Any, features: Features, *, names: tuple[str, ...]
+        self, params: PyTree, sparse: SparseState, features: Features, *, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         compute = self.sparsifier.apply(params, sparse)
 
         def micro(item: PyTree) -> tuple[Aux, dict[str, Array]]:
-            batch = as_batch(item)
+            batch = to_batch(item)
             out = self.model.apply(compute, batch)
             outputs = out if isinstance(out, Mapping) else {"logits": out}
             return self.model.objective(out, batch), {name: outputs[name] for name in names}
@@ -294,8 +257,3 @@ def structs_of(tree: PyTree) -> PyTree:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
 
     return jax.tree.map(struct, tree)
-
-
-def norms(tag: str, tree: PyTree) -> Metrics:
-    """L2 norm of each top-level branch of a parameter-shaped tree, by tag."""
-    return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}

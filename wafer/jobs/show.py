@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 
@@ -48,7 +47,7 @@ def _moment(seconds: float | None) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
-def as_record(job: Job) -> dict[str, Any]:
+def as_record(job: Job) -> dict[str, object]:
     """Everything about a job, in plain types."""
     return {
         "name": job.id,

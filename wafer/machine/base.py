@@ -3,7 +3,7 @@
 import abc
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Print(NamedTuple):
     text: str  #: without the end of line
 
 
-def _uncounted(what: str, doc: str) -> Any:
+def _uncounted(what: str, doc: str) -> property:
     """A property that the C++ machine alone has."""
 
     def refuse(_: object) -> NoReturn:

@@ -182,7 +182,7 @@ DsdOp = enum.IntEnum(
 # is WSE-2's and serves for both machines. Pop modes: 0 never, 1 always, 2 on advance, 3 on advance
 # or NOP. A position's code 5 says that it is not used.
 CONFIG = {
-    "color": 0x7F20,  # tx W E S N RAMP (bits 0-4), rx so (5-9), swap x y, pop mode, torn (14)
+    "color": 0x7F20,  # tx W E S N RAMP (0-4), rx so (5-9), swap x y (10 11), pop (12-13), torn (14)
     "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)
     "thread": 0x7F58,  # of a microthread: medium priority (8), high priority (9)
     "input_queue": 0x7F60,  # color (4:0), bound (5), filter on (6)

@@ -75,7 +75,7 @@ class Machine(WaferMachine):
         self._memories = np.zeros(image.tiles.size, np.int64)
         self._c("memories", self._memories)
 
-    def _c(self, name: str, *arguments: Any) -> int:
+    def _c(self, name: str, *arguments: object) -> int:
         return _call(name, self._machine, *arguments)
 
     def _numbers(self) -> list[int]:
@@ -94,7 +94,7 @@ class Machine(WaferMachine):
     def _fault(self) -> list[int]:
         return self._numbers()[4:]
 
-    def _call(self, cell: int, entry: int, arguments: np.ndarray) -> str:
+    def _call(self, cell: int, entry: int, arguments: Any) -> str:
         if self._c("launch", cell, entry, arguments, len(arguments)):
             return ""
         return f"was given {len(arguments)} arguments, more than it has registers for"

@@ -7,7 +7,7 @@ group.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from wafer.optim.freeze import train_outliers
 from wafer.optim.groups import ParamGroups, make_groups, split_by_tags
 from wafer.optim.rules import ParamRule, WithParamRules
 from wafer.optim.schedule_sections import Schedule
-from wafer.optim.schedules import ScheduleFn, compose
+from wafer.optim.schedules import ScheduleFn, make_schedule
 from wafer.optim.sections import Optimizer, parse_optimizer
 
 Transform = optax.GradientTransformation
@@ -55,7 +55,7 @@ class _Tagged(NamedTuple):
 
 def _tagged(entries: tuple[Schedule, ...]) -> _Tagged:
     plain, tagged = split_by_tags(entries)
-    return _Tagged(tuple(map(compose, (plain, *tagged.values()))), tuple(tagged))
+    return _Tagged(tuple(map(make_schedule, (plain, *tagged.values()))), tuple(tagged))
 
 
 def _is_zero(entries: tuple[Schedule, ...]) -> bool:
@@ -117,7 +117,7 @@ def _parts(cfg: Optimizer, groups: ParamGroups) -> UpdateParts:
 
 
 def make_optimizer(
-    cfg: Any,
+    cfg: object,
     params: Tree = None,
     alias: Callable[[str], str] = lambda name: name,
     *,

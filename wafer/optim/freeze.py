@@ -15,7 +15,9 @@ _DEVIATIONS = 2.25
 _TRANSPOSED = ("kernel", *ADAPTER_LEAVES)  # [in, out]; outliers are those of [out, in]
 
 
-def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
+def train_only(
+    tx: optax.GradientTransformation, names: Collection[str]
+) -> optax.GradientTransformation:
     """Restrict an optimizer to the named parameters.
 
     Args:
@@ -26,15 +28,17 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
         A transformation whose updates are 0 for all other parameters.
     """
 
-    def part(tree: PyTree) -> Any:
+    def part(tree: PyTree) -> dict[str, PyTree]:
         return unflatten({name: leaf for name, leaf in named_leaves(tree) if name in names})
 
-    def init(params: PyTree) -> Any:
+    def init(params: PyTree) -> PyTree:
         return tx.init(part(params))
 
     inner = optax.with_extra_args_support(tx)
 
-    def update(updates: PyTree, state: Any, params: PyTree = None, **extra: Any) -> tuple[Any, Any]:
+    def update(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra: object
+    ) -> tuple[PyTree, PyTree]:
         trained = None if params is None else part(params)
         own, state = inner.update(part(updates), state, trained, **extra)
         of_trained = dict(named_leaves(own))
@@ -70,7 +74,9 @@ def outliers(name: str, weight: Float[Array, "..."]) -> Bool[Array, "..."]:
     return size >= _DEVIATIONS * jnp.std(size, axis, ddof=1, keepdims=True)
 
 
-def train_outliers(tx: optax.GradientTransformation, selects: Callable[[str, int], bool]) -> Any:
+def train_outliers(
+    tx: optax.GradientTransformation, selects: Callable[[str, int], bool]
+) -> optax.GradientTransformationExtraArgs:
     """Restrict an optimizer to the outliers of selected parameters, drawn by ``init``.
 
     Args:
@@ -90,8 +96,8 @@ def train_outliers(tx: optax.GradientTransformation, selects: Callable[[str, int
         return SelectiveGradState(mask, tx.init(params))
 
     def update(
-        updates: PyTree, state: SelectiveGradState, params: PyTree = None, **extra: Any
-    ) -> tuple[Any, SelectiveGradState]:
+        updates: PyTree, state: SelectiveGradState, params: PyTree = None, **extra: object
+    ) -> tuple[PyTree, SelectiveGradState]:
         masks = dict(named_leaves(state.mask))
 
         def only(name: str, x: Array) -> Array:

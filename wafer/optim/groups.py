@@ -15,7 +15,7 @@ from typing import Any
 from wafer.errors import ConfigError, Problem
 from wafer.models.alias import all_names, is_decayed
 from wafer.models.errors import did_you_mean
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.optim.schedule_sections import Schedule, by_tags
 from wafer.optim.sections import Optimizer
 from wafer.sparsity.filters import ParamFilter
@@ -85,7 +85,7 @@ class ParamGroups:
 
 def make_groups(
     cfg: Optimizer,
-    params: Any = None,
+    params: Params | None = None,
     alias: Callable[[str], str] = lambda name: name,
     *,
     all_decay: bool = False,

@@ -108,7 +108,9 @@ def scale_by_adam(
             lambda m, v: (scale * m / (jnp.sqrt(v) + eps)).astype(m.dtype), state.exp_avg, second
         )
 
-    def update(grads: Tree, state: Any, params: Tree = None) -> tuple[Tree, Any]:
+    def update(
+        grads: Tree, state: Any, params: Tree = None
+    ) -> tuple[Tree, MomentState | AmsgradState]:
         del params
         if not amsgrad:
             state = _moments(grads, state, b1, b2)
@@ -217,7 +219,9 @@ def scale_by_rprop(
         sizes = map_named(lambda name, w: jnp.full_like(w, first(name)), params)
         return StepSizeState(sizes, _zeros(params))
 
-    def update(grads: Tree, state: StepSizeState, params: Tree = None) -> tuple[Tree, Any]:
+    def update(
+        grads: Tree, state: StepSizeState, params: Tree = None
+    ) -> tuple[Tree, StepSizeState]:
         del params
 
         def resize(g: Array, last: Array, size: Array) -> Array:
@@ -259,7 +263,9 @@ def track_average(t0: float) -> optax.GradientTransformation:
     def init(params: Tree) -> AverageState:
         return AverageState(jnp.int32(0), jax.tree.map(jnp.array, params))  # a copy: donated apart
 
-    def update(updates: Tree, state: AverageState, params: Tree = None) -> tuple[Tree, Any]:
+    def update(
+        updates: Tree, state: AverageState, params: Tree = None
+    ) -> tuple[Tree, AverageState]:
         weight = 1 / jnp.maximum(1, state.step.astype(jnp.float32) - t0)
         average = jax.tree.map(
             lambda a, w, u: a + (w + u - a) * weight, state.average, params, updates
@@ -286,8 +292,13 @@ def clip_by_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
     """
 
     def update(
-        grads: Tree, state: Any, params: Tree = None, *, global_norm: Any = None, **extra: Any
-    ) -> tuple[Tree, Any]:
+        grads: Tree,
+        state: Tree,
+        params: Tree = None,
+        *,
+        global_norm: Array | None = None,
+        **extra: object,
+    ) -> tuple[Tree, Tree]:
         del params, extra
         norm = optax.tree.norm(grads) if global_norm is None else global_norm
         factor = clip_factor(norm, max_norm)

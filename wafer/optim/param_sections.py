@@ -1,14 +1,14 @@
 """What an ``optimizer`` section says of single parameters: tags, factors, which elements train."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
 from wafer.models.sections import Section
 
 
-def factors(value: Any) -> Any:
+def factors(value: object) -> tuple[object, ...]:
     """Store a mapping as sorted-by-file pairs, so that the section stays hashable."""
     if isinstance(value, tuple):
         return value
@@ -19,7 +19,7 @@ def factors(value: Any) -> Any:
     return tuple(value.items())
 
 
-def listed(value: Any) -> Any:
+def listed(value: object) -> object:
     """Read one entry where a list of them may be."""
     return (value,) if value and isinstance(value, str | Mapping) else value or ()
 

@@ -6,7 +6,7 @@ sparsity step as they were; only the scale changes. ``keep_if_finite`` is that r
 
 import dataclasses
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ def keep_if_finite(finite: Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
 
-def make_scaler(cfg: Optimizer | None, dtype: Any) -> LossScaler:
+def make_scaler(cfg: Optimizer | None, dtype: jax.typing.DTypeLike) -> LossScaler:
     """Build the loss scaler of a run.
 
     'dynamic' acts in float16 only: bfloat16 has float32's range, so the scale stays 1.

@@ -48,7 +48,7 @@ def rules_of(
     return tuple(map(tx.rule, names)) if isinstance(tx, WithParamRules) else None
 
 
-def without_frozen(tx: optax.GradientTransformation, grads: Any) -> Any:
+def without_frozen(tx: optax.GradientTransformation, grads: object) -> Any:
     """Set gradients to 0 of parameters that an optimizer does not train: norms leave them out."""
     if not isinstance(tx, WithParamRules):
         return grads

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     Field,
@@ -24,9 +25,13 @@ from pydantic import (
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import Bool, Choice, Section, parse
+from wafer.models.user.code import call, find
+from wafer.models.user.trust import is_user_defined
+
+Array = Any  # of NumPy, or traced by JAX
 
 
-def _as_tuple(value: Any) -> Any:
+def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value or None
 
 
@@ -44,30 +49,31 @@ class Schedule(Section):
         """Steps after which the next scheduler of a list takes over; None: never ends."""
         return getattr(self, "total_iters", None)
 
-    def value(self, t: Any, xp: ModuleType) -> Any:
+    def value(self, t: Array, xp: ModuleType) -> Array:
         """Return the value at step t, counted from 0.
 
         Args:
-            t: float32 array of steps, any shape.
+            t: [...] float32 steps.
             xp: ``jax.numpy`` or ``numpy``.
         """
         return self._formula(t, xp)
 
     @abc.abstractmethod
-    def _formula(self, t: Any, xp: ModuleType) -> Any: ...
+    def _formula(self, t: Array, xp: ModuleType) -> Array: ...
 
 
-def _half_cosine(start: float, end: float, progress: Any, xp: ModuleType) -> Any:
+def _half_cosine(start: float, end: float, progress: Array, xp: ModuleType) -> Array:
     return end + (start - end) * 0.5 * (1 + xp.cos(math.pi * progress))
 
 
-def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
+def _passed(t: Array, milestones: Sequence[int], xp: ModuleType) -> Array:
     """Count the milestones at or before step t."""
     return xp.sum(xp.asarray(milestones, xp.float32) <= t[..., None], axis=-1)
 
 
 class _Open(Schedule):
-    total_iters: PositiveInt | None = None  #: steps the schedule lasts; the next of a list follows
+    #: steps until the next of a list takes over; the time scale of a formula that has one
+    total_iters: PositiveInt | None = None
 
 
 class _FromInitial(_Open):
@@ -83,7 +89,7 @@ class Constant(_Open):
 
     learning_rate: NonNegativeFloat  #: the value
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         return xp.full(xp.shape(t), self.learning_rate, xp.float32)
 
 
@@ -94,7 +100,7 @@ class Polynomial(_Timed):
     power: PositiveFloat = 1.0  #: exponent of the polynomial
     cycle: Bool = False  #: begin a longer descent each time the end is reached
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         length = xp.float32(self.total_iters)
         if self.cycle:  # each time the end is reached, a longer descent begins
             length = length * xp.maximum(xp.ceil(t / length), 1)
@@ -106,7 +112,7 @@ class Polynomial(_Timed):
 class Linear(Polynomial):
     """A polynomial of power 1."""
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Refuse another power."""
         if self.power != 1:
             message = f"{self.power}: Linear has power 1; write scheduler: Polynomial"
@@ -119,7 +125,7 @@ class Exponential(_Timed):
     decay_rate: PositiveFloat  #: factor per total_iters
     staircase: Bool = False  #: whole periods only: the value falls in steps
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         exponent = t / self.total_iters
         exponent = xp.floor(exponent) if self.staircase else exponent
         return self.initial_learning_rate * xp.float32(self.decay_rate) ** exponent
@@ -132,20 +138,20 @@ class InverseExponentialTimeDecay(_Timed):
     decay_rate: PositiveFloat  #: factor of the step in the denominator
     staircase: Bool = False  #: whole periods only: the value falls in steps
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         progress = t**self.step_exponent / self.total_iters
         progress = xp.floor(progress) if self.staircase else progress
         return self.initial_learning_rate / (1 + self.decay_rate * progress)
 
 
 class InverseSquareRootDecay(_FromInitial):
-    """Scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
+    """Initial value · scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
 
-    initial_learning_rate: NonNegativeFloat = 1.0
+    initial_learning_rate: NonNegativeFloat = 1.0  #: a factor, which no step need have as its value
     scale: PositiveFloat = 1.0  #: factor of the initial value
     warmup_steps: PositiveInt = 1  #: steps during which the value stays flat
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         top = self.initial_learning_rate * self.scale
         return top / xp.sqrt(xp.maximum(t, self.warmup_steps))
 
@@ -155,7 +161,7 @@ class CosineDecay(_Timed):
 
     end_learning_rate: NonNegativeFloat = 0.0  #: value at the end
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         progress = xp.minimum(t, self.total_iters) / self.total_iters
         return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
@@ -166,7 +172,7 @@ class CosineAnnealing(_FromInitial):
     T_max: PositiveInt  #: steps of half a period
     eta_min: NonNegativeFloat = 0.0  #: least value
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
@@ -177,7 +183,7 @@ class CosineAnnealingWarmRestarts(_FromInitial):
     T_mult: PositiveInt = 1  #: each period is so many times longer than the last
     eta_min: NonNegativeFloat = 0.0  #: least value
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         if self.T_mult == 1:
             progress = (t % self.T_0) / self.T_0
         else:  # period n starts at T_0 (m^n - 1) / (m - 1) and lasts T_0 m^n
@@ -193,7 +199,7 @@ class Step(_FromInitial):
     step_size: PositiveInt  #: steps between two falls
     gamma: PositiveFloat  #: factor at each fall
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         stairs = xp.floor(t / self.step_size)
         return self.initial_learning_rate * xp.float32(self.gamma) ** stairs
 
@@ -204,7 +210,7 @@ class MultiStep(_FromInitial):
     gamma: PositiveFloat  #: factor at each milestone
     milestones: tuple[NonNegativeInt, ...]  #: steps at which the value changes
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         passed = _passed(t, self.milestones, xp)
         return self.initial_learning_rate * xp.float32(self.gamma) ** passed
 
@@ -216,7 +222,7 @@ class PiecewiseConstant(_Open):
     learning_rates: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
     milestones: tuple[NonNegativeInt, ...]  #: steps at which the value changes
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Check the lengths and the order."""
         if len(self.learning_rates) != len(self.milestones) + 1:
             raise ValueError(
@@ -226,7 +232,7 @@ class PiecewiseConstant(_Open):
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones must rise")
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         return xp.asarray(self.learning_rates, xp.float32)[_passed(t, self.milestones, xp)]
 
 
@@ -235,16 +241,16 @@ class Multiplicative(_FromInitial):
 
     coefficient: PositiveFloat  #: factor at every step
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         return self.initial_learning_rate * xp.float32(self.coefficient) ** t
 
 
 class Lambda(_FromInitial):
     """A fixed demonstration: initial² · t/30 · 0.95^t."""
 
-    initial_learning_rate: NonNegativeFloat = 1.0
+    initial_learning_rate: NonNegativeFloat = 1.0  #: squared, a factor; the first value is 0
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         return self.initial_learning_rate**2 * (t / 30) * xp.float32(0.95) ** t
 
 
@@ -259,7 +265,7 @@ class Cyclic(_Open):
     mode: Annotated[Literal["triangular", "triangular2", "exp_range"], Choice] = "triangular"
     gamma: PositiveFloat = 1.0  #: factor at every step, of mode exp_range
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         up, down = self.step_size_up, self.step_size_down or self.step_size_up
         period, ratio = up + down, up / (up + down)
         cycle = xp.floor(t / period)
@@ -288,7 +294,7 @@ class OneCycle(_FromInitial):
         """The cycle, unless ``total_iters`` says otherwise."""
         return self.total_iters or self.total_steps
 
-    def _formula(self, t: Any, xp: ModuleType) -> Any:
+    def _formula(self, t: Array, xp: ModuleType) -> Array:
         low, last = self.initial_learning_rate / self.final_div_factor, self.total_steps - 1
         peak = self.pct_start * self.total_steps - 1
         ends, values = (peak, last), (self.initial_learning_rate, self.max_lr, low)
@@ -317,21 +323,32 @@ _BY_LOWER: Mapping[str, type[Schedule]] = {
 }
 
 
-def schedule_class(name: Any) -> type[Schedule] | None:
+class UserSchedule(_Open):
+    """A function of the user, step -> value, in jax.numpy."""
+
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
+        function = find(self.scheduler, SCHEDULERS, "optimizer")
+        return xp.asarray(call(self.scheduler, function, t), xp.float32)
+
+
+def schedule_class(name: object) -> type[Schedule] | None:
     """Return the class that a name means, in any case and with or without its ending LR or WD."""
     return _BY_LOWER.get(str(name).lower())
 
 
-def parse_schedules(value: Any) -> tuple[Schedule, ...]:
+def parse_schedules(value: object) -> tuple[Schedule, ...]:
     """Read a number, one scheduler, or a list of schedulers.
 
     Raises:
-        ConfigError: an unknown scheduler or key, or a list entry that never ends.
+        ConfigError: an unknown scheduler or key, a list entry that never ends, or a chained one
+            after the first that starts at 0.
     """
     if isinstance(value, Schedule):
         return (value,)
     if isinstance(value, Mapping):
         return (_one(value),)
+    if is_user_defined(value, "optimizer"):
+        return (_one({"scheduler": value}),)
     if not isinstance(value, list | tuple):
         constant = {"scheduler": "Constant", "learning_rate": value}
         try:
@@ -352,16 +369,19 @@ def parse_schedules(value: Any) -> tuple[Schedule, ...]:
     return tuple(entries)
 
 
-def _one(value: Any) -> Schedule:
+def _one(value: object) -> Schedule:
     if not isinstance(value, Mapping) or "scheduler" not in value:
         raise ConfigError([Problem((), f"{value!r}: expected a mapping with the key 'scheduler'")])
     name = str(value["scheduler"])
+    if is_user_defined(name, "optimizer"):
+        try:
+            find(name, SCHEDULERS, "optimizer")
+        except ValueError as error:
+            raise ConfigError([Problem(("scheduler",), str(error))]) from error
+        return parse(UserSchedule, value)
     if (cls := schedule_class(name)) is None:
-        known = ", ".join(SCHEDULERS)
-        hint = did_you_mean(name, SCHEDULERS)
-        raise ConfigError(
-            [Problem(("scheduler",), f"{name!r}: unknown scheduler{hint}; known: {known}")]
-        )
+        message = f"{name!r}: unknown scheduler{did_you_mean(name, SCHEDULERS)}; "
+        raise ConfigError([Problem(("scheduler",), f"{message}known: {', '.join(SCHEDULERS)}")])
     return parse(cls, value)
 
 
@@ -382,6 +402,12 @@ def _check_combined(entries: list[Schedule]) -> None:
             if entry.main_scheduler != how and "main_scheduler" in entry.model_fields_set:
                 message = f"{entry.main_scheduler!r}: the first of these schedulers is {how!r}"
                 raise ConfigError([Problem((_place(entry, entries), "main_scheduler"), message)])
+            if how == "chained" and entry.value(np.float32(0), np) == 0:
+                message = (
+                    f"{entry.scheduler} starts at 0, so its ratio has no meaning; put it first, or "
+                    "drop main_scheduler: chained"
+                )
+                raise ConfigError([Problem((_place(entry, entries),), message)])
         for entry in group[:-1] if how == "sequential" else ():
             if entry.length is None:
                 message = (

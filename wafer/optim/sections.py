@@ -29,7 +29,7 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
 
 
-def _loss_scale(value: Any) -> Any:
+def _loss_scale(value: Any) -> float | Literal["dynamic"] | None:
     if value is None or value == "dynamic":
         return value
     try:
@@ -75,7 +75,7 @@ class Optimizer(Section):
     grad_accum_steps: PositiveInt = 1  #: batches whose gradients are averaged before an update
     disable_lr_steps_reset: Bool | None = None  #: accepted; no effect here
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Check the keys against each other."""
         problems = []
         if self.max_gradient_norm is not None and self.max_gradient_value is not None:
@@ -113,7 +113,7 @@ class Optimizer(Section):
         idle = (*idle, "disable_lr_steps_reset")
         return tuple(key for key in idle if getattr(self, key) != fields[key].default)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
         out["adjust_learning_rate"] = dict(self.adjust_learning_rate)
@@ -129,7 +129,7 @@ class SGD(Optimizer):
     nesterov: Bool = False  #: look ahead along the momentum
     maximize: Bool = False  #: climb instead of descend
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Nesterov needs a momentum and no dampening."""
         super().model_post_init(_)
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
@@ -260,7 +260,7 @@ class UserOptimizer(Optimizer):
 
     arguments: tuple[tuple[str, Any], ...] = ()  #: of the function, (name, value) pairs
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
         out.pop("arguments")
@@ -289,7 +289,7 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 _BY_LOWER = {name.lower(): cls for name, cls in OPTIMIZERS.items()}
 
 
-def parse_optimizer(value: Any) -> Optimizer:
+def parse_optimizer(value: object) -> Optimizer:
     """Read an optimizer section with the class its ``optimizer_type`` names.
 
     Raises:
@@ -312,7 +312,7 @@ def parse_optimizer(value: Any) -> Optimizer:
     return parse(cls, value)
 
 
-def optimizer_class(name: Any) -> type[Optimizer] | None:
+def optimizer_class(name: object) -> type[Optimizer] | None:
     """Return the class that a name means, in any case; None where there is none."""
     return _BY_LOWER.get(str(name).lower())
 

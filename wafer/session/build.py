@@ -5,11 +5,10 @@ import logging
 import pathlib
 import secrets
 from types import MappingProxyType
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer import vsl
 from wafer.config import RunConfig
@@ -19,11 +18,12 @@ from wafer.data.batching.dataset import Dataset
 from wafer.data.batching.lengths import sequence_lengths
 from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import TASKS
-from wafer.engines.base import Engine, TrainState
+from wafer.engines.base import Engine
 from wafer.engines.choose import choose, make
 from wafer.engines.cluster import all_max
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
+from wafer.optim.step import TrainState
 from wafer.session.foreign import Readers
 from wafer.session.warm import AheadOfTimeCompiler
 
@@ -73,7 +73,7 @@ class Run:
         rates = learning_rates(state.opt_state)
         return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.engine.levels(state)
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
         """Place a batch of rows on the systems.
 
         Args:

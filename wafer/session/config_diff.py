@@ -1,13 +1,12 @@
 """What a run's file says otherwise than the checkpoint it continues from."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 _SECTIONS = ("model", "sparsity", "optimizer", "train_input")
 _MOST = 8
 
 
-def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changes(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """List the keys that decide what is trained and how, and differ.
 
     Args:
@@ -25,7 +24,7 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [*lines[:_MOST], *([f"... and {more} more"] if more > 0 else [])]
 
 
-def _differ(key: str, then: Any, now: Any) -> Iterator[str]:
+def _differ(key: str, then: object, now: object) -> Iterator[str]:
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for name in [*then, *(name for name in now if name not in then)]:
             yield from _differ(f"{key}.{name}", then.get(name), now.get(name))
@@ -33,6 +32,6 @@ def _differ(key: str, then: Any, now: Any) -> Iterator[str]:
         yield f"{key}: {_shown(then)} then, {_shown(now)} now"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = "nothing" if value is None else str(value)
     return text if len(text) <= 60 else text[:57] + "..."

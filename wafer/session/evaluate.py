@@ -14,7 +14,6 @@ from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.tasks import metric_tags
-from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max, all_sum
 from wafer.errors import CheckpointError, DataError
 from wafer.models.base import Aux
@@ -22,6 +21,7 @@ from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints
 from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.losses import metric_values
+from wafer.optim.step import TrainState
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
 from wafer.session.persist import resume, state_from
@@ -52,7 +52,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     def evaluated() -> Iterator[Aux]:
         for rows in itertools.islice(_together(loader, data), run.cfg.runconfig.eval_steps):
             if scorer is None:
-                aux = run.engine.evaluate(state, run.features(rows, shape))
+                aux = run.engine.evaluate(state, run.place_batch(rows, shape))
             else:
                 aux = _scored(run, state, rows, scorer)
             if data.token_bytes is not None:
@@ -109,7 +109,7 @@ def _scorer(data: Dataset) -> Scorer | None:
 
 def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
-    features = run.features(rows, run.experiment.batch("eval"), padded=True)
+    features = run.place_batch(rows, run.experiment.batch("eval"), padded=True)
     aux, outputs = run.engine.predict(state, features, scorer.reads)
     real = rows["row"] != 0  # the others fill up the last batch
     # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]

@@ -4,13 +4,13 @@ import hashlib
 import pathlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from wafer.config import RunConfig
 from wafer.models.checkpoint import layout
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.version import __version__, code_digest
 
 _OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
@@ -22,7 +22,7 @@ _NAMED = (
 )
 
 
-def run_fingerprint(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
+def run_fingerprint(cfgs: Sequence[RunConfig]) -> dict[str, object]:
     """Describe what a process is about to do: key -> value, as the run file spells the keys.
 
     Code and checkpoints are there as the first digits of a SHA-256. Of several trainers each has
@@ -34,13 +34,13 @@ def run_fingerprint(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
         "numpy": np.__version__,
         "wafer": __version__,
     }
-    facts: dict[str, Any] = {f"version of {name}": version for name, version in versions.items()}
+    facts: dict[str, object] = {f"version of {name}": version for name, version in versions.items()}
     for number, cfg in enumerate(cfgs, 1):
         facts |= _flat(f"trainer {number}" if len(cfgs) > 1 else "", _of_run(cfg))
     return facts
 
 
-def _of_run(cfg: RunConfig) -> dict[str, Any]:
+def _of_run(cfg: RunConfig) -> YamlMapping:
     settings, sections = cfg.runconfig, cfg.to_dict()
     sections["runconfig"] = {k: v for k, v in sections["runconfig"].items() if k not in _OWN}
     names = [str(sections.get(section, {}).get(key)) for section, key in _NAMED]
@@ -53,7 +53,7 @@ def _of_run(cfg: RunConfig) -> dict[str, Any]:
     }
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)

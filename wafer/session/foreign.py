@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.models.base import Model
@@ -19,6 +20,7 @@ from wafer.models.convert.standard import offset_norms, order_rotary
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.encoder_config import EncoderConfig
 from wafer.models.paths import unflatten
+from wafer.models.schema import ModelConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ def is_hf_folder(path: pathlib.Path) -> bool:
     return theirs and not is_checkpoint(path)
 
 
-Reader = Callable[[pathlib.Path, Experiment, bool], dict[str, Any]]
+Reader = Callable[[pathlib.Path, Experiment, bool], dict[str, PyTree]]
 """(file, experiment, whether to read the optimizer's state) -> the arrays of a checkpoint."""
 Readers = Mapping[str, Reader]
 """Suffix of a file in another format -> its reader."""
@@ -42,7 +44,7 @@ def is_foreign(path: pathlib.Path, readers: Readers) -> bool:
 
 def load_foreign(
     path: pathlib.Path, experiment: Experiment, readers: Readers, *, with_state: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, PyTree], dict[str, object]]:
     """Load them as a checkpoint: (tree of arrays, record).
 
     Args:
@@ -66,12 +68,12 @@ def load_foreign(
         raise CheckpointError(str(error)) from error
     if OPT_STATE not in tree:
         _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
-    return tree, {CONFIG: {"model": section_of(experiment.model.config)}}
+    return tree, {CONFIG: {"model": model_section_of(experiment.model.config)}}
 
 
 def load_hf(
     path: pathlib.Path, model: Model | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, PyTree], dict[str, object]]:
     """Load the weights as a checkpoint of weights alone: (tree of arrays, record).
 
     Args:
@@ -91,10 +93,10 @@ def load_hf(
         raise CheckpointError(f"{path}: {error}") from error
     config, leaves = _in_order(config, leaves, model)
     values = {name: np.asarray(leaf) for name, leaf in leaves.items()}
-    return {PARAMS: unflatten(values)}, {CONFIG: {"model": section_of(config)}}
+    return {PARAMS: unflatten(values)}, {CONFIG: {"model": model_section_of(config)}}
 
 
-def open_like(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:
+def open_like(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, PyTree]]]:
     """Open a Hugging Face folder: its configuration, (name, array), values not read yet.
 
     Raises:
@@ -126,14 +128,14 @@ def _in_order(config: Any, leaves: Mapping[str, Any], model: Model | None) -> tu
 _HEADS = ("has_mlm", "has_nsp", "pools", "mlm_nonlinearity", "pooler_nonlinearity")
 
 
-def _unlike(ours: Any, theirs: Any) -> list[str]:
+def _unlike(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     """What differs besides the heads, which fine-tuning may exchange."""
     if type(ours) is not type(theirs):
         return [f"family: {type(ours).__name__} here, {type(theirs).__name__} there"]
     return [line for line in differences(ours, theirs) if not line.startswith(_HEADS)]
 
 
-def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> pathlib.Path:
+def export_hf(model: Model, params: PyTree, model_dir: pathlib.Path, step: int) -> pathlib.Path:
     """Write weights as ``model_dir``/hf/``step``.
 
     The folder is that of ``wafer convert``: with the tokenizer and the special ids of the run.

@@ -1,7 +1,7 @@
-"""The training loop: one jitted step, metrics read one step late, checkpoints that are complete.
+"""The training loop: steps of an engine, metrics read one step late, complete checkpoints.
 
-``train`` is the main path of ``wafer run``; everything it calls is a pure function or a thin
-writer.
+``train`` is the main path of ``wafer run``. Metrics of a step are read when the next one has been
+started, so that the device does not wait for the host.
 """
 
 import dataclasses
@@ -12,19 +12,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.data.batching.pipeline import Loader, Rows
-from wafer.engines.base import TrainState
 from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.paths import named_leaves
-from wafer.profile.rates import RateTracker, log_line
-from wafer.profile.window import StepProfiler
+from wafer.optim.step import TrainState
+from wafer.profiling.rates import RateTracker, log_line
+from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter, TrainProgress
 from wafer.session.persist import save
@@ -54,7 +54,7 @@ class Session:
     profiler: StepProfiler | None = None  #: traces the steps of ``runconfig.op_profiler_config``
 
     def execute(
-        self, run: Run, state: TrainState, features: Any, *, topology: bool
+        self, run: Run, state: TrainState, features: PyTree, *, topology: bool
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """Execute a step, traced when it lies in the profiler's window.
 
@@ -86,12 +86,12 @@ class Session:
 class _Finished:
     """A step whose metrics may still be computing on the device."""
 
-    step: int
-    metrics: dict[str, jax.Array]
-    samples: int
-    skipped: float
-    gauges: dict[str, jax.Array]
-    shown: bool  # a log line and its scalars are due
+    step: int  #: its number, from 1
+    metrics: dict[str, jax.Array]  #: of the engine
+    samples: int  #: of all processes
+    padding_skipped: float  #: see ``_padding_skipped``; 0 unless shown
+    gauges: dict[str, jax.Array]  #: tag -> value after the step; none unless shown
+    shown: bool  #: a log line and its scalars are due
 
 
 def _padding_skipped(run: Run, rows: Rows) -> float:
@@ -105,26 +105,28 @@ def _padding_skipped(run: Run, rows: Rows) -> float:
     return 0.0 if run.ladder is None else 1.0 - float(mask.mean())
 
 
-def _check_loss(run: Run, finished: _Finished, state: TrainState) -> float:
+def _check_loss(run: Run, finished: _Finished, newest: TrainState) -> float:
+    """Return the loss; refuse one that is not finite, with norms of the newest state there is."""
     loss = float(finished.metrics["loss"])
     if math.isfinite(loss) or not run.cfg.runconfig.check_loss_values:
         return loss
     norms = {
         name: float(np.linalg.norm(np.asarray(leaf, np.float32)))
-        for name, leaf in named_leaves(state.params)
+        for name, leaf in named_leaves(newest.params)
     }
     worst = sorted(norms, key=lambda n: (math.isfinite(norms[n]), -abs(norms[n])))[:8]
     listed = "\n  ".join(f"{name}: {norms[name]:.4g}" for name in worst)
     raise TrainingError(
-        f"step {finished.step}: the loss is {loss}. Largest parameter norms:\n  {listed}\n"
+        f"step {finished.step}: the loss is {loss}. Largest parameter norms after step "
+        f"{int(newest.step)}:\n  {listed}\n"
         "Lower optimizer.learning_rate, set optimizer.max_gradient_norm, or start from an "
         "earlier checkpoint (--checkpoint_path). runconfig.check_loss_values: false continues."
     )
 
 
-def _report(run: Run, session: Session, finished: _Finished, state: TrainState) -> None:
+def _report(run: Run, session: Session, finished: _Finished, newest: TrainState) -> None:
     """Read the metrics of a finished step and show them where they are due."""
-    loss = _check_loss(run, finished, state)
+    loss = _check_loss(run, finished, newest)
     if session.rates is None:  # the first step, compilation included, does not count as speed
         _LOG.info("First step done %.1f s after the start", time.perf_counter() - session.began)
         session.rates = RateTracker(finished.samples, session.began)
@@ -133,16 +135,16 @@ def _report(run: Run, session: Session, finished: _Finished, state: TrainState) 
     session.progress.show(finished.step)
     if not finished.shown:
         return
-    rates = session.rates.rates()
-    tokens = rates[0] * float(finished.metrics["tokens"]) / max(finished.samples, 1)
+    recent, average = session.rates.rates()
+    tokens_per_second = recent * float(finished.metrics["tokens"]) / max(finished.samples, 1)
     gauges = {tag: float(value) for tag, value in finished.gauges.items()}
     scalars = {
         "loss": loss,
-        "local_samples_per_sec": rates[0],
-        "avg_samples_per_sec": rates[1],
-        "avg_steps_per_sec": rates[1] / max(finished.samples, 1),
-        "tokens_per_sec": tokens,
-        "padding_skipped": finished.skipped,
+        "local_samples_per_sec": recent,
+        "avg_samples_per_sec": average,
+        "avg_steps_per_sec": average / max(finished.samples, 1),
+        "tokens_per_sec": tokens_per_second,
+        "padding_skipped": finished.padding_skipped,
         "model_wise_grad_norm": float(finished.metrics["grad_norm"]),
         **{tag: float(value) for tag, value in finished.metrics.items() if tag.startswith(_SHOWN)},
         **gauges,
@@ -150,16 +152,19 @@ def _report(run: Run, session: Session, finished: _Finished, state: TrainState) 
     if run.experiment.scaler.dynamic:
         scalars["loss_scale"] = float(finished.metrics["loss_scale"])
     session.writer.write(finished.step, scalars)
-    session.progress.show(finished.step, _status(loss, tokens, gauges, finished.skipped))
-    _LOG.info(log_line(run.device, finished.step, loss, rates))
+    session.progress.show(
+        finished.step, _status(loss, tokens_per_second, gauges, finished.padding_skipped)
+    )
+    _LOG.info(log_line(run.device, finished.step, loss, recent, average))
 
 
-def _status(loss: float, tokens: float, gauges: dict[str, float], skipped: float) -> dict[str, str]:
+def _status(
+    loss: float, tokens_per_second: float, gauges: dict[str, float], padding_skipped: float
+) -> dict[str, str]:
     actual = [v for k, v in gauges.items() if k.endswith("/actual")]
-    status = {"loss": f"{loss:.3f}", "tokens/s": f"{tokens:,.0f}"}
-    if actual:
-        status["sparsity"] = f"{np.mean(actual):.1%}"
-    return status | {"padding skipped": f"{skipped:.0%}"}
+    sparsity = {"sparsity": f"{np.mean(actual):.1%}"} if actual else {}
+    status = {"loss": f"{loss:.3f}", "tok/s": f"{tokens_per_second:,.0f}"}
+    return status | sparsity | {"padding": f"{padding_skipped:.0%}"}
 
 
 @contextmanager
@@ -197,7 +202,8 @@ def train(
 
     Raises:
         TrainingError: the loss is NaN or infinite.
-        Exception: what the loader failed with, after a checkpoint of the last step.
+        Exception: what the loader failed with; if there is one process, after a checkpoint of the
+            last step.
     """
     settings, dynamic = run.cfg.runconfig, run.experiment.scaler.dynamic
     sparsifier, shape = run.experiment.sparsifier, run.experiment.batch("train")
@@ -212,26 +218,28 @@ def train(
             rows, failure = _fetch(session.loader)
             if rows is None:
                 break
-            features = run.features(rows, shape)
+            features = run.place_batch(rows, shape)
+            # With a dynamic scale the step before may have been skipped: this waits for it.
             sparse_step = int(state.sparse.step) if dynamic else sparse_step
-            due = sparsifier.due(sparse_step + 1)
+            topology = sparsifier.due(sparse_step + 1)
+            # After the first step, if masks may change later: compile that program meanwhile.
             if step == begin + 1 and sparsifier.due_between(sparse_step + 2, until + 1):
                 run.warmup.expect_topology(state, features)
-            state, metrics = session.execute(run, state, features, topology=due)
+            state, metrics = session.execute(run, state, features, topology=topology)
             step, sparse_step = step + 1, sparse_step + 1
             if pending is not None:
                 _report(run, session, pending, state)
             # The next step donates the state: what is shown of it is taken now.
             shown = step % settings.log_steps == 0 or step == until
             gauges = run.gauges(state) if shown else {}
-            skipped = _padding_skipped(run, rows) if shown else 0.0
+            padding_skipped = _padding_skipped(run, rows) if shown else 0.0
             samples = len(rows["attention_mask"]) * jax.process_count()
-            pending = _Finished(step, metrics, samples, skipped, gauges, shown)
-            # A signal to one process is one to all. What is read here is not what is written: one
-            # that comes in between must not be overwritten.
+            pending = _Finished(step, metrics, samples, padding_skipped, gauges, shown)
+            # A signal to one process stops all of them. The handler sets `asked`, not `stop`, so
+            # that a signal which arrives during `all_max` is not overwritten.
             session.stop = all_max(session.asked)
             if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
-                _check_loss(run, pending, state)  # never checkpoint a state that has diverged
+                _check_loss(run, pending, state)  # no checkpoint after a loss that is not finite
                 save(run, session.checkpoints, state, session.loader.state())
                 saved = step
         if pending is not None:

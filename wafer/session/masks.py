@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from wafer import sparsity
 from wafer.models.base import Model
 from wafer.models.counts import abstract_params
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.sparsity.stored.resume import Origin, unmet_level
 
 
@@ -50,7 +50,7 @@ def _level(origins: Sequence[Origin]) -> str:
     return f"{pruned / size:.1%}"
 
 
-def section_that_keeps(masked: Mapping[str, tuple[int, int]], model: Model) -> dict[str, Any]:
+def section_that_keeps(masked: Mapping[str, tuple[int, int]], model: Model) -> YamlMapping:
     """Return a ``sparsity`` section with which training keeps the masks of a checkpoint.
 
     It has a filter where the default one would leave out some of the parameters.

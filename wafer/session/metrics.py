@@ -5,16 +5,24 @@ import json
 import logging
 import pathlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
+from rich.console import RenderableType
+from rich.constrain import Constrain
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from tensorboardX import SummaryWriter
 
-from wafer.profile.rates import RateTracker
+from wafer.errors import DataError
+from wafer.models.errors import optional
+from wafer.models.shown.html import table
+from wafer.profiling.rates import RateTracker
 from wafer.session.logs import CONSOLE
 
 _LOG = logging.getLogger(__name__)
+_CELL = 80  # columns of a notebook's cell
 
 
 class MetricWriter:
@@ -59,6 +67,63 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
     return records
 
 
+class History(NamedTuple):
+    """What a run logged, by tag: [N] float64 columns, NaN where a record lacks the tag."""
+
+    train: dict[str, np.ndarray]  #: ``step``, ``time``, ``loss``, ``tokens_per_sec``, ...
+    eval: dict[str, np.ndarray]  #: ``step``, ``time``, ``loss``, ``eval/...``
+
+    def __repr__(self) -> str:
+        shown = lambda columns: [tag for tag in ("step", "loss") if tag in columns]
+        last = lambda columns: ", ".join(f"{t} {columns[t][-1]:.5g}" for t in shown(columns))
+        return "\n".join(
+            f"{part}: {len(columns.get('step', ()))} records, the last: {last(columns) or 'none'}"
+            for part, columns in self._asdict().items()
+        )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for part, tagged in self._asdict().items():
+            for tag, column in tagged.items():
+                known = column[~np.isnan(column)]
+                if known.size and tag != "time":
+                    ends = known[0], known[-1], known.min(), known.max()
+                    rows.append((part, tag, known.size, *ends))
+        return table("History", ("", "tag", "records", "first", "last", "least", "greatest"), rows)
+
+    def to_pandas(self) -> tuple[Any, Any]:
+        """Return the training and the evaluation as pandas frames, a column for each tag.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        pandas = optional("pandas", "History.to_pandas")
+        return pandas.DataFrame(self.train), pandas.DataFrame(self.eval)
+
+
+def read_history(folder: pathlib.Path) -> History:
+    """Read the metrics of a run; of steps that were run again, the last records.
+
+    Args:
+        folder: ``model_dir``, or ``summary_dir`` where that is another.
+
+    Raises:
+        DataError: there are none.
+    """
+    parts = [columns_of(read_metrics(folder / part)) for part in ("train", "eval")]
+    if not any(parts):
+        raise DataError(f"{folder} has no metrics; expected the model_dir of a run that has begun")
+    return History(*parts)
+
+
+def columns_of(records: Iterable[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Return the [N] column of each tag; of records of one step the last counts."""
+    by_step = {record["step"]: record for record in records}
+    rows = [by_step[step] for step in sorted(by_step)]
+    tags = dict.fromkeys(tag for row in rows for tag in row)
+    return {tag: np.array([row.get(tag, np.nan) for row in rows]) for tag in tags}
+
+
 class TrainProgress(Progress):
     """A bar with the time that is left, loss, tokens/s, sparsity and padding skipped.
 
@@ -67,18 +132,22 @@ class TrainProgress(Progress):
     """
 
     def __init__(self, total: int, step: int) -> None:
+        whole = Column(no_wrap=True)
         super().__init__(
-            TextColumn("[bold]train"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[status]}"),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
+            MofNCompleteColumn(table_column=whole),
+            TimeRemainingColumn(compact=True, table_column=whole),
+            TextColumn("{task.fields[status]}", table_column=whole),
             console=CONSOLE,
             disable=not CONSOLE.is_terminal,
         )
         self._task = self.add_task("train", total=total, completed=step, status="")
         self._cell: Any = None
         self._drawn = 0.0
+
+    def get_renderable(self) -> RenderableType:
+        """Lay the bar out: a cell of a notebook has 80 columns, whatever rich takes it to have."""
+        return Constrain(super().get_renderable(), _CELL if CONSOLE.is_jupyter else None)
 
     def start(self) -> None:
         """Show the bar."""

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from wafer import sparsity
-from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, DataError, TrainingError
 from wafer.models.checkpoint import layout
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -20,6 +19,7 @@ from wafer.models.checkpoint.tree import fill_template
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import named_leaves
+from wafer.optim.step import TrainState
 from wafer.session.build import Run
 from wafer.session.config_diff import changes
 from wafer.session.foreign import is_foreign, load_foreign
@@ -51,7 +51,7 @@ def errors_name(path: object) -> Iterator[None]:
 
 
 def save(
-    run: Run, checkpoints: Checkpoints, state: TrainState, position: Mapping[str, Any]
+    run: Run, checkpoints: Checkpoints, state: TrainState, position: Mapping[str, object]
 ) -> pathlib.Path:
     """Write a checkpoint that ``resume`` continues bit for bit.
 
@@ -143,7 +143,9 @@ def resume(run: Run) -> Resumed:
     return Resumed(state, data, path)
 
 
-def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
+def _opened(
+    run: Run, path: pathlib.Path, *, lazily: bool
+) -> tuple[dict[str, PyTree], dict[str, object]]:
     """Return the arrays and the record of a checkpoint, ours or foreign."""
     if is_foreign(path, run.readers):
         settings = run.cfg.runconfig
@@ -154,7 +156,7 @@ def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[st
 
 
 def _tell_changes(
-    path: pathlib.Path, meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool
+    path: pathlib.Path, meta: Mapping[str, object], now: Mapping[str, object], *, whole: bool
 ) -> None:
     """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
     sparse = layout.SPARSITY in meta  # a finalized checkpoint has no pattern
@@ -188,7 +190,7 @@ def _has_begun(run: Run, path: str) -> bool:
     return bool(steps)
 
 
-def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
+def _parts(run: Run, tree: Mapping[str, PyTree]) -> tuple[str, ...]:
     """Which parts of a checkpoint are loaded, from the configuration and what the file holds."""
     settings = run.cfg.runconfig
     if settings.is_pretrained_checkpoint:
@@ -201,9 +203,9 @@ def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
 def state_from(
     run: Run,
     template: TrainState,
-    tree: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    path: Any,
+    tree: Mapping[str, PyTree],
+    meta: Mapping[str, object],
+    path: object,
     *,
     parts: tuple[str, ...] | None = None,
 ) -> TrainState:
@@ -224,7 +226,7 @@ def state_from(
     optional = is_adapter if parts == ("model",) else lambda name: False
     strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
 
-    def take(part: str, name: str, own: Any) -> Any:
+    def take(part: str, name: str, own: PyTree) -> PyTree:
         if part not in parts:
             return own
         if name not in tree:
@@ -238,7 +240,9 @@ def state_from(
     record = layout.record_entry(meta, where, layout.SPARSITY) if "sparsity" in parts else None
     origins: dict[str, Origin] = {}
 
-    def fill(params: PyTree, opt_state: PyTree, sparse: Any) -> tuple[Any, Any, Any]:
+    def fill(
+        params: PyTree, opt_state: PyTree, sparse: sparsity.SparseState
+    ) -> tuple[sparsity.SparseState, PyTree, PyTree]:
         # Files are dense whatever the storage in memory is.
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
         params = take("model", layout.PARAMS, params)

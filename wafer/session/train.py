@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import pathlib
-from typing import Any
 
 import jax
 
@@ -11,11 +10,12 @@ from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
-from wafer.engines.base import TrainState
+from wafer.data.batching.pipeline import Loader
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.models.checkpoint.writer import Checkpoints
-from wafer.profile.rates import RateTracker
-from wafer.profile.window import StepProfiler
+from wafer.optim.step import TrainState
+from wafer.profiling.rates import RateTracker
+from wafer.profiling.window import StepProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf
@@ -58,7 +58,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
     checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
-    checkpoints.clear()
+    checkpoints.remove_leftovers()
     resumed = resume(run)
     state = resumed.state
     start = int(state.step)
@@ -126,7 +126,7 @@ def save_first(run: Run) -> pathlib.Path:
         loader.close()
 
 
-def _loader_at(run: Run, data: Dataset, resumed: Resumed) -> Any:
+def _loader_at(run: Run, data: Dataset, resumed: Resumed) -> Loader:
     """Open the training data where a checkpoint left it, past the samples to skip."""
     samples = run.experiment.batch("train").samples
     task = jax.process_index(), jax.process_count()

@@ -4,11 +4,11 @@ import concurrent.futures
 import logging
 from typing import Any
 
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from wafer.engines.base import TrainState
 from wafer.engines.resident import structs_of
 from wafer.models.user.flags import enter_own_flags
+from wafer.optim.step import TrainState
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class AheadOfTimeCompiler:
     """
 
     def __init__(
-        self, engine: Any, key: Array, *, train: Any, evaluation: Any, ahead: bool
+        self, engine: Any, key: Array, *, train: PyTree, evaluation: PyTree, ahead: bool
     ) -> None:
         self._engine, self._key, self._ahead = engine, key, ahead
         self._pool = concurrent.futures.ThreadPoolExecutor(3, "compile", enter_own_flags)
@@ -36,7 +36,12 @@ class AheadOfTimeCompiler:
         if ahead and not (train is None and evaluation is None):
             self._pool.submit(self._compile, self._state, train, evaluation)
 
-    def _compile(self, state: Any, train: Any, evaluation: Any) -> None:
+    def _compile(
+        self,
+        state: concurrent.futures.Future[TrainState],
+        train: PyTree,
+        evaluation: PyTree,
+    ) -> None:
         """Compile for the first state's shapes, known before the state is: all at once."""
         try:
             shapes = self._engine.shapes(self._key)
@@ -48,7 +53,7 @@ class AheadOfTimeCompiler:
         if train is not None:
             self._engine.compiled_step(shapes, train, topology=False)
 
-    def expect_topology(self, state: TrainState, features: Any) -> None:
+    def expect_topology(self, state: TrainState, features: PyTree) -> None:
         """Begin to compile the step that changes the topology; one is due before long."""
         if self._ahead:
             shapes = structs_of((state, features))

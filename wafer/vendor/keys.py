@@ -60,7 +60,7 @@ class KeyTable(NamedTuple):
     removed: Mapping[str, str]  #: key of stacks before -> what to write instead
 
 
-def release_of(value: Any) -> Release | None:
+def release_of(value: object) -> Release | None:
     """Read '2.10' or '1.7.1' as (major, minor); None where it is no release."""
     numbers = str(value).split(".")
     if not isinstance(value, str) or len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
@@ -117,7 +117,7 @@ def code_of(name: str) -> str:
     return code.get(entry.family, entry.family)
 
 
-def names_of(place: str, section: Mapping[str, Any], code: str = "") -> tuple[str, ...]:
+def names_of(place: str, section: Mapping[str, object], code: str = "") -> tuple[str, ...]:
     """Return the names by which rows may be of a section.
 
     Args:

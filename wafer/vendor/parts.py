@@ -1,14 +1,13 @@
 """LLaVA as the vendor nests it: a tower of images, and the projector into the text."""
 
-from typing import Any
-
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.keys import table
 from wafer.vendor.translation import Translation
 
 TOWER_SINCE = (2, 4)  # the vendor's defaults of a tower hold
 
 
-def tower_and_projector(file: Translation, model: dict[str, Any]) -> None:
+def tower_and_projector(file: Translation, model: YamlMapping) -> None:
     """Bring the vendor's LLaVA into our form.
 
     Args:
@@ -23,7 +22,7 @@ def tower_and_projector(file: Translation, model: dict[str, Any]) -> None:
             text.setdefault(key, model.pop(key))
 
 
-def _tower(file: Translation, tower: dict[str, Any]) -> None:
+def _tower(file: Translation, tower: dict[str, object]) -> None:
     where = ("model", "image_model")
     since = file.release is not None and file.release >= TOWER_SINCE
     for key, (value, default) in table().tower.items():
@@ -41,7 +40,7 @@ def _tower(file: Translation, tower: dict[str, Any]) -> None:
             del tower[key]
 
 
-def _projector(file: Translation, model: dict[str, Any]) -> None:
+def _projector(file: Translation, model: YamlMapping) -> None:
     """Read the one projector that is computed: two layers with biases, one activation."""
     whole, where = model.pop("projector"), ("model", "projector")
     image, text = model["image_model"], model.get("text_model") or {}

@@ -7,10 +7,10 @@ its families, 1.8 to 2.10). Most are names of keys, which are data; the rest are
 import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.keys import PARTS, KeyRow, Release, code_of, names_of, release_of, rows_of, table
 from wafer.vendor.parts import TOWER_SINCE
 from wafer.vendor.runfile import with_defaults, within
@@ -18,14 +18,12 @@ from wafer.vendor.sparsity import INBAND, is_release_20, release_20
 from wafer.vendor.trainer import as_trainer, upgrade
 from wafer.vendor.translation import Translation
 
-File = dict[str, Any]
-
 _BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
 _DECODERS = ("gpt2", "gptj")
 _USUAL = {"image_model": "clip-vit", "text_model": "llama"}  # parts without a name
 
 
-def _places(file: File, name: str) -> list[tuple[str, File, tuple[str, ...]]]:
+def _places(file: YamlMapping, name: str) -> list[tuple[str, YamlMapping, tuple[str, ...]]]:
     """List the sections that rows are of: (place in the table, section, names)."""
     places = ("model", "runconfig", "optimizer", "")
     sections = {place: file.get(place) if place else file for place in places}
@@ -39,7 +37,7 @@ def _places(file: File, name: str) -> list[tuple[str, File, tuple[str, ...]]]:
     ]
 
 
-def _rename_all(file: File, name: str, release: Release, *, back: bool) -> None:
+def _rename_all(file: YamlMapping, name: str, release: Release, *, back: bool) -> None:
     """Rename the keys that have another name since a release."""
     for place, own, names in _places(file, name):
         rows = [row for row in rows_of(place, "rename", "pair") if row.is_of(names)]
@@ -55,7 +53,7 @@ def _rename_all(file: File, name: str, release: Release, *, back: bool) -> None:
                 _rename(own, there, row, new, back=back)
 
 
-def _rename(own: File, there: File, row: KeyRow, new: str, *, back: bool) -> None:
+def _rename(own: YamlMapping, there: YamlMapping, row: KeyRow, new: str, *, back: bool) -> None:
     for old in row.keys[:1] if back else row.keys:
         source, target, key, other = (there, own, new, old) if back else (own, there, old, new)
         if key not in source or (source is target and key != other and other in target):
@@ -70,7 +68,7 @@ def _rename(own: File, there: File, row: KeyRow, new: str, *, back: bool) -> Non
         target.setdefault(other, value)
 
 
-def _pair(own: File, row: KeyRow, *, back: bool) -> None:
+def _pair(own: YamlMapping, row: KeyRow, *, back: bool) -> None:
     value = own.get(row.says)
     if back and isinstance(value, list | tuple) and len(value) == len(row.keys):
         del own[row.says]
@@ -80,7 +78,7 @@ def _pair(own: File, row: KeyRow, *, back: bool) -> None:
         own[row.says] = [own.pop(key, default) for key, default in both]
 
 
-def _drop(file: File, name: str, release: Release, dropped: list[str]) -> None:
+def _drop(file: YamlMapping, name: str, release: Release, dropped: list[str]) -> None:
     for place, own, names in _places(file, name):
         for row in rows_of(place, "gone"):
             if release_of(row.says) == release and row.is_of(names):
@@ -92,7 +90,7 @@ def _drop(file: File, name: str, release: Release, dropped: list[str]) -> None:
 # --- what is more than a name --------------------------------------------------------------------
 
 
-def _from_18(file: File, family: str) -> None:
+def _from_18(file: YamlMapping, family: str) -> None:
     model = file.get("model", {})
     if family == "encoder":
         for key, default in (
@@ -103,28 +101,28 @@ def _from_18(file: File, family: str) -> None:
                 del model[key]
 
 
-def _to_19(file: File, family: str) -> None:
+def _to_19(file: YamlMapping, family: str) -> None:
     """In 1.8 a weight of the loss implied the scaling that reads it."""
     model = file.get("model", {})
     if family in _DECODERS and model.get("loss_weight", 1.0) != 1:
         model["loss_scaling"] = "batch_size"
 
 
-def _to_21(file: File, family: str) -> None:
+def _to_21(file: YamlMapping, family: str) -> None:
     del family
     run = file.get("runconfig", {})
     if run.pop("is_pretrained_checkpoint", None):
         run.setdefault("load_checkpoint_states", "model,dataloader")
 
 
-def _from_21(file: File, family: str) -> None:
+def _from_21(file: YamlMapping, family: str) -> None:
     del family
     run = file.get("runconfig", {})
     if run.get("load_checkpoint_states") in ("model", "model,dataloader"):
         run["is_pretrained_checkpoint"] = bool(run.pop("load_checkpoint_states"))
 
 
-def _to_22(file: File, family: str) -> None:
+def _to_22(file: YamlMapping, family: str) -> None:
     del family
     run, sparse = file.get("runconfig", {}), file.get("sparsity")
     accumulates = run.pop("use_cs_grad_accum", None)
@@ -152,7 +150,7 @@ def _to_22(file: File, family: str) -> None:
         )
 
 
-def _to_23(file: File, family: str) -> None:
+def _to_23(file: YamlMapping, family: str) -> None:
     """MuP by the widths of its base model, where 2.2 scaled every part."""
     del family
     model, optimizer = file.get("model", {}), file.get("optimizer", {})
@@ -174,18 +172,18 @@ def _to_23(file: File, family: str) -> None:
             drawn[name] *= math.sqrt(wider) * factor
 
 
-def _from_23(file: File, family: str) -> None:
+def _from_23(file: YamlMapping, family: str) -> None:
     del family
     if has_base := [key for key in _BASES.values() if key in file.get("model", {})]:
         message = "releases before 2.3 have no such key: write the scales of each part by hand"
         raise ConfigError([Problem(("model", has_base[0]), message)])
 
 
-def _as_it_is(file: File, family: str) -> None:
+def _as_it_is(file: YamlMapping, family: str) -> None:
     """Nothing but names changes."""
 
 
-_Hop = Callable[[File, str], None]
+_Hop = Callable[[YamlMapping, str], None]
 _HOPS: Mapping[Release, tuple[_Hop, _Hop]] = {  # (to, from)
     (1, 8): (_as_it_is, _from_18),
     (1, 9): (_to_19, _as_it_is),
@@ -200,8 +198,8 @@ _OURS: Release = (2, 2)  # whose words our sections have
 
 
 def convert_file(
-    raw: Mapping[str, Any], name: str, source: Release, target: Release | None = None
-) -> tuple[File, list[str]]:
+    raw: YamlMapping, name: str, source: Release, target: Release | None = None
+) -> tuple[YamlMapping, list[str]]:
     """Rewrite a params file of one release as another reads it.
 
     Args:
@@ -240,7 +238,7 @@ def convert_file(
     return defaults | file, dropped
 
 
-def _keep_defaults(file: File, name: str, source: Release, target: Release) -> None:
+def _keep_defaults(file: YamlMapping, name: str, source: Release, target: Release) -> None:
     """Write out what keys that the file leaves out mean, where the target has other defaults."""
     model = file.get("model")
     if isinstance(model, dict) and name in MODELS:
@@ -263,8 +261,8 @@ def _keep_defaults(file: File, name: str, source: Release, target: Release) -> N
 
 
 def _changed(
-    section: Mapping[str, Any], path: tuple[str, ...], source: Release, target: Release
-) -> dict[str, Any]:
+    section: Mapping[str, object], path: tuple[str, ...], source: Release, target: Release
+) -> YamlMapping:
     """Return what keys that a model's section leaves out mean at one release, and not at another.
 
     Args:
@@ -278,7 +276,7 @@ def _changed(
     return {key: value for key, value in values.items() if value != _effective(now, key)}
 
 
-def _effective(section: Mapping[str, Any], key: str) -> Any:
+def _effective(section: YamlMapping, key: str) -> object:
     """Return the value of a key, or what a section without it means."""
     from wafer.models.registry import config_class  # imports jax
 
@@ -293,7 +291,9 @@ def _effective(section: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _hop(file: File, name: str, source: Release, target: Release, dropped: list[str]) -> None:
+def _hop(
+    file: YamlMapping, name: str, source: Release, target: Release, dropped: list[str]
+) -> None:
     """Take every hop between two releases, in place."""
     family = code_of(name)
     for release, (to, _) in _HOPS.items():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wafer.models.names import MODELS
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.keys import PARTS, table
 from wafer.vendor.parts import tower_and_projector
 from wafer.vendor.translation import Translation
@@ -29,7 +30,7 @@ _LENGTHS = (
 _T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
 
 
-def _inputs(file: Translation) -> Iterator[tuple[str, dict[str, Any]]]:
+def _inputs(file: Translation) -> Iterator[tuple[str, YamlMapping]]:
     for part in ("train_input", "eval_input"):
         if isinstance(file.sections.get(part), dict):
             yield part, file.sections[part]
@@ -61,7 +62,7 @@ def begin(file: Translation) -> None:
     _name_parts(model)
 
 
-def _name_parts(model: dict[str, Any]) -> None:
+def _name_parts(model: YamlMapping) -> None:
     if "projector" in model and isinstance(model.get("image_model"), dict):
         for part, usual in (("image_model", "clip-vit"), ("text_model", "llama")):
             if isinstance(own := model.get(part), dict):
@@ -162,7 +163,7 @@ def encoder_decoder(file: Translation) -> None:
             model.setdefault(key, value)
 
 
-def _initial_values(width: int, head: int, filters: int, *, xavier: bool) -> dict[str, Any]:
+def _initial_values(width: int, head: int, filters: int, *, xavier: bool) -> YamlMapping:
     """Return the initializers that the vendor derives from the sizes."""
     if xavier:
         fan = {"name": "variance_scaling", "mode": "fan_avg", "distribution": "uniform"}
@@ -184,7 +185,7 @@ def _initial_values(width: int, head: int, filters: int, *, xavier: bool) -> dic
         }
     drawn |= {"attention": attention, "output_layer": attention}
     drawn |= {"head": {"name": "normal", "std": 1.0}}
-    values: dict[str, Any] = {f"{part}_initializer": how for part, how in drawn.items()}
+    values: YamlMapping = {f"{part}_initializer": how for part, how in drawn.items()}
     return values | {"attention_type": "scaled_dot_product" if xavier else "dot_product"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.names import MODELS
-from wafer.models.user.yamlfile import Lines
+from wafer.models.user.yamlfile import Lines, YamlMapping
 from wafer.vendor.keys import PARTS, Action, KeyRow, Release, covers, names_of, release_of, rows_of
 from wafer.vendor.rules import RULES, begin, encoder_decoder
 from wafer.vendor.sparsity import translate_sparsity
@@ -22,7 +22,7 @@ _ACTIONS: tuple[Action, ...] = ("rename", "pair", "drop", "refuse")
 _NESTED = {"lora_params", "moe"}  # mappings of the model with rows of their own
 
 
-def read(raw: Mapping[str, Any], mode: str | None = None) -> Translation:
+def read(raw: Mapping[str, object], mode: str | None = None) -> Translation:
     """Translate a run file; ``raw`` is left as it is.
 
     Args:
@@ -54,7 +54,7 @@ def read(raw: Mapping[str, Any], mode: str | None = None) -> Translation:
     return file
 
 
-def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(config: Mapping[str, object]) -> YamlMapping:
     """Return the run file of a checkpoint's record with today's names of keys, nothing added.
 
     Until the names had this table, records kept ``model`` and ``sparsity`` as the file had them.
@@ -70,7 +70,7 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config) | kept
 
 
-def runs_of(raw: Any, lines: Lines) -> list[tuple[Any, Lines]]:
+def runs_of(raw: object, lines: Lines) -> list[tuple[object, Lines]]:
     """Return the runs of a file, whose ``trainer`` may be a list: each as a file with its lines.
 
     Raises:
@@ -94,7 +94,7 @@ def _lines_of(lines: Lines, index: int) -> Lines:
     return out
 
 
-def upgraded(raw: Mapping[str, Any], mode: str | None = None) -> Upgraded:
+def upgraded(raw: Mapping[str, object], mode: str | None = None) -> Upgraded:
     """Return the sections of a file; those of a ``trainer`` with the release of their defaults."""
     if "trainer" not in raw:
         return Upgraded(dict(raw), [], {})
@@ -112,8 +112,8 @@ def upgraded(raw: Mapping[str, Any], mode: str | None = None) -> Upgraded:
 
 
 def with_defaults(
-    section: Mapping[str, Any], path: tuple[str, ...], release: Release | None
-) -> dict[str, Any]:
+    section: Mapping[str, object], path: tuple[str, ...], release: Release | None
+) -> YamlMapping:
     """Return a section in our spelling, with the defaults of a release.
 
     Args:
@@ -130,7 +130,7 @@ def with_defaults(
     return own
 
 
-def _release_shown(sections: Mapping[str, Any]) -> tuple[str, str]:
+def _release_shown(sections: Mapping[str, object]) -> tuple[str, str]:
     """Return the release whose defaults the sections of a trainer have, and the key that shows it.
 
     The form came with 2.3; from 2.4 on, no release changed a default that a published trainer left
@@ -152,14 +152,14 @@ def _release_shown(sections: Mapping[str, Any]) -> tuple[str, str]:
     return "2.4", ""
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> Any:
     """Copy mappings and lists; what they hold stays the same object."""
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _parts(section: dict[str, Any], place: str) -> list[tuple[dict[str, Any], str, Path]]:
+def _parts(section: YamlMapping, place: str) -> list[tuple[YamlMapping, str, Path]]:
     """List the sections in a section that have rows: (section, its place in the table, keys)."""
     if place == "model":
         named = {key: "model" if key in PARTS else f"model.{key}" for key in (*PARTS, *_NESTED)}
@@ -168,7 +168,7 @@ def _parts(section: dict[str, Any], place: str) -> list[tuple[dict[str, Any], st
             for key, inner in named.items()
             if isinstance(section.get(key), dict)
         ]
-    found: list[tuple[dict[str, Any], str, Path]] = []
+    found: list[tuple[YamlMapping, str, Path]] = []
     for key in ("learning_rate", "weight_decay") if place == "optimizer" else ():
         value = section.get(key)
         entries = {(key, i): v for i, v in enumerate(value)} if isinstance(value, list) else {}
@@ -178,7 +178,7 @@ def _parts(section: dict[str, Any], place: str) -> list[tuple[dict[str, Any], st
     return found
 
 
-def within(section: Any, place: str, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:
+def within(section: object, place: str, path: Path) -> Iterator[tuple[YamlMapping, str, Path]]:
     """List a section and those in it: (section, its place in the table, path).
 
     Args:
@@ -192,11 +192,11 @@ def within(section: Any, place: str, path: Path) -> Iterator[tuple[dict[str, Any
             yield from within(inner, inner_place, (*path, *keys))
 
 
-def _names(section: Mapping[str, Any], place: str, path: Path) -> tuple[str, ...]:
+def _names(section: Mapping[str, object], place: str, path: Path) -> tuple[str, ...]:
     return names_of(place, section, PARTS.get(str(path[-1]) if path else "", ""))
 
 
-def _apply_within(file: Translation, section: Any, path: Path) -> None:
+def _apply_within(file: Translation, section: object, path: Path) -> None:
     """Apply the rows to a section and those in it."""
     for own, place, where in list(within(section, str(path[0]), path)):
         file.written[where] = frozenset(own)
@@ -205,7 +205,7 @@ def _apply_within(file: Translation, section: Any, path: Path) -> None:
 
 def _apply(
     file: Translation,
-    section: dict[str, Any],
+    section: dict[str, object],
     place: str,
     path: Path,
     actions: tuple[Action, ...] = _ACTIONS,
@@ -219,7 +219,7 @@ def _apply(
                 break
 
 
-def _acts(file: Translation, row: KeyRow, section: dict[str, Any], key: str, path: Path) -> bool:
+def _acts(file: Translation, row: KeyRow, section: dict[str, object], key: str, path: Path) -> bool:
     """Do what a row says of a key; whether it says anything of its value."""
     if row.action == "rename":
         return _rename(file, row, section, key, path)
@@ -241,7 +241,9 @@ def _acts(file: Translation, row: KeyRow, section: dict[str, Any], key: str, pat
     return True
 
 
-def _rename(file: Translation, row: KeyRow, section: dict[str, Any], key: str, path: Path) -> bool:
+def _rename(
+    file: Translation, row: KeyRow, section: dict[str, object], key: str, path: Path
+) -> bool:
     if row.says == key and row.since:  # means the opposite since: the release decides
         return False
     place, _, new = row.says.rpartition(".")
@@ -265,7 +267,7 @@ def _rename(file: Translation, row: KeyRow, section: dict[str, Any], key: str, p
     return True
 
 
-def _pair(file: Translation, row: KeyRow, section: dict[str, Any], path: Path) -> None:
+def _pair(file: Translation, row: KeyRow, section: dict[str, object], path: Path) -> None:
     given = [key for key in row.keys if key in section]
     if row.says in section:
         file.note("refused", (*path, given[0]), f"is part of {row.says!r}; keep one spelling")
@@ -277,7 +279,7 @@ def _pair(file: Translation, row: KeyRow, section: dict[str, Any], path: Path) -
             file.note("renamed", (*path, key), (*path, row.says, i))
 
 
-def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: Path) -> None:
+def _set_defaults(file: Translation, section: dict[str, object], place: str, path: Path) -> None:
     """Set what a section leaves out and ours have otherwise; in place."""
     names = _names(section, place, path)
     entry = MODELS.get(names[0]) if place == "model" else None
@@ -292,11 +294,11 @@ def _set_defaults(file: Translation, section: dict[str, Any], place: str, path: 
                 file.note("default", (*path, key))
 
 
-def _given(row: KeyRow, key: str, section: Mapping[str, Any]) -> bool:
+def _given(row: KeyRow, key: str, section: Mapping[str, object]) -> bool:
     return not section.keys().isdisjoint((key, *row.unless))
 
 
-def _beside(row: KeyRow, section: Mapping[str, Any], written: frozenset[str]) -> bool:
+def _beside(row: KeyRow, section: Mapping[str, object], written: frozenset[str]) -> bool:
     if row.beside.startswith("!"):
         return section.get(row.beside[1:], True) in (False, None)
     return not row.beside or bool(section.get(row.beside)) or row.beside in written - set(section)

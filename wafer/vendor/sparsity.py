@@ -7,9 +7,9 @@ are those of 2.2 and later, which are ours.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from wafer.errors import ConfigError
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.translation import Path, Translation
 
 INBAND = {"seed", "param_name_patterns", "in_groups", "out_groups", "dump_masks"}
@@ -19,7 +19,7 @@ _GROUPS = {"in_groups": "balance_in_groups", "out_groups": "balance_out_groups"}
 _METHODS = ("random", "topk", "from_zeros")
 
 
-def translate_sparsity(file: Translation, section: Any, where: Path) -> Any:
+def translate_sparsity(file: Translation, section: object, where: Path) -> object:
     """Return a section of ours.
 
     Args:
@@ -31,8 +31,7 @@ def translate_sparsity(file: Translation, section: Any, where: Path) -> Any:
         groups = []
         for i, group in enumerate(section):
             own = translate_sparsity(file, group, (*where, i))
-            several = isinstance(own, list) and isinstance(group, Mapping)
-            groups += own if several else [own]
+            groups += own if isinstance(own, list) and isinstance(group, Mapping) else [own]
         return groups
     if not isinstance(section, Mapping):
         return section
@@ -55,7 +54,7 @@ def translate_sparsity(file: Translation, section: Any, where: Path) -> Any:
     return _inband(file, keys, where) if old and not new else keys
 
 
-def core_section(section: Any) -> Any:
+def core_section(section: object) -> object:
     """Return a section of any release as one of ours.
 
     Raises:
@@ -68,14 +67,14 @@ def core_section(section: Any) -> Any:
     return own
 
 
-def is_release_20(section: Mapping[str, Any]) -> bool:
+def is_release_20(section: Mapping[str, object]) -> bool:
     """Whether a section has ``type`` and a key that only 2.0 and 2.1 read that way."""
     both = section.get("sparsity") is not None and section.get("schedule") is not None
     old = "param_name_patterns" in section or "sparsity_schedule" in section or both
     return ("type" in section and old) or "sparsity_schedule" in section
 
 
-def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> Any:
+def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
     """Return a section of 2.0 or 2.1 in the words of 2.2.
 
     ``sparsity_schedule: [[step, level], ...]`` becomes a list of levels and the steps they are due
@@ -121,7 +120,7 @@ def release_20(file: Translation, section: Mapping[str, Any], where: Path) -> An
     return out
 
 
-def _inband(file: Translation, section: dict[str, Any], where: Path) -> Any:
+def _inband(file: Translation, section: YamlMapping, where: Path) -> object:
     """Return a section of 1.8 or 1.9; a mapping of patterns is a group for each."""
     if section.pop("dump_masks", None):  # checkpoints hold the masks as NaN
         file.note("dropped", (*where, "dump_masks"))
@@ -134,7 +133,9 @@ def _inband(file: Translation, section: dict[str, Any], where: Path) -> Any:
     ]
 
 
-def _inband_group(file: Translation, section: dict[str, Any], patterns: Any, where: Path) -> Any:
+def _inband_group(
+    file: Translation, section: Mapping[str, object], patterns: object, where: Path
+) -> object:
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if section.get("init_method") not in _METHODS:
         found = repr(section.get("init_method"))

@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from wafer.models.alias import all_names
 from wafer.models.base import Model
@@ -53,7 +52,7 @@ def tensor_names(model: Model) -> dict[str, list[str]]:
     return names
 
 
-def second_names(cfg: Any, named: Iterable[str]) -> dict[str, str]:
+def second_names(cfg: object, named: Iterable[str]) -> dict[str, str]:
     """Map second names of tensors, where no parameter has them, to today's."""
     taken = {*named} | (set() if getattr(cfg, "with_lm_head", True) else {"lm_head.weight"})
     return {

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from wafer.errors import ConfigError, Problem
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.trainer_schedulers import (
     as_list,
     read_class,
@@ -46,7 +47,7 @@ def table() -> TrainerTable:
 class Upgraded(NamedTuple):
     """What a ``trainer`` is here."""
 
-    sections: dict[str, Any]  #: runconfig, model, optimizer, train_input, eval_input, sparsity
+    sections: YamlMapping  #: runconfig, model, optimizer, train_input, eval_input, sparsity
     left: list[str]  #: dotted paths of keys without a meaning here
     #: path of a section or key here -> path of the trainer that it comes from
     origins: dict[Path, Path]
@@ -57,7 +58,7 @@ def _keys(path: str) -> Path:
     return tuple(int(part) if part.isdigit() else part for part in path.split("."))
 
 
-def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+def _mapping(value: object, path: str) -> Mapping[str, object]:
     return read_mapping(value, _keys(path))
 
 
@@ -70,11 +71,11 @@ class _Reader:
     """One trainer on its way; ``left`` fills up."""
 
     def __init__(self) -> None:
-        self.sections: dict[str, dict[str, Any]] = {}
+        self.sections: dict[str, YamlMapping] = {}
         self.left: list[str] = []
         self.origins: dict[Path, Path] = {}
 
-    def put(self, place: tuple[str, str], value: Any, path: Path) -> None:
+    def put(self, place: tuple[str, str], value: object, path: Path) -> None:
         """Set a key; the file may say it in two places where both agree."""
         section, key = place
         own = self.sections.setdefault(section, {})
@@ -92,11 +93,11 @@ class _Reader:
         self.sections[section] = value
         self.origins[section,] = _keys(path)
 
-    def rest(self, part: Mapping[str, Any], path: str, known: Iterable[str]) -> None:
+    def rest(self, part: Mapping[str, object], path: str, known: Iterable[str]) -> None:
         """List the keys of a part that are not known."""
         self.left += [f"{path}.{key}" for key in part if key not in known]
 
-    def init(self, init: Mapping[str, Any], path: str) -> None:
+    def init(self, init: Mapping[str, object], path: str) -> None:
         """Read ``trainer.init``: what fills a section comes before what adds keys to it."""
         given = {key: value for key, value in init.items() if value is not None}
         if "model" in given:
@@ -115,7 +116,7 @@ class _Reader:
             else:
                 self._key(key, value, _keys(where))
 
-    def _key(self, place: str, value: Any, path: Path) -> None:
+    def _key(self, place: str, value: object, path: Path) -> None:
         """Put a value where the table says, or the values below it."""
         if place in table().places:
             self.put(table().places[place], value, path)
@@ -125,14 +126,14 @@ class _Reader:
         else:
             self.left.append(".".join(map(str, path)))
 
-    def _optimizer(self, value: Any, path: str) -> None:
+    def _optimizer(self, value: object, path: str) -> None:
         name, arguments = read_class(value, _keys(path))
         self.fill("optimizer", {"optimizer_type": name}, f"{path}.{name}")
         for key, own in (arguments or {}).items():
             place = "optimizer", "learning_rate" if key == "lr" else key
             self.put(place, own, (*_keys(path), name, key))
 
-    def _schedulers(self, value: Any, path: str) -> None:
+    def _schedulers(self, value: object, path: str) -> None:
         optimizer = self.sections.setdefault("optimizer", {})
         for key, entries in read_schedulers(value, _keys(path), optimizer).items():
             optimizer[key] = [entry for entry, _ in entries]
@@ -140,7 +141,7 @@ class _Reader:
             for i, (_, origin) in enumerate(entries):
                 self.origins["optimizer", key, i] = origin
 
-    def _callbacks(self, value: Any, path: str) -> None:
+    def _callbacks(self, value: object, path: str) -> None:
         for i, entry in enumerate(as_list(value)):
             name, arguments = read_class(entry, (*_keys(path), i))
             where, place = (*_keys(path), i, name), f"callbacks.{name}"
@@ -158,7 +159,7 @@ class _Reader:
             for key, own in (arguments or {}).items():
                 self._key(f"{place}.{key}", own, (*where, key))
 
-    def methods(self, whole: Mapping[str, Any], mode: str | None) -> None:
+    def methods(self, whole: Mapping[str, object], mode: str | None) -> None:
         """Read data and mode: fit trains, and evaluates where it has validation data."""
         methods = [method for method in _METHODS if method in whole]
         asked = (mode or "").removesuffix("_and_eval")
@@ -176,7 +177,7 @@ class _Reader:
                 )
                 self.put((section, key), {"explore": {"max": value}} if bounds else value, origin)
 
-    def _method(self, part: Mapping[str, Any], path: str, method: str, *, is_own: bool) -> None:
+    def _method(self, part: Mapping[str, object], path: str, method: str, *, is_own: bool) -> None:
         self.rest(
             part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path")
         )
@@ -211,7 +212,7 @@ class _Reader:
             self.left.append("trainer.init.loop.eval_frequency")
 
 
-def trainers_of(trainer: Any) -> list[Any]:
+def trainers_of(trainer: object) -> list[object]:
     """The trainers of a file, in order; entries of a list may say ``trainer`` once more."""
     if not isinstance(trainer, list | tuple):
         return [trainer]
@@ -220,7 +221,7 @@ def trainers_of(trainer: Any) -> list[Any]:
     ]
 
 
-def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
+def upgrade(trainer: object, mode: str | None = None) -> Upgraded:
     """Translate the value of ``trainer``.
 
     Args:
@@ -262,7 +263,7 @@ def _written() -> Mapping[tuple[str, str], str]:
     return {key: place for place, key in reversed([*table().places.items()])}
 
 
-def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def as_trainer(sections: YamlMapping) -> tuple[YamlMapping, list[str]]:
     """Write sections as the value of ``trainer``.
 
     Args:
@@ -271,7 +272,7 @@ def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Returns:
         (trainer, dotted paths of keys that have no place in it).
     """
-    init: dict[str, Any] = {}
+    init: YamlMapping = {}
     names = ("runconfig", "model", "optimizer", *_INPUTS)
     given = {name: dict(sections.get(name) or {}) for name in names}
     run = given["runconfig"]
@@ -292,7 +293,7 @@ def as_trainer(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return {"init": init} | _write_methods(given, mode, path), left
 
 
-def _put(init: dict[str, Any], place: str, value: Any) -> None:
+def _put(init: YamlMapping, place: str, value: object) -> None:
     """Write a value at its place; a callback that is switched off is left out."""
     first, _, rest = place.partition(".")
     if first != "callbacks":
@@ -311,7 +312,7 @@ def _put(init: dict[str, Any], place: str, value: Any) -> None:
         entries.append({name: value if isinstance(value, Mapping) else {}})
 
 
-def _write_methods(given: Mapping[str, Any], mode: Any, path: Any) -> dict[str, Any]:
+def _write_methods(given: Mapping[str, object], mode: object, path: object) -> YamlMapping:
     """Write ``fit`` and ``validate``, each with the data it reads."""
     start = {} if path is None else {"ckpt_path": path}
     train, evaluation = (given[name] for name in _INPUTS)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import did_you_mean
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.schedule_sections import parse_schedules, schedule_class
 from wafer.vendor.keys import names_of, rows_of, spellings
 
@@ -32,7 +33,7 @@ class _Read(NamedTuple):
     path: Path
     key: str  #: of the optimizer section
     tags: _Tags | None  #: None in it: the groups without a tag
-    entries: list[tuple[dict[str, Any], Path]]  #: in our form, each with the path of its class
+    entries: list[tuple[YamlMapping, Path]]  #: in our form, each with the path of its class
     combined: str = "sequential"  #: how they are combined: sequential or chained
     scaled: bool = False  #: whether ScalePerParamLR holds it
 
@@ -41,7 +42,7 @@ def _wrong(path: Path, message: str) -> ConfigError:
     return ConfigError([Problem(path, message)])
 
 
-def read_mapping(value: Any, path: Path) -> Mapping[str, Any]:
+def read_mapping(value: object, path: Path) -> Mapping[str, object]:
     """Read a mapping; nothing is an empty one."""
     if value is None:
         return {}
@@ -50,12 +51,12 @@ def read_mapping(value: Any, path: Path) -> Mapping[str, Any]:
     return value
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: object) -> list[Any]:
     """Read a list, or one entry where a list may be."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
-def read_class(value: Any, path: Path) -> tuple[str, Mapping[str, Any] | None]:
+def read_class(value: object, path: Path) -> tuple[str, Mapping[str, object] | None]:
     """Read ``{ClassName: {…}}``."""
     entry = read_mapping(value, path)
     if len(entry) != 1:
@@ -66,8 +67,8 @@ def read_class(value: Any, path: Path) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def read_schedulers(
-    value: Any, path: Path, optimizer: Mapping[str, Any]
-) -> dict[str, list[tuple[dict[str, Any], Path]]]:
+    value: object, path: Path, optimizer: YamlMapping
+) -> dict[str, list[tuple[YamlMapping, Path]]]:
     """Translate ``trainer.init.schedulers``.
 
     Args:
@@ -88,7 +89,7 @@ def read_schedulers(
     return {key: _joined(key, own, optimizer) for key, own in by_key.items() if own}
 
 
-def _read(value: Any, path: Path) -> _Read:
+def _read(value: object, path: Path) -> _Read:
     name, arguments = read_class(value, path)
     path, given = (*path, name), dict(arguments or {})
     # ChainedScheduler is ChainedLR.
@@ -102,8 +103,7 @@ def _read(value: Any, path: Path) -> _Read:
         given.pop("param_group_tags", None)
         return _Read(path, key, tags, [({"scheduler": name, **given}, path)])
     for unknown in given.keys() - set(_HOLDERS[kind]):
-        takes = ", ".join(_HOLDERS[kind])
-        hint = did_you_mean(unknown, _HOLDERS[kind])
+        hint, takes = did_you_mean(unknown, _HOLDERS[kind]), ", ".join(_HOLDERS[kind])
         raise _wrong((*path, unknown), f"unknown key{hint}; {name} takes {takes}")
     if given.get("last_epoch") not in (None, -1):
         message = f"{given['last_epoch']!r}: a schedule begins at step 0 or where its checkpoint is"
@@ -122,7 +122,7 @@ def _read(value: Any, path: Path) -> _Read:
     return _Read(path, key, tags, entries, combined, kind == "scaleperparam")
 
 
-def _inner(kind: str, given: Mapping[str, Any], path: Path) -> list[_Read]:
+def _inner(kind: str, given: Mapping[str, object], path: Path) -> list[_Read]:
     """Read the schedulers that a class holds."""
     if kind == "scaleperparam":
         return [_read(given.get("scheduler"), (*path, "scheduler"))]
@@ -150,7 +150,7 @@ def _check_nested(part: _Read, name: str, outer: _Read) -> None:
         raise _wrong(part.path, f"{inner} in {name} is not supported; write either alone")
 
 
-def _check_milestones(given: Any, inner: Sequence[_Read], path: Path) -> None:
+def _check_milestones(given: object, inner: Sequence[_Read], path: Path) -> None:
     """Compare milestones with the ends of the schedulers, which decide here."""
     if given is None:
         return
@@ -162,7 +162,7 @@ def _check_milestones(given: Any, inner: Sequence[_Read], path: Path) -> None:
         raise _wrong(path, f"{given}: total_iters of the schedulers end at {ends}; drop the key")
 
 
-def _length(entry: Mapping[str, Any]) -> int | None:
+def _length(entry: Mapping[str, object]) -> int | None:
     try:
         others = spellings("schedule", str(entry.get("scheduler")))
         ours = {others.get(key, (key, False))[0]: value for key, value in entry.items()}
@@ -180,9 +180,7 @@ def _read_tags(value: Any, path: Path) -> _Tags | None:
     return tags
 
 
-def _joined(
-    key: str, parts: list[_Read], optimizer: Mapping[str, Any]
-) -> list[tuple[dict[str, Any], Path]]:
+def _joined(key: str, parts: list[_Read], optimizer: YamlMapping) -> list[tuple[YamlMapping, Path]]:
     """Write the schedulers of a key as one list."""
     _check_apart(parts)
     scaled = [part for part in parts if part.scaled]
@@ -192,7 +190,7 @@ def _joined(
         raise _wrong(bare.path, message)
     known = {tag.get("tag") for tag in optimizer.get("params") or () if isinstance(tag, Mapping)}
     idle = known - {tag for part in parts for tag in part.tags or ()}
-    out: list[tuple[dict[str, Any], Path]] = []
+    out: list[tuple[YamlMapping, Path]] = []
     base = optimizer.get(key, 0.0 if key == "weight_decay" else None)
     untagged = any(part.tags is None or None in part.tags for part in parts)
     if not untagged and base is not None and not isinstance(base, Mapping | list):
@@ -225,7 +223,7 @@ def _check_apart(parts: Sequence[_Read]) -> None:
             raise _wrong(two.path, message)
 
 
-def write_optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
+def write_optimizer(section: YamlMapping) -> YamlMapping:
     """Write an optimizer section as ``optimizer`` and ``schedulers`` of ``trainer.init``."""
     given = dict(section)
     known = [tag["tag"] for tag in given.get("params") or ()]
@@ -240,11 +238,11 @@ def write_optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
     return {"optimizer": optimizer} | ({"schedulers": schedulers} if schedulers else {})
 
 
-def _written(value: Any, end: str, known: list[str], *, scaled: bool) -> list[dict[str, Any]]:
+def _written(value: object, end: str, known: list[str], *, scaled: bool) -> list[YamlMapping]:
     """Write a number, a scheduler or a list of them: one class for each list of tags."""
     if not isinstance(value, Mapping | list):
         value = {"scheduler": "Constant", "learning_rate": value}
-    groups: dict[_Tags, list[dict[str, Any]]] = {}
+    groups: dict[_Tags, list[YamlMapping]] = {}
     for entry in as_list(value):
         groups.setdefault(tuple(as_list(entry.get("param_group_tags"))), []).append(entry)
     followed = {tag for tags in groups for tag in tags}
@@ -264,7 +262,7 @@ def _written(value: Any, end: str, known: list[str], *, scaled: bool) -> list[di
     return out
 
 
-def _write_class(entry: Mapping[str, Any], end: str) -> dict[str, Any]:
+def _write_class(entry: Mapping[str, object], end: str) -> YamlMapping:
     name = str(entry["scheduler"])
     cls = schedule_class(name)
     ours = {*_OURS, "param_group_tags"}

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 from wafer.errors import Problem
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.keys import table
 
 Path = tuple[str | int, ...]
@@ -29,7 +30,7 @@ class Change(NamedTuple):
 class Translation:
     """Sections in our words, and how they came about."""
 
-    sections: dict[str, Any]  #: as ``wafer.config.parse_config`` reads them
+    sections: YamlMapping  #: as ``wafer.config.parse_config`` reads them
     release: tuple[int, int] | None  #: the file's, where its top-level key ``release`` says it
     changes: list[Change] = dataclasses.field(default_factory=list)  #: in order
     #: path of a section -> its keys as the file has them
@@ -37,12 +38,12 @@ class Translation:
     left: list[str] = dataclasses.field(default_factory=list)  #: of a trainer, without a meaning
     trainer: dict[Path, Path] = dataclasses.field(default_factory=dict)  #: path -> in the trainer
 
-    def section(self, name: str) -> dict[str, Any]:
+    def section(self, name: str) -> YamlMapping:
         """Return a section; an empty one where the file has none."""
         own = self.sections.get(name)
         return own if isinstance(own, dict) else {}
 
-    def note(self, action: Action, path: Path, says: Any = None) -> None:
+    def note(self, action: Action, path: Path, says: object = None) -> None:
         """List what was done to a key.
 
         Args:

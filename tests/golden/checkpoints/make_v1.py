@@ -10,7 +10,6 @@ that the files name no machine.
 
 import contextlib
 import copy
-import hashlib
 import json
 import os
 import pathlib
@@ -27,6 +26,10 @@ import jax
 import numpy as np
 import yaml
 
+sys.path.append(str(pathlib.Path(__file__).parents[2]))
+from helpers.runs import losses
+from helpers.stored import digest, keys_of, tree_of
+
 from wafer.cli import main
 from wafer.config import load
 from wafer.experiment import Experiment
@@ -34,48 +37,25 @@ from wafer.models.checkpoint.reader import load_checkpoint
 from wafer.models.paths import named_leaves
 
 CONFIGS = pathlib.Path(__file__).parents[3] / "models" / "configs"
-SYNTHETIC = {
-    "data_processor": "SyntheticDataProcessor",
-    "vocab_size": 16,
-    "max_sequence_length": 8,
-    "batch_size": 4,
-    "num_examples": 16,
-    "shuffle": True,
-}
+SYNTHETIC = {"data_processor": "SyntheticDataProcessor", "vocab_size": 16, "max_sequence_length": 8}
+SYNTHETIC |= {"batch_size": 4, "num_examples": 16, "shuffle": True}
 IMAGES = {"data_processor": "MNISTDataProcessor", "data_dir": "data", "batch_size": 4}
+RUN = {"max_steps": 2, "log_steps": 1, "checkpoint_steps": 2, "seed": 1, "model_dir": "run"}
+GPT2 = {"name": "gpt2", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 2}
+GPT2 |= {"filter_size": 16, "max_position_embeddings": 8, "dropout_rate": 0.0}
+FC_MNIST = {"name": "fc_mnist", "input_size": 16, "hidden_size": 6, "depth": 1}
+FC_MNIST |= {"activation_fn": "relu", "dropout": 0.0}
 GPT = {
     "train_input": SYNTHETIC,
-    "model": {
-        "name": "gpt2",
-        "vocab_size": 16,
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_heads": 2,
-        "filter_size": 16,
-        "max_position_embeddings": 8,
-        "dropout_rate": 0.0,
-    },
+    "model": GPT2,
     "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1},
-    "runconfig": {
-        "max_steps": 2,
-        "log_steps": 1,
-        "checkpoint_steps": 2,
-        "seed": 1,
-        "model_dir": "run",
-    },
+    "runconfig": RUN,
 }
 MLP = {
     "train_input": IMAGES | {"micro_batch_size": 2, "shuffle": True},
-    "model": {
-        "name": "fc_mnist",
-        "input_size": 16,
-        "hidden_size": 6,
-        "depth": 1,
-        "activation_fn": "relu",
-        "dropout": 0.0,
-    },
+    "model": FC_MNIST,
     "optimizer": {"optimizer_type": "SGD", "momentum": 0.9, "learning_rate": 0.1},
-    "runconfig": GPT["runconfig"],
+    "runconfig": RUN,
 }
 STATIC = {"algorithm": "static", "sparsity": 0.5}
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
@@ -93,10 +73,7 @@ ENGINES = {
         "execution_strategy": "weight_streaming",
         "memoryx": {"store": "file"},
     },
-    "pipelined": {
-        "execution_strategy": "pipelined",
-        "pipeline": {"stages": 2, "devices": 2},
-    },
+    "pipelined": {"execution_strategy": "pipelined", "pipeline": {"stages": 2, "devices": 2}},
     "fabric": {"execution_strategy": "fabric", "fabric": {"width": 8, "height": 6}},
 }
 RATES = [
@@ -203,40 +180,11 @@ def write_images(folder):
     (folder / "train-labels-idx1-ubyte").write_bytes(head(16) + labels.tobytes())
 
 
-def tree_of(path):
-    """Name -> 'dtype shape hash' of every stored array."""
-    return {
-        name: f"{leaf.dtype} {list(leaf.shape)} {digest(leaf.tobytes())}"
-        for name, leaf in named_leaves(load_checkpoint(path)[0])
-    }
-
-
-def digest(data):
-    """First 16 hex digits of the SHA-256."""
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def keys_of(meta):
-    """Every nested key of a meta record, joined by '/'."""
-    out = []
-    for key, value in meta.items():
-        out += (
-            [f"{key}/{k}" for k in keys_of(value)] if isinstance(value, dict) and value else [key]
-        )
-    return sorted(out)
-
-
 def wafer(*args):
     """Run a command; it must succeed."""
     with contextlib.redirect_stdout(sys.stderr):
         if main([str(arg) for arg in args]):
             raise SystemExit(f"wafer {' '.join(map(str, args))} failed")
-
-
-def losses():
-    """Of every step that the metrics' file holds."""
-    lines = pathlib.Path("run/train/metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
 
 
 def make(name, cfg, archive):
@@ -251,7 +199,7 @@ def make(name, cfg, archive):
         meta = load_checkpoint(stored)[1]
         record = {"meta": keys_of(meta), "tree": tree_of(stored)}
         wafer("run", "--params", "params.yaml", "--max_steps", 4)
-        record["losses"] = losses()[2:]
+        record["losses"] = losses(pathlib.Path("run"))[2:]
         if name in {"variant-finalized", "variant-lora"}:
             fold = ["--fold_lora"] if "lora" in name else []
             wafer("finalize", *fold, "-i", stored, "-o", "run/finalized")

@@ -45,6 +45,9 @@ _LINES = {
     "tgt_max_sequence_length": 16,
 }
 
+_TOWER = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 16}
+_TOWER |= {"image_size": 4, "patch_size": 2}
+
 DATA_SETS = make.DATA_SETS | {
     "GptHDF5MapDataProcessor": make.DATA_SETS["GptHDF5DataProcessor"],
     "BertHDF5DataProcessor": _set(arrays.bert_rows, _model("bert", disable_nsp=True)),
@@ -113,14 +116,7 @@ DATA_SETS = make.DATA_SETS | {
         {
             "name": "llava",
             "image_token_index": arrays.IMAGE_TOKEN,
-            "image_model": {
-                "hidden_size": 16,
-                "num_hidden_layers": 2,
-                "num_heads": 2,
-                "filter_size": 16,
-                "image_size": 4,
-                "patch_size": 2,
-            },
+            "image_model": _TOWER,
             "text_model": SIZES | {"name": "llama"},
             "freeze": ["^image_model"],
         },

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.reader import load_params
-from wafer.models.checkpoint.writer import Checkpoints, write_params
+from wafer.models.checkpoint.writer import Checkpoints, write_checkpoint, write_params
 from wafer.models.convert.shards import write_shards
 from wafer.models.errors import CheckpointError, disk_full
 from wafer.models.files import atomic_write, remove_partials, remove_written, write_text
-from wafer.models.lazy import LazyArray
 from wafer.sparsity.finalize import finalize
 
 # Each is a file of 9 kB or more, however Orbax merges them; the other files have at most 1 kB.
@@ -54,14 +54,26 @@ def test_finalize_and_convert_name_the_checkpoint_and_leave_nothing(tmp_path, ca
     assert np.count_nonzero(load_params(dense)[0]["w0"] == 0) > 1000
 
 
-def test_a_run_s_checkpoint_takes_no_room_afterwards(tmp_path):
+def test_a_run_s_checkpoint_takes_no_room_afterwards(tmp_path, capfd, caplog):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"params": WEIGHTS}, {})
     message = r"2 could not be written: File too large\nEarlier checkpoints are intact: \[1\]"
     with limit(ARRAYS), pytest.raises(CheckpointError, match=message):
         checkpoints.save(2, {"params": WEIGHTS}, {})
     assert [path.name for path in checkpoints.folder.iterdir()] == ["1"]
+    assert "Traceback" not in caplog.text + capfd.readouterr().err  # of the writing threads
     checkpoints.save(2, {"params": WEIGHTS}, {})
+
+
+def test_a_checkpoint_is_replaced_by_a_complete_one_only(tmp_path):
+    path = tmp_path / "last"
+    write_checkpoint(path, {"params": {"w0": WEIGHTS["w0"]}}, {})
+    with limit(ARRAYS), pytest.raises(CheckpointError, match="last could not be written: File too"):
+        write_checkpoint(path, {"params": WEIGHTS}, {})
+    assert load_params(path)[0].keys() == {"w0"}
+    write_checkpoint(path, {"params": WEIGHTS}, {})
+    assert load_params(path)[0].keys() == WEIGHTS.keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
 @pytest.mark.parametrize("config", [{}, {"long": "x" * 40_000}])

@@ -6,7 +6,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -31,19 +30,9 @@ def nnx_state():
     return nnx.split(Net())[1]
 
 
-def equinox_module():
-    import equinox
-
-    return equinox.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
-
-
 STATES = {
     "nnx": nnx_state,
-    "equinox": equinox_module,
     "tuples": lambda: (Pair(WEIGHT, [WEIGHT + 1]), {"deep": (WEIGHT,)}),
-    "haiku": lambda: {"mlp/~/linear_0": {"w": WEIGHT}, "mlp/~/linear_1": {"w": WEIGHT + 1}},
-    "optax": lambda: optax.adamw(0.1).init({"a": {"b": jnp.asarray(WEIGHT)}}),
-    "number keys": lambda: {0: WEIGHT, 1: WEIGHT + 1},
     "keys": lambda: {
         "rbg": jax.random.key(1, impl="rbg"),
         "unsafe_rbg": jax.random.split(jax.random.key(1, impl="unsafe_rbg"), 3),
@@ -55,8 +44,6 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_a_template_gives_a_state_its_structure_back(tmp_path, name):
-    if name == "equinox":
-        pytest.importorskip("equinox")
     arrays = lambda x: isinstance(x, np.ndarray | jax.Array)
     state = jax.tree.map(lambda x: x if arrays(x) else None, STATES[name]())
     write_checkpoint(tmp_path / "1", {"state": state}, {})

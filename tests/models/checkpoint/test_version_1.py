@@ -6,7 +6,6 @@ today's code would store, and the losses of the next two steps. The names in the
 params file of that time are compared by ``tests/wafer/config/test_files.py``.
 """
 
-import hashlib
 import json
 import pathlib
 import tarfile
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 from helpers.runs import metrics
+from helpers.stored import keys_of, tree_of
 
 from wafer.commands.run import run
 from wafer.config import load
@@ -39,31 +39,9 @@ def unpacked(tmp_path_factory):
     return folder
 
 
-def tree_of(path, *, lazily=False):
-    """Name -> 'dtype shape hash' of every stored array."""
-    return {
-        name: f"{leaf.dtype} {list(leaf.shape)} {digest(np.asarray(leaf).tobytes())}"
-        for name, leaf in named_leaves(load_checkpoint(path, lazily=lazily)[0])
-    }
-
-
-def digest(data):
-    """First 16 hex digits of the SHA-256."""
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
 def kinds(described):
     """The same without the hash."""
     return {name: leaf.rpartition(" ")[0] for name, leaf in described.items()}
-
-
-def keys_of(record):
-    """Every nested key, joined by '/'."""
-    keys = []
-    for key, value in record.items():
-        nested = isinstance(value, dict) and value
-        keys += [f"{key}/{name}" for name in keys_of(value)] if nested else [key]
-    return sorted(keys)
 
 
 def template(cfg):

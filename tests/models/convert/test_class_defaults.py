@@ -121,26 +121,14 @@ def test_published_configurations_mean_what_they_mean_in_transformers(name):
 
 
 # What transformers 4 writes into nested configurations besides the class's own keys.
-DUMPED = {
-    **dict.fromkeys(("cross_attention_hidden_size", "prefix", "bad_words_ids", "sep_token_id")),
-    "add_cross_attention": False,
-    "tie_encoder_decoder": False,
-    "tie_word_embeddings": True,
-    "pruned_heads": {},
-    "is_decoder": False,
-    "diversity_penalty": 0.0,
-    "typical_p": 1.0,
-    "torchscript": False,
-    "use_bfloat16": False,
-    "tf_legacy_loss": False,
-    "return_dict": True,
-    "num_beam_groups": 1,
-    "remove_invalid_values": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "begin_suppress_tokens": None,
-    "suppress_tokens": None,
-    "exponential_decay_length_penalty": 2,
-}
+DUMPED = dict.fromkeys(("cross_attention_hidden_size", "prefix", "bad_words_ids", "sep_token_id"))
+DUMPED |= dict.fromkeys(("begin_suppress_tokens", "suppress_tokens"))
+DUMPED |= dict.fromkeys(("add_cross_attention", "tie_encoder_decoder", "is_decoder"), False)
+DUMPED |= dict.fromkeys(("torchscript", "use_bfloat16", "tf_legacy_loss"), False)
+DUMPED |= {"tie_word_embeddings": True, "pruned_heads": {}, "diversity_penalty": 0.0}
+DUMPED |= {"typical_p": 1.0, "return_dict": True, "num_beam_groups": 1}
+DUMPED |= {"remove_invalid_values": False, "encoder_no_repeat_ngram_size": 0}
+DUMPED |= {"exponential_decay_length_penalty": 2}
 
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
@@ -168,35 +156,81 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
     assert _config(**written) == used
 
 
-@pytest.mark.parametrize(
-    ("foreign", "message"),
-    [
-        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute' is"),
-        ({"model_type": "bert", "is_decoder": True}, "is_decoder: True, only False is computed"),
-        ({"model_type": "gpt2", "pruned_heads": {"0": [1]}}, "pruned_heads: .*only {} is"),
-        ({"model_type": "gpt2", "attention_head_type": "multiquery"}, "attention_head_type: 'mul"),
-        ({"model_type": "llama", "sliding_window": 4}, "sliding_window: 4, a key that llama does"),
-        ({"model_type": "llama", "rope_thetta": 1}, "rope_thetta: 1, .*did you mean 'rope_theta'"),
-        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config: "),
-        ({"model_type": "t5", "dense_act_fn": "silu"}, "'silu', but feed_forward_proj: 'relu' has"),
-        ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: True, but feed_forward_proj"),
-        ({"model_type": "mpt", "logit_scale": 0.5}, "logit_scale: 0.5, a key that mpt does not"),
-        ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.rope: True is not"),
-        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "alibi: False is not"),
-        ({"model_type": "mpt", "attn_config": {"alibi_bias_max": 16}}, "only 8 is"),
-        ({"model_type": "mpt", "attn_config": {"ropee": 1}}, "ropee: 1, a key .*mean 'rope'"),
-        ({"model_type": "mpt", "no_bias": False}, "no_bias: False, only True is computed"),
-        ({"model_type": "mpt", "norm_type": "rmsnorm"}, "norm_type: 'rmsnorm' is not computed"),
-        ({"model_type": "mpt", "attn_config": {"attn_type": "mqa"}}, "attn_type: 'mqa' is not"),
-        ({"model_type": "bloom", "n_head": 8, "num_attention_heads": 16}, "both mean the same"),
-        ({"model_type": "marian", "decoder_vocab_size": 7}, "vocab_size and decoder_vocab_size di"),
-        ({"model_type": "gptj", "activation_function": "prelu"}, "activation 'prelu' is not comp"),
-        ({"model_type": "mixtral", "router_jitter_noise": 0.1}, "router_jitter_noise: 0.1, only"),
-    ],
-)
-def test_what_would_change_the_result_is_refused_by_name(foreign, message):
-    with pytest.raises(ValueError, match=message):
-        config_from_hf(foreign)
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+SHARE = "partial_rotary_factor: .*rotates all"
+HALF = {"partial_rotary_factor": 0.5}
+ROTATE_ALL = ("llama", "mistral", "mixtral", "falcon")
+TWO = ["full_attention", "sliding_attention"]
+REFUSED = [
+    ("gpt_neo", {}, r"'gpt_neo' cannot be converted.*gpt_neox"),
+    ("bert", {"position_embedding_type": "relative_key"}, "only 'absolute' is"),
+    ("bert", {"is_decoder": True}, "is_decoder: True, only False is computed"),
+    ("bert", {"tie_word_embeddings": "no"}, "'no', expected bool"),
+    ("bert", {"architectures": ["BertForMultipleChoice"]}, "'BertForMultipleChoice' is not comp"),
+    ("roberta", {"architectures": ["RobertaForSequenceClassification"]}, "'RobertaForSe.* is not"),
+    ("esm", {"position_embedding_type": "relative_key"}, "only rotary and absolute are computed"),
+    ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "'GPT2DoubleHeadsModel' is not comp"),
+    ("gpt2", {"pruned_heads": {"0": [1]}}, "pruned_heads: .*only {} is"),
+    ("gpt2", {"attention_head_type": "multiquery"}, "attention_head_type: 'mul"),
+    ("gpt2", {"n_head": "12"}, "n_head: '12', expected a number"),
+    ("gpt2", {"num_hidden_layers": 0}, "n_layer: 0, expected a positive number"),
+    ("btlm", {"alibi_scaling": 2}, "alibi_scaling: 2, expected dict"),
+    ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "'LlamaFor.* is not comp"),
+    ("llama", {"sliding_window": 4}, "sliding_window: 4, a key that llama does"),
+    ("llama", {"rope_thetta": 1}, "rope_thetta: 1, .*did you mean 'rope_theta'"),
+    ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: "),
+    ("llama", {"hidden_act": "gelu"}, "hidden_act: 'gelu', only 'silu'"),
+    ("llama", {"rope_scaling": {"type": "linear"}}, "'linear' needs factor"),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        "needs low_freq_factor, high",
+    ),
+    ("llama", {"rope_parameters": YARN | {"rope_type": "dynamic"}}, "'dynamic' is not computed"),
+    ("llama", {"rope_parameters": YARN | {"rope_type": "longrope"}}, "'longrope' is not computed"),
+    ("llama", {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale: a DeepSeek variant"),
+    *((kind, HALF, SHARE) for kind in ROTATE_ALL),
+    *((kind, {"rope_parameters": HALF}, SHARE) for kind in ROTATE_ALL),
+    ("gemma2", {"layer_types": ["full_attention"] * 4}, "every other of the 26 layers"),
+    ("gemma2", {"num_hidden_layers": 3, "layer_types": TWO}, "every other of the 3 layers"),
+    ("t5", {"architectures": ["T5EncoderModel"]}, "'T5EncoderModel' is not computed"),
+    ("t5", {"dense_act_fn": "silu"}, "'silu', but feed_forward_proj: 'relu' has"),
+    ("t5", {"is_gated_act": True}, "is_gated_act: True, but feed_forward_proj"),
+    ("mpt", {"logit_scale": 0.5}, "logit_scale: 0.5, a key that mpt does not"),
+    ("mpt", {"attn_config": {"rope": True}}, "attn_config.rope: True is not"),
+    ("mpt", {"attn_config": {"alibi": False}}, "alibi: False is not"),
+    ("mpt", {"attn_config": {"alibi_bias_max": 16}}, "only 8 is"),
+    ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln: True is not computed"),
+    ("mpt", {"attn_config": {"ropee": 1}}, "ropee: 1, a key .*mean 'rope'"),
+    ("mpt", {"no_bias": False}, "no_bias: False, only True is computed"),
+    ("mpt", {"norm_type": "rmsnorm"}, "norm_type: 'rmsnorm' is not computed"),
+    ("mpt", {"attn_config": {"attn_type": "mqa"}}, "attn_type: 'mqa' is not"),
+    ("bloom", {"n_head": 8, "num_attention_heads": 16}, "both mean the same"),
+    ("marian", {"decoder_vocab_size": 7}, "vocab_size and decoder_vocab_size di"),
+    ("gptj", {"activation_function": "prelu"}, "activation 'prelu' is not comp"),
+    ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise: 0.1, only"),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys", "says"), REFUSED)
+def test_what_would_change_the_result_is_refused_by_name(kind, keys, says):
+    with pytest.raises(ValueError, match=says):
+        config_from_hf({"model_type": kind, **keys})
+
+
+def test_values_beside_those_that_are_refused():
+    """A whole share of rotary features, YaRN and back, one layer of full attention."""
+    assert config_from_hf({"model_type": "llama", "partial_rotary_factor": 1.0})
+    cfg = _config(model_type="llama", rope_parameters=YARN)
+    assert cfg.pos_scaling_type == "yarn"
+    written = config_to_hf(cfg)
+    assert written["rope_parameters"]["rope_type"] == "yarn"
+    assert _config(**written) == cfg
+    one = _config(model_type="gemma2", num_hidden_layers=1, layer_types=["full_attention"])
+    assert one.attention_sliding_window_length is None
+    assert config_to_hf(one)["layer_types"] == ["full_attention"]
+    mpt = _config(model_type="mpt", attn_config={"clip_qkv": 0.9, "softmax_scale": 0.21})
+    assert (mpt.clip_qkv, mpt.softmax_scale) == (0.9, 0.21)
 
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
@@ -251,25 +285,6 @@ def test_what_null_says_comes_back(kind, key, expected):
     assert _config(**config_to_hf(cfg)) == cfg
 
 
-@pytest.mark.parametrize(
-    ("foreign", "message"),
-    [
-        ({"model_type": "gpt2", "n_head": "12"}, "n_head: '12', expected a number"),
-        ({"model_type": "gpt2", "num_hidden_layers": 0}, "n_layer: 0, expected a positive number"),
-        ({"model_type": "bert", "tie_word_embeddings": "no"}, "'no', expected bool"),
-        ({"model_type": "btlm", "alibi_scaling": 2}, "alibi_scaling: 2, expected dict"),
-        ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "'linear' needs factor"),
-        (
-            {"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-            "needs low_freq_factor, high_freq_factor, original_max_position_embeddings",
-        ),
-    ],
-)
-def test_a_value_of_another_type_is_named(foreign, message):
-    with pytest.raises(ValueError, match=message):
-        config_from_hf(foreign)
-
-
 def test_mpt_says_that_its_filters_have_one_width(caplog):
     cfg = _config(model_type="mpt", d_model=64, n_heads=2, expansion_ratio=2)
     assert cfg.filter_size == 256
@@ -304,19 +319,6 @@ def test_no_value_ends_in_another_error(kind):
         for value in ("x", [], [1], {}, {"a": 1}, -1, 0, 1.5, True, None):
             with contextlib.suppress(ValueError):
                 config_from_hf({"model_type": kind, key: value})
-
-
-@pytest.mark.parametrize("kind", ["llama", "mistral", "mixtral", "falcon"])
-def test_a_share_of_rotary_features_is_refused_where_all_rotate(kind):
-    for foreign in (
-        {"partial_rotary_factor": 0.5},
-        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-    ):
-        with pytest.raises(
-            ValueError, match=f"partial_rotary_factor: .*transformers' {kind} rotates all"
-        ):
-            config_from_hf({"model_type": kind, **foreign})
-    config_from_hf({"model_type": kind, "partial_rotary_factor": 1.0})
 
 
 def test_activations_of_transformers_by_hand():

@@ -8,42 +8,26 @@ import json
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
 from helpers import hf_parity, remote_models
+from helpers.batches import rows
 from helpers.paths import GOLDEN, ROOT
 from safetensors.numpy import save_file
 
-from wafer import models, vsl
+from wafer import models
 from wafer.models.convert.files import open_tensors, read_config
 
 HIDDEN, HEADS, INNER, VOCAB, LAYERS, LENGTH = 32, 2, 24, 19, 2, 7
-CONFIG = {
-    "model_type": "crystalcoder",
-    "architectures": ["CrystalCoderLMHeadModel"],
-    "vocab_size": VOCAB,
-    "n_positions": 16,
-    "n_embd": HIDDEN,
-    "n_layer": LAYERS,
-    "n_head": HEADS,
-    "n_inner": INNER,
-    "activation_function": "swiglu",
-    "layer_norm_epsilon": 1e-5,
-    "position_embedding_type": "rotary",
-    "rotary_dim": 4,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "mup_embeddings_scale": 14.6,
-    "mup_output_alpha": 2.22,
-    "mup_width_scale": 0.0625,
-    "mup_scale_qk_dot_by_d": True,
-    "tie_word_embeddings": True,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-}
+CONFIG = {"model_type": "crystalcoder", "architectures": ["CrystalCoderLMHeadModel"]}
+CONFIG |= {"vocab_size": VOCAB, "n_positions": 16, "n_embd": HIDDEN, "n_layer": LAYERS}
+CONFIG |= {"n_head": HEADS, "n_inner": INNER, "activation_function": "swiglu"}
+CONFIG |= {"layer_norm_epsilon": 1e-5, "position_embedding_type": "rotary", "rotary_dim": 4}
+CONFIG |= {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+CONFIG |= {"mup_embeddings_scale": 14.6, "mup_output_alpha": 2.22, "mup_width_scale": 0.0625}
+CONFIG |= {"mup_scale_qk_dot_by_d": True, "tie_word_embeddings": True}
+CONFIG |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
 
 
 @pytest.fixture
@@ -69,13 +53,7 @@ def folder(tmp_path):
 def test_logits_are_those_of_the_published_parts(folder):
     model, params = models.from_hf(folder)
     ids = np.random.default_rng(1).integers(VOCAB, size=LENGTH)
-    batch = models.Batch(
-        tokens=jnp.asarray(ids, jnp.int32),
-        labels=jnp.asarray(ids, jnp.int32),
-        weights=jnp.ones(LENGTH),
-        layout=vsl.padded_layout(jnp.asarray([LENGTH], jnp.int32), LENGTH),
-    )
-    logits = jax.jit(model.apply)(params, batch)
+    logits = jax.jit(model.apply)(params, rows(ids))
     tensors = open_tensors(folder)
     expected = remote_models.logits(CONFIG, {name: tensors[name] for name in tensors}, ids)
     np.testing.assert_allclose(logits, expected, rtol=2e-4, atol=2e-4)

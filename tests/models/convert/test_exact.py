@@ -1,6 +1,5 @@
 """What we write computes there what it computed here, or is refused; DPR's two towers."""
 
-import argparse
 import json
 
 import jax
@@ -8,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from helpers.batches import packed
 from helpers.hf_parity import CHEAP, shaken
 
-from wafer import models, vsl
-from wafer.commands.checkpoints.convert import add_arguments
+from wafer import models
 from wafer.models.checkpoint.reader import open_params
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import config_to_hf
@@ -21,20 +20,10 @@ from wafer.models.names import MODELS
 from wafer.models.paths import map_named, named_leaves
 from wafer.vendor.mdl.weights import write_weights
 
-TINY = {
-    "vocab_size": 31,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_heads": 4,
-    "filter_size": 128,
-    "max_position_embeddings": 16,
-}
-MUP = {
-    "mup_base_hidden_size": 8,
-    "mup_base_filter_size": 16,
-    "embeddings_scale": 3.0,
-    "output_logits_alpha": 2.0,
-}
+TINY = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 4}
+TINY |= {"filter_size": 128, "max_position_embeddings": 16}
+MUP = {"mup_base_hidden_size": 8, "mup_base_filter_size": 16, "embeddings_scale": 3.0}
+MUP |= {"output_logits_alpha": 2.0}
 GROUPED = {
     "attention_module": "multiquery_attention",
     "extra_attention_params": {"num_kv_groups": 2},
@@ -57,8 +46,7 @@ SLOW = {"mup tied", "mup by hand", "mup embedding norm", "pairs, one group", "pa
 
 
 def scores(model, params):
-    ids = jnp.asarray(np.random.default_rng(0).integers(0, 31, 8), jnp.int32)
-    batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([5, 3]), 8))
+    batch = packed(np.random.default_rng(0).integers(0, 31, 8), [5, 3])
     return np.asarray(jax.jit(model.apply, compiler_options=CHEAP)(params, batch))
 
 
@@ -109,8 +97,7 @@ def test_an_encoder_without_segments_is_written_with_zeros(tmp_path):
     models.to_hf(model, params, tmp_path)
     read, theirs = models.from_hf(tmp_path)
     assert read.config.num_segments == 2
-    ids = jnp.arange(2, 10, dtype=jnp.int32)
-    batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([8]), 8))
+    batch = packed(np.arange(2, 10), [8])
     outs = [jax.tree.leaves(own.apply(p, batch)) for own, p in ((model, params), (read, theirs))]
     for one, other in zip(*outs, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -149,18 +136,11 @@ def test_llava_turns_the_pairs_of_its_text_model_alone(width, tmp_path):
         np.testing.assert_array_equal(after[name], expected, name)
 
 
-def _command(*args):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser.add_subparsers().add_parser("convert"))
-    parsed = parser.parse_args(["convert", *map(str, args)])
-    return parsed.run(parsed)
-
-
 TOWER = {**TINY, "num_segments": 2, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 DPR = {"name": "dpr", "q_encoder": TOWER, "ctx_encoder": TOWER | {"num_hidden_layers": 2}}
 
 
-def test_both_towers_of_dpr_convert_both_ways(tmp_path):
+def test_both_towers_of_dpr_convert_both_ways(tmp_path, command):
     model = models.build(DPR)
     params = shaken(model)
     theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
@@ -169,7 +149,7 @@ def test_both_towers_of_dpr_convert_both_ways(tmp_path):
     names = list(open_tensors(theirs / "question_encoder"))
     assert all(name.startswith("question_encoder.bert_model.") for name in names)
 
-    _command(
+    command(
         *("convert", "--model", "dpr", "--src-fmt", "hf", "--tgt-fmt", "wafer"),
         *("--output-dir", ours, theirs),
     )
@@ -178,7 +158,7 @@ def test_both_towers_of_dpr_convert_both_ways(tmp_path):
     assert models.build(settings).config == model.config
     for name, leaf in named_leaves(params):
         np.testing.assert_array_equal(stored[name], leaf)
-    _command(
+    command(
         *("convert", "--model", "dpr", "--src-fmt", "wafer", "--tgt-fmt", "hf"),
         *("--output-dir", back, ours),
     )
@@ -192,28 +172,28 @@ def test_both_towers_of_dpr_convert_both_ways(tmp_path):
     )
 
 
-def test_configs_convert_without_weights(tmp_path):
+def test_configs_convert_without_weights(tmp_path, command):
     fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf")
     params = tmp_path / "params.yaml"
     params.write_text(yaml.safe_dump({"model": {"name": "gptj", **TINY}}))
     out = tmp_path / "out"
-    _command("convert-config", "--model", "gptj-headless", *fmt, "--output-dir", out, params)
+    command("convert-config", "--model", "gptj-headless", *fmt, "--output-dir", out, params)
     written = json.loads((out / "config.json").read_text())
     assert written["architectures"] == ["GPTJModel"]
     assert written["rotary_dim"] == 2
     fmt = ("--src-fmt", "hf", "--tgt-fmt", "wafer")
-    _command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, out / "config.json")
+    command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, out / "config.json")
     section = yaml.safe_load((out / "params_model.yaml").read_text())["model"]
     assert models.build(section).config.with_lm_head is False
     params.write_text(yaml.safe_dump({"model": DPR}))
     fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf")
-    _command("convert-config", "--model", "dpr", *fmt, "--output-dir", out / "two", params)
+    command("convert-config", "--model", "dpr", *fmt, "--output-dir", out / "two", params)
     assert (out / "two" / "ctx_encoder" / "config.json").exists()
     params.write_text("optimizer: {}")
     with pytest.raises(ValueError, match="expected a params YAML with a model section"):
-        _command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, params)
+        command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, params)
     with pytest.raises(ValueError, match="only decoders have a -headless form"):
-        _command("convert", "--model", "bert-headless", *fmt, tmp_path)
+        command("convert", "--model", "bert-headless", *fmt, tmp_path)
 
 
 def test_a_finished_folder_is_never_mixed_with_new_weights(tmp_path):
@@ -253,7 +233,7 @@ def test_half_precision_stays_half_precision_and_mixed_files_stay_aligned(tmp_pa
         np.testing.assert_array_equal(np.asarray(leaf), got)
 
 
-def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys):
+def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys, command):
     """For every format of the source; names of one model_type are one family."""
     section = TINY | {"name": "gpt2"}
     model = models.build(section)
@@ -266,7 +246,7 @@ def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys):
     def fails(verb, name, source, target, *words):
         fmt = ("--model", name, "--src-fmt", source, "--tgt-fmt", target)
         with pytest.raises(ValueError, match=rf"'gpt2' \(--model {name}\).*Give --model gpt2$"):
-            _command(verb, *fmt, "--output-dir", tmp_path / "out", *words)
+            command(verb, *fmt, "--output-dir", tmp_path / "out", *words)
         assert not (tmp_path / "out").exists()
 
     fails("convert", "llama", "wafer", "hf", tmp_path / "ours")
@@ -281,16 +261,16 @@ def test_the_model_of_the_command_is_that_of_the_source(tmp_path, capsys):
         ("3", "cs-2.5", "wafer", "--config", params, mdl),
     ):
         fmt = ("--src-fmt", source, "--tgt-fmt", target, "--output-dir", tmp_path / out)
-        _command("convert", *fmt, *words)
+        command("convert", *fmt, *words)
         assert f": gpt2, {source} to {target}, " in capsys.readouterr().out
     for source in ("wafer", "cs-2.2"):
         fmt = ("--src-fmt", source, "--tgt-fmt", "hf", "--output-dir", tmp_path / source)
-        _command("convert-config", *fmt, params)
+        command("convert-config", *fmt, params)
         assert read_config(tmp_path / source)["model_type"] == "gpt2"
     params.write_text(yaml.safe_dump({"model": TINY}))
     for source in ("wafer", "cs-2.2"):
         with pytest.raises(ValueError, match=r"params\.yaml: names no model; give --model, a name"):
-            _command("convert-config", "--src-fmt", source, "--tgt-fmt", "hf", params)
+            command("convert-config", "--src-fmt", source, "--tgt-fmt", "hf", params)
     fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf", "--output-dir", tmp_path / "twin")
-    _command("convert", "--model", "gpt3", *fmt, tmp_path / "ours")
+    command("convert", "--model", "gpt3", *fmt, tmp_path / "ours")
     assert read_config(tmp_path / "twin")["model_type"] == "gpt2"

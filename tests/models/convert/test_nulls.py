@@ -6,13 +6,13 @@ tests/golden/hf_nulls.json has what it computes; ``tests/helpers/hf_nulls.py`` r
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.batches import rows
 from helpers.hf_nulls import CASES, FILE, IDS, SIZES, weight
 from safetensors.numpy import save_file
 
-from wafer import models, vsl
+from wafer import models
 from wafer.models.convert import config_from_hf
 from wafer.models.convert.api import config_to_hf, convert_table
 from wafer.models.convert.engine import export_tensors
@@ -72,10 +72,7 @@ def test_both_major_versions_are_recorded():
 def logits(folder):
     """The first ones of the last id, as they are recorded."""
     model, params = models.from_hf(folder)
-    ids = jnp.asarray(IDS)
-    layout = vsl.padded_layout(jnp.asarray([len(IDS)]), len(IDS))
-    batch = models.Batch(ids, ids, jnp.ones(len(IDS)), layout, {})
-    return np.asarray(jax.jit(model.apply)(params, batch))[-1, :8]
+    return np.asarray(jax.jit(model.apply)(params, rows(IDS)))[-1, :8]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.batches import rows
 from helpers.paths import GOLDEN
 
-from wafer import models, vsl
+from wafer import models
 from wafer.models.convert import config_from_hf, config_to_hf
 from wafer.models.convert.standard import in_pairs, offset_norms
 from wafer.models.families.decoder import layer_kinds
-from wafer.models.layers.basic import Norm
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, parse_config
 from wafer.vendor.runfile import read as translate
@@ -19,10 +19,7 @@ from wafer.vendor.runfile import read as translate
 VENDOR = {"name": "gemma2", "vocab_size": 16, "hidden_size": 8, "num_heads": 2, "filter_size": 8}
 VENDOR |= {"num_hidden_layers": 3, "max_position_embeddings": 8, "norm_type": "rmsnorm"}
 VENDOR |= {"embeddings_scale": 2.8284271, "nonlinearity": "geglu"}
-WINDOWS = {
-    "attention_sliding_window_length": 4,
-    "sliding_window_every_other_decoder_layer": True,
-}
+WINDOWS = {"attention_sliding_window_length": 4, "sliding_window_every_other_decoder_layer": True}
 
 
 def section(**keys):
@@ -41,26 +38,6 @@ def test_the_vendor_begins_with_full_attention_and_hugging_face_with_the_window(
     written = config_to_hf(build(section(nonlinearity="geglu_new")).config)
     assert written["layer_types"] == ["full_attention", "sliding_attention", "full_attention"]
     assert config_from_hf(written)[pattern] == "full_attention_first"
-
-
-def test_layer_types_are_those_of_all_layers_and_a_single_full_one_has_no_window():
-    config = {"model_type": "gemma2", "num_hidden_layers": 3}
-    for kinds in (["full_attention", "sliding_attention"], ["full_attention"] * 4):
-        with pytest.raises(ValueError, match=r"layer_types: \[.*every other of the 3 layers"):
-            config_from_hf(config | {"layer_types": kinds})
-    one = {"model_type": "gemma2", "num_hidden_layers": 1, "layer_types": ["full_attention"]}
-    read = config_from_hf(one)
-    assert read["attention_sliding_window_length"] is None
-    assert config_to_hf(build(read).config)["layer_types"] == ["full_attention"]
-
-
-def test_norms_scale_by_one_plus_the_parameter():
-    x = jnp.asarray([[3.0, 4.0]])
-    norm = Norm("rmsnorm-1p", 0.0)
-    start = norm.init(jax.random.key(0), x)["params"]["scale"]
-    assert start.tolist() == [0.0, 0.0]
-    y = norm.apply({"params": {"scale": jnp.asarray([0.5, -1.0])}}, x)
-    assert np.asarray(y) == pytest.approx(np.array([[3 / 12.5**0.5 * 1.5, 0.0]]))
 
 
 def test_scales_move_between_both_forms_of_the_norm():
@@ -82,13 +59,8 @@ def test_a_run_files_model_is_written_for_hugging_face_and_computes_the_same(tmp
     other, read = models.from_hf(tmp_path)
     assert other.config.norm_type == "rmsnorm-1p"
     tokens = jnp.arange(8)
-    a, b = (jax.jit(m.apply)(p, batch_of(tokens)) for m, p in ((model, params), (other, read)))
+    a, b = (jax.jit(m.apply)(p, rows(tokens)) for m, p in ((model, params), (other, read)))
     assert np.asarray(a) == pytest.approx(np.asarray(b), abs=2e-6)
-
-
-def batch_of(tokens):
-    layout = vsl.padded_layout(jnp.asarray([len(tokens)]), len(tokens))
-    return models.Batch(tokens, tokens, jnp.ones(len(tokens)), layout, {})
 
 
 def test_the_vendors_names_hold_plain_scales():

@@ -1,6 +1,5 @@
 """The tokenizer that goes along with weights, and its ids in config.json."""
 
-import argparse
 import json
 
 import jax
@@ -9,7 +8,6 @@ import tokenizers
 from tokenizers import models as kinds, trainers
 
 from wafer import models
-from wafer.commands.checkpoints.convert import add_arguments
 from wafer.models.convert.tokenizer import (
     TextMarks,
     carry_tokenizer,
@@ -20,22 +18,8 @@ from wafer.models.convert.tokenizer import (
 )
 from wafer.models.errors import CheckpointError
 
-SETTINGS = {
-    "name": "gpt2",
-    "vocab_size": 300,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
-
-
-def convert(*args):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    parsed = parser.parse_args(["convert", *map(str, args)])
-    return parsed.run(parsed)
+SETTINGS = {"name": "gpt2", "vocab_size": 300, "hidden_size": 8, "num_hidden_layers": 1}
+SETTINGS |= {"num_heads": 2, "filter_size": 16, "max_position_embeddings": 8}
 
 
 def written(folder, special):
@@ -91,18 +75,19 @@ MARKS = {"bos_token_id": 2, "eos_token_id": [0, 1], "pad_token_id": 3}
 
 
 @pytest.mark.parametrize("in_generation", [{"eos_token_id": [1, 5], "max_length": 7}, None])
-def test_marks_of_both_files_come_back(tmp_path, in_generation):
+def test_marks_of_both_files_come_back(tmp_path, in_generation, command):
     model = models.build(SETTINGS)
     models.to_hf(model, model.init(jax.random.key(0)), tmp_path / "hf")
     config = json.loads((tmp_path / "hf" / "config.json").read_text()) | MARKS
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
     if in_generation:
         (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(in_generation))
-    fmt = ("--model", "gpt2", "--src-fmt")
-    convert(*fmt, "hf", "--tgt-fmt", "wafer", "--output-dir", tmp_path / "ours", tmp_path / "hf")
+    hf, ours, again = (tmp_path / name for name in ("hf", "ours", "again"))
+    fmt = ("convert", "--model", "gpt2", "--src-fmt")
+    command(*fmt, "hf", "--tgt-fmt", "wafer", "--output-dir", ours, hf)
     ends = (1, 5) if in_generation else (0, 1)
     assert read_marks(tmp_path / "ours") == TextMarks(2, ends)
-    convert(*fmt, "wafer", "--tgt-fmt", "hf", "--output-dir", tmp_path / "again", tmp_path / "ours")
+    command(*fmt, "wafer", "--tgt-fmt", "hf", "--output-dir", again, ours)
     assert json.loads((tmp_path / "again" / "config.json").read_text()) == config
     path = tmp_path / "again" / "generation_config.json"
     assert (json.loads(path.read_text()) if path.exists() else None) == in_generation

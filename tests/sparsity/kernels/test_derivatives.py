@@ -95,10 +95,11 @@ def test_a_batch_of_tokens_is_one_product():
     assert "f32[10,3] = sparse_multiply" in text
 
 
-def test_the_probe_has_the_dense_gradient_and_its_derivatives():
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_probe_has_the_dense_gradient_and_its_derivatives(implementation):
     zeros = jnp.zeros(MASK.shape)
     loss = lambda one: lambda x, probe: jnp.sum(jnp.sin(one(x, VALUES, probe)))
-    ours, dense = loss(product("csr")), loss(dense_product)
+    ours, dense = loss(product(implementation)), loss(dense_product)
     assert_same(jax.grad(ours, BOTH)(X, zeros), jax.grad(dense, BOTH)(X, zeros))
     mixed = lambda loss: jax.jacfwd(jax.grad(loss, 1), 0)(X, zeros)
     assert_same(mixed(ours), mixed(dense))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.sparse_loop import start
 
 from wafer import sparsity
 from wafer.sparsity.kernels import DecodeTable, DecodeWeight
@@ -28,9 +29,7 @@ def both_ways(compute, x, dtype):
     """A function that takes the product and returns y and gradients, by the public protocol."""
     params = {"w": numbers(dtype, MASK.shape) + 1}
     section = {"sparsity": 0.5, "compute": compute, "param_filter": "*"}
-    sparsifier = sparsity.configure(section)
-    sparse = sparsifier.init(params, jax.random.key(0))
-    params, _ = sparsifier.prune(params, (), sparse)
+    sparsifier, sparse, params, _ = start(section, params)
 
     def run(product):
         """y, the gradient of x where it has one, and that of the weight, dense."""
@@ -106,10 +105,8 @@ def test_transformations(dtype):
     section = {"algorithm": "rigl", "sparsity": 0.5, "param_filter": "*", "update": {"freq": 1}}
     dense = []
     for compute in ("csr", "masked"):
-        sparsifier = sparsity.configure(section | {"compute": compute})
         params = {"w": numbers("float32", MASK.shape) + 1}
-        sparse = sparsifier.init(params, jax.random.key(0))
-        params, _ = sparsifier.prune(params, (), sparse)
+        sparsifier, sparse, params, _ = start(section | {"compute": compute}, params)
         ready = sparsifier.prepare(params, sparse, dense=True)
         loss = lambda ready: jnp.abs(x @ sparsifier.attach(ready, sparse)["w"]).sum()  # noqa: B023
         dense.append(sparsifier.split(jax.grad(loss)(ready), sparse)[1]["w"])

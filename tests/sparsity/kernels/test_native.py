@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 from helpers.paths import ROOT
+from helpers.processes import ended
 
+from wafer import sparsity
 from wafer.machine import engine
 from wafer.sparsity import kernels
+from wafer.sparsity.kernels.choice import obstacle
 from wafer.vsl.native import library
 
 pytestmark = pytest.mark.native
@@ -43,10 +47,7 @@ print(json.dumps([chosen, float(loss(x, values)), dx.sum(1).tolist(), dw.tolist(
 
 
 def run(native_switch):
-    env = os.environ | {"WAFER_NATIVE": native_switch}
-    # -P: the installed packages, which have the library, not the folder the tests run in.
-    command = [sys.executable, "-P", "-c", PROGRAM]
-    process = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    process = ended(PROGRAM, WAFER_NATIVE=native_switch)
     return json.loads(process.stdout), process.stderr
 
 
@@ -66,21 +67,26 @@ def test_absence_gives_the_same_results_and_one_line():
 
 def test_asking_for_csr_without_the_library_says_how_to_build_it(monkeypatch):
     monkeypatch.setattr("wafer.vsl.native.library._load", lambda library: None)
-    weight = kernels.SparseWeight(
-        values=jnp.ones(1),
-        pattern=kernels.pattern_from_flat(jnp.zeros(1, jnp.int32), (1, 1)),
-        implementation="csr",
-    )
-    with pytest.raises(RuntimeError, match=re.escape(library.how_to_build())):
+    monkeypatch.setattr("wafer.sparsity.storage.obstacle", obstacle.__wrapped__)  # keeps no answer
+    pattern = kernels.pattern_from_flat(jnp.zeros(1, jnp.int32), (1, 1))
+    weight = kernels.SparseWeight(values=jnp.ones(1), pattern=pattern, implementation="csr")
+    build = re.escape(library.how_to_build())
+    with pytest.raises(RuntimeError, match=build):
         weight.project(jnp.ones((1, 1)))
+    sparse = lambda compute: sparsity.configure({"sparsity": 0.5, "compute": compute}).init(
+        {"kernel": jnp.ones((64, 64))}, jax.random.key(0)
+    )
+    assert sparse("auto").masks
+    says = rf"sparsity\.compute: csr: sparse kernels: the native library is not.*{build}"
+    with pytest.raises(sparsity.SparsityError, match=says):
+        sparse("csr")
 
 
 def test_importing_loads_nothing():
-    program = (
-        "import sys, wafer.sparsity.kernels.native, wafer.vsl.native.library as n\n"
+    ended(
+        "import wafer.sparsity.kernels.native, wafer.vsl.native.library as n\n"
         "assert n._load.cache_info().currsize == 0\n"
     )
-    subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
 @pytest.mark.slow
@@ -170,31 +176,6 @@ def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeyp
     assert "; sparse kernels; timing planes; the machine for CSL (" in line
     with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
         other.loaded()
-
-
-def test_csr_without_the_library_says_how_to_build_it():
-    program = (
-        "import jax.numpy as jnp\nfrom wafer import sparsity\n"
-        "for compute in ('auto', 'csr'):\n"
-        "    section = {'algorithm': 'static', 'sparsity': 0.5, 'compute': compute}\n"
-        "    sparsifier = sparsity.configure(section)\n"
-        "    import jax\n"
-        "    sparsifier.init({'kernel': jnp.ones((64, 64))}, jax.random.key(0))\n"
-        "    print(compute)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env={**os.environ, "WAFER_NATIVE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.stdout == "auto\n", ended.stderr
-    assert (
-        "SparsityError: sparsity.compute: csr: sparse kernels: the native library is not"
-        in ended.stderr
-    )
-    assert library.how_to_build() in ended.stderr
 
 
 @pytest.mark.parametrize("kept", [True, False])

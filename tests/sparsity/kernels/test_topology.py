@@ -1,5 +1,7 @@
 """Exact selection and topology change: hand values, native against the JAX reference, counts."""
 
+import functools
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -48,15 +50,8 @@ def test_native_update_equals_reference(data):
     each, room = active // groups, nnz // groups
     keep = data.draw(st.sampled_from([0, each // 2, each]))
     grow = data.draw(st.sampled_from([0, each - keep, room - keep]))
-    a, b = (
-        update(
-            *(values, pattern, scores, keep, [values + 1]),
-            grow=grow,
-            groups=groups,
-            implementation=implementation,
-        )
-        for implementation in ("native", "reference")
-    )
+    run = functools.partial(update, values, pattern, scores, keep, [values + 1], grow=grow)
+    a, b = (run(groups=groups, implementation=name) for name in ("native", "reference"))
     for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_array_equal(one, other)
     ends = np.asarray(a.pattern.pointers)[:: columns // groups]
@@ -73,14 +68,9 @@ def test_rigl_in_groups_by_hand():
         new = update(values, pattern, scores, 1, grow=1, groups=3, implementation=implementation)
         # Output 0 keeps 3 and regrows -2 (score 8); output 1 keeps 6 and grows row 2; output 2
         # grows two: rows 0 and 1.
-        assert kernels.to_dense(new.values, new.pattern).tolist() == [
-            [0, 0, 0],
-            [-2, 6, 0],
-            [3, 0, 0],
-        ]
-        assert kernels.to_mask(new.pattern).tolist() == [
-            [False, False, True], [True, True, True], [True, True, False],
-        ]  # fmt: skip
+        dense = kernels.to_dense(new.values, new.pattern)
+        assert dense.tolist() == [[0, 0, 0], [-2, 6, 0], [3, 0, 0]]
+        np.testing.assert_array_equal(kernels.to_mask(new.pattern), [[0, 0, 1], [1] * 3, [1, 1, 0]])
 
 
 def test_groups_that_do_not_divide_the_outputs():
@@ -129,27 +119,44 @@ def test_counts_and_topology_never_recompile():
     assert len(traced) == 1
 
 
+SELECTIONS = (kernels.topk_mask, jax.jit(selection.topk_mask))
+
+
+def stable_sort(scores, k):
+    """Mask of the k largest of each row, of equal ones the first."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.argsort(order, axis=1, kind="stable") < np.reshape(k, (-1, 1))
+
+
 @SETTINGS
 @hypothesis.given(st.data())
-def test_topk_equals_reference(data):
+def test_topk_of_any_numbers(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
-    scores = np.round(rng.normal(size=(3, 70)) * data.draw(st.sampled_from([0, 1, 1000])))
-    scores.flat[rng.integers(210)] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, -0.0]))
-    scores = jnp.asarray(scores, jnp.float32)
+    some = [0.0, -0.0, 1.0, -1.0, 2.5, 1e-38, -1e30, np.inf, -np.inf]
+    scores = rng.choice(np.float32(some), (3, 70))
     k = jnp.asarray(data.draw(st.lists(st.integers(0, 70), min_size=3, max_size=3)), jnp.int32)
-    got = kernels.topk_mask(scores, k)
-    assert got.sum(axis=1).tolist() == k.tolist()
-    np.testing.assert_array_equal(got, jax.jit(selection.topk_mask)(scores, k))
+    for select in SELECTIONS:
+        np.testing.assert_array_equal(select(jnp.asarray(scores), k), stable_sort(scores, k))
+    scores.flat[rng.integers(210)] = np.nan
+    native, reference = (select(jnp.asarray(scores), k) for select in SELECTIONS)
+    assert native.sum(axis=1).tolist() == k.tolist()
+    np.testing.assert_array_equal(native, reference)
 
 
-def test_topk_of_many():
-    """Several chunks of the native selection, ties across them."""
-    scores = jnp.asarray(np.random.default_rng(0).integers(0, 50, (1, 40_000)), jnp.float32)
-    for k in (1, 17_777, 40_000):
-        got = np.asarray(kernels.topk_mask(scores, k))[0]
-        want = np.argsort(-np.asarray(scores)[0], kind="stable")[:k]
-        assert got.sum() == k
-        assert got[want].all()
+@pytest.mark.parametrize(
+    ("rows", "n"),
+    [(999, 2), (999, 4), (99, 8), (99, 5), (9, 64), (9, 65), (3, 5000), (1, 40_000)],
+)
+def test_topk_of_any_size(rows, n):
+    """Short rows, and several chunks of the native selection; many ties, and none."""
+    rng = np.random.default_rng(n)
+    for drawn in (rng.integers(-2, 3, (rows, n)), rng.standard_normal((rows, n))):
+        scores = drawn.astype(np.float32)
+        for k in (0, 1, n // 2, n):
+            for select in SELECTIONS:
+                np.testing.assert_array_equal(
+                    select(jnp.asarray(scores), k), stable_sort(scores, k)
+                )
 
 
 @pytest.mark.parametrize("extra", [0, 6, -6])
@@ -163,16 +170,6 @@ def test_native_pattern_equals_reference(extra):
     want = kernels.pattern_from_flat(jnp.asarray(flat, jnp.int32), mask.shape)
     for name, one, other in zip(want._fields, got, want, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=name)
-
-
-@pytest.mark.parametrize(("rows", "n"), [(999, 2), (999, 4), (99, 8), (99, 5), (9, 64), (9, 65)])
-def test_topk_of_short_rows_is_a_stable_sort(rows, n):
-    scores = np.random.default_rng(n).integers(-2, 3, (rows, n)).astype(np.float32)
-    for k in (0, 1, n // 2, n):
-        want = np.zeros(scores.shape, bool)
-        np.put_along_axis(want, np.argsort(-scores, kind="stable")[:, :k], True, axis=1)
-        for select in (kernels.topk_mask, jax.jit(selection.topk_mask)):
-            np.testing.assert_array_equal(select(jnp.asarray(scores), k), want)
 
 
 def test_values_move_between_patterns():

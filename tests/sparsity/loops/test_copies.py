@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from helpers import sparse_loop as loop
 
 from wafer import sparsity
 from wafer.models.layers.basic import project
@@ -28,8 +29,18 @@ def configured(compute, algorithm="rigl"):
 
 
 def start(rule):
-    sparse = rule.init(PARAMS, jax.random.key(2))
-    return sparse, *rule.prune(PARAMS, TX.init(PARAMS), sparse)
+    return loop.start(rule, PARAMS, TX, seed=2)[1:]
+
+
+def copied(compute):
+    """A sparsifier, its state, its weights, and a copy of them."""
+    rule = configured(compute, "set")
+    sparse, params, _ = start(rule)
+    return rule, sparse, params, sparsity.WeightCopy.of(params, sparse)
+
+
+def read(copy, sparse):
+    return copy.read(sparse)["up"]["kernel"]
 
 
 def stepper(rule, traced):
@@ -80,16 +91,13 @@ def test_every_tree_of_the_optimizer_state_follows(algorithm):
 
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_a_copy_left_behind_is_an_error_or_nan(compute):
-    rule = configured(compute, "set")
-    sparse, params, _ = start(rule)
-    copy = sparsity.WeightCopy.of(params, sparse)
+    rule, sparse, params, copy = copied(compute)
     same, params, _ = rule.update(sparse, params, None, ())  # step 1 changes nothing
     jax.tree.map(np.testing.assert_array_equal, copy.read(same), copy.tree)
     later, params, _ = rule.update(same, params, None, ())
     for use in (copy.read, lambda s: rule.update(s, params, None, copy)):
         with pytest.raises(ValueError, match=r"topology 0 \(found at read\); expected 1"):
             use(later)
-    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
     assert jnp.isnan(jax.jit(read)(copy, later)).all()
     assert not jnp.isnan(jax.jit(read)(copy, same)).any()
     several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), copy)
@@ -101,20 +109,12 @@ def test_a_copy_left_behind_is_an_error_or_nan(compute):
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_a_copy_of_another_state_is_an_error_or_nan(compute):
     """Of another seed, another choice of first weights, other trees: each of generation 0."""
-    rule = configured(compute, "set")
-    sparse, params, _ = start(rule)
-    copy = sparsity.WeightCopy.of(params, sparse)
+    rule, sparse, params, copy = copied(compute)
     seed = rule.init(PARAMS, jax.random.key(3))
     section = {"sparsity": 0.75, "init_method": "topk", "compute": compute}
-    method = sparsity.configure(section | {"param_filter": "*kernel"}).init(
-        PARAMS, jax.random.key(2)
-    )
-    flipped = jax.tree.map(lambda leaf: -leaf, PARAMS)
-    flipped["up"]["kernel"] = flipped["up"]["kernel"][::-1]
-    weights = sparsity.configure(section | {"param_filter": "*kernel"}).init(
-        flipped, jax.random.key(2)
-    )
-    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
+    largest = sparsity.configure(section | {"param_filter": "*kernel"})
+    flipped = jax.tree.map(lambda leaf: -leaf[::-1], PARAMS)
+    method, weights = (largest.init(tree, jax.random.key(2)) for tree in (PARAMS, flipped))
     for other in (seed, method, weights):
         assert int(other.generation) == int(sparse.generation)
         for use in (copy.read, lambda s: rule.update(s, params, None, {"slow": copy})):
@@ -129,10 +129,7 @@ def test_a_copy_of_another_state_is_an_error_or_nan(compute):
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_arithmetic_over_a_whole_copy_is_an_error(compute):
     """It would change the numbers that the copy is recognized by."""
-    rule = configured(compute, "set")
-    sparse, params, _ = start(rule)
-    copy = sparsity.WeightCopy.of(params, sparse)
-    read = lambda copy, sparse: copy.read(sparse)["up"]["kernel"]
+    _, sparse, params, copy = copied(compute)
     for f in (lambda x: x * 0.5, lambda x: x.astype(jnp.bfloat16), lambda x: x / 1):
         changed = jax.tree.map(f, copy)
         for use in (read, jax.jit(read)):
@@ -190,20 +187,17 @@ def test_the_fingerprint_takes_masks_of_every_rank(shape):
 
 
 @pytest.mark.parametrize("stored", COMPUTES)
-@pytest.mark.parametrize("read", COMPUTES)
-def test_a_copy_is_stored_by_encode_and_read_in_another_storage(stored, read):
+@pytest.mark.parametrize("later", COMPUTES)
+def test_a_copy_is_stored_by_encode_and_read_in_another_storage(stored, later):
     """With slack, too: a pattern has room for more values than the first mask keeps."""
     for slack in (False, True):
-        rule = configured(stored, "set")
+        rule = _from_zeros(stored) if slack else configured(stored, "set")
         params = PARAMS | {"low": {"kernel": jnp.eye(16, 24)}} if slack else PARAMS
-        if slack:
-            rule = _from_zeros(stored)
-        sparse = rule.init(params, jax.random.key(2))
-        weights, _ = rule.prune(params, (), sparse)
+        rule, sparse, weights, _ = loop.start(rule, params, seed=2)
         half = jax.tree.map(lambda leaf: leaf / 2, weights)
         copy = sparsity.WeightCopy.of(half, sparse)
         encoded = sparsity.encode(weights, {"average": copy}, sparse)
-        other = _from_zeros(read) if slack else configured(read, "set")
+        other = _from_zeros(later) if slack else configured(later, "set")
         meta = sparsity.to_meta(sparse)
         again, _, opt_state = sparsity.resume(other, *encoded, jax.random.key(9), meta)
         got = opt_state["average"].read(again)

@@ -1,10 +1,13 @@
 """Optimizers under csr storage: those that read a weight's axes or sizes, and dense shapes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.sparse_loop import start, step
 
 from wafer import sparsity
 from wafer.models.layers.basic import project
@@ -130,24 +133,18 @@ def test_what_cannot_be_compared_is_reported(caplog):
 @pytest.mark.parametrize("name", quick(READS_AXES, {"adafactor", "labels"}))
 def test_dense_shapes_train_csr_as_masks_do(name):
     x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 16)), jnp.float32)
+
+    def loss(tree):
+        return jnp.mean((project(x, tree["up"]["kernel"]) + tree["up"]["bias"] - 1) ** 2)
+
     got = []
     for compute in ("masked", "csr"):
-        rule, tx = configured(compute), sparsity.with_dense_shapes(READS_AXES[name])
-        sparse = rule.init(PARAMS, jax.random.key(1))
-        params, opt_state = rule.prune(PARAMS, tx.init(PARAMS), sparse)
-
-        def loss(ready, rule=rule, sparse=sparse):
-            tree = rule.attach(ready, sparse)["up"]
-            return jnp.mean((project(x, tree["kernel"]) + tree["bias"] - 1) ** 2)
-
+        tx = sparsity.with_dense_shapes(READS_AXES[name])
+        rule, *state = start(configured(compute), PARAMS, tx, seed=1)
         for t in range(3):  # a change of topology among them
-            due = rule.due(t + 1)
-            at = lambda ready, rule=rule, sparse=sparse: loss(ready, rule, sparse)
-            grads = jax.grad(at)(rule.prepare(params, sparse, dense=due))
-            grads, dense = rule.split(grads, sparse)
-            updates, opt_state = tx.update(grads, opt_state, params, sparse=sparse)
-            params = optax.apply_updates(params, updates)
-            sparse, params, opt_state = rule.update(sparse, params, dense, opt_state, topology=due)
+            of_state = tx._replace(update=functools.partial(tx.update, sparse=state[0]))
+            _, *state = step(rule, of_state, loss, *state, due=rule.due(t + 1))
+        sparse, params, opt_state = state
         got.append((rule.masks(sparse), *rule.expand(params, opt_state, sparse)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *got)
 

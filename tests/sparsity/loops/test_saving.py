@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
+from helpers.sparse_loop import start
 
 from wafer import sparsity
 from wafer.models.checkpoint.reader import load_checkpoint
@@ -30,10 +31,10 @@ COMPUTES = ["masked", "csr"]
 
 def sparse_run(params, compute, seed=1):
     section = {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 3}, "compute": compute}
-    rule = sparsity.configure(section | {"param_filter": ["*kernel", "*weight", "*/w", "0"]})
-    sparse = rule.init(params, jax.random.key(seed))
+    section |= {"param_filter": ["*kernel", "*weight", "*/w", "0"]}
+    rule, sparse, *trees = start(section, params, TX, seed=seed)
     assert sparsity.to_meta(sparse)["parameters"]
-    return rule, sparse, *rule.prune(params, TX.init(params), sparse)
+    return rule, sparse, *trees
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
@@ -107,9 +108,7 @@ SECTIONS = {
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("lost", LOST)
 def test_weights_stored_without_their_masks_do_not_resume(section, lost):
-    rule = sparsity.configure(SECTIONS[section] | {"compute": "masked"})
-    sparse = rule.init(NESTED, KEY)
-    params, opt_state = rule.prune(NESTED, TX.init(NESTED), sparse)
+    rule, sparse, params, opt_state = start(SECTIONS[section] | {"compute": "masked"}, NESTED, TX)
     for t in range(3):
         state = sparse, params, None, opt_state
         sparse, params, opt_state = rule.update(*state, topology=section == "gmp" and rule.due(t))
@@ -133,12 +132,7 @@ def test_static_weights_that_no_step_pruned_do_not_resume_without_masks():
     "section",
     [
         {"sparsity": 0.8, "init_method": "from_zeros"},
-        {
-            "algorithm": "seeded",
-            "sparsity": 0.01,
-            "seed": 3,
-            "init_method": "random",
-        },  # rounds to 0 of 48
+        {"algorithm": "seeded", "sparsity": 0.01, "seed": 3, "init_method": "random"},  # 0 of 48
         {"sparsity": 0.0},
         {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 9, "start": 9}},
         {"algorithm": "gmp", "schedule": [0.0, 0.9], "update": {"freq": 9}},
@@ -150,9 +144,8 @@ def test_static_weights_that_no_step_pruned_do_not_resume_without_masks():
 def test_weights_of_which_nothing_was_pruned_resume(section, zero):
     zeros = zero and section.get("init_method") != "from_zeros"
     weights = jax.tree.map(jnp.zeros_like, NESTED) if zeros else NESTED
-    rule = sparsity.configure(section | {"compute": "masked"})
-    sparse = rule.init(weights, KEY)
-    params, opt_state = sparsity.encode(*rule.prune(weights, TX.init(weights), sparse), sparse)
+    rule, sparse, *trees = start(section | {"compute": "masked"}, weights, TX)
+    params, opt_state = sparsity.encode(*trees, sparse)
     back, *_ = sparsity.resume(rule, params, opt_state, KEY, sparsity.to_meta(sparse))
     assert rule.masks(back)["up/kernel"].all()
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.sparse_loop import start
 
 from wafer import sparsity
 
@@ -22,9 +23,7 @@ def updated(pattern, compute, *, jit=False, base=sparsity.RigL, **scores):
     methods = {f"{name}_scores": lambda _, ctx, fn=fn: fn(ctx) for name, fn in scores.items()}
     section = {"algorithm": type("Scored", (base,), methods), "update": {"freq": 1}}
     section |= {**PATTERNS[pattern], "drop_fraction": 0.5, "compute": compute}
-    rule = sparsity.configure(section | {"param_filter": "w"})
-    sparse = rule.init(PARAMS, jax.random.key(2))
-    params, _ = rule.prune(PARAMS, (), sparse)
+    rule, sparse, params, _ = start(section | {"param_filter": "w"}, PARAMS, seed=2)
     update = jax.jit(rule.update) if jit else rule.update
     new, params, _ = update(sparse, params, GRADS, ())
     return rule.masks(sparse)["w"], rule.masks(new)["w"], rule.expand(params, (), new)[0]["w"]
@@ -82,10 +81,8 @@ def kept_gradients(compute, algorithm, level=0.75, *, jit=False, grads=GRADS):
     """Weights after three steps of which each is due, given gradients of kept weights alone."""
     section = {"algorithm": algorithm, "update": {"freq": 1}, "compute": compute}
     section |= {"schedule" if isinstance(level, dict) else "sparsity": level}
-    rule = sparsity.configure(section | {"param_filter": ["w", "v"]})
     params = dict.fromkeys(grads, PARAMS["w"])
-    sparse = rule.init(params, jax.random.key(2))
-    params, _ = rule.prune(params, (), sparse)
+    rule, sparse, params, _ = start(section | {"param_filter": ["w", "v"]}, params, seed=2)
     step = jax.jit(rule.update) if jit else rule.update
     for _ in range(3):
         masks = rule.masks(sparse)
@@ -124,15 +121,12 @@ def test_gradients_that_growth_does_not_read_may_be_of_kept_weights(compute):
 @pytest.mark.parametrize("jit", [False, True])
 def test_dead_inputs_may_be_pruned_first(jit):
     """A level that rises prunes weights of inputs that are always 0, which have no gradient."""
-    rule = sparsity.configure(
-        {"algorithm": "rigl", "schedule": [0.125, 0.25, 0.5], "update": {"freq": 1}}
-        | {"param_filter": "w", "compute": "masked", "init_method": "topk"}
-    )
+    section = {"algorithm": "rigl", "schedule": [0.125, 0.25, 0.5], "update": {"freq": 1}}
+    section |= {"param_filter": "w", "compute": "masked", "init_method": "topk"}
     dead = jnp.arange(16)[:, None] < 8
     params = {"w": jnp.where(dead, 1e-3, 1) * PARAMS["w"]}
     grads = {"w": jnp.where(dead, 0, GRADS["w"])}
-    sparse = rule.init(params, jax.random.key(0))
-    params, _ = rule.prune(params, (), sparse)
+    rule, sparse, params, _ = start(section, params)
     update = jax.jit(rule.update) if jit else rule.update
     for _ in range(2):
         sparse, params, _ = update(sparse, params, grads, ())
@@ -140,12 +134,8 @@ def test_dead_inputs_may_be_pruned_first(jit):
 
 
 def test_gradients_of_another_shape_are_named():
-    rule = sparsity.configure(
-        {"algorithm": "rigl", "sparsity": 0.75, "compute": "csr", "param_filter": "w"}
-        | {"update": {"freq": 1}}
-    )
-    sparse = rule.init(PARAMS, jax.random.key(2))
-    params, _ = rule.prune(PARAMS, (), sparse)
+    section = {"algorithm": "rigl", "sparsity": 0.75, "update": {"freq": 1}, "compute": "csr"}
+    rule, sparse, params, _ = start(section | {"param_filter": "w"}, PARAMS, seed=2)
     with pytest.raises(ValueError, match=r"gradient of 'w' has shape \(48,\); expected \(16, 12\)"):
         rule.update(sparse, params, params, ())
 

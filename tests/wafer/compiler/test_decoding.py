@@ -135,14 +135,14 @@ def test_a_run_file_s_report(tmp_path):
 
 
 def test_errors():
-    with pytest.raises(ConfigError, match=r"context.*without --inference"):
-        compile(GPT, context=64)
-    with pytest.raises(ConfigError, match="1000 tokens; the model has 1 to 512"):
-        compile(GPT, inference=True, context=1000)
-    with pytest.raises(ConfigError, match=r"sequences.*0; expected 1 or more"):
-        compile(GPT, inference=True, sequences=0)
     digits = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"
-    with pytest.raises(ConfigError, match="writes no text"):
-        compile(digits, inference=True)
+    for message, file, options in (
+        (r"context.*without --inference", GPT, {"context": 64}),
+        ("1000 tokens; the model has 1 to 512", GPT, {"inference": True, "context": 1000}),
+        (r"sequences.*0; expected 1 or more", GPT, {"inference": True, "sequences": 0}),
+        ("writes no text", digits, {"inference": True}),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            compile(file, **options)
     with pytest.raises(ValueError, match="no embedding"):
         decoding_graph(Graph((), (), 0), Inference(8))

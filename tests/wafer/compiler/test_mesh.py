@@ -10,16 +10,8 @@ from helpers.paths import ROOT
 from wafer import models
 from wafer.compiler.decode.mesh import mesh_parts, token_cycles
 
-SMALL = {
-    "name": "gpt2",
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_heads": 4,
-    "filter_size": 32,
-    "max_position_embeddings": 24,
-    "dropout_rate": 0.0,
-}
+SMALL = {"name": "gpt2", "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2}
+SMALL |= {"num_heads": 4, "filter_size": 32, "max_position_embeddings": 24, "dropout_rate": 0.0}
 TURNING = {"position_embedding_type": "rotary", "rotary_dim": 4, "nonlinearity": "squared_relu"}
 LLAMA = {
     "name": "llama",

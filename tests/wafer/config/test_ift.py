@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from helpers.runs import TINY_ROWS, write_yaml
 
 import wafer.cli
 from wafer import models, sparsity
@@ -11,26 +12,12 @@ from wafer.experiment import Experiment
 from wafer.models.counts import abstract_params, flops_per_token, parameter_count
 from wafer.models.paths import named_leaves
 
-GPT2 = {
-    "name": "gpt2",
-    "vocab_size": 50,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_heads": 4,
-    "filter_size": 256,
-    "max_position_embeddings": 32,
-}
+SIZES = {"vocab_size": 50, "num_heads": 4}
+GPT2 = SIZES | {"name": "gpt2", "hidden_size": 64, "num_hidden_layers": 2}
+GPT2 |= {"filter_size": 256, "max_position_embeddings": 32}
 MLP = {"name": "fc_mnist", "input_size": 20, "hidden_size": 30, "depth": 3}
-T5 = {
-    "name": "t5",
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "attention_inner_dim": 32,
-    "filter_size": 64,
-    "num_hidden_layers": 1,
-    "decoder_num_hidden_layers": 1,
-    "num_heads": 4,
-}
+T5 = SIZES | {"name": "t5", "hidden_size": 32, "attention_inner_dim": 32, "filter_size": 64}
+T5 |= {"num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
 DPR = {"name": "dpr", "q_encoder": {}, "ctx_encoder": {}}
 
 
@@ -80,13 +67,9 @@ def test_factorized_and_doped_by_hand():
 @pytest.mark.parametrize(
     ("model", "family"),
     [
-        (GPT2, "wide"),
-        (GPT2, "parallel"),
+        *((GPT2, family) for family in ("wide", "parallel", "factorized", "doped")),
+        *((T5, family) for family in ("wide", "factorized")),
         (MLP, "wide"),
-        (T5, "wide"),
-        (GPT2, "factorized"),
-        (T5, "factorized"),
-        (GPT2, "doped"),
     ],
 )
 def test_as_many_weights_are_left(model, family, level):
@@ -105,39 +88,27 @@ def test_as_many_weights_are_left(model, family, level):
 
 
 def test_key_heads_and_inner_widths_grow_along():
-    model = GPT2 | {
-        "attention_module": "multiquery_attention",
-        "extra_attention_params": {"num_kv_groups": 2},
-        "attention_inner_dim": 32,
-    }
+    model = GPT2 | {"attention_module": "multiquery_attention", "attention_inner_dim": 32}
+    model |= {"extra_attention_params": {"num_kv_groups": 2}}
     cfg = models.build(transform({"model": model}, 0.75)[0]["model"]).config
     assert (cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, cfg.hidden_size) == (8, 4, 8, 128)
 
 
 def test_the_command_writes_a_run_file(tmp_path, capsys):
+    rigl = {"algorithm": "rigl", "update": {"freq": 10}}
     run = {
         "runconfig": {"max_steps": 1},
-        "train_input": {
-            "data_processor": "SyntheticDataProcessor",
-            "vocab_size": 50,
-            "batch_size": 2,
-            "max_sequence_length": 32,
-        },
+        "train_input": TINY_ROWS,
         "model": GPT2,
-        "sparsity": {"algorithm": "rigl", "update": {"freq": 10}},
+        "sparsity": rigl,
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
     }
-    path, out = tmp_path / "dense.yaml", tmp_path / "wide.yaml"
-    path.write_text(yaml.safe_dump(run))
+    path, out = write_yaml(tmp_path / "dense.yaml", run), tmp_path / "wide.yaml"
     command = ["config", "ift", str(path), "--sparsity", "0.75"]
     assert wafer.cli.main([*command, "-o", str(out)]) == 0
     assert out.read_text().startswith("# Sparse-IFT, wide, 0.75, of dense.yaml: ")
     written = yaml.safe_load(out.read_text())
-    assert written["sparsity"] == {
-        "algorithm": "rigl",
-        "update": {"freq": 10},
-        "sparsity": 0.75,
-    }
+    assert written["sparsity"] == rigl | {"sparsity": 0.75}
     assert Experiment.from_config(written).model.config.hidden_size == 128
     assert wafer.cli.main([*command, "--family", "wild"]) == 1
     assert "did you mean 'wide'" in capsys.readouterr().err

@@ -47,7 +47,7 @@ OTHER = {
 # Keys that these small sets do not show, and the tests that do.
 ELSEWHERE = {
     "data_processor": "it chooses the class",
-    "do_lower": "sets are in small letters: test_vocabulary.py, test_vendor_files.py",
+    "do_lower": "sets are in small letters: test_vendor_files.py",
     "doc_stride": "contexts fit into a window: test_finetuning.py",
     "split": "folders of several splits: test_saved_datasets.py",
     "num_classes": "of other tasks: test_random_rows.py",

@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from helpers.paths import ROOT
-from helpers.runs import TINY, TINY_ROWS, metrics
+from helpers.runs import TINY, TINY_ROWS, metrics, write_yaml
 
 from wafer.config import load_all, parse_config
 from wafer.errors import ConfigError
@@ -16,24 +15,14 @@ from wafer.vendor.keys import table
 
 
 def trainer(steps, rate):
-    return {
-        "init": {
-            "model": TINY,
-            "optimizer": {"SGD": {"momentum": 0.0}},
-            "schedulers": [{"ConstantLR": {"learning_rate": rate}}],
-            "loop": {"max_steps": steps},
-            "checkpoint": {"steps": steps},
-            "seed": 1,
-            "logging": {"log_steps": 1},
-        },
-        "fit": {"train_dataloader": TINY_ROWS},
-    }
+    init = {"model": TINY, "optimizer": {"SGD": {"momentum": 0.0}}, "loop": {"max_steps": steps}}
+    init |= {"schedulers": [{"ConstantLR": {"learning_rate": rate}}], "seed": 1}
+    init |= {"checkpoint": {"steps": steps}, "logging": {"log_steps": 1}}
+    return {"init": init, "fit": {"train_dataloader": TINY_ROWS}}
 
 
 def written(tmp_path, content):
-    path = tmp_path / "params.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return write_yaml(tmp_path / "params.yaml", content)
 
 
 def test_a_list_of_trainers_is_read_in_order(tmp_path):
@@ -62,9 +51,8 @@ def test_the_vendors_command_runs_the_list(tmp_path):
     command = [sys.executable, "-m", "wafer.run", "CPU", "-p", str(path), "-o", "run"]
     command += ["--num_workers_per_csx", "1", "--mount_dirs", "a", "b", "--disable_version_check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-    )
+    keys = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    ended = subprocess.run(command, check=True, **keys)
     records = metrics(tmp_path / "run")
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["lr/0"] for record in records] == pytest.approx([0.1] * 2 + [0.01] * 3)
@@ -97,32 +85,31 @@ def test_keys_of_the_tensorflow_years_are_explained(section, key):
     assert problem.message.endswith(REMOVED[key])
 
 
-def test_a_key_as_tensorflow_scripts_write_it_is_explained():
-    name = "config.matching.kernel.use_legacy_vsl"
-    with pytest.raises(ConfigError, match=r"enable_vts.*attention_mask"):
-        parse_config(SECTIONS | {"model": TINY | {name: True}})
-
-
-def test_tfrecords_are_explained():
-    data = TINY_ROWS | {"data_processor": "BertTfRecordsProcessor"}
-    with pytest.raises(ConfigError, match=r"TFRecords.*wafer data preprocess"):
-        parse_config(SECTIONS | {"train_input": data})
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": TINY | {"config.matching.kernel.use_legacy_vsl": True}}, "enable_vts"),
+        (
+            {"train_input": TINY_ROWS | {"data_processor": "BertTfRecordsProcessor"}},
+            r"TFRecords.*wafer data preprocess",
+        ),
+    ],
+)
+def test_names_as_tensorflow_scripts_write_them_are_explained(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        parse_config(SECTIONS | changes)
 
 
 def test_python_paths_lead_to_modules_of_users(tmp_path, monkeypatch):
+    """By a path, or by the working directory, which is the one of now."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "kept_elsewhere.py").write_text("import optax\nmake = optax.scale_by_sign\n")
-    optimizer = {"optimizer_type": "kept_elsewhere:make", "learning_rate": 0.1}
-    with pytest.raises(ConfigError, match="PYTHONPATH"):
-        parse_config(SECTIONS | {"optimizer": optimizer})
-    parse_config(SECTIONS | {"optimizer": optimizer}, {"python_paths": [str(tmp_path)]})
-
-
-def test_the_working_directory_of_python_paths_is_the_one_of_now(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("first_folder", "second_folder"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"in_{name}.py").write_text("import optax\nmake = optax.scale_by_sign\n")
-        monkeypatch.chdir(tmp_path / name)
-        optimizer = {"optimizer_type": f"in_{name}:make", "learning_rate": 0.1}
-        parse_config(SECTIONS | {"optimizer": optimizer}, {"python_paths": ["."]})
+    for name, given in (("first", None), ("second", "."), ("third", ".")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"kept_in_{name}.py").write_text("import optax\nmake = optax.scale_by_sign\n")
+        optimizer = {"optimizer_type": f"kept_in_{name}:make", "learning_rate": 0.1}
+        with pytest.raises(ConfigError, match="PYTHONPATH"):
+            parse_config(SECTIONS | {"optimizer": optimizer})
+        monkeypatch.chdir(folder if given else tmp_path)
+        paths = {"python_paths": [given or str(folder)]}
+        parse_config(SECTIONS | {"optimizer": optimizer}, paths)

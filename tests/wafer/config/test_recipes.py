@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.recipes import RECIPES, shrink
-from helpers.runs import config, losses
+from helpers.runs import config, losses, write_yaml
 
 from wafer import models
 from wafer.cli import main
@@ -115,10 +115,8 @@ def test_mixture_of_experts(tmp_path, source):
     run(path, tmp_path / "run", "--max_steps", "12")
     curve = losses(tmp_path / "run")
     assert curve[-1] < curve[0]
-    start = named_leaves(
-        models.build(yaml.safe_load(path.read_text())["model"]).init(jax.random.key(0))
-    )
-    names = {name for name, _ in start}
+    model = models.build(yaml.safe_load(path.read_text())["model"])
+    names = dict(named_leaves(model.init(jax.random.key(0)))).keys()
     assert {f"layers_0/moe/experts_{i}/up/kernel" for i in range(4)} <= names
 
 
@@ -197,10 +195,8 @@ def test_the_preference_loss_by_hand():
 
 
 def test_answers_of_a_row_do_not_see_each_other():
-    conversations = [
-        conversation([([5, 6], answer)], eos_id=1, pad_id=1) for answer in ([7], [8, 9])
-    ]
-    row = pair_row(conversations, 6)
+    made = lambda answer: conversation([([5, 6], answer)], eos_id=1, pad_id=1)
+    row = pair_row([made([7]), made([8, 9])], 6)
     assert row["input_ids"].tolist() == [5, 6, 7, 1, 0, 0, 5, 6, 8, 9, 1, 0]
     assert row["labels"].tolist()[:3] == [6, 7, 1]
     assert row["loss_mask"].tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0]
@@ -219,9 +215,8 @@ def test_dpo_from_pairs_to_a_model_that_prefers(tmp_path, capsys):
     section = {"data_dir": str(data), "vocab_file": str(data / "tokenizer.json")}
     section |= {"max_sequence_length": 32, "batch_size": 4}
     fast = {"learning_rate": 0.01}
-    path = shrink(
-        "dpo", tmp_path, tmp_path, train_input=section, eval_input=section, optimizer=fast
-    )
+    changes = {"train_input": section, "eval_input": section, "optimizer": fast}
+    path = shrink("dpo", tmp_path, tmp_path, **changes)
     cfg = yaml.safe_load(path.read_text())
 
     # The reference: a language model of the same shape, barely trained.
@@ -231,8 +226,7 @@ def test_dpo_from_pairs_to_a_model_that_prefers(tmp_path, capsys):
     sft = config(model=plain, train_input=synthetic, eval_input=None)
     sft["model"], sft["train_input"] = plain, synthetic
     sft["runconfig"] |= {"max_steps": 1, "checkpoint_steps": 1}
-    reference = tmp_path / "sft.yaml"
-    reference.write_text(yaml.safe_dump(sft))
+    reference = write_yaml(tmp_path / "sft.yaml", sft)
     run(reference, tmp_path / "sft")
 
     flags = ["--params", str(path), "--checkpoint_path", str(tmp_path / "sft")]

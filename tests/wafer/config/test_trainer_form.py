@@ -15,7 +15,7 @@ from wafer.experiment import batch_shape
 from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.models.sections import parse
-from wafer.sweep.files import read_sweep
+from wafer.sweeps.files import read_sweep
 from wafer.vendor.trainer import as_trainer, upgrade
 
 TRAINER = """
@@ -126,21 +126,11 @@ def test_an_arm_of_a_sweep_may_change_the_batch_of_a_flag(batch, computed, tmp_p
 
 
 def test_a_mode_takes_the_data_and_the_checkpoint_of_its_own_method(tmp_path):
-    other = (
-        TRAINER
-        + """
-  validate:
-    val_dataloader:
-      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
-       batch_size: 2}
-    ckpt_path: other
-  validate_all:
-    val_dataloaders:
-      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
-       batch_size: 6}
+    other = """
+  validate: {val_dataloader: {<<: *data, batch_size: 2}, ckpt_path: other}
+  validate_all: {val_dataloaders: {<<: *data, batch_size: 6}}
 """
-    )
-    (tmp_path / "new.yaml").write_text(other)
+    (tmp_path / "new.yaml").write_text(TRAINER + other)
     for mode, path, size in (
         ("train_and_eval", "start", 4),
         (None, "start", 4),
@@ -165,70 +155,51 @@ def test_upgrade_writes_the_file(tmp_path, capsys):
     assert "no `trainer` in it" in capsys.readouterr().err
 
 
+OPS, SGD = {"start_step": 1, "end_step": 2}, {"optimizer_type": "SGD", "learning_rate": 0.1}
+
+
 @pytest.mark.parametrize(
-    ("trainer", "sections"),
+    ("init", "sections"),
     [
         (
-            {"init": {"schedulers": {"ConstantLR": {"learning_rate": 0.1}}}},
+            {"schedulers": {"ConstantLR": {"learning_rate": 0.1}}},
             {"optimizer": {"learning_rate": [{"scheduler": "ConstantLR", "learning_rate": 0.1}]}},
         ),
+        ({"optimizer": {"SGD": {"lr": 0.1}}}, {"optimizer": SGD}),
         (
-            {"init": {"optimizer": {"SGD": {"lr": 0.1}}}},
-            {"optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}},
+            {"schedulers": [{"ScalePerParamLR": {"scheduler": {"StepLR": {"gamma": 0.5}}}}]},
+            {"optimizer": {"learning_rate": [{"scheduler": "StepLR", "gamma": 0.5}]}},
         ),
         (
-            {
-                "init": {
-                    "schedulers": [
-                        {"ScalePerParamLR": {"scheduler": {"StepLR": {"gamma": 0.5}}}},
-                        {"ConstantWD": {"val": 0.1}},
-                    ]
-                }
-            },
-            {
-                "optimizer": {
-                    "learning_rate": [{"scheduler": "StepLR", "gamma": 0.5}],
-                    "weight_decay": [{"scheduler": "ConstantWD", "val": 0.1}],
-                }
-            },
+            {"schedulers": [{"ConstantWD": {"val": 0.1}}]},
+            {"optimizer": {"weight_decay": [{"scheduler": "ConstantWD", "val": 0.1}]}},
         ),
-        (
-            {"init": {}, "validate": {"val_dataloader": {"batch_size": 1}}},
-            {"eval_input": {"batch_size": 1}, "runconfig": {"mode": "eval"}},
-        ),
-        ([{"trainer": {"init": {"seed": 1}}}], {"runconfig": {"seed": 1}}),
-        (
-            {"init": {"loop": {"num_epochs": 1, "eval_frequency": 1.0}}},
-            {"runconfig": {"num_epochs": 1}},
-        ),
-        (
-            {
-                "init": {
-                    "callbacks": [
-                        {"ComputeNorm": {}},
-                        {"OpProfiler": {"start_step": 1, "end_step": 2}},
-                    ]
-                }
-            },
-            {
-                "optimizer": {"log_summaries": True},
-                "runconfig": {"op_profiler_config": {"start_step": 1, "end_step": 2}},
-            },
+        ({"loop": {"num_epochs": 1, "eval_frequency": 1.0}}, {"runconfig": {"num_epochs": 1}}),
+        ({"callbacks": [{"ComputeNorm": {}}]}, {"optimizer": {"log_summaries": True}}),
+        ({"callbacks": [{"OpProfiler": OPS}]}, {"runconfig": {"op_profiler_config": OPS}}),
+        ({"callbacks": [{"SkipSamples": {"n": 8}}]}, {"runconfig": {"skip_samples": 8}}),
+        (  # a precision section without enabled is enabled in bfloat16
+            {"model": {}, "precision": {}},
+            {"model": {"mixed_precision": True, "fp16_type": "bfloat16"}},
         ),
     ],
 )
-def test_one_key(trainer, sections):
-    assert upgrade(trainer)[:2] == (sections, [])
+def test_one_key(init, sections):
+    assert upgrade({"init": init})[:2] == (sections, [])
+
+
+def test_a_list_of_one_trainer_and_one_method_alone():
+    assert upgrade([{"trainer": {"init": {"seed": 1}}}])[:2] == ({"runconfig": {"seed": 1}}, [])
+    alone = {"init": {}, "validate": {"val_dataloader": {"batch_size": 1}}}
+    sections = {"eval_input": {"batch_size": 1}, "runconfig": {"mode": "eval"}}
+    assert upgrade(alone)[:2] == (sections, [])
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("trainer: [{init: {}}, {init: {}}]", "a list of 2 trainers"),
-        (
-            "trainer: {init: {optimizer: {SGD: {}, Adam: {}}}}",
-            "expected one class name, got SGD, Adam",
-        ),
+        ("trainer: {init: {optimizer: {SGD: {}, Adam: {}}}}", "one class name, got SGD, Adam"),
         ("trainer: {init: {loop: 3}}", "3: expected a mapping"),
         ("trainer: {init: {}}\nmodel: {}", "stands beside `trainer`"),
     ],
@@ -268,16 +239,9 @@ def test_problems_have_the_files_path_and_line(tmp_path, part, wrong, path):
 
 def test_in_a_list_of_trainers_lines_are_the_files(tmp_path):
     file = tmp_path / "params.yaml"
-    trainer = """\
-- trainer:
-    init:
-      model: {name: gpt2, vocab_size: 64, max_position_embeddings: 8}
-      optimizer: {SGD: {learning_rate: 0.1}}
-      loop: {max_steps: STEPS}
-    fit: {train_dataloader: {data_processor: SyntheticDataProcessor, vocab_size: 64,
-      max_sequence_length: 8, batch_size: 2}}
-"""
-    text = "trainer:\n" + trainer.replace("STEPS", "1") + trainer.replace("STEPS", "0")
+    first, second = EXPERTS, EXPERTS.replace("max_steps: 1", "max_steps: 0")
+    items = (one.strip().replace("\n", "\n  ") for one in (first, second))
+    text = "trainer:" + "".join(f"\n- {item}" for item in items)
     file.write_text(text)
     with pytest.raises(ConfigError, match="trainer 2 of 2") as caught:
         load_all(file)
@@ -286,29 +250,12 @@ def test_in_a_list_of_trainers_lines_are_the_files(tmp_path):
     assert problem.message.startswith(f"(line {line_of(text, 'max_steps: 0')}) ")
 
 
-def test_a_precision_section_without_enabled_is_enabled_in_bfloat16():
-    init = {"model": {}, "precision": {"loss_scaling_factor": "dynamic"}}
-    model = upgrade({"init": init}).sections["model"]
-    assert model == {"mixed_precision": True, "fp16_type": "bfloat16"}
-
-
-def test_a_callback_that_changes_what_is_trained_needs_its_argument():
-    with pytest.raises(ConfigError, match=r"SelectiveGrad: missing argument 'selective_grads'"):
-        upgrade({"init": {"callbacks": [{"SelectiveGrad": {}}]}})
-
-
 def test_selected_gradients_are_the_optimizers_and_go_back():
     entries = [{"param_filter": "*fc*", "init_method": "outlier"}, {}]
     callbacks = [{"SelectiveGrad": {"selective_grads": entries}}]
     up = upgrade({"init": {"optimizer": {"SGD": {}}, "callbacks": callbacks}})
     assert up.sections["optimizer"] == {"optimizer_type": "SGD", "selective_grad": entries}
     assert as_trainer(up.sections)[0]["init"]["callbacks"] == callbacks
-
-
-def test_samples_to_skip_are_the_runs():
-    up = upgrade({"init": {"callbacks": [{"SkipSamples": {"n": 8}}]}})
-    assert up.sections["runconfig"] == {"skip_samples": 8}
-    assert not up.left
 
 
 EXPERTS = """
@@ -348,34 +295,27 @@ def test_the_release_of_a_trainer(tmp_path, caplog, change, weight, line):
     assert load(out) == cfg
 
 
+KEEP, BACKEND = "KeepNCheckpoints", {"backend_type": "CSX"}
+PRECISE = {"model": {"mixed_precision": False}}
+
+
 @pytest.mark.parametrize(
     ("init", "path", "says"),
     [
+        ({"device": "CPU", "backend": BACKEND}, "backend.backend_type", "init.device is 'CPU'"),
+        ({"optimizer": {"SGD": {"lr": 1, "learning_rate": 2}}}, "SGD.learning_rate", "keep one"),
+        ({"optimizer": {"SGD": {"optimizer_type": "Adam"}}}, "SGD.optimizer_type", "is 'SGD'"),
         (
-            {"device": "CPU", "backend": {"backend_type": "CSX"}},
-            "init.backend.backend_type",
-            r"'CSX', but trainer.init.device is 'CPU'",
+            PRECISE | {"precision": {"enabled": True}},
+            "enabled",
+            "init.model.mixed_precision is False",
         ),
         (
-            {"optimizer": {"SGD": {"lr": 0.1, "learning_rate": 0.2}}},
-            "optimizer.SGD.learning_rate",
-            "keep one",
+            {"callbacks": [{KEEP: {"n": i}} for i in (1, 2)]},
+            f"[1].{KEEP}.n",
+            rf"\.0\.{KEEP}.n is 1",
         ),
-        (
-            {"optimizer": {"SGD": {"optimizer_type": "Adam"}}},
-            "optimizer.SGD.optimizer_type",
-            "optimizer_type is 'SGD'",
-        ),
-        (
-            {"model": {"mixed_precision": False}, "precision": {"enabled": True}},
-            "precision.enabled",
-            "trainer.init.model.mixed_precision is False",
-        ),
-        (
-            {"callbacks": [{"KeepNCheckpoints": {"n": 1}}, {"KeepNCheckpoints": {"n": 2}}]},
-            "callbacks[1].KeepNCheckpoints.n",
-            r"callbacks\.0\.KeepNCheckpoints.n is 1",
-        ),
+        ({"callbacks": [{"SelectiveGrad": {}}]}, "SelectiveGrad", "argument 'selective_grads'"),
     ],
 )
 def test_a_value_said_twice_is_the_same(init, path, says):
@@ -418,10 +358,8 @@ def test_data_of_one_method_have_no_keys_of_another():
 
 def test_all_states_of_a_checkpoint_are_the_default():
     keys = {"max_steps": 1}
-    load_states = lambda value: (
-        RunSection(load_checkpoint_states=value, **keys).load_checkpoint_states
-    )
-    assert load_states("all") is load_states(["all"]) is load_states(None) is None
+    for value in ("all", ["all"], None):
+        assert RunSection(load_checkpoint_states=value, **keys).load_checkpoint_states is None
     for wrong in ("all,model", "everything"):
         with pytest.raises(SectionError, match="unknown state"):
             parse(RunSection, keys | {"load_checkpoint_states": wrong})

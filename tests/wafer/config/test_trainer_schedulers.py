@@ -1,12 +1,15 @@
 """Schedulers of a ``trainer``: every key of every nesting has its effect, or is refused."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import TINY, TINY_ROWS, write_yaml
 
 from wafer.cli import main
 from wafer.errors import ConfigError
+from wafer.models.paths import named_leaves
 from wafer.optim.chain import learning_rates, make_optimizer
 from wafer.optim.schedule_sections import parse_schedules
 from wafer.vendor.runfile import read
@@ -17,6 +20,7 @@ PARAMS = {
     "embed": {"token": {"embedding": jnp.ones(1)}},
     "layers_0": {"up": {"kernel": jnp.ones(1), "bias": jnp.ones(1)}},
 }
+KINDS = [("embed", "emb"), ("layers", "rest")]
 TAGS = [{"params": "embed/*", "tag": "emb"}, {"params": "layers_0/*", "tag": "rest"}]
 
 
@@ -50,71 +54,52 @@ def rates_at(section, *steps):
     for step in range(max(steps) + 1):
         updates, state = tx.update(ones, state, PARAMS)
         if step in steps:
-            for name in NAMES:
-                *parents, leaf = name.split("/")
-                tree = updates
-                for parent in parents:
-                    tree = tree[parent]
-                out[name].append(round(-float(tree[leaf][0]), 6))
+            for name, leaf in named_leaves(updates):
+                out[name].append(round(-float(leaf[0]), 6))
     return out
 
 
 WARM_UP = (linear(0.0, 1.0, 4), linear(1.0, 0.0, 10))
 
 
-@pytest.mark.parametrize(
-    ("schedulers", "optimizer", "embed", "other"),
-    [
-        (  # the tags of the outer classes
-            [
-                held(*WARM_UP, param_group_tags=["rest"]),
-                held(linear(0.0, 0.2, 2), linear(0.2, 0.0, 10), param_group_tags=["emb"]),
-            ],
-            {},
-            [0.0, 0.1, 0.18, 0.12],
-            [0.0, 0.25, 0.75, 0.8],
-        ),
-        (  # one with tags: the number of the optimizer is for the others
-            [held(*WARM_UP, param_group_tags="emb")],
-            {"lr": 0.5},
-            [0.0, 0.25, 0.75, 0.8],
-            [0.5, 0.5, 0.5, 0.5],
-        ),
-        (  # null: parameters without a tag, of which there are none
-            [
-                held(*WARM_UP, param_group_tags=[None, "rest"]),
-                constant(0.3, param_group_tags=["emb"]),
-            ],
-            {},
-            [0.3, 0.3, 0.3, 0.3],
-            [0.0, 0.25, 0.75, 0.8],
-        ),
-        (  # milestones that say the same, and a sequence in a sequence
-            held(WARM_UP[0], held(linear(1.0, 0.0, 2), constant(0.1)), milestones=[4]),
-            {},
-            [0.0, 0.25, 0.75, 0.1],
-            [0.0, 0.25, 0.75, 0.1],
-        ),
-        (  # a product: 1 - t / 10 times (2 - t / 10) / 2
-            held(linear(1.0, 0.0, 10), linear(2.0, 1.0, 10), name="ChainedLR"),
-            {},
-            [1.0, 0.9 * 0.95, 0.7 * 0.85, 0.4 * 0.7],
-            [1.0, 0.9 * 0.95, 0.7 * 0.85, 0.4 * 0.7],
-        ),
-        (  # a product for some, in any case of the names, scaled
-            [
-                scaled(
-                    held(constant(1.0), linear(2.0, 1.0, 10), name="chainedscheduler"),
-                    param_group_tags=["emb"],
-                ),
-                scaled(constant(0.5, param_group_tags=["rest"]), param_group_tags=["rest"]),
-            ],
-            {"adjust_learning_rate": {"emb": 0.5}},
-            [0.5, 0.475, 0.425, 0.35],
-            [0.5, 0.5, 0.5, 0.5],
-        ),
-    ],
-)
+EMB, REST = {"param_group_tags": ["emb"]}, {"param_group_tags": ["rest"]}
+NULL = {"param_group_tags": [None, "rest"]}  # parameters without a tag, of which there are none
+FALLING = linear(2.0, 1.0, 10)
+WARM, PRODUCT = [0.0, 0.25, 0.75, 0.8], [1.0, 0.9 * 0.95, 0.7 * 0.85, 0.4 * 0.7]
+EACH_RATE = [
+    # the tags of the outer classes
+    (
+        [held(*WARM_UP, **REST), held(linear(0.0, 0.2, 2), linear(0.2, 0.0, 10), **EMB)],
+        {},
+        [0.0, 0.1, 0.18, 0.12],
+        WARM,
+    ),
+    # one with tags: the number of the optimizer is for the others
+    ([held(*WARM_UP, param_group_tags="emb")], {"lr": 0.5}, WARM, [0.5] * 4),
+    ([held(*WARM_UP, **NULL), constant(0.3, **EMB)], {}, [0.3] * 4, WARM),
+    # milestones that say the same, and a sequence in a sequence
+    (
+        held(WARM_UP[0], held(linear(1.0, 0.0, 2), constant(0.1)), milestones=[4]),
+        {},
+        [0.0, 0.25, 0.75, 0.1],
+        [0.0, 0.25, 0.75, 0.1],
+    ),
+    # a product: 1 - t / 10 times (2 - t / 10) / 2
+    (held(linear(1.0, 0.0, 10), FALLING, name="ChainedLR"), {}, PRODUCT, PRODUCT),
+    # a product for some, in any case of the names, scaled
+    (
+        [
+            scaled(held(constant(1.0), FALLING, name="chainedscheduler"), **EMB),
+            scaled(constant(0.5, **REST), **REST),
+        ],
+        {"adjust_learning_rate": {"emb": 0.5}},
+        [0.5, 0.475, 0.425, 0.35],
+        [0.5] * 4,
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedulers", "optimizer", "embed", "other"), EACH_RATE)
 def test_each_parameter_has_the_rate_of_its_schedulers(schedulers, optimizer, embed, other):
     section = section_of(schedulers, **optimizer)
     expected = dict(zip(NAMES, (embed, other, other), strict=True))
@@ -132,12 +117,9 @@ def test_weight_decay_has_tags_and_products_too():
              {"ConstantWD": {"val": 0.5}}, name="SequentialWD", param_group_tags=["rest"]),
     ]  # fmt: skip
     section = section_of([constant(1.0), *decays], weight_decay=0.25)
-    zeros = {"embed": {"token": {"embedding": jnp.zeros(1)}},
-             "layers_0": {"up": {"kernel": jnp.zeros(1), "bias": jnp.zeros(1)}}}  # fmt: skip
-    for own in (
-        section,
-        read({"trainer": as_trainer({"optimizer": section})[0]}).sections["optimizer"],
-    ):
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    back = read({"trainer": as_trainer({"optimizer": section})[0]}).sections["optimizer"]
+    for own in (section, back):
         tx = make_optimizer(own, PARAMS)
         state, seen = tx.init(PARAMS), []
         for _ in range(6):
@@ -150,63 +132,41 @@ def test_weight_decay_has_tags_and_products_too():
         assert [row[2] for row in seen] == [0.0] * 6
 
 
+CHAINED, WD = held(*WARM_UP, name="ChainedLR"), {"ConstantWD": {"val": 1}}
+TAGGED = held(linear(0, 1, 4, **EMB), constant(1.0))
+TWO = [constant(1, param_group_tags=["emb", "rest"]), constant(2, **REST)]
+UNTAGGED = [constant(1, param_group_tags=[None]), constant(2, **REST)]
+SCALED = [scaled(constant(1), **EMB), constant(1, **REST)]
+
+
 @pytest.mark.parametrize(
-    ("schedulers", "optimizer", "path", "says"),
+    ("schedulers", "path", "says"),
     [
-        (held(*WARM_UP, milestones=[3]), {}, "SequentialLR.milestones", r"\[3\]: .* end at \[4\]"),
-        (held(*WARM_UP, milestones=4), {}, "SequentialLR.milestones", "drop the key"),
-        (held(*WARM_UP, last_epoch=2), {}, "SequentialLR.last_epoch", "begins at step 0"),
-        (held(*WARM_UP, total_iters=9), {}, "SequentialLR.total_iters", "unknown key; Seq"),
-        (held(*WARM_UP, milestone=[4]), {}, "SequentialLR.milestone", "mean 'milestones'"),
-        (held(), {}, "SequentialLR.schedulers", "no scheduler"),
-        (held(*WARM_UP, name="ChainedLR", milestones=[4]), {}, "ChainedLR.milestones", "unknown"),
-        (scaled(WARM_UP[0], milestones=[4]), {}, "ScalePerParamLR.milestones", "unknown"),
-        (held(scaled(constant(1.0))), {}, "schedulers[0].ScalePerParamLR", "put SequentialLR into"),
-        (
-            held(linear(0, 1, 4, param_group_tags=["emb"]), constant(1.0)),
-            {},
-            "SequentialLR.schedulers[0].LinearLR.param_group_tags",
-            "write them at SequentialLR",
-        ),
-        (
-            held(WARM_UP[0], held(*WARM_UP, name="ChainedLR")),
-            {},
-            "schedulers[1].ChainedLR",
-            "not supported",
-        ),
-        (held({"ConstantWD": {"val": 1}}), {}, "schedulers[0].ConstantWD", "of the learning_rate"),
-        (
-            {"ScalePerParamWD": {"scheduler": {"ConstantWD": {"val": 1}}}},
-            {},
-            "schedulers.ScalePerParamWD",
-            "does not scale",
-        ),
-        ({"LinearLR": {"main_scheduler": "chained"}}, {}, "LinearLR.main_scheduler", "unknown key"),
-        (list(WARM_UP), {}, "schedulers[1].LinearLR", "acts on the same parameters"),
-        (
-            [constant(1, param_group_tags=["emb", "rest"]), constant(2, param_group_tags="rest")],
-            {},
-            "schedulers[1].ConstantLR",
-            "acts on the tag 'rest'",
-        ),
-        (
-            [constant(1, param_group_tags=[None]), constant(2, param_group_tags="rest")],
-            {},
-            "schedulers[0].ConstantLR.param_group_tags",
-            "none is for 'emb'",
-        ),
-        (
-            [scaled(constant(1), param_group_tags=["emb"]), constant(1, param_group_tags="rest")],
-            {"adjust_learning_rate": {"emb": 0.5}},
-            "schedulers[1].ConstantLR",
-            "not in ScalePerParamLR",
-        ),
-        (constant(1, param_group_tags=[]), {}, "param_group_tags", "expected a tag"),
+        (held(*WARM_UP, milestones=[3]), "SequentialLR.milestones", r"\[3\]: .* end at \[4\]"),
+        (held(*WARM_UP, milestones=4), "SequentialLR.milestones", "drop the key"),
+        (held(*WARM_UP, last_epoch=2), "SequentialLR.last_epoch", "begins at step 0"),
+        (held(*WARM_UP, total_iters=9), "SequentialLR.total_iters", "unknown key; Seq"),
+        (held(*WARM_UP, milestone=[4]), "SequentialLR.milestone", "mean 'milestones'"),
+        (held(), "SequentialLR.schedulers", "no scheduler"),
+        (held(*WARM_UP, name="ChainedLR", milestones=[4]), "ChainedLR.milestones", "unknown"),
+        (scaled(WARM_UP[0], milestones=[4]), "ScalePerParamLR.milestones", "unknown"),
+        (held(scaled(constant(1.0))), "schedulers[0].ScalePerParamLR", "put SequentialLR into"),
+        (TAGGED, "SequentialLR.schedulers[0].LinearLR.param_group_tags", "write them at Sequen"),
+        (held(WARM_UP[0], CHAINED), "schedulers[1].ChainedLR", "not supported"),
+        (held(WD), "schedulers[0].ConstantWD", "of the learning_rate"),
+        ({"ScalePerParamWD": {"scheduler": WD}}, "schedulers.ScalePerParamWD", "does not scale"),
+        ({"LinearLR": {"main_scheduler": "chained"}}, "LinearLR.main_scheduler", "unknown key"),
+        (list(WARM_UP), "schedulers[1].LinearLR", "acts on the same parameters"),
+        (TWO, "schedulers[1].ConstantLR", "acts on the tag 'rest'"),
+        (UNTAGGED, "schedulers[0].ConstantLR.param_group_tags", "none is for 'emb'"),
+        (SCALED, "schedulers[1].ConstantLR", "not in ScalePerParamLR"),
+        (constant(1, param_group_tags=[]), "param_group_tags", "expected a tag"),
     ],
-)  # fmt: skip
-def test_a_key_without_an_effect_is_refused(schedulers, optimizer, path, says):
+)
+def test_a_key_without_an_effect_is_refused(schedulers, path, says):
+    factors = {"adjust_learning_rate": {"emb": 0.5}} if schedulers is SCALED else {}
     with pytest.raises(ConfigError, match=says) as caught:
-        section_of(schedulers, **optimizer)
+        section_of(schedulers, **factors)
     (problem,) = caught.value.problems
     assert path in str(caught.value)
     assert problem.path[:3] == ("trainer", "init", "schedulers")
@@ -234,38 +194,20 @@ def test_entries_of_a_list_are_combined_in_one_way():
         parse_schedules([first, entry, tagged, tagged])
 
 
-FILE = """
-trainer:
-  init:
-    model: {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
-      filter_size: 16, max_position_embeddings: 8}
-    optimizer: {SGD: {params: [{params: "*embed*", tag: emb}, {params: "*layers*", tag: rest}]}}
-    schedulers: []
-    loop: {max_steps: 9}
-  fit:
-    train_dataloader: {data_processor: SyntheticDataProcessor, vocab_size: 64,
-      max_sequence_length: 8, batch_size: 4}
-"""
-
-
 def test_the_commands_write_the_same_meaning(tmp_path):
-    raw = yaml.safe_load(FILE)
-    raw["trainer"]["init"]["schedulers"] = [
-        held(*WARM_UP, param_group_tags=[None, "rest"]),
-        held(constant(1.0), linear(2.0, 1.0, 9), name="ChainedLR", param_group_tags=["emb"]),
-    ]
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
+    sgd = {"SGD": {"params": [{"params": f"*{n}*", "tag": t} for n, t in KINDS]}}
+    init = {"model": TINY, "optimizer": sgd, "loop": {"max_steps": 9}}
+    raw = {"trainer": {"init": init, "fit": {"train_dataloader": TINY_ROWS}}}
+    product = held(constant(1.0), FALLING, name="ChainedLR", **EMB)
+    init["schedulers"] = [held(*WARM_UP, **NULL), product]
+    name, out = str(write_yaml(tmp_path / "params.yaml", raw)), tmp_path / "out.yaml"
     known = upgrade(raw["trainer"]).sections["optimizer"]["learning_rate"]
     assert len(known) == 4
-    name, out = str(tmp_path / "params.yaml"), tmp_path / "out.yaml"
     assert main(["config", "upgrade", name, "-o", str(out)]) == 0
-    assert parse_schedules(
-        yaml.safe_load(out.read_text())["optimizer"]["learning_rate"]
-    ) == parse_schedules(known)
+    upgraded = yaml.safe_load(out.read_text())["optimizer"]["learning_rate"]
+    assert parse_schedules(upgraded) == parse_schedules(known)
     arguments = ["--model", "gpt2", "--src-fmt", "cs-2.4", "--tgt-fmt", "cs-2.5", "-o"]
     assert main(["convert", "convert-config", *arguments, str(tmp_path / "o"), name]) == 0
     (written,) = (tmp_path / "o").iterdir()
-    again = upgrade(yaml.safe_load(written.read_text())["trainer"]).sections["optimizer"][
-        "learning_rate"
-    ]
-    assert parse_schedules(again) == parse_schedules(known)
+    again = upgrade(yaml.safe_load(written.read_text())["trainer"]).sections["optimizer"]
+    assert parse_schedules(again["learning_rate"]) == parse_schedules(known)

@@ -13,7 +13,7 @@ from wafer.models import registry
 from wafer.models.errors import SectionError
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
-from wafer.vendor.keys import code_of, covers, spellings
+from wafer.vendor.keys import code_of, spellings
 from wafer.vendor.runfile import read as translate
 
 TABLES = json.loads(FILE.read_text())
@@ -130,18 +130,15 @@ def test_the_default_of_an_optimizer_or_schedule_changes_nothing():
                 differ |= set() if dropped or same else {(name.removesuffix("LR"), key)}
     # lr is learning_rate here, which has no default
     unread = {"lr", "disable_lr_steps_reset"}
-    assert {row for row in differ if row[1] not in unread} == {
-        ("Adafactor", "relative_step"),  # true beside a learning rate is an error there
-        ("Constant", "decay_steps"),  # null: forever
-    }
+    # true beside a learning rate is an error there; null: forever
+    known = {("Adafactor", "relative_step"), ("Constant", "decay_steps")}
+    assert {row for row in differ if row[1] not in unread} == known
 
 
 # Defaults of data that change no result (workers, a repeated pass, null for false), and an order,
 # which no two stacks share; synthetic rows are others.
-_UNREAD = (
-    "num_workers prefetch_factor persistent_workers use_worker_cache sort_files pad_last repeat"
-)
-_UNREAD += " whole_word_masking data_transforms shuffle_seed"
+_UNREAD = "num_workers prefetch_factor persistent_workers use_worker_cache sort_files pad_last"
+_UNREAD += " repeat whole_word_masking data_transforms shuffle_seed"
 
 
 def test_the_default_of_a_data_processor_changes_nothing():
@@ -201,20 +198,6 @@ def test_a_tower_other_than_clips_is_refused_where_the_file_leaves_it_out():
     assert paths == {"use_post_embed_layer_norm", "use_embed_proj_bias"}
 
 
-def test_releases_are_ordered_by_numbers():
-    assert covers("2.4-2.10", (2, 9))
-    assert not covers("2.4-2.9", (2, 10))
-    assert covers("", None)
-    assert not covers("1.6-2.10", None)
-
-
-@pytest.mark.parametrize("release", ["1.7", "1.8"])
-def test_t5s_norm_first_was_negated_before_1_8(release):
-    section = {"name": "t5", **SECTIONS["t5"], "use_pre_encoder_decoder_layer_norm": False}
-    raw = {"release": release, "model": section}
-    assert registry.parse_config(translate(raw).sections["model"]).norm_first == (release == "1.7")
-
-
 def test_another_value_is_refused_by_name():
     section = {"name": "gpt2", **TEXT, "use_sink_token": True, "rel_distance_mode": "ring"}
     problems = translate({"model": section}).problems
@@ -222,12 +205,6 @@ def test_another_value_is_refused_by_name():
         "use_sink_token": "True: not computed here: write attention_sink_tokens",
         "rel_distance_mode": "'ring': not computed here: other than the default",
     }
-
-
-def test_experts_of_23_are_balanced_without_a_word():
-    section = {"name": "mixtral"} | STACK | {"moe": {"num_experts": 4}}
-    weights = [read(section, release).moe.load_balancing_loss_coef for release in ("2.3", "2.4")]
-    assert weights == [0.01, 0.0]
 
 
 def test_a_rate_that_the_vendor_overwrites_is_dropped():

@@ -1,9 +1,10 @@
-"""Keys of the vendor's releases: without effect, renamed, refused by name, handed on."""
+"""Keys of the vendor's releases: without effect, renamed, refused by name, handed on; LLaVA's."""
 
 import logging
 
 import pytest
 
+from wafer import models
 from wafer.config import parse_config
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.errors import ConfigError
@@ -29,10 +30,9 @@ def problems(raw):
 
 
 def test_keys_without_effect_are_dropped_and_logged(caplog):
+    unread = {"use_position_embedding": True, "allow_multireplica": False}
     raw = file(
-        model=MODEL
-        | {"use_position_embedding": True, "allow_multireplica": False}
-        | {"lora_params": {"r": 1, "merge_weights": True}},
+        model=MODEL | unread | {"lora_params": {"r": 1, "merge_weights": True}},
         train_input=ROWS | {"mixed_precision": True, "shuffle_buffer": 16384},
         optimizer=OPTIMIZER | {"epsilon": 1e-8, "ws_summary": True},
         predict_input=None,
@@ -41,9 +41,8 @@ def test_keys_without_effect_are_dropped_and_logged(caplog):
         cfg = parse_config(raw)
     assert cfg.model == MODEL | {"lora_params": {"r": 1}}
     (line,) = (r.getMessage() for r in caplog.records if "no effect" in r.getMessage())
-    for key in ("predict_input", "model.use_position_embedding", "optimizer.epsilon"):
-        assert key in line
-    assert "model.lora_params.merge_weights" in line
+    keys = ["predict_input", "model.use_position_embedding", "optimizer.epsilon"]
+    assert all(key in line for key in [*keys, "model.lora_params.merge_weights"])
 
 
 def test_keys_of_the_data_that_nothing_reads_are_listed():
@@ -81,32 +80,16 @@ def test_no_row_hides_a_key_that_a_section_has():
                 assert not set(row.keys) & set(cls.model_fields), (row, cls)
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value", "says"),
-    [
-        ("model", "use_position_embedding", False, "position_embedding_type: null"),
-        ("optimizer", "correct_bias", False, "only AdamW"),
-    ],
-)
-def test_a_value_that_would_change_the_result_is_refused_by_name(section, key, value, says):
-    raw = file()
-    raw[section] = raw[section] | {key: value}
-    message = problems(raw)[f"{section}.{key}"]
-    assert "not computed here: " in message
-    assert says in message
-
-
-def test_adamw_reads_correct_bias_and_others_take_its_default():
-    given = {"learning_rate": 1e-3, "correct_bias": False}
-    assert not parse_config(
-        file(optimizer={"optimizer_type": "AdamW"} | given)
-    ).optimizer.correct_bias
-    parse_config(file(optimizer={"optimizer_type": "Adam", "correct_bias": True} | OPTIMIZER))
-
-
-def test_the_data_may_say_their_vocabulary_which_is_the_models():
-    cfg = parse_config(file(train_input=ROWS | {"vocab_size": 64}))
-    assert cfg.train_input.vocab_size == 64
+def test_a_value_that_would_change_the_result_is_refused_by_name():
+    unbiased, adam = OPTIMIZER | {"correct_bias": False}, {"optimizer_type": "Adam"}
+    raw = file(model=MODEL | {"use_position_embedding": False}, optimizer=unbiased)
+    said = problems(raw)
+    assert all("not computed here: " in message for message in said.values())
+    assert "write position_embedding_type: null" in said["model.use_position_embedding"]
+    assert "only AdamW" in said["optimizer.correct_bias"]
+    adamw = parse_config(file(optimizer=unbiased | {"optimizer_type": "AdamW"}))
+    assert not adamw.optimizer.correct_bias
+    parse_config(file(optimizer=OPTIMIZER | adam | {"correct_bias": True}))
 
 
 def test_names_of_the_registry_are_ours():
@@ -136,10 +119,8 @@ def test_fc_mnist_reads_mnist_without_a_processor():
 
 def test_of_two_lengths_of_a_schedule_steps_wins():
     both = {"scheduler": "Linear", "steps": 34, "decay_steps": 262, "alpha": 0.1}
-    out = translate({"optimizer": {"learning_rate": [both]}})
-    assert out.sections["optimizer"]["learning_rate"] == [
-        {"scheduler": "Linear", "total_iters": 34}
-    ]
+    rate = translate({"optimizer": {"learning_rate": [both]}}).sections["optimizer"]
+    assert rate["learning_rate"] == [{"scheduler": "Linear", "total_iters": 34}]
 
 
 def test_positions_follow_the_data_where_the_model_does_not_say():
@@ -241,3 +222,78 @@ def test_rows_of_roberta_have_no_next_sentences(name):
     assert out["train_input"]["disable_nsp"] is True
     out = translate({"model": {"name": "bert"}, "train_input": data}).sections
     assert "disable_nsp" not in out["train_input"]
+
+
+TOWER = {"name": "ViTModel", "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 2}
+TOWER |= {"filter_size": 8, "image_size": [8, 8], "patch_size": [4, 4], "prepend_cls_token": True}
+TEXT = {"name": "LlamaModel", "vocab_size": 16, "hidden_size": 12, "num_heads": 2}
+TEXT |= {"num_hidden_layers": 1, "filter_size": 8, "embd_pdrop": 0.0, "rotary_dim": 6}
+LAYERS = {"name": "FeedForwardNetwork", "input_unit": 8, "layers_units": [12, 12]}
+LAYERS |= {"layers_activation": ["relu", None], "use_bias": True}
+LLAVA = {"name": "llava", "image_model": TOWER, "text_model": TEXT, "image_start_idx": 1}
+LLAVA |= {"projector": {"image_model": LAYERS}, "loss_scaling": "batch_size", "loss_weight": 0.5}
+IMAGE_ROWS = {"data_processor": "LlavaHDF5MapDataProcessor"}
+
+
+def translated(model, **keys):
+    out = translate({"model": {**model, **keys}, "train_input": dict(IMAGE_ROWS)})
+    return out, out.sections["model"]
+
+
+def test_the_vendors_llava_is_ours():
+    out, section = translated(LLAVA, mixed_precision=True, fp16_type="bfloat16")
+    assert not out.problems
+    assert out.sections["train_input"]["image_start_idx"] == 1
+    cfg = models.build(section).config
+    assert cfg.projector_nonlinearity == "relu"
+    assert (cfg.image_model.image_size, cfg.image_model.patches) == (8, 4)
+    assert (cfg.text_model.loss_scaling, cfg.text_model.loss_weight) == ("batch_size", 0.5)
+    assert cfg.text_model.dtype == cfg.image_model.dtype == "bfloat16"
+
+
+PARTS = {"image_model": TOWER, "projector.image_model": LAYERS, "projector": {}}
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("image_model", "prepend_cls_token", False),
+        ("image_model", "image_size", [8, 4]),
+        ("projector.image_model", "layers_units", [12]),
+        ("projector.image_model", "use_bias", False),
+        ("projector", "text_model", LAYERS),
+    ],
+)
+def test_another_tower_or_projector_is_refused_by_name(part, key, value):
+    outer, _, inner = part.partition(".")
+    changed = PARTS[part] | {key: value}
+    out, _ = translated(LLAVA, **{outer: {inner: changed} if inner else changed})
+    (problem,) = out.problems
+    assert ".".join(problem.path) == f"model.{part}" + (f".{key}" if part != "projector" else "")
+    assert "not computed here: " in problem.message
+
+
+def test_both_towers_of_dpr_compute_in_the_models_precision():
+    tower = {"vocab_size": 16, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
+    model = {"name": "dpr", "q_encoder": tower, "ctx_encoder": tower, "mixed_precision": True}
+    _, section = translated(model, use_bfloat16=True)
+    assert models.build(section).config.q_encoder.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LLAVA,
+        {"name": "t5", "src_vocab_size": 9, "extra_ids": 3, "d_model": 8, "d_kv": 4, "d_ff": 8},
+        {"name": "transformer", "d_model": 8, "norm_first": False},
+        {"name": "dpo", "policy_model": TEXT | {"name": "llama"}, "dpo": {"reference_free": False}},
+        {"name": "bert/token_classifier", "label_vocab_file": "x", "mixed_precision": True},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_what_was_translated_stays_as_it_is(model):
+    """A run keeps its sections; they are read again when it goes on."""
+    once = translate({"model": model, "train_input": dict(IMAGE_ROWS)}).sections
+    again = translate(once)
+    assert again.sections == once
+    assert not again.problems

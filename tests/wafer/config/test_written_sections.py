@@ -17,7 +17,7 @@ from wafer import models
 from wafer.commands.checkpoints import convert as verbs
 from wafer.commands.inputs import start_of
 from wafer.config import load
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.config.newfile import run_file
 from wafer.models.checkpoint.writer import write_params
 from wafer.models.convert.api import section_from_hf
@@ -87,7 +87,7 @@ def test_every_key_of_every_family_comes_back(name):
     for cfg in configurations(name):
         count += 1
         assert parse_config(settings_of(cfg)) == cfg
-        again, ignored = read({"model": section_of(cfg)})
+        again, ignored = read({"model": model_section_of(cfg)})
         assert different(cfg, again, ignored) == set()
     assert count > 10
 
@@ -96,7 +96,7 @@ def test_gemma_2_keeps_its_windows_in_a_new_run_file():
     """Hugging Face's code begins with the window, the vendor's with full attention."""
     cfg = parse_config(sizes("gemma2"))
     pattern = "sliding_window_every_other_decoder_layer_pattern"
-    assert section_of(cfg)[pattern] == "sliding_window_first"
+    assert model_section_of(cfg)[pattern] == "sliding_window_first"
     assert read({"model": settings_of(cfg)})[0] != cfg
 
 
@@ -118,15 +118,6 @@ def test_an_upgraded_section_is_read_as_before(release):
     assert count > 100
 
 
-def rows(folder):
-    """One file of rows, for `config new`."""
-    folder.mkdir()
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = np.ones((2, 3, 8), np.int32)
-        file.attrs["n_examples"] = 2
-    return folder
-
-
 @pytest.mark.parametrize("name", ["gemma2", "bert"])
 def test_prune_and_a_new_run_file_keep_the_configuration(name, tmp_path):
     extra = {"num_segments": 0, "dropout_rate": 0.0} if name == "bert" else EVERY_OTHER
@@ -137,7 +128,11 @@ def test_prune_and_a_new_run_file_keep_the_configuration(name, tmp_path):
     wafer.prune(tmp_path / "pruned", 0.5, method="magnitude", checkpoint=source)
     start = start_of(tmp_path / "pruned")
     path = tmp_path / "params.yaml"
-    path.write_text(run_file(start, rows(tmp_path / "rows")))
+    (tmp_path / "rows").mkdir()
+    with h5py.File(tmp_path / "rows" / "rows.h5", "w") as file:
+        file["data"] = np.ones((2, 3, 8), np.int32)
+        file.attrs["n_examples"] = 2
+    path.write_text(run_file(start, tmp_path / "rows"))
     config = load(path)
     assert parse_config(config.model) == model.config
     path.write_text(config.to_yaml())

@@ -16,40 +16,32 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_check(folder, capsys):
-    assert main(["csl", "check", str(folder)]) == 0
-    assert capsys.readouterr().out == "2 file(s), 0 with errors\n"
+def test_check(folder, cli):
+    assert cli(f"csl check {folder}") == "2 file(s), 0 with errors\n"
     (folder / "bad.csl").write_text("const x = ;\n", encoding="utf-8")
-    assert main(["csl", "check", str(folder)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == "3 file(s), 1 with errors\n"
-    assert f"{folder / 'bad.csl'}:1:11: error: expected an expression, found ';'" in captured.err
+    said = cli(f"csl check {folder}", 1)
+    assert f"{folder / 'bad.csl'}:1:11: error: expected an expression, found ';'" in said
 
 
-def test_format(folder, capsys):
+def test_format(folder, capsys, cli):
     loose = folder / "deep" / "loose.csl"
     assert main(["csl", "format", "--check", str(folder)]) == 1
     assert capsys.readouterr().out == f"{loose}\n2 file(s), 1 would change, 0 with errors\n"
     assert loose.read_text(encoding="utf-8") == "const  x=1;"
-    assert main(["csl", "format", str(folder)]) == 0
+    cli(f"csl format {folder}")
     assert loose.read_text(encoding="utf-8") == "const x = 1;\n"
-    capsys.readouterr()
-    assert main(["csl", "format", "--check", str(loose)]) == 0
+    cli(f"csl format --check {loose}")
 
 
-def test_a_folder_without_programs(tmp_path, capsys):
-    assert main(["csl", "check", str(tmp_path)]) == 1
-    assert "no .csl file in this folder" in capsys.readouterr().err
+def test_a_folder_without_programs_and_a_file_that_is_not_there(tmp_path, cli):
+    assert "no .csl file in this folder" in cli(f"csl check {tmp_path}", 1)
+    for verb in ("check", "compile"):
+        assert "none.csl" in cli(f"csl {verb} {tmp_path}/none.csl", 1)
 
 
-def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert main(["csl", "check", str(tmp_path / "none.csl")]) == 1
-    assert "none.csl" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["check"], ["format", "--check"], ["compile"]])
+@pytest.mark.parametrize("command", ["check", "format --check", "compile"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "large"])
-def test_what_is_no_file_of_text(tmp_path, capsys, kind, command):
+def test_what_is_no_file_of_text(tmp_path, cli, kind, command):
     path = tmp_path / "odd.csl"
     if kind == "pipe":
         os.mkfifo(path)
@@ -58,9 +50,8 @@ def test_what_is_no_file_of_text(tmp_path, capsys, kind, command):
     else:
         with path.open("wb") as file:
             file.truncate(1 << 33)
-    assert main(["csl", *command, str(path)]) == 1
     wrong = "8,589,934,592 bytes" if kind == "large" else "this is no regular file"
-    assert f"{path}:1:1: error: {wrong}" in capsys.readouterr().err
+    assert f"{path}:1:1: error: {wrong}" in cli(f"csl {command} {path}", 1)
 
 
 def test_a_looped_link_in_a_folder(folder, capsys):
@@ -97,7 +88,7 @@ def program(tmp_path):
     return tmp_path
 
 
-def test_check_of_a_layout_finds_errors_of_types(program, capsys):
+def test_check_of_a_layout_finds_errors_of_types(program, capsys, cli):
     assert main(["csl", "check", str(program), "--params=width:2"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "2 file(s), 1 layout(s) with their types, 1 with errors\n"
@@ -105,63 +96,57 @@ def test_check_of_a_layout_finds_errors_of_types(program, capsys):
     assert f"{program / 'pe.csl'}:5:18: error" in captured.err
     assert captured.err.count("error:") == 2  # not once for each PE and architecture
     (program / "pe.csl").write_text(PE.format(value="1"), encoding="utf-8")
-    assert main(["csl", "check", str(program), "--params=width:2"]) == 0
-    assert capsys.readouterr().out.endswith("types, 0 with errors\n")
+    assert cli(f"csl check {program} --params=width:2").endswith("types, 0 with errors\n")
     assert not (program / "out").exists()
 
 
-def test_check_says_which_params_it_lacks(program, capsys):
-    assert main(["csl", "check", str(program)]) == 0
+def test_check_says_which_params_it_lacks(program, cli):
     said = f"{program / 'layout.csl'}: types were not checked; give --params=width:…\n"
-    assert capsys.readouterr().out == f"{said}2 file(s), 0 with errors\n"
-    assert main(["csl", "check", str(program), "--params=width:2,hight:3"]) == 1
-    assert "there is no param 'hight' in this file" in capsys.readouterr().err
+    assert cli(f"csl check {program}") == f"{said}2 file(s), 0 with errors\n"
+    said = cli(f"csl check {program} --params=width:2,hight:3", 1)
+    assert "there is no param 'hight' in this file" in said
 
 
-def test_check_says_an_error_of_grammar_once(program, capsys):
+def test_check_says_an_error_of_grammar_once(program, cli):
     (program / "pe.csl").write_text("var y: i16 = ;\n", encoding="utf-8")
-    assert main(["csl", "check", str(program), "--params=width:2"]) == 1
-    assert capsys.readouterr().err.count("error:") == 1
+    assert cli(f"csl check {program} --params=width:2", 1).count("error:") == 1
 
 
-def test_check_takes_what_either_architecture_compiles(program, capsys):
+def test_check_takes_what_either_architecture_compiles(program, cli):
     (program / "pe.csl").write_text(
         'param x: u16;\ncomptime { @comptime_assert(@is_arch("wse3")); }\n', encoding="utf-8"
     )
-    assert main(["csl", "check", str(program), "--params=width:2"]) == 0
-    assert main(["csl", "check", str(program), "--params=width:2", "--arch=wse2"]) == 1
+    cli(f"csl check {program} --params=width:2")
+    cli(f"csl check {program} --params=width:2 --arch=wse2", 1)
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_an_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
+def test_an_example_compiles_and_runs(tmp_path, monkeypatch, capsys, cli, arch):
     from wafer.csl.host.tools.scripts import run_here
 
     monkeypatch.chdir(tmp_path)
-    assert main(["csl", "example", "hello"]) == 0
+    cli("csl example hello")
     monkeypatch.chdir(folder := tmp_path / "hello")
-    assert main(["csl", "compile", "layout.csl", f"--arch={arch}", "-o", "out"]) == 0
+    cli(f"csl compile layout.csl --arch={arch} -o out")
     assert run_here("run.py", []) == 0
     assert capsys.readouterr().out.endswith("SUCCESS!\n")
-    assert main(["csl", "format", "--check", str(folder)]) == 0
-    assert main(["csl", "example", "hello", str(folder)]) == 1
-    assert "README.md is there already; name another folder" in capsys.readouterr().err
-    assert main(["csl", "example", "helo"]) == 1
-    assert "no example 'helo'; did you mean 'hello'?" in capsys.readouterr().err
-    assert main(["csl", "example"]) == 0
-    assert "hello        Four PEs in a row; each adds" in capsys.readouterr().out
+    cli(f"csl format --check {folder}")
+    said = cli(f"csl example hello {folder}", 1)
+    assert "README.md is there already; name another folder" in said
+    assert "no example 'helo'; did you mean 'hello'?" in cli("csl example helo", 1)
+    assert "hello        Four PEs in a row; each adds" in cli("csl example")
 
 
 @pytest.mark.parametrize("hyphens", ["-", "--"])
-def test_options_with_one_hyphen_or_two(folder, capsys, hyphens):
+def test_options_with_one_hyphen_or_two(folder, cli, hyphens):
     (folder / "layout.csl").write_text(
         'param n: u16; layout { @set_rectangle(n, 1); @set_tile_code(0, 0, "good.csl"); }\n',
         encoding="utf-8",
     )
-    options = ["arch=wse3", "fabric-dims=9,3", "fabric-offsets=4,1", "params=n:2", "memcpy"]
-    options += ["channels=1", "max-inlined-iterations=100"]
-    out = folder / "out"
-    arguments = [hyphens + option for option in options]
-    assert main(["csl", "compile", str(folder / "layout.csl"), "-o", str(out), *arguments]) == 0
-    assert json.loads((out / "out.json").read_text(encoding="utf-8"))["params"] == {"n": "2"}
-    capsys.readouterr()
+    options = "arch=wse3 fabric-dims=9,3 fabric-offsets=4,1 params=n:2 memcpy channels=1"
+    options += " max-inlined-iterations=100"
+    arguments = [hyphens + option for option in options.split()]
+    cli(["csl", "compile", folder / "layout.csl", "-o", folder / "out", *arguments])
+    written = json.loads((folder / "out" / "out.json").read_text(encoding="utf-8"))
+    assert written["params"] == {"n": "2"}

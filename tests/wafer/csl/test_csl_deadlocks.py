@@ -1,5 +1,7 @@
 """Reports of deadlocks: sides and layout lines of routers, causes before what they hold up."""
 
+import re
+
 import numpy as np
 import pytest
 from helpers.csl_wire import route, wire
@@ -31,28 +33,25 @@ def test_a_color_without_a_route_is_named_at_its_sender(tmp_path, arch):
     )
 
 
-def test_a_route_that_does_not_begin_at_the_ramp(tmp_path):
-    error = deadlock(tmp_path, route(0, "NORTH", "EAST"), route(1, "WEST", "RAMP"))
-    assert "to let in color 4 from RAMP, which takes it from NORTH (" in str(error.waiting[0])
-    assert str(error.waiting[0]).count("layout.csl:12)") == 2  # said there, and its own line
+RIGHT = route(0, "RAMP", "EAST")
 
 
-def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
-    error = deadlock(tmp_path, route(0, "RAMP", "EAST"), route(1, "NORTH", "RAMP"))
-    first = error.waiting[0]
-    assert (first.x, first.refused) == (0, ("EAST",))
-    text = str(first)
-    assert text.startswith(
-        "PE (0, 0): router waits for PE (1, 0) to the EAST to take color 4 from its WEST, which"
-        " takes it from NORTH ("
-    )
-    assert "layout.csl:13)" in text
-    assert text.endswith("layout.csl:12)")
-
-
-def test_a_neighbor_without_a_route(tmp_path):
-    error = deadlock(tmp_path, route(0, "RAMP", "EAST"))
-    assert "to take color 4 from its WEST, which has no route for color 4 (" in str(error)
+@pytest.mark.parametrize(
+    ("routes", "refused", "said"),
+    [
+        ((route(0, "NORTH", "EAST"), route(1, "WEST", "RAMP")), None,
+         r"the router to let in color 4 from RAMP, which takes it from NORTH \("
+         r".*layout\.csl:12\).*layout\.csl:12\)"),  # said there, and its own line
+        ((RIGHT, route(1, "NORTH", "RAMP")), "EAST",
+         r"PE \(1, 0\) to the EAST to take color 4 from its WEST, which takes it from NORTH \("
+         r".*layout\.csl:13\).*layout\.csl:12\)$"),
+        ((RIGHT,), "EAST", r"to take color 4 from its WEST, which has no route for color 4 \("),
+    ],
+)  # fmt: skip
+def test_a_way_that_ends(tmp_path, routes, refused, said):
+    first = deadlock(tmp_path, *routes).waiting[0]
+    assert (first.x, first.refused) == (0, (refused,) if refused else first.refused)
+    assert re.match(rf"PE \(0, 0\): router waits for .*{said}", str(first)), str(first)
 
 
 def test_the_cause_comes_first_and_all_are_kept(tmp_path):

@@ -1,7 +1,6 @@
 """The guide's table of mistakes: one right program, a change that spoils it, what is said of it."""
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,50 +25,41 @@ FROM_WEST = ".rx = .{ WEST }, .tx = .{ RAMP }"
 SECOND_ROUTE = f"  @set_color_config(1, 0, c, .{{ .routes = .{{ {FROM_WEST} }} }});\n"
 
 
-class Mistake(NamedTuple):
-    """A row: the change of the program, and words of the message that the guide quotes."""
-
-    old: str
-    new: str
-    error: type[Exception]
-    said: str
-
-
+# The change of the program, and words of the message that the guide quotes.
 MISTAKES = [
-    Mistake(FROM_RAMP, ".rx = .{ NORTH }, .tx = .{ EAST }", DeadlockError,
-            "the router to let in color 4 from RAMP, which takes it from NORTH"),
-    Mistake(SECOND_ROUTE, "", CslError,
-            "PE (1, 0) receives from color 4, and its router has no route for it"),
-    Mistake(FROM_WEST, ".rx = .{ SOUTH }, .tx = .{ RAMP }", DeadlockError,
-            "to take color 4 from its WEST, which takes it from SOUTH"),
-    Mistake(FROM_RAMP, ".rx = .{ RAMP }, .tx = .{ SOUTH }", DeadlockError,
-            "function go waits for data of color 4"),
-    Mistake(UNBLOCK, "", DeadlockError, "host waits for unblock_cmd_stream() after function go"),
-    Mistake(TAKES, "    sys_mod.unblock_cmd_stream();\n", None,
-            "a task or operation that takes the wavelet of color 4 at the head of its queue"),
-    Mistake("@export_symbol(go);", "@block(done); @export_symbol(go);", DeadlockError,
-            "end (local task 9) waits for being unblocked (it is activated)"),
-    Mistake(SENDS, SENDS + SENDS, FaultError, "microthread 3 still runs an operation"),
-    Mistake("@initialize_queue(iq, .{ .color = c });", "", FaultError,
-            "no color is bound to input queue 2; call @initialize_queue first"),
-    Mistake(".fabric_color = c, .input_queue", ".fabric_color = @get_color(5), .input_queue",
-            CslError, "input_queue 2 has color 4, and its descriptor says 5"),
-    Mistake(".extent = words, .fabric_color = c, .input_queue",
-            ".extent = 5, .fabric_color = c, .input_queue",
-            CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
-    Mistake(GO, NO_ROWS % "e", CslError,
-            "a mem4d_dsd has an extent of 0 beside operands of 4 elements"),
-    Mistake(GO, NO_ROWS % "@increment_dsd_offset(e, @as(i16, y[0]), u16)", FaultError,
-            "an operand has an extent of 0 beside operands that have elements"),
-    Mistake(UNBLOCK, "  @assert(y[0] == 9);\n", FaultError, "@assert failed at "),
-    Mistake(UNBLOCK, "  y[y[0] * 9000] = 1;\n", FaultError, "is outside of the "),
-    Mistake("fn()void", "fn(i16)void", CslError, "'go' is a fn()void, and the layout exports a fn"),
+    (FROM_RAMP, ".rx = .{ NORTH }, .tx = .{ EAST }", DeadlockError,
+     "the router to let in color 4 from RAMP, which takes it from NORTH"),
+    (SECOND_ROUTE, "", CslError,
+     "PE (1, 0) receives from color 4, and its router has no route for it"),
+    (FROM_WEST, ".rx = .{ SOUTH }, .tx = .{ RAMP }", DeadlockError,
+     "to take color 4 from its WEST, which takes it from SOUTH"),
+    (FROM_RAMP, ".rx = .{ RAMP }, .tx = .{ SOUTH }", DeadlockError,
+     "function go waits for data of color 4"),
+    (UNBLOCK, "", DeadlockError, "host waits for unblock_cmd_stream() after function go"),
+    (TAKES, "    sys_mod.unblock_cmd_stream();\n", None,
+     "a task or operation that takes the wavelet of color 4 at the head of its queue"),
+    ("@export_symbol(go);", "@block(done); @export_symbol(go);", DeadlockError,
+     "end (local task 9) waits for being unblocked (it is activated)"),
+    (SENDS, SENDS + SENDS, FaultError, "microthread 3 still runs an operation"),
+    ("@initialize_queue(iq, .{ .color = c });", "", FaultError,
+     "no color is bound to input queue 2; call @initialize_queue first"),
+    (".fabric_color = c, .input_queue", ".fabric_color = @get_color(5), .input_queue",
+     CslError, "input_queue 2 has color 4, and its descriptor says 5"),
+    (".extent = words, .fabric_color = c, .input_queue",
+     ".extent = 5, .fabric_color = c, .input_queue",
+     CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    (GO, NO_ROWS % "e", CslError,
+     "a mem4d_dsd has an extent of 0 beside operands of 4 elements"),
+    (GO, NO_ROWS % "@increment_dsd_offset(e, @as(i16, y[0]), u16)", FaultError,
+     "an operand has an extent of 0 beside operands that have elements"),
+    (UNBLOCK, "  @assert(y[0] == 9);\n", FaultError, "@assert failed at "),
+    (UNBLOCK, "  y[y[0] * 9000] = 1;\n", FaultError, "is outside of the "),
+    ("fn()void", "fn(i16)void", CslError, "'go' is a fn()void, and the layout exports a fn"),
 ]  # fmt: skip
 
 
-def run(tmp_path, mistake):
+def run(tmp_path, *changes):
     """What the program does, up to the second PE's words."""
-    changes = [(mistake.old, mistake.new)] if mistake else []
     runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3"))
     runtime.launch("go", nonblock=True)
     result, short = np.zeros(8, np.uint32), MemcpyDataType.MEMCPY_16BIT
@@ -78,23 +68,22 @@ def run(tmp_path, mistake):
 
 
 def test_the_program_is_right(tmp_path):
-    assert run(tmp_path, None)[1].tolist() == [7] * 8
+    assert run(tmp_path)[1].tolist() == [7] * 8
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
-def test_what_is_said(tmp_path, mistake):
-    if mistake.error is None:
-        runtime, _ = run(tmp_path, mistake)
-        said = "\n".join(map(str, runtime.machine.waiting()))
-    else:
-        with pytest.raises(mistake.error) as caught:
-            run(tmp_path, mistake)
-        said = str(caught.value)
-    assert mistake.said in said
+@pytest.mark.parametrize(("old", "new", "error", "said"), MISTAKES)
+def test_what_is_said(tmp_path, old, new, error, said):
+    if error is None:
+        runtime, _ = run(tmp_path, (old, new))
+        assert said in "\n".join(map(str, runtime.machine.waiting()))
+        return
+    with pytest.raises(error) as caught:
+        run(tmp_path, (old, new))
+    assert said in str(caught.value)
 
 
 def test_the_hosts_mistakes(tmp_path):
-    runtime, _ = run(tmp_path, None)
+    runtime, _ = run(tmp_path)
     with pytest.raises(HostError, match="9 items of 32 bits for each PE; 'y' of type"):
         runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(9, np.uint32), 0, 0, 1, 1, 9)
     with pytest.raises(HostError, match=r"did you mean 'y'\?|The layout exports go, y"):
@@ -103,8 +92,8 @@ def test_the_hosts_mistakes(tmp_path):
 
 def test_the_guide_quotes_what_is_said():
     text = (ROOT / "docs" / "guides" / "csl.md").read_text(encoding="utf-8")
-    for mistake in MISTAKES:
-        assert mistake.said in text, mistake.said
+    for *_, said in MISTAKES:
+        assert said in text, said
     assert re.search("9 items of 32 bits for each PE", text)
 
 

@@ -23,52 +23,29 @@ def compiled(tmp_path, routes, arch="wse2", send=SEND, words=40):
     return wire(tmp_path, changes, routes=routes, arch=arch, width=3, words=words)
 
 
-def problem(tmp_path, routes, arch="wse2"):
-    with pytest.raises(CslError) as caught:
-        compiled(tmp_path, routes, arch)
-    return caught.value.problems[0]
+OWN = "add RAMP to {} of the color's .routes at this PE (@set_color_config)"
+NEXT = "add WEST to .rx of color 4 at PE ({}, 0)"
+OF_PE_0 = "PE (0, 0) sends on color 4, "
+WRONG = [
+    (MIDDLE + LAST, OF_PE_0 + "and its router has no route for it", OWN.format(".rx")),
+    (route(0, "WEST", "EAST") + MIDDLE + LAST, OF_PE_0 + "and its router has no RAMP in .rx",
+     OWN.format(".rx")),
+    (FIRST + MIDDLE, OF_PE_0
+     + "which PE (1, 0) routes to the EAST, and PE (2, 0) has no route for it", NEXT.format(2)),
+    (FIRST + route(1, "NORTH", "EAST") + LAST, OF_PE_0
+     + "which PE (0, 0) routes to the EAST, and PE (1, 0) takes it from NORTH", NEXT.format(1)),
+    (FIRST + MIDDLE + route(2, "WEST", "EAST"),
+     "PE (2, 0) receives from color 4, and its router has no RAMP in .tx", OWN.format(".tx")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize(
-    ("routes", "line", "message", "hint"),
-    [
-        (
-            MIDDLE + LAST,
-            21,
-            "PE (0, 0) sends on color 4, and its router has no route for it",
-            "add RAMP to .rx of the color's .routes at this PE (@set_color_config)",
-        ),
-        (
-            route(0, "WEST", "EAST") + MIDDLE + LAST,
-            21,
-            "PE (0, 0) sends on color 4, and its router has no RAMP in .rx",
-            "add RAMP to .rx of the color's .routes at this PE (@set_color_config)",
-        ),
-        (
-            FIRST + MIDDLE,
-            21,
-            "PE (0, 0) sends on color 4, which PE (1, 0) routes to the EAST, and PE (2, 0) has no"
-            " route for it",
-            "add WEST to .rx of color 4 at PE (2, 0)",
-        ),
-        (
-            FIRST + route(1, "NORTH", "EAST") + LAST,
-            21,
-            "PE (0, 0) sends on color 4, which PE (0, 0) routes to the EAST, and PE (1, 0) takes it"
-            " from NORTH",
-            "add WEST to .rx of color 4 at PE (1, 0)",
-        ),
-        (
-            FIRST + MIDDLE + route(2, "WEST", "EAST"),
-            22,
-            "PE (2, 0) receives from color 4, and its router has no RAMP in .tx",
-            "add RAMP to .tx of the color's .routes at this PE (@set_color_config)",
-        ),
-    ],
-)
-def test_a_color_that_leads_nowhere(tmp_path, arch, routes, line, message, hint):
-    found = problem(tmp_path, routes, arch)
+@pytest.mark.parametrize(("routes", "message", "hint"), WRONG)
+def test_a_color_that_leads_nowhere(tmp_path, arch, routes, message, hint):
+    with pytest.raises(CslError) as caught:
+        compiled(tmp_path, routes, arch)
+    found = caught.value.problems[0]
+    line = 22 if "receives" in message else 21
     assert (found.at.file, found.at.line) == (str(tmp_path / "pe.csl"), line)
     assert (found.message, found.hint) == (message, hint)
 
@@ -93,16 +70,15 @@ def test_words_that_queue_and_routers_hold_end_nowhere(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("send", "why"),
+    "send",
     [
-        ("if (turn == 1) @mov16(out, d);", "no run executes it"),
-        ("while (turn > 0) { @mov16(out, d); turn -= 1; }", "a loop of no rounds"),
-        ("if (turn == 0) return; @mov16(out, d);", "behind a return"),
-        ("@mov16(out, d, .{ .async = true });", "nothing waits for its end"),
+        "if (turn == 1) @mov16(out, d);",  # no run executes it
+        "while (turn > 0) { @mov16(out, d); turn -= 1; }",  # a loop of no rounds
+        "if (turn == 0) return; @mov16(out, d);",
+        "@mov16(out, d, .{ .async = true });",  # nothing waits for its end
     ],
 )
-def test_code_for_a_route_that_carries_nothing(tmp_path, send, why):
-    del why
+def test_code_for_a_route_that_carries_nothing(tmp_path, send):
     runtime = wafer.csl.Runtime(compiled(tmp_path, MIDDLE + LAST, send=send))
     assert runtime.get_id("y") >= 0
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.csl_program import compiled, results
-
-import wafer.csl
+from helpers.csl_program import compiled, ran, results
 
 pytestmark = pytest.mark.native
 
@@ -63,11 +61,8 @@ def test_quotients_and_remainders_are_those_of_python(tmp_path, kind):
 def test_what_a_quotient_costs(tmp_path, kind, expression, cycles):
     """Of a line that loads, divides and stores; a load of 32 bits costs no more here."""
     text = "fn go() void {{\n y[2] = 1;\n y[1] = y[0] {};\n}}"
-    took = []
-    for part in ("/ 1", expression):
-        image = compiled(tmp_path, text.format(part), kind=kind)
-        machine = wafer.csl.Machine(image)
-        machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
-        machine.run(1000)
-        took.append(sum(machine.profile.values()))
-    assert took[1] - took[0] == cycles
+    plain, divided = (
+        sum(ran(compiled(tmp_path, text.format(part), kind=kind)).profile.values())
+        for part in ("/ 1", expression)
+    )
+    assert divided - plain == cycles

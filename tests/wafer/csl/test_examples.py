@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from helpers.examples import runtime, script
+from helpers.examples import run, runtime, script
 
 from wafer.cli import main
 from wafer.csl import CslError
@@ -38,14 +38,9 @@ def test_every_folder_has_its_files_in_the_one_style():
 def test_the_script_of_a_folder(name, commands, tmp_path):
     write_example(name, tmp_path / name)
     write_commands(tmp_path / "bin")
-    ended = subprocess.run(
-        ["sh", commands],
-        cwd=tmp_path / name,
-        env=os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    options = {"env": env, "capture_output": True, "text": True}
+    ended = subprocess.run(["sh", commands], check=False, cwd=tmp_path / name, **options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == "SUCCESS!"
 
@@ -74,11 +69,10 @@ def test_params_that_a_layout_refuses(name, params, said):
 class TestFft:
     def test_by_hand(self):
         """A unit at 1 of four: 1, -i, -1, i. Ones: their number, and nothing else."""
-        of_four = runtime("fft", width=2, height=1, length0=2, length1=2, length2=1, turned=1)
-        got, _ = script("fft").run(of_four, np.array([0, 1, 0, 0]))
+        row = {"width": 2, "height": 1, "length1": 2, "length2": 1}
+        got, _ = run("fft", np.array([0, 1, 0, 0]), length0=2, turned=1, **row)
         np.testing.assert_allclose(got, [1, -1j, -1, 1j], atol=1e-7)
-        plane = runtime("fft", width=2, height=1, length0=4, length1=2, length2=1, turned=0)
-        got, _ = script("fft").run(plane, np.ones((4, 2)))
+        got, _ = run("fft", np.ones((4, 2)), length0=4, turned=0, **row)
         np.testing.assert_array_equal(got, [[8, 0]] + [[0, 0]] * 3)
 
     @pytest.mark.parametrize(
@@ -89,15 +83,15 @@ class TestFft:
         fft = script("fft")
         axes = dict(zip(("length0", "length1", "length2"), fft.lengths(shape), strict=True))
         values = np.random.default_rng(0).standard_normal(shape)
-        got, _ = fft.run(runtime("fft", width=width, height=height, turned=0, **axes), values)
+        got, _ = run("fft", values, width=width, height=height, turned=0, **axes)
         expected = fft.reference(values)
         assert np.abs(got - expected).max() < 1e-6 * np.abs(expected).max()
 
     @pytest.mark.slow
     def test_published_form(self):
         values = np.random.default_rng(0).standard_normal((16, 16, 16))
-        cube = {"width": 16, "height": 16, "length0": 16, "length1": 16, "length2": 16}
-        _, cycles = script("fft").run(runtime("fft", turned=0, **cube), values)
+        cube = dict.fromkeys(("width", "height", "length0", "length1", "length2"), 16)
+        _, cycles = run("fft", values, turned=0, **cube)
         assert script("fft", "published").cycles(16) == pytest.approx(cycles, rel=0.02)
 
 
@@ -114,9 +108,8 @@ class TestKrylov:
                 other = tuple(np.add(at, step))
                 if all(0 <= i < size for i, size in zip(other, shape, strict=True)):
                     dense[at + other] = coefficients[k][at]
-        number = krylov.METHODS.index(method)
-        runner = runtime("krylov", height=3, width=2, cells=4, iterations=60, method=number)
-        x, _, _ = krylov.run(runner, coefficients, right, 60, 1e-10)
+        sizes = {"height": 3, "width": 2, "cells": 4, "method": krylov.METHODS.index(method)}
+        x, _, _ = run("krylov", coefficients, right, 60, 1e-10, iterations=60, **sizes)
         exact = np.linalg.solve(dense.reshape(24, 24), right.ravel().astype(float))
         np.testing.assert_allclose(x.ravel(), exact, atol=1e-4)
 
@@ -125,18 +118,17 @@ class TestKrylov:
         """4 x = 8: the first direction is the last one."""
         coefficients = np.zeros((7, 1, 1, 1))
         coefficients[0] = 4
-        runner = runtime("krylov", height=1, width=1, cells=1, iterations=9, method=method)
-        x, squares, _ = script("krylov").run(runner, coefficients, np.full((1, 1, 1), 8.0), 9)
+        sizes = {"height": 1, "width": 1, "cells": 1, "iterations": 9, "method": method}
+        x, squares, _ = run("krylov", coefficients, np.full((1, 1, 1), 8.0), 9, **sizes)
         assert x.item() == 2
         assert squares.tolist() == [64, 0]
 
     @pytest.mark.slow
     def test_published_form(self):
         krylov, shape = script("krylov"), (9, 9, 20)
-        cycles = []
-        for iterations in (1, 2):
-            runner = runtime("krylov", height=9, width=9, cells=20, iterations=2, method=1)
-            cycles.append(krylov.run(runner, *krylov.system("bicgstab", shape), iterations)[2])
+        sizes = {"height": 9, "width": 9, "cells": 20, "iterations": 2, "method": 1}
+        system = krylov.system("bicgstab", shape)
+        cycles = [run("krylov", *system, iterations, **sizes)[2] for iterations in (1, 2)]
         computed = script("krylov", "published").iteration(*shape)
         assert computed == pytest.approx(cycles[1] - cycles[0], rel=0.01)
 
@@ -145,14 +137,14 @@ class TestLife:
     def test_a_glider_moves_one_cell_in_four_generations(self):
         cells = np.zeros((7, 6), int)
         cells[:3, :3] = [[0, 1, 0], [0, 0, 1], [1, 1, 1]]
-        moved, _ = script("life").run(runtime("life", height=7, width=6), cells, 4)
+        moved, _ = run("life", cells, 4, height=7, width=6)
         np.testing.assert_array_equal(moved, np.roll(cells, (1, 1), axis=(0, 1)))
 
     @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (5, 1)])
     def test_narrow_grids(self, shape):
-        life, cells = script("life"), np.ones(shape, int)
-        after, _ = life.run(runtime("life", height=shape[0], width=shape[1]), cells, 3)
-        np.testing.assert_array_equal(after, life.reference(cells, 3))
+        cells = np.ones(shape, int)
+        after, _ = run("life", cells, 3, height=shape[0], width=shape[1])
+        np.testing.assert_array_equal(after, script("life").reference(cells, 3))
 
 
 KINDS = (MemcpyDataType.MEMCPY_32BIT, MemcpyDataType.MEMCPY_16BIT)
@@ -175,8 +167,7 @@ class TestGemv:
         p = {"height": mesh[0], "width": mesh[1], "group": group, "chain": chain, "half": half}
         p |= {"rows": -(-shape[0] // mesh[0]), "columns": -(-shape[1] // mesh[1] // lane) * lane}
         x, matrix = rng.standard_normal(shape[0]), rng.standard_normal(shape)
-        runner = runtime("gemv", **p)
-        y, cycles = script("gemv").run(runner, p, x, matrix, data_type=KINDS[half])
+        y, cycles = run("gemv", p, x, matrix, options={"data_type": KINDS[half]}, **p)
         np.testing.assert_allclose(y, x @ matrix, atol=0.03 if half else 1e-5, rtol=0)
         if half and not chain:
             published = script("gemv", "published")
@@ -195,7 +186,7 @@ class TestGemm:
         rng = np.random.default_rng(size)
         a = rng.standard_normal((size * rows, size * inner))
         b = rng.standard_normal((size * inner, size * columns))
-        c, cycles = script("gemm").run(runtime("gemm", **p), p, a, b, data_type=KINDS[half])
+        c, cycles = run("gemm", p, a, b, options={"data_type": KINDS[half]}, **p)
         np.testing.assert_allclose(c, a @ b, atol=0.05 if half else 1e-5, rtol=0)
         if half:
             closed = script("gemv", "published").gemm_cycles(size, rows, inner, columns)
@@ -226,21 +217,21 @@ class TestKvShift:
         p = dict(zip(("most", "width", "words"), shape, strict=True)) | {"height": height}
         p["slots"] = -(-shape[0] // height) + 1
         entries = np.random.default_rng(height).standard_normal(shape).astype(np.float32)
-        counts, kept, cycles = script("kvshift").run(runtime("kvshift", **p), p, entries)
+        counts, kept, cycles = run("kvshift", p, entries, **p)
         return counts, kept, entries, cycles
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 5), (4, 1)])
 def test_sums_of_single_lines(height, width):
-    example, values = script("line_sum"), np.arange(5.0 * height * width).reshape(height, width, 5)
-    runner = runtime("line_sum", width=width, height=height, group_x=2, group_y=3)
-    np.testing.assert_array_equal(example.run(runner, values)[0], example.reference(values))
+    values = np.arange(5.0 * height * width).reshape(height, width, 5)
+    sums, _ = run("line_sum", values, width=width, height=height, group_x=2, group_y=3)
+    np.testing.assert_array_equal(sums, script("line_sum").reference(values))
 
 
 def test_mandelbrot_by_hand():
     """-2 stays, at the radius; from 1: 0, 1, 2, 5; from 4: 0, 4."""
-    runner = runtime("mandelbrot", width=1, height=1, rows=1, columns=3)
-    steps, _ = script("mandelbrot").run(runner, (1, 3), -2 + 0j, 3.0, 50)
+    sizes = {"width": 1, "height": 1, "rows": 1, "columns": 3}
+    steps, _ = run("mandelbrot", (1, 3), -2 + 0j, 3.0, 50, **sizes)
     assert steps.tolist() == [[50, 3, 1]]
 
 
@@ -319,7 +310,7 @@ def _crystal(cells, block, shaken):
 def _md(positions, pes, reach, steps, step=0.002):
     sizes = {"height": len(pes), "width": len(pes.T), "reach": reach, "segments": 128}
     velocities = np.random.default_rng(0).normal(0, 2, positions.shape)
-    return script("md").run(runtime("md", **sizes), positions, velocities, pes, steps, step)
+    return run("md", positions, velocities, pes, steps, step, **sizes)
 
 
 class TestMontecarlo:
@@ -376,10 +367,9 @@ class TestMontecarlo:
 
 
 def _montecarlo(grids, sections, densities, energies, rounds=None, stochastic=0):
-    montecarlo = script("montecarlo")
-    params = montecarlo.sizes(grids, sections, energies, rounds) | {"stochastic": stochastic}
-    runner = runtime("montecarlo", **params)
-    return montecarlo.run(runner, params, grids, sections, densities, energies)
+    sizes = script("montecarlo").sizes(grids, sections, energies, rounds)
+    params = sizes | {"stochastic": stochastic}
+    return run("montecarlo", params, grids, sections, densities, energies, **params)
 
 
 class TestNbody:
@@ -397,9 +387,8 @@ class TestNbody:
         places = np.linspace(1, 4, 16)[:, None] * distance * np.array([[1.0, 0, 0]])
         places[0] = 0
         masses = np.where(np.arange(16) == 0, distance**2, 0)
-        runner = runtime("nbody", width=1, height=1, bodies=16)
         bodies = places, np.zeros((16, 3)), masses
-        ((_, _, accelerations),), _ = script("nbody").run(runner, *bodies, 0, 0.0, softening=1e-6)
+        ((_, _, accelerations),) = _nbody(bodies, 0, 0.0, each=16, softening=1e-6)
         squares = places[1:, 0].astype(np.float32).astype(float) ** 2 + 1e-12
         expected = -(distance**2) * places[1:, 0] / squares**1.5
         np.testing.assert_allclose(accelerations[1:, 0], expected, rtol=1e-6)
@@ -414,10 +403,10 @@ class TestNbody:
             np.testing.assert_allclose(after[1], at, atol=2e-3)
 
 
-def _nbody(bodies, steps, dt):
-    """States at the start and at the end, on two PEs."""
-    runner = runtime("nbody", width=2, height=1, bodies=1)
-    return script("nbody").run(runner, *bodies, steps, dt, softening=1e-4)[0]
+def _nbody(bodies, steps, dt, each=1, softening=1e-4):
+    """States at the start and at the end, on PEs with so many bodies each."""
+    sizes = {"width": len(bodies[0]) // each, "height": 1, "bodies": each}
+    return run("nbody", *bodies, steps, dt, options={"softening": softening}, **sizes)[0]
 
 
 class TestTlr:
@@ -425,8 +414,8 @@ class TestTlr:
         """(1 + 2i) (3 - i)* (2 + i) = (1 + 2i)(3 + i)(2 + i) = -5 + 15i."""
         one = np.ones((1, 1), np.complex64)
         factors = np.array([[1]]), (1 + 2j) * one, (3 - 1j) * one
-        runner = runtime("tlr", width=1, height=1, tile=1, terms=1, rows=1)
-        y, _ = script("tlr").run(runner, *factors, np.array([2 + 1j]), 1)
+        sizes = dict.fromkeys(("width", "height", "tile", "terms", "rows"), 1)
+        y, _ = run("tlr", *factors, np.array([2 + 1j]), 1, **sizes)
         assert y.tolist() == [-5 + 15j]
 
     def test_ranks_by_hand(self):
@@ -462,9 +451,8 @@ class TestTlr:
         parts = rng.standard_normal((2, 2 * ranks.sum() + ranks.shape[1], tile)).astype(np.float32)
         *factors, x = np.split(parts[0] + 1j * parts[1], [ranks.sum(), 2 * ranks.sum()])
         rows = tlr.most_rows(tlr.chunks(ranks, terms))
-        sizes = {"tile": tile, "terms": terms, "rows": rows}
-        runner = runtime("tlr", height=pes[0], width=pes[1], **sizes)
-        y, _ = tlr.run(runner, ranks, *factors, x.ravel(), terms)
+        sizes = {"height": pes[0], "width": pes[1], "tile": tile, "terms": terms, "rows": rows}
+        y, _ = run("tlr", ranks, *factors, x.ravel(), terms, **sizes)
         expected = tlr.reference(ranks, *factors, x.ravel())
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
@@ -505,10 +493,8 @@ class TestWave:
 
 
 def _wave(field, speed, steps):
-    height, width, cells = field.shape
-    return script("wave").run(
-        runtime("wave", height=height, width=width, cells=cells), field, speed, steps
-    )
+    sizes = dict(zip(("height", "width", "cells"), field.shape, strict=True))
+    return run("wave", field, speed, steps, **sizes)
 
 
 def _second_derivative(field):

@@ -93,30 +93,18 @@ def compiles(seed):
     return True
 
 
-def programs_among(first, count, what="check"):
-    """How many of some seeds are programs; in a process without the suite's type checker."""
+MANY = [pytest.param(1000, 10_000, what, marks=pytest.mark.slow) for what in ("check", "compiles")]
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "what"), [(0, 100, "check"), (0, 200, "compiles"), *MANY]
+)
+def test_some_mutated_programs_and_rules_are_programs(first, count, what):
+    """In a process without the suite's type checker."""
     command = [sys.executable, __file__, str(first), str(count), what]
     result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
-    return int(result.stdout)
-
-
-def test_some_mutated_programs():
-    assert 0 < programs_among(0, 100) < 100
-
-
-def test_some_mutated_rules_through_the_whole_compiler():
-    assert 0 < programs_among(0, 200, "compiles") < 200
-
-
-@pytest.mark.slow
-def test_many_mutated_rules_through_the_whole_compiler():
-    assert 0 < programs_among(1000, 10_000, "compiles") < 10_000
-
-
-@pytest.mark.slow
-def test_many_mutated_programs():
-    assert 0 < programs_among(1000, 10_000) < 10_000
+    assert 0 < int(result.stdout) < count
 
 
 if __name__ == "__main__":

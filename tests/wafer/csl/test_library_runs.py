@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.csl_program import ran
 from helpers.csl_rules import CSL_RULES
 from scipy import stats
 
@@ -27,11 +28,7 @@ def run(request, tmp_path):
             path.write_text(text + "comptime { @export_symbol(go); }", encoding="utf-8")
         params, folders = {"file": path.name}, (str(path.parent),)
         image = wafer.csl.compile(ONE, params, arch=request.param, import_paths=folders)
-        runtime = wafer.csl.Runtime(image, wafer.csl.Machine(image))
-        runtime.machine.launch(runtime.whole, "go")
-        runtime.machine.run(1_000_000)
-        assert not runtime.machine.fault
-        return runtime
+        return wafer.csl.Runtime(image, ran(image, cycles=1_000_000))
 
     return run
 

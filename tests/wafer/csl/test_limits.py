@@ -7,7 +7,6 @@ import pytest
 from helpers.csl_program import compiled
 from helpers.csl_rules import compiled_rule, csl_rules
 
-from wafer.cli import main
 from wafer.csl import CslError, compile
 from wafer.csl.semantics.core import unit
 
@@ -78,7 +77,7 @@ def test_a_layout_has_steps_for_each_pe(tmp_path, monkeypatch):
     assert compiled(tmp_path, row, width=150).tiles.shape == (1, 150)
 
 
-def test_options(tmp_path, capsys):
+def test_options(tmp_path, capsys, cli):
     text = (
         "param n: i16;\nvar z: i16 = 0;\n"
         "fn deep(k: i16) i16 { return if (k == 0) 0 else deep(k - 1); }\nconst d = deep(n);\n"
@@ -93,18 +92,13 @@ def test_options(tmp_path, capsys):
         encoding="utf-8",
     )
 
-    def check(n, *options):
-        code = main(["csl", "check", str(layout), f"--params=n:{n}", *options])
-        return code, capsys.readouterr().err
-
-    assert check(20, "--max-inlined-iterations=20", "-comptime-func-depth-limit=21") == (0, "")
-    code, said = check(20, "--max-inlined-iterations=19")
-    assert code == 1
+    check = f"csl check {layout} --params=n:"
+    cli(f"{check}20 --max-inlined-iterations=20 -comptime-func-depth-limit=21")
+    said = cli(f"{check}20 --max-inlined-iterations=19", 1)
     assert f"{tmp_path / 'pe.csl'}:5:16: error: more than 19 rounds of an inline loop" in said
-    code, said = check(20, "--comptime-func-depth-limit", "20")
-    assert code == 1
+    said = cli(f"{check}20 --comptime-func-depth-limit 20", 1)
     assert f"{tmp_path / 'pe.csl'}:3:53: error: more than 20 calls within each other" in said
-    assert check(300, "--comptime-func-depth-limit=400") == (0, "")
+    cli(f"{check}300 --comptime-func-depth-limit=400")
     with pytest.raises(SystemExit):
-        check(1, "--max-inlined-iterations=0")
+        cli(f"{check}1 --max-inlined-iterations=0")
     assert "'0' is not a number from 1 on" in capsys.readouterr().err

@@ -10,52 +10,6 @@ from wafer.csl.syntax import tree
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.csl"))
 
 
-def shape(node):
-    """An expression with every operator's operands in parentheses."""
-    match node:
-        case tree.Name():
-            return node.id
-        case tree.Integer() | tree.Float() | tree.String():
-            return node.text
-        case tree.Bool():
-            return str(node.value).lower()
-        case tree.Binary():
-            return f"({shape(node.left)} {node.operator} {shape(node.right)})"
-        case tree.Unary():
-            return f"({node.operator} {shape(node.operand)})"
-        case tree.Member():
-            return f"{shape(node.value)}.{node.name}"
-        case tree.Dereference():
-            return f"{shape(node.value)}.*"
-        case tree.Index():
-            return f"{shape(node.value)}[{', '.join(map(shape, node.indices))}]"
-        case tree.Call():
-            return f"{shape(node.function)}({', '.join(map(shape, node.arguments))})"
-        case tree.Builtin():
-            return f"{node.name}({', '.join(map(shape, node.arguments))})"
-        case tree.Init():
-            inside = ", ".join(f"{v.name}: {shape(v.value)}" for v in node.values)
-            return f"{shape(node.type) if node.type else ''}<{inside}>"
-        case tree.TensorAccess():
-            extents = ", ".join(map(shape, node.extents))
-            return f"{'|'.join(node.variables)} in {extents} -> {shape(node.body)}"
-        case tree.If():
-            arms = " ".join(f"if {shape(c)} then {shape(b)}" for c, b in node.arms)
-            return f"{arms} else {shape(node.otherwise) if node.otherwise else 'nothing'}"
-        case tree.PointerType():
-            star = "[*]" if node.many else "*"
-            return star + "".join(f"{q} " for q in node.qualifiers) + shape(node.target)
-        case tree.ArrayType():
-            return f"[{', '.join(map(shape, node.extents))}]{shape(node.element)}"
-        case tree.FunctionSignature():
-            return f"{node.kind}({', '.join(shape(f.type) for f in node.formals)}) -> " + shape(
-                node.result
-            )
-        case tree.Block(body=()):
-            return "void"
-    return type(node).__name__
-
-
 def value(text):
     (declaration,) = parse(f"const x = {text};").declarations
     return declaration.value
@@ -68,36 +22,53 @@ def statement(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "grouped"),
     [
-        ("a + b * c", "(a + (b * c))"),
-        ("a - b - c", "((a - b) - c)"),
-        ("a & m == 0", "((a & m) == 0)"),  # unlike C
-        ("a | b & c ^ d", "(((a | b) & c) ^ d)"),  # one level
-        ("a << 1 + 2 & 3", "((a << (1 + 2)) & 3)"),
-        ("a == b and c < d or e", "(((a == b) and (c < d)) or e)"),
-        ("-a * !b", "((- a) * (! b))"),
-        ("-a.b[1]", "(- a.b[1])"),
-        ("&x.*[i, j].f", "(& x.*[i, j].f)"),
-        ("(a + b) * c", "((a + b) * c)"),
-        ("comptime f(1,)", "(comptime f(1))"),
-        ("@as(u16, 'a')", "@as(u16, 'a')"),
-        (".{ .a = 1, 2 }", "<a: 1, None: 2>"),
-        ("T{ .a = 1 }", "T<a: 1>"),
-        ("m.T{}", "m.T<>"),
-        ("[2]i16{1, 2,}", "[2]i16<None: 1, None: 2>"),
-        ("|i, j|{n, 2} -> A[i, 2*j]", "i|j in n, 2 -> A[i, (2 * j)]"),
-        ("if (a) 1 else if (b) 2", "if a then 1 if b then 2 else nothing"),
-        ("if (a) if (b) 1 else 2 else 3", "if a then if b then 1 else 2 else 3"),
-        ("{}", "void"),
-        ("[*]const *f32", "[*]const *f32"),
-        ("fn(i16, x: [2]f32) void", "fn(i16, [2]f32) -> void"),
-        ("*[n, 2]f32", "*[n, 2]f32"),
+        ("a + b * c", "a + (b * c)"),
+        ("a - b - c", "(a - b) - c"),
+        ("a & m == 0", "(a & m) == 0"),  # unlike C
+        ("a | b & c ^ d", "((a | b) & c) ^ d"),  # one level
+        ("a << 1 + 2 & 3", "(a << (1 + 2)) & 3"),
+        ("a == b and c < d or e", "((a == b) and (c < d)) or e"),
+        ("-a * !b", "(-a) * (!b)"),
+        ("-a.b[1]", "-(a.b[1])"),
+        ("&x.*[i, j].f", "&(((x.*)[i, j]).f)"),
+        ("comptime f(1,)", "comptime (f(1))"),
+        ("[2]i16{1, 2,}", "[2]i16{1, 2}"),
+        ("|i, j|{n, 2} -> A[i, 2*j]", "|i, j|{n, 2} -> (A[i, (2 * j)])"),
+        ("if (a) if (b) 1 else 2 else 3", "if (a) (if (b) 1 else 2) else 3"),
     ],
 )
-def test_expressions(text, expected):
-    node = value(text)
-    assert shape(node) == expected
+def test_operators_bind(text, grouped):
+    assert value(text) == value(grouped) != value("a")
+
+
+def test_expressions():
+    at, a, one, two = None, tree.Name(None, "a"), tree.Integer(None, "1"), tree.Integer(None, "2")
+    f32, i16 = tree.Name(at, "f32"), tree.Name(at, "i16")
+    assert value("(a + 1) * 2") == tree.Binary(at, "*", tree.Binary(at, "+", a, one), two)
+    assert value("-a") == tree.Unary(at, "-", a)
+    assert value("a.b") == tree.Member(at, a, "b")
+    assert value("a.*") == tree.Dereference(at, a)
+    assert value("a[1, 2]") == tree.Index(at, a, (one, two))
+    assert value("a(1)") == tree.Call(at, a, (one,))
+    assert value("@as(a, 1)") == tree.Builtin(at, "@as", (a, one))
+    fields = (tree.InitialValue(at, "b", one), tree.InitialValue(at, None, two))
+    assert value(".{ .b = 1, 2 }") == tree.Init(at, None, fields)
+    assert value("a{ .b = 1 }") == tree.Init(at, a, fields[:1])
+    assert value("a.T{}") == tree.Init(at, tree.Member(at, a, "T"), ())
+    both = tree.If(at, ((a, one), (tree.Name(at, "b"), two)), None)
+    assert value("if (a) 1 else if (b) 2") == both
+    assert value("{}") == tree.Block(at, ())
+    pointer = tree.PointerType(at, False, (), f32)
+    assert value("[*]const *f32") == tree.PointerType(at, True, ("const",), pointer)
+    array = tree.ArrayType(at, (two,), f32)
+    assert value("*[2]f32") == tree.PointerType(at, False, (), array)
+    formals = (tree.Formal(at, None, i16), tree.Formal(at, "x", array))
+    void = tree.Name(at, "void")
+    assert value("fn(i16, x: [2]f32) void") == tree.FunctionSignature(at, "fn", formals, void)
+    access = tree.TensorAccess(at, ("i",), (two,), tree.Index(at, a, (tree.Name(at, "i"),)))
+    assert value("|i|{2} -> a[i]") == access
 
 
 @pytest.mark.parametrize(

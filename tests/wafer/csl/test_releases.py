@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.csl_program import ran
 from helpers.paths import ROOT
 
 import wafer.csl
@@ -23,14 +24,6 @@ def compiled(folder, layout, pe, **options):
     return wafer.csl.compile(folder / "layout.csl", **options)
 
 
-def ran(image, width=1, height=1):
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, width, height), "go")
-    machine.run(10_000)
-    assert not machine.fault, machine.fault
-    return machine
-
-
 @pytest.mark.native
 def test_programs_name_their_own_streams_in_memcpy_multi(tmp_path):
     image = compiled(tmp_path, STREAMS, STREAMED)
@@ -48,7 +41,7 @@ def test_programs_name_their_own_streams_in_memcpy_multi(tmp_path):
 def test_the_tally_without_callback_sends_its_total_north(tmp_path):
     image = compiled(tmp_path, TALLY, TALLY_PE)
     assert (image.programs[0].tables["queues"][:8, 0] == -1).all()
-    machine = ran(image, 2, 2)
+    machine = ran(image)
     assert machine.links[..., 3].tolist() == [[0, 1], [0, machine.links[1, 1, 3]]]
 
 

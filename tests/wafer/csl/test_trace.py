@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.csl_program import compiled
+from helpers.csl_program import compiled, ran
 
 import wafer.csl
 from wafer.cli import main
-from wafer.csl import Machine, Recording, Rectangle, trace
+from wafer.csl import Machine, Recording, trace
 from wafer.errors import CompileError
 from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
@@ -35,12 +35,9 @@ def sending():
     return wafer.csl.compile(SENDING / "layout.csl")
 
 
-def run(image, record, threads=None):
-    machine = Machine(image, threads, record=record)
-    machine.launch(Rectangle(0, 0, 2, 1), "go")
-    machine.run(10_000)
-    assert not machine.fault
-    return machine
+def run(image, *args, **wanted):
+    """What is recorded of a run."""
+    return ran(image, record=Recording(*args, **wanted)).trace
 
 
 def rows(recorded, **wanted):
@@ -52,7 +49,7 @@ def rows(recorded, **wanted):
 
 
 def test_tasks_and_operations_are_intervals(sending):
-    seen = run(sending, Recording()).trace
+    seen = run(sending)
     (out,), (into,) = rows(seen, thread=2), rows(seen, thread=3)
     assert (seen.x[out], seen.x[into]) == (0, 1)
     assert (seen.line[out], seen.line[into]) == (LINE_OF_OUT, LINE_OF_IN)
@@ -70,7 +67,7 @@ def test_tasks_and_operations_are_intervals(sending):
 
 
 def test_words_over_links_by_cycle(sending):
-    seen = run(sending, Recording()).trace
+    seen = run(sending)
     (out,) = rows(seen, thread=2)
     assert seen.every == 1
     windows, _, x, port = np.argwhere(seen.links).T
@@ -82,7 +79,7 @@ def test_words_over_links_by_cycle(sending):
 
 
 def test_windows_grow_and_lose_no_word(sending):
-    machine = run(sending, Recording(windows=4))
+    machine = ran(sending, record=Recording(windows=4))
     seen = machine.trace
     assert seen.every & seen.every - 1 == 0
     assert 4 * seen.every >= machine.cycle > 2 * seen.every
@@ -99,28 +96,23 @@ def test_a_recording_does_not_depend_on_the_threads(tmp_path):
             for value in [getattr(image, name)]
         },
     )
-    seen = []
-    for threads in (1, 3):
-        machine = Machine(image, threads, record=Recording())
-        machine.launch(Rectangle(0, 0, 3, 4), "go")
-        machine.run(1000)
-        seen.append(machine.trace)
+    seen = [ran(image, threads=count, record=Recording()).trace for count in (1, 3)]
     assert len(seen[0].begin) == 12
     for one, other in zip(*seen, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_a_window_of_cycles_and_a_rectangle(sending):
-    whole = run(sending, Recording()).trace
+    whole = run(sending)
     (into,) = rows(whole, thread=3)
     first, last = int(whole.begin[into]) + 2, int(whole.end[into]) - 1
-    part = run(sending, Recording(begin=first, end=last, rectangle=(1, 0, 1, 1))).trace
+    part = run(sending, begin=first, end=last, rectangle=(1, 0, 1, 1))
     assert set(part.x.tolist()) <= {1}
     assert part.cycles == (first, last)
     assert part.rectangle == (1, 0, 1, 1)
     (spans,) = rows(part, thread=3)
     assert (part.begin[spans], part.end[spans]) == (first, last)
-    ends = run(sending, Recording(begin=first)).trace
+    ends = run(sending, begin=first)
     (cut,) = rows(ends, thread=3)
     assert (ends.begin[cut], ends.end[cut]) == (first, whole.end[into])
     np.testing.assert_array_equal(
@@ -129,16 +121,16 @@ def test_a_window_of_cycles_and_a_rectangle(sending):
 
 
 def test_what_has_not_ended_lasts_until_now(sending):
-    seen = run(sending, Recording(end=10)).trace
+    seen = run(sending, end=10)
     (out,) = rows(seen, thread=2)
     assert seen.end[out] == 10
 
 
 def test_the_limit_of_events_is_said(sending):
-    seen = run(sending, Recording(events=2)).trace
+    seen = run(sending, events=2)
     assert seen.full is not None
     assert seen.end.max() == seen.full  # what still ran is cut there
-    assert run(sending, Recording()).trace.full is None
+    assert run(sending).full is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +178,7 @@ fn go() void {
 
 
 def test_chrome_events(sending):
-    events = trace.chrome_trace(run(sending, Recording()).trace)["traceEvents"]
+    events = trace.chrome_trace(run(sending))["traceEvents"]
     named = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert {"PE (0, 0)", "PE (1, 0)", "task", "microthread 2", "microthread 3"} == named
     spans = [e for e in events if e["ph"] == "X"]
@@ -199,7 +191,7 @@ def test_chrome_events(sending):
 
 @pytest.mark.slow
 def test_pictures(sending, tmp_path):
-    seen = run(sending, Recording()).trace
+    seen = run(sending)
     axes = trace.timeline(seen, str(tmp_path / "t.png")).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PE (0, 0)", "PE (1, 0)"]
     film = trace.filmstrip(seen, 4).axes
@@ -235,12 +227,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_writes_what_is_asked_for(folder, capsys):
+def test_the_command_writes_what_is_asked_for(folder, cli):
     path = list(sys.path)
-    asked = ["--chrome", "trace.json", "--film", "film.gif", "--picture", "t.png", "--profile"]
-    asked.append("--energy")
-    assert main(["csl", "trace", "run.py", "--name", "out", *asked]) == 0
-    printed = capsys.readouterr().out
+    asked = "--chrome trace.json --film film.gif --picture t.png --profile --energy"
+    printed = cli(f"csl trace run.py --name out {asked}")
     assert "SUCCESS\n" in printed
     assert "tasks and operations in cycles 0 to" in printed
     assert f"pe.csl:{LINE_OF_IN}" in printed
@@ -251,30 +241,26 @@ def test_the_command_writes_what_is_asked_for(folder, capsys):
     assert sys.path == path
 
 
-def test_the_command_keeps_the_scripts_status_and_its_options(folder, capsys):
-    command = ["csl", "trace", "--profile", "run.py", "--from", "3", "--", "--name", "out", "5"]
-    assert main(command) == 5
-    some = ["--events", "1", "--chrome", "t.json"]
-    assert main(["csl", "trace", *some, "run.py", "--name", "out"]) == 0
-    printed = capsys.readouterr().out
+def test_the_command_keeps_the_scripts_status_and_its_options(folder, cli):
+    cli("csl trace --profile run.py --from 3 -- --name out 5", 5)
+    printed = cli("csl trace --events 1 --chrome t.json run.py --name out")
     assert "the limit of events was reached in cycle" in printed
 
 
-def test_the_command_refuses_what_shows_nothing(folder, capsys):
-    assert main(["csl", "trace", "run.py", "--name", "out"]) == 1
-    assert "nothing to show; give --chrome" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run.py --name out", ["nothing to show; give --chrome"]),
+        ("--profile none.py", ["made no SdkRuntime"]),
+        ("--picture t.xyz long.py", ["--picture t.xyz: unknown kind of file; endings: ", "png"]),
+        ("--film t.xyz long.py", ["--film t.xyz: unknown kind of file; endings: gif, png, webp"]),
+    ],
+)
+def test_the_command_refuses_what_shows_nothing_before_the_run(folder, words, said, cli):
     (folder / "none.py").write_text("", encoding="utf-8")
-    assert main(["csl", "trace", "--profile", "none.py"]) == 1
-    assert "made no SdkRuntime" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("option", "known"), [("picture", "png"), ("film", "gif, png, webp")])
-def test_the_command_refuses_an_unknown_kind_of_file_before_the_run(folder, option, known, capsys):
     (folder / "long.py").write_text("raise SystemExit(9)", encoding="utf-8")
-    assert main(["csl", "trace", f"--{option}", "t.xyz", "long.py"]) == 1
-    err = capsys.readouterr().err
-    assert f"--{option} t.xyz: unknown kind of file; endings: " in err
-    assert known in err
+    err = cli(f"csl trace {words}", 1)
+    assert all(part in err for part in said), err
 
 
 def test_a_profile_names_files_as_a_reader_looks_for_them(tmp_path, monkeypatch):

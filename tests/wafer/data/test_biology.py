@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers.biology_data import dna, ebert, proteins
 from helpers.finetune_data import MODEL, write_lines
+from helpers.rows import batches, device_batch, restarted
 
-from wafer import models, vsl
-from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
+from wafer import models
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.biology.genomics import MASK, kmer_ids, token_states
 from wafer.data.readers.biology.proteins import VOCABULARY
@@ -33,13 +33,6 @@ def dna_section(folder, **keys):
 def opened(cfg, folder, model=None, *, training=True):
     settings = models.registry.parse_config(model or ebert(getattr(cfg, "kmer_size", 1)))
     return build_dataset(cfg, folder / "run", Context.of(settings, training=training))
-
-
-def batches(data, count=1, size=4):
-    loader = data.loader(size, num_epochs=None)
-    rows = [next(loader) for _ in range(count)]
-    loader.close()
-    return rows
 
 
 # --- DNA -------------------------------------------------------------------------------------
@@ -98,15 +91,14 @@ SYNTHETIC = {"num_examples": 8, "max_sequence_length": 16, "masked_lm_prob": 0.5
 def test_masks_hide_tokens_and_states_only_where_asked(k, hidden, tmp_path):
     cfg = section("EbertSyntheticDataProcessor", kmer_size=k, mask_epigenetic=hidden, **SYNTHETIC)
     data = opened(cfg, tmp_path)
-    (rows,) = batches(data, size=8)
+    (rows,) = batches(data, 8)
     for i in range(8):
         whole = data.source[i]
         chosen = rows["gather_positions"][i][rows["gather_weights"][i] != 0]
         rest = np.setdiff1d(np.arange(16), chosen)
         assert len(chosen) == round((whole["attention_mask"].sum() - 2) * 0.5)
-        np.testing.assert_array_equal(
-            rows["gather_labels"][i][: len(chosen)], whole["input_ids"][chosen]
-        )
+        labels = rows["gather_labels"][i][: len(chosen)]
+        np.testing.assert_array_equal(labels, whole["input_ids"][chosen])
         np.testing.assert_array_equal(rows["input_ids"][i][rest], whole["input_ids"][rest])
         np.testing.assert_array_equal(rows["attention_mask"][i], whole["attention_mask"])
         np.testing.assert_array_equal(rows["epigenetic"][i][rest], whole["epigenetic"][rest])
@@ -118,29 +110,7 @@ def test_masks_hide_tokens_and_states_only_where_asked(k, hidden, tmp_path):
 
 def test_masks_are_drawn_anew_each_epoch_and_the_same_after_a_restart(tmp_path):
     data = opened(section("EbertSyntheticDataProcessor", kmer_size=2, **SYNTHETIC), tmp_path)
-    loader = data.loader(8, num_epochs=None)
-    first, state = next(loader), loader.state()
-    second = next(loader)
-    loader.close()
-    assert (first["gather_positions"] != second["gather_positions"]).any()
-    again = data.loader(8, num_epochs=None)
-    again.restore(json.loads(json.dumps(state)))
-    np.testing.assert_array_equal(next(again)["input_ids"], second["input_ids"])
-    again.close()
-
-
-@pytest.mark.parametrize("k", [1, 2])
-def test_stripped_rows_hold_what_padded_rows_hold(k, tmp_path):
-    data = opened(section("EbertSyntheticDataProcessor", kmer_size=k, **SYNTHETIC), tmp_path)
-    (rows,) = batches(data)
-    padded, stripped = (
-        to_batch({k: v[0, 0] for k, v in host_batch(rows, 1, 1, ladder).items()})
-        for ladder in (None, vsl.Ladder(multiple=8))
-    )
-    assert stripped.layout.capacity < padded.layout.capacity
-    for of in (lambda batch: batch.tokens, lambda batch: batch.extras["epigenetic"]):
-        a, b = (np.asarray(of(x))[np.asarray(x.layout.valid)] for x in (padded, stripped))
-        np.testing.assert_array_equal(a, b)
+    restarted(data, 8)
 
 
 def test_states_determine_synthetic_tokens_where_the_signal_is_all(tmp_path):
@@ -149,18 +119,14 @@ def test_states_determine_synthetic_tokens_where_the_signal_is_all(tmp_path):
     for signal in (1.0, 0.0):
         cfg = section("EbertSyntheticDataProcessor", signal=signal, state_length=5, **keys)
         source = opened(cfg, tmp_path).source
-        pairs = {
-            (int(states.argmax()), int(token))
-            for row in (source[i] for i in range(16))
-            for token, states in zip(row["input_ids"], row["epigenetic"], strict=True)
-            if token > MASK
-        }
-        every[signal] = pairs
-        lengths = {int(source[i]["attention_mask"].sum()) for i in range(16)}
+        rows = [source[i] for i in range(16)]
+        seen = ((r["epigenetic"].argmax(1), r["input_ids"]) for r in rows)
+        pairs = {pair for states, ids in seen for pair in zip(states, ids, strict=True)}
+        every[signal] = len({pair for pair in pairs if pair[1] > MASK})
+        lengths = {int(row["attention_mask"].sum()) for row in rows}
         assert min(lengths) >= 17
         assert len(lengths) > 1
-    assert len(every[1.0]) == 3
-    assert len(every[0.0]) == 3 * 16
+    assert every == {1.0: 3, 0.0: 3 * 16}
 
 
 def test_synthetic_sequences_are_a_function_of_seed_and_part(tmp_path):
@@ -178,61 +144,28 @@ def test_segments_are_numbered_by_the_file_where_no_model_says_how_many(tmp_path
     assert "2 cell type(s), 3 states" in data.summary
 
 
-@pytest.mark.parametrize("k", [1, 2])
-@pytest.mark.parametrize("processor", ["EbertFastaDataProcessor", "EbertSyntheticDataProcessor"])
-def test_the_shapes_of_dna_are_those_of_its_rows(processor, k, tmp_path):
-    """What is compiled before the data is read must be what the data then gives."""
-    cfg = section("EbertSyntheticDataProcessor", kmer_size=k, **SYNTHETIC)
-    if processor == "EbertFastaDataProcessor":
-        cfg = dna_section(tmp_path, kmer_size=k)
-    _same_shapes(cfg, models.registry.parse_config(ebert(k)), tmp_path)
+WRONG_DNA = [
+    ("genome.fa", [">chr1", ">chr2", "AC"], "line 1: 'chr1' has no letters"),
+    ("genome.fa", [">chr1", "AC", ">chr2"], "line 3: 'chr2' has no letters"),
+    ("genome.fa", [">chr1", "ACGT", "AXG"], "line 3: 'X' at column 2 is no letter of DNA"),
+    ("genome.fa", [">", "AC"], "line 1: a header without a name"),
+    ("genome.fa", [">chr1", "A", ">chr1", "C"], "line 3: 'chr1' stands already at .*line 1"),
+    ("genome.fa", ["ACGT"], "line 1: 'ACGT'; expected '>' and a name"),
+    ("genome.fa", [], "genome.fa: the file is empty"),
+    ("more.fa", [">chr1", "AC"], "more.fa, line 1: 'chr1' stands already at .*genome"),
+    ("lung.bed", ["chr1 0 3"], r"lung\.bed, line 1: 'chr1 0 3'; expected a sequence"),
+    ("lung.bed", ["chr1 0 3 E5"], "line 1: 'chr1 0 3 E5'; expected .*whole numbers"),
+    ("lung.bed", ["chr1 0 11 0"], "line 1: 0 to 11 is no part of the 10 bases of 'chr1'"),
+    ("lung.bed", ["chr1 5 5 0"], "line 1: 5 to 5 is no part"),
+    ("lung.bed", [f"chr1 0 5 {10**30}"], f"line 1: state {10**30} is outside the 3"),
+    ("lung.bed", ["", "chr1 0 5 3"], "line 2: state 3 is outside the 3 states"),
+    ("lung.bed", ["chr1 4 6 0", "chr1 0 5 1"], "line 1: lies over the segment of line 2"),
+    ("lung.bed", ["1 0 5 1"], "lung.bed: no segment of 'chr1'"),
+]
 
 
-def _same_shapes(cfg, config, folder):
-    data = build_dataset(cfg, folder, Context.of(config, training=True))
-    (rows,) = batches(data)
-    assert cfg.decides_shapes
-    assert cfg.task in config.tasks
-    given = {k: (v.shape, v.dtype) for k, v in host_batch(rows, 2, 2).items()}
-    said = feature_shapes(cfg, config, (2, 2, 1))
-    assert {k: (v.shape, v.dtype) for k, v in said.items()} == given
-
-
-WRONG_DNA = {
-    "empty record": ("genome.fa", [">chr1", ">chr2", "AC"], "line 1: 'chr1' has no letters"),
-    "last record": ("genome.fa", [">chr1", "AC", ">chr2"], "line 3: 'chr2' has no letters"),
-    "letter": (
-        "genome.fa",
-        [">chr1", "ACGT", "AXG"],
-        "line 3: 'X' at column 2 is no letter of DNA",
-    ),
-    "no name": ("genome.fa", [">", "AC"], "line 1: a header without a name"),
-    "twice": (
-        "genome.fa",
-        [">chr1", "A", ">chr1", "C"],
-        "line 3: 'chr1' stands already at .*line 1",
-    ),
-    "no header": ("genome.fa", ["ACGT"], "line 1: 'ACGT'; expected '>' and a name"),
-    "nothing": ("genome.fa", [], "genome.fa: the file is empty"),
-    "two files": ("more.fa", [">chr1", "AC"], "more.fa, line 1: 'chr1' stands already at .*genome"),
-    "columns": ("lung.bed", ["chr1 0 3"], r"lung\.bed, line 1: 'chr1 0 3'; expected a sequence"),
-    "words": ("lung.bed", ["chr1 0 3 E5"], "line 1: 'chr1 0 3 E5'; expected .*whole numbers"),
-    "reach": ("lung.bed", ["chr1 0 11 0"], "line 1: 0 to 11 is no part of the 10 bases of 'chr1'"),
-    "backwards": ("lung.bed", ["chr1 5 5 0"], "line 1: 5 to 5 is no part"),
-    "large": ("lung.bed", [f"chr1 0 5 {10**30}"], f"line 1: state {10**30} is outside the 3"),
-    "state": ("lung.bed", ["", "chr1 0 5 3"], "line 2: state 3 is outside the 3 states"),
-    "overlap": (
-        "lung.bed",
-        ["chr1 4 6 0", "chr1 0 5 1"],
-        "line 1: lies over the segment of line 2",
-    ),
-    "other names": ("lung.bed", ["1 0 5 1"], "lung.bed: no segment of 'chr1'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_DNA)
-def test_wrong_dna_is_named_with_its_line(case, tmp_path):
-    name, lines, message = WRONG_DNA[case]
+@pytest.mark.parametrize(("name", "lines", "message"), WRONG_DNA)
+def test_wrong_dna_is_named_with_its_line(name, lines, message, tmp_path):
     cfg = dna_section(tmp_path)
     write_lines(tmp_path / name, lines)
     with pytest.raises(DataError, match=message) as caught:
@@ -303,14 +236,14 @@ def hdf5(folder, states, names=NAMES, labels=None):
 def test_rows_with_states(tmp_path):
     states = [-1, 0, 1, 2, 0, -1, -1, -1]
     cfg = hdf5(tmp_path / "rows", states)
-    (rows,) = batches(opened(cfg, tmp_path))
+    (rows,) = batches(opened(cfg, tmp_path), 4)
     np.testing.assert_array_equal(rows["epigenetic"], [states] * 4)
     assert rows["gather_weights"].sum() == 4 * 2
     hiding = cfg.model_copy(update={"mask_epigenetic": True})
-    (rows,) = batches(opened(hiding, tmp_path))
+    (rows,) = batches(opened(hiding, tmp_path), 4)
     chosen = np.take_along_axis(rows["epigenetic"], rows["gather_positions"][:, :2], axis=1)
     assert (chosen == -1).all()
-    batch = to_batch({k: v[0, 0] for k, v in host_batch(rows).items()})
+    batch = device_batch(rows)
     assert batch.extras["epigenetic"].shape == batch.tokens.shape
 
 
@@ -319,7 +252,7 @@ def test_rows_with_masks_drawn_beforehand_keep_their_states(tmp_path):
     labels[:, 0, 3] = 7
     cfg = hdf5(tmp_path / "rows", [0, 1, 2, 1, 0, 1, 2, 0], labels=labels)
     hiding = cfg.model_copy(update={"mask_epigenetic": True})
-    (rows,) = batches(opened(hiding, tmp_path))
+    (rows,) = batches(opened(hiding, tmp_path), 4)
     assert rows["epigenetic"][0].tolist() == [0, 1, 2, -1, 0, 1, 2, 0]
     assert rows["gather_labels"][0, 0] == 7
 
@@ -327,9 +260,9 @@ def test_rows_with_masks_drawn_beforehand_keep_their_states(tmp_path):
 def test_wrong_rows_with_states(tmp_path):
     message = r"part\.h5: row 0: epigenetic\[2\] is 3; expected -1 to 2"
     with pytest.raises(DataError, match=message):
-        batches(opened(hdf5(tmp_path / "above", [0, 0, 3, 0, 0, 0, 0, 0]), tmp_path))
+        batches(opened(hdf5(tmp_path / "above", [0, 0, 3, 0, 0, 0, 0, 0]), tmp_path), 4)
     with pytest.raises(DataError, match=r"epigenetic\[0\] is -2; expected -1 to 2"):
-        batches(opened(hdf5(tmp_path / "below", [-2, 0, 0, 0, 0, 0, 0, 0]), tmp_path))
+        batches(opened(hdf5(tmp_path / "below", [-2, 0, 0, 0, 0, 0, 0, 0]), tmp_path), 4)
     with pytest.raises(DataError, match="rows have no epigenetic; they have input_ids, attention"):
         opened(hdf5(tmp_path / "without", [0] * 8, NAMES[:2]), tmp_path)
 
@@ -346,7 +279,7 @@ def rows(batch_size, state):
     monkeypatch.syspath_prepend(tmp_path)
     keys = {"task": "epigenetic_mlm", "max_sequence_length": 8}
     cfg = section("own_dna:rows", state=2, **keys)
-    (rows,) = batches(opened(cfg, tmp_path))
+    (rows,) = batches(opened(cfg, tmp_path), 4)
     assert (rows["epigenetic"] == 2).all()
     with pytest.raises(DataError, match=r"row 0: epigenetic\[0\] is 3; expected -1 to 2"):
         opened(section("own_dna:rows", state=3, **keys), tmp_path)
@@ -366,9 +299,8 @@ def protein_section(folder, **keys):
 
 def test_the_vocabulary_is_esms():
     assert len(VOCABULARY) == 33
-    assert [VOCABULARY.index(x) for x in ("<cls>", "L", "A", "C", "O", "-", "<mask>")] == [
-        *(0, 4, 5, 23, 28, 30, 32)
-    ]
+    letters = ("<cls>", "L", "A", "C", "O", "-", "<mask>")
+    assert [VOCABULARY.index(x) for x in letters] == [0, 4, 5, 23, 28, 30, 32]
 
 
 def test_proteins_by_hand(tmp_path):
@@ -398,48 +330,28 @@ def test_classes_by_name_and_the_files_of_evaluation(tmp_path):
         opened(cfg, tmp_path, PROTEINS, training=False)
 
 
-def test_the_shapes_of_proteins_are_those_of_their_rows(tmp_path):
+HEAD = "id\tlabel"
+WRONG_PROTEINS = [
+    ("train.fasta", [">p0", "", ">p1", "L"], "line 1: 'p0' has no letters"),
+    ("train.fasta", [">p0", "LJ"], "line 2: 'J' at column 2 is no letter of amino acids"),
+    ("train.fasta", [">p0", "L*"], r"line 2: '\*' at column 2"),
+    ("train.tsv", [HEAD, "p1\t0"], "line 1: 'p0' has no label in .*tsv"),
+    ("train.tsv", [HEAD, "pp1\t0"], r"row 2: label of 'pp1', which .*fasta does not.*did you mean"),
+    ("train.tsv", [HEAD, "p0\t0", "p0\t0"], "row 3: a second label of 'p0'"),
+    ("train.tsv", [HEAD, "p0\t2"], "row 2: label 2 is outside .* 2 classes"),
+    ("train.tsv", [HEAD, "p0\ta.1"], "label 'a.1'; expected a whole number"),
+    ("train.tsv", ["name\tlabel", "p0\t0"], "row 2: no column 'id'"),
+    ("train.tsv", None, r"train\.tsv does not exist; train\.fasta needs a table"),
+]
+
+
+@pytest.mark.parametrize(("name", "lines", "message"), WRONG_PROTEINS)
+def test_wrong_proteins_are_named_with_their_line(name, lines, message, tmp_path):
     cfg = protein_section(tmp_path)
-    _same_shapes(cfg, models.registry.parse_config(PROTEINS), tmp_path)
-
-
-WRONG_PROTEINS = {
-    "empty record": ("train.fasta", [">p0", "", ">p1", "L"], "line 1: 'p0' has no letters"),
-    "letter": ("train.fasta", [">p0", "LJ"], "line 2: 'J' at column 2 is no letter of amino acids"),
-    "stop": ("train.fasta", [">p0", "L*"], r"line 2: '\*' at column 2"),
-    "without label": ("train.tsv", ["id\tlabel", "p1\t0"], "line 1: 'p0' has no label in .*tsv"),
-    "without sequence": (
-        "train.tsv",
-        ["id\tlabel", "pp1\t0"],
-        r"train\.tsv, row 2: label of 'pp1', which .*train\.fasta does not hold; did you mean",
-    ),
-    "label twice": ("train.tsv", ["id\tlabel", "p0\t0", "p0\t0"], "row 3: a second label of 'p0'"),
-    "unknown label": (
-        "train.tsv",
-        ["id\tlabel", "p0\t2"],
-        "row 2: label 2 is outside .* 2 classes",
-    ),
-    "name as label": (
-        "train.tsv",
-        ["id\tlabel", "p0\ta.1"],
-        "label 'a.1'; expected a whole number",
-    ),
-    "column": ("train.tsv", ["name\tlabel", "p0\t0"], "row 2: no column 'id'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_PROTEINS)
-def test_wrong_proteins_are_named_with_their_line(case, tmp_path):
-    name, lines, message = WRONG_PROTEINS[case]
-    cfg = protein_section(tmp_path)
-    write_lines(tmp_path / name, lines)
+    if lines is None:
+        (tmp_path / name).unlink()
+    else:
+        write_lines(tmp_path / name, lines)
     with pytest.raises(DataError, match=message) as caught:
         opened(cfg, tmp_path, PROTEINS)
     assert "\n" not in str(caught.value)
-
-
-def test_proteins_without_their_table(tmp_path):
-    cfg = protein_section(tmp_path)
-    (tmp_path / "train.tsv").unlink()
-    with pytest.raises(DataError, match=r"train\.tsv does not exist; train\.fasta needs a table"):
-        opened(cfg, tmp_path, PROTEINS)

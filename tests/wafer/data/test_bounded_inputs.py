@@ -11,16 +11,9 @@ import h5py
 import numpy as np
 import pytest
 from helpers.records import texts_of
-from helpers.vendor_data import hook_file, run
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models as kinds,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from helpers.vendor_data import chat_file, hook_file, run
+from tokenizers import Regex, Tokenizer, decoders, models as kinds, normalizers, processors
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Sequence, Split
 
 from wafer.cli import main
 from wafer.commands.prompts import encode_prompts
@@ -36,6 +29,31 @@ from wafer.data.text.wordpiece import Vocabulary
 from wafer.errors import DataError
 from wafer.models import guarded
 from wafer.models.convert.tokenizer import TextMarks
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a tokenizer of two words with other parts; returns its file."""
+
+    def write(**parts):
+        tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+        for name, part in parts.items():
+            setattr(tokenizer, name, part)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        return tmp_path / "tokenizer.json"
+
+    return write
+
+
+def arrow(path, table, form="stream", chunks=None, **options):
+    """Write a table as an Arrow stream or file."""
+    import pyarrow
+
+    begin = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
+    options = pyarrow.ipc.IpcWriteOptions(**options)
+    with begin(str(path), table.schema, options=options) as file:
+        file.write(table) if chunks is None else file.write_table(table, max_chunksize=chunks)
+    return path
 
 
 def no_file(path, kind):
@@ -122,15 +140,12 @@ def test_an_arrow_file_that_inflates_is_one_line(tmp_path, monkeypatch, form, co
     if kind == "dictionary":
         texts = texts.dictionary_encode()
     table = pyarrow.table({"n": [1], "text": texts})
-    options = pyarrow.ipc.IpcWriteOptions(compression=codec)
-    begin = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
-    with begin(str(tmp_path / "x.arrow"), table.schema, options=options) as file:
-        file.write_table(table)
+    path = arrow(tmp_path / "x.arrow", table, form, compression=codec)
     if codec is None:  # as large as it says
-        assert texts_of([tmp_path / "x.arrow"]) == ["a" * 10_000_000]
+        assert texts_of([path]) == ["a" * 10_000_000]
         return
     with pytest.raises(DataError, match=r"x\.arrow: a record batch of .* bytes inflates to 10,00"):
-        texts_of([tmp_path / "x.arrow"])
+        texts_of([path])
 
 
 MANY = 2_000_000_000
@@ -149,10 +164,9 @@ DECLARED = {  # values that no byte of the file holds, or one long text again an
 def test_an_arrow_file_that_declares_more_than_it_holds_is_one_line(tmp_path, kind):
     pyarrow = pytest.importorskip("pyarrow")
     batch = pyarrow.record_batch([DECLARED[kind](pyarrow)], names=["text"])
-    with pyarrow.ipc.new_stream(str(tmp_path / "x.arrow"), batch.schema) as file:
-        file.write_batch(batch)
+    path = arrow(tmp_path / "x.arrow", batch)
     with pytest.raises(DataError, match=r"x\.arrow: a record batch of .* bytes inflates to \d+,"):
-        texts_of([tmp_path / "x.arrow"])
+        texts_of([path])
 
 
 @pytest.mark.parametrize("kind", ["dictionary", "runs", "view"])
@@ -165,10 +179,8 @@ def test_repeated_values_of_an_arrow_file_are_read(tmp_path, kind):
         texts = texts.dictionary_encode()
     else:
         texts = texts.cast(pyarrow.string_view())
-    batch = pyarrow.record_batch([texts], names=["text"])
-    with pyarrow.ipc.new_stream(str(tmp_path / "x.arrow"), batch.schema) as file:
-        file.write_batch(batch)
-    assert texts_of([tmp_path / "x.arrow"]) == ["a"] * 20 + ["b c"] * 20
+    path = arrow(tmp_path / "x.arrow", pyarrow.record_batch([texts], names=["text"]))
+    assert texts_of([path]) == ["a"] * 20 + ["b c"] * 20
 
 
 @pytest.mark.parametrize("form", ["stream", "file"])
@@ -176,12 +188,9 @@ def test_repeated_values_of_an_arrow_file_are_read(tmp_path, kind):
 def test_an_arrow_file_is_read_whole(tmp_path, form, codec):
     pyarrow = pytest.importorskip("pyarrow")
 
-    table = pyarrow.table({"text": [f"text {n}" * n for n in range(50)]})
-    options = pyarrow.ipc.IpcWriteOptions(compression=codec)
-    begin = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
-    with begin(str(tmp_path / "x.arrow"), table.schema, options=options) as file:
-        file.write_table(table, max_chunksize=20)
-    assert texts_of([tmp_path / "x.arrow"]) == [f"text {n}" * n for n in range(50)]
+    texts = [f"text {n}" * n for n in range(50)]
+    table = pyarrow.table({"text": texts})
+    assert texts_of([arrow(tmp_path / "x.arrow", table, form, 20, compression=codec)]) == texts
 
 
 def charsmap(*texts):
@@ -203,19 +212,14 @@ MULTIPLYING = {  # -> the product of the steps at the first that is beyond 100
     "rare": (normalizers.Replace("\u0416", "b" * 10**6), "1,000,000"),
     "rare twice": (replaces(normalizers, ("\u0416", "\u0434" * 90), ("\u0434", "b" * 90)), "8,100"),
     "regex": (normalizers.Replace(Regex("[\u0400-\u04ff]"), "b" * 101), "101"),
-    "looking ahead": (
-        replaces(normalizers, *[(Regex(r"\x{4e00}" + THERE), "b" * 20)] * 3),
-        "441",
-    ),
+    "looking ahead": (replaces(normalizers, *[(Regex(r"\x{4e00}" + THERE), "b" * 20)] * 3), "441"),
     "prefix": (normalizers.Prepend("b" * 101), "101"),
     "charsmap": (normalizers.Precompiled(charsmap("\u0416", "b" * 101)), "101"),
     "forms": (  # a ligature that becomes 18 letters, put back for each of them
-        normalizers.Sequence(
-            [normalizers.Replace(Regex("."), "\ufdfa"), normalizers.NFKD()] * 3,
-        ),
+        normalizers.Sequence([normalizers.Replace(Regex("."), "\ufdfa"), normalizers.NFKD()] * 3),
         "5,832",
     ),
-    "bytes": (pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()] * 20), "1,024"),
+    "bytes": (Sequence([ByteLevel()] * 20), "1,024"),
     "decoder": (replaces(decoders, ("t", "b" * 50), ("b", "c" * 50)), "2,500"),
     "decoder in another": (
         decoders.Sequence([decoders.Fuse(), replaces(decoders, ("t", "b" * 50), ("b", "c" * 50))]),
@@ -226,67 +230,40 @@ MULTIPLYING = {  # -> the product of the steps at the first that is beyond 100
 
 
 @pytest.mark.parametrize("kind", MULTIPLYING)
-def test_steps_that_multiply_are_refused(tmp_path, kind):
-    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+def test_steps_that_multiply_are_refused(save, kind):
     part, made = MULTIPLYING[kind]
     is_a = {"normalizer": normalizers.Normalizer, "decoder": decoders.Decoder}
     (place,) = [name for name, cls in is_a.items() if isinstance(part, cls)] or ["pre_tokenizer"]
-    setattr(tokenizer, place, part)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(
-        DataError, match=rf"tokenizer\.json: .*it makes {made} characters out of 1 "
-    ):
-        load_tokenizer(tmp_path / "tokenizer.json")
+    path = save(**{place: part})
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*it makes {made} characters out of 1"):
+        load_tokenizer(path)
 
 
-def test_steps_of_published_tokenizers_are_read(tmp_path):
+def test_steps_of_published_tokenizers_are_read(save):
     """Llama's, BERT's, XLNet's, T5's: ligatures of 18 letters, marks of more letters than one."""
-    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    tokenizer.normalizer = normalizers.Sequence(
-        [
-            normalizers.Prepend("\u2581"),
-            normalizers.Replace(" ", "\u2581"),
-            normalizers.Replace("``", '"'),
-            *[normalizers.Replace(Regex(" {2,}"), "\u2581")] * 9,  # no match is empty
-            normalizers.Replace(Regex(r"\s+"), " "),
-            normalizers.Replace(Regex(r"(?:\A| )x"), " "),
-            normalizers.Replace("\n", "<newline>"),
-            normalizers.BertNormalizer(),
-            normalizers.NFKD(),
-            normalizers.Precompiled(charsmap("\u0416", "b" * 18)),
-        ]
+    replaced = [(" ", "\u2581"), ("``", '"'), *[(Regex(" {2,}"), "\u2581")] * 9]  # none is empty
+    replaced += [(Regex(r"\s+"), " "), (Regex(r"(?:\A| )x"), " "), ("\n", "<newline>")]
+    rest = [normalizers.BertNormalizer(), normalizers.NFKD()]
+    rest.append(normalizers.Precompiled(charsmap("\u0416", "b" * 18)))
+    first = [normalizers.Prepend("\u2581"), replaces(normalizers, *replaced)]
+    back = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    back += [decoders.Strip(" ", 1, 0), decoders.BPEDecoder(), decoders.CTC()]
+    path = save(
+        normalizer=normalizers.Sequence([*first, *rest]),
+        pre_tokenizer=Sequence([Metaspace(), ByteLevel()]),
+        decoder=decoders.Sequence([*back, decoders.WordPiece(), decoders.ByteLevel()]),
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.ByteLevel()]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-            decoders.BPEDecoder(),
-            decoders.CTC(),
-            decoders.WordPiece(),
-            decoders.ByteLevel(),
-        ]
-    )
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    load_tokenizer(tmp_path / "tokenizer.json")
+    load_tokenizer(path)
 
 
-def test_a_regex_without_end_is_one_line(tmp_path):
-    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    loaded, marks = load_tokenizer(tmp_path / "tokenizer.json"), TextMarks(None, ())
+def test_a_regex_without_end_is_one_line(save):
+    path = save(pre_tokenizer=Split(Regex("(x+x+)+y"), "isolated"))
+    loaded, marks = load_tokenizer(path), TextMarks(None, ())
     assert encode_prompts(loaded, ["a"], marks) == [[0]]
-    with pytest.raises(
-        DataError, match=r"prompt 'xxx.*: the tokenizer cannot encode it: "
-    ) as error:
+    with pytest.raises(DataError, match=r"prompt 'xxx.*: the tokenizer cannot encode it") as error:
         encode_prompts(loaded, ["x" * 60], marks)
     assert "\n" not in str(error.value)
-    vocabulary = Vocabulary(loaded, tmp_path / "tokenizer.json")
+    vocabulary = Vocabulary(loaded, path)
     for encode, texts in (
         (vocabulary.encode, "x" * 60),
         (vocabulary.encode_spans, "x" * 60),
@@ -297,15 +274,11 @@ def test_a_regex_without_end_is_one_line(tmp_path):
             encode(texts)
 
 
-def test_a_tokenizer_that_multiplies_is_refused(tmp_path):
-    tokenizer = Tokenizer(kinds.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+def test_a_tokenizer_that_multiplies_is_refused(save):
     single = "a " * 20_000 + "$A"
-    tokenizer.post_processor = processors.TemplateProcessing(single, None, [("a", 0)])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(
-        DataError, match=r"tokenizer\.json: .*it makes 20,001 tokens out of 99 char"
-    ):
-        load_tokenizer(tmp_path / "tokenizer.json")
+    path = save(post_processor=processors.TemplateProcessing(single, None, [("a", 0)]))
+    with pytest.raises(DataError, match=r"tokenizer\.json: .*it makes 20,001 tokens out of 99 "):
+        load_tokenizer(path)
 
 
 @pytest.mark.parametrize(("text", "wrong", "own"), [("<s>", 9, 3), ("b", 2, 1)])
@@ -325,44 +298,29 @@ def test_a_tokenizer_whose_added_tokens_get_other_ids_is_refused(tmp_path, text,
 
 
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLED = "{% set x = namespace(t='abcdefgh') %}"
+DOUBLED += "{% for a in range(50) %}{% set x.t = x.t ~ x.t %}{% endfor %}"
+TIME, SPACE = "does not come to an end in 0.2 seconds", "asks for more than 1,073,741,824 bytes"
 
 
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        (LOOPS, "does not come to an end in 0.2 seconds"),
-        ("{{ 9**(9**9) }}", "does not come to an end in 0.2 seconds"),  # one call of C
-        ("{{ 'a' * 9999999999 }}", "asks for more than 1,073,741,824 bytes"),
-        ("{{ 'a' | center(9999999999) }}", "asks for more than 1,073,741,824 bytes"),
-        (
-            "{% set x = namespace(t='abcdefgh') %}"
-            "{% for a in range(50) %}{% set x.t = x.t ~ x.t %}{% endfor %}",
-            "asks for more than 1,073,741,824 bytes",
-        ),
+        (LOOPS, TIME),
+        ("{{ 9**(9**9) }}", TIME),  # one call of C
+        ("{{ 'a' * 9999999999 }}", SPACE),
+        ("{{ 'a' | center(9999999999) }}", SPACE),
+        (DOUBLED, SPACE),
     ],
 )
 @pytest.mark.parametrize("thread", [False, True])
-def test_a_chat_template_without_end_names_the_record(
-    tmp_path, monkeypatch, template, problem, thread
-):
+def test_endless_chat_templates_name_the_record(tmp_path, monkeypatch, template, problem, thread):
     pytest.importorskip("jinja2")
     if "0.2" in problem:
         chat.render_chat("", [], {})  # jinja2 is imported
         monkeypatch.setattr(guarded, "_LIMIT", 0.2)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    kwargs = {
-        "multi_turn_key": "m",
-        "multi_turn_role_key": "role",
-        "multi_turn_content_key": "content",
-    }
-    path = hook_file(
-        tmp_path,
-        [{"m": turns}],
-        "chat_read_hook",
-        mode="finetuning",
-        processing={"read_hook_kwargs": kwargs},
-        dataset={"chat_template": template},
-    )
+    path = chat_file(tmp_path, [{"m": turns}], template)
     with (
         concurrent.futures.ThreadPoolExecutor(1) as other,
         pytest.raises(DataError, match=rf"a\.jsonl: record 1: .*chat_template: .*{problem}"),
@@ -374,17 +332,11 @@ def test_a_chat_template_without_end_names_the_record(
 
 def test_a_process_that_dies_names_the_file(tmp_path, monkeypatch):
     """The hook ends its process, as the kernel does when memory is short."""
-    (tmp_path / "dying_hook.py").write_text(
-        "import os\n\n\ndef hook(example, **_):\n    os._exit(9)\n"
-    )
+    (tmp_path / "dying_hook.py").write_text("import os\nhook = lambda example, **_: os._exit(9)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    path = hook_file(
-        tmp_path,
-        [{"text": "a"}],
-        "dying_hook:hook",
-        processing={"read_hook_kwargs": {"text_key": "text"}},
-    )
+    keys = {"read_hook_kwargs": {"text_key": "text"}}
+    path = hook_file(tmp_path, [{"text": "a"}], "dying_hook:hook", processing=keys)
     with pytest.raises(DataError, match=r"a\.jsonl: a process that encodes records from number 1"):
         run(path, processes="2")
 

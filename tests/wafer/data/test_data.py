@@ -13,10 +13,10 @@ from wafer import vsl
 from wafer.data.batching.batches import host_batch, row_lengths, to_batch
 from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader
-from wafer.data.batching.sources import FEATURES, DocumentSource
+from wafer.data.batching.sources import DocumentSource
 from wafer.data.readers.synthetic import SyntheticSource
+from wafer.data.registry import parse_input
 from wafer.data.rowfiles.files import Hdf5Source
-from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text.functions import load_corpus, yardsticks
 from wafer.data.text.tokenizer import END_OF_TEXT, encode_words, token_bytes, train_bpe
 from wafer.errors import DataError
@@ -40,11 +40,8 @@ def source_tree(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_corpus_takes_outer_functions_once_and_skips_tests(source_tree):
     corpus = load_corpus(source_tree)
     texts = sorted(corpus.train + corpus.held_out)
-    assert texts == [
-        "@staticmethod\ndef m():\n    def inner():\n        pass\n    return inner",
-        "async def g():\n    return 'é'",
-        "def f(x):\n    return x",
-    ]
+    inner = "@staticmethod\ndef m():\n    def inner():\n        pass\n    return inner"
+    assert texts == [inner, "async def g():\n    return 'é'", "def f(x):\n    return x"]
     assert load_corpus(source_tree).digest == corpus.digest
 
 
@@ -114,6 +111,11 @@ def test_corpus_takes_functions_of_every_block(tmp_path):
     assert names == [f"f{number}" for number in range(8)]
 
 
+def stdlib(folder):
+    keys = {"source_dir": str(folder), "vocab_size": 300, "batch_size": 1}
+    return parse_input({"data_processor": "PyStdlibDataProcessor", **keys})
+
+
 def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, source_tree):
     """Beside the checkpoint, where its own folder has none; one that cannot fit is refused."""
     base, run = tmp_path / "base", tmp_path / "run"
@@ -121,8 +123,7 @@ def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, sourc
     run.mkdir()
     words = train_bpe(["another text " * 9], 262)
     words.save(str(base / TOKENIZER))
-    keys = {"data_processor": "PyStdlibDataProcessor", "source_dir": str(source_tree)}
-    section = PyStdlibDataProcessor.model_validate(keys | {"vocab_size": 300, "batch_size": 1})
+    section = stdlib(source_tree)
     begins = Context(begins_from=str(base / "checkpoints" / "4"))
     assert build_dataset(section, run, begins).tokenizer == words.to_str(pretty=True)
     assert (run / TOKENIZER).read_text() == words.to_str(pretty=True)
@@ -138,11 +139,7 @@ def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, sourc
 
 def test_a_mark_that_a_source_file_spells_out_is_text(tmp_path):
     (tmp_path / "a.py").write_text(f"def f():\n    return '{END_OF_TEXT}'\n")
-    keys = {"source_dir": str(tmp_path), "vocab_size": 300, "batch_size": 1}
-    section = PyStdlibDataProcessor.model_validate(
-        {"data_processor": "PyStdlibDataProcessor", **keys}
-    )
-    data = build_dataset(section, tmp_path / "run", Context())
+    data = build_dataset(stdlib(tmp_path), tmp_path / "run", Context())
     labels = data.source[0]["labels"].tolist()
     end = data.special_ids["eos_token_id"]
     assert labels.index(end) == len(labels) - 1  # only the end of the function
@@ -201,18 +198,9 @@ def test_a_restored_loader_gives_the_same_batches_across_an_epoch(pack):
 
 
 def test_shards_of_a_batch_hold_the_rows_of_the_whole():
-    whole = Loader(SyntheticSource(12, 9, 6), batch_size=4, row_length=6, shuffle=True, seed=1)
-    parts = [
-        Loader(
-            SyntheticSource(12, 9, 6),
-            batch_size=2,
-            row_length=6,
-            shuffle=True,
-            seed=1,
-            task=(rank, 2),
-        )
-        for rank in range(2)
-    ]
+    source, keys = SyntheticSource(12, 9, 6), {"row_length": 6, "shuffle": True, "seed": 1}
+    whole = Loader(source, batch_size=4, **keys)
+    parts = [Loader(source, batch_size=2, task=(rank, 2), **keys) for rank in range(2)]
     both = np.concatenate([next(p)["input_ids"] for p in parts])
     want = next(whole)["input_ids"]
     for loader in (whole, *parts):
@@ -220,37 +208,13 @@ def test_shards_of_a_batch_hold_the_rows_of_the_whole():
     assert sorted(map(tuple, both)) == sorted(map(tuple, want))
 
 
-def _write(path: pathlib.Path, rows: np.ndarray) -> None:
-    with h5py.File(path, "w") as file:
-        file["data"] = rows.astype(np.int32)
-
-
-def test_hdf5_rows_in_name_order_over_files(tmp_path):
-    rows = np.arange(5 * 3 * 4).reshape(5, 3, 4)
-    rows[:, 1] = 1
-    _write(tmp_path / "b.h5", rows[3:])
-    _write(tmp_path / "a.h5", rows[:3])
-    source = Hdf5Source([tmp_path])
-    assert len(source) == 5
-    for i in range(5):
-        got = np.stack([source[i][name] for name in FEATURES])
-        np.testing.assert_array_equal(got, rows[i])
-
-
 def test_hdf5_errors_name_the_file(tmp_path):
     with pytest.raises(DataError, match=r"no \.h5 files"):
         Hdf5Source([tmp_path])
-    (tmp_path / "a.h5").write_bytes(b"not hdf5")
-    with pytest.raises(DataError, match=r"a\.h5: not a readable HDF5"):
-        Hdf5Source([tmp_path])
-    _write(tmp_path / "a.h5", np.zeros((2, 7, 8)))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = np.zeros((2, 7, 8), np.int32)
     with pytest.raises(DataError, match=r"a\.h5.*shape \(2, 7, 8\)"):
         Hdf5Source([tmp_path])
-
-
-def test_row_lengths_end_at_the_last_loss_position():
-    mask = np.array([[0, 0, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
-    assert row_lengths(mask).tolist() == [4, 1, 0]
 
 
 def test_stripped_and_padded_batches_hold_the_same_tokens():
@@ -270,3 +234,8 @@ def test_stripped_and_padded_batches_hold_the_same_tokens():
         tokens = [np.asarray(b.tokens)[np.asarray(b.layout.valid)].tolist() for b in batches]
         assert tokens[0] == tokens[1] == ([1, 2, 3, 4] if system == 0 else [5, 6, 7, 8, 9, 10])
         assert [float(b.weights.sum()) for b in batches] == [len(tokens[0])] * 2
+
+
+def test_row_lengths_end_at_the_last_loss_position():
+    mask = np.array([[1, 0, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    assert row_lengths(mask).tolist() == [4, 1, 0]

@@ -1,12 +1,13 @@
 """Readers of users' formats: rows and metrics by hand, errors that name the file and the row."""
 
 import json
-import pathlib
 import re
 
 import numpy as np
 import pytest
+from helpers.biology_data import dna, ebert, proteins
 from helpers.finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_lines
+from helpers.rows import batches, restarted
 
 from wafer import models, vsl
 from wafer.commands.data import padding_stats
@@ -19,6 +20,7 @@ from wafer.data.readers.text.rouge import rouge
 from wafer.data.readers.text.squad import windows
 from wafer.data.readers.text.squad_metrics import f1, normalize
 from wafer.data.readers.text.token_labels import entities
+from wafer.data.registry import parse_input
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import ConfigError, DataError
 
@@ -72,7 +74,6 @@ def test_mnli_rows_of_tsv_and_json(tmp_path):
     assert real(row, "token_type_ids") == [0] * 7 + [1] * 6
     assert [int(train.source[i]["labels"]) for i in range(3)] == [0, 1, 2]
     dev = data("mnli", tmp_path, Context(training=False, num_labels=3))
-    assert dev.scorer is not None
     scorer = dev.scorer()
     logits = np.zeros((5, 1, 3))
     logits[[0, 1, 2], 0, [0, 1, 1]] = 1  # right, right, wrong
@@ -84,37 +85,29 @@ def test_mnli_rows_of_tsv_and_json(tmp_path):
 
 def test_f1_of_the_positive_class(tmp_path):
     dataset = data("sst2", tmp_path, Context(num_labels=2))
-    assert dataset.scorer is not None
     scorer = dataset.scorer()  # labels are 0 1 0 1
     logits = np.eye(2)[[0, 1, 1, 0]][:, None]
     scorer.add({"row": np.arange(1, 5)}, {"logits": logits})
     assert scorer.result()["eval/f1_score"] == pytest.approx(2 * 1 / (2 + 2))
 
 
+SQUAD_FILE = "train-v1.1.json"
+ANSWERS = [{"text": "in oslo", "answer_start": 29}, {"text": "oslo", "answer_start": 32}]
 SQUAD = {
     "context": "bob was in rome . anna lives in oslo . it is fine .",
-    "qas": [
-        {
-            "id": "q1",
-            "question": "where lives anna ?",
-            "answers": [
-                {"text": "in oslo", "answer_start": 29},
-                {"text": "oslo", "answer_start": 32},
-            ],
-        }
-    ],
+    "qas": [{"id": "q1", "question": "where lives anna ?", "answers": ANSWERS}],
 }
 
 
-def write_squad(folder, paragraph):
-    whole = {"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}
-    (folder / "train-v1.1.json").write_text(json.dumps(whole))
+def squad(folder):
+    """14 context tokens; a row holds [CLS] 4 [SEP] 8 [SEP]: windows begin at 0, 4, 8."""
+    whole = {"version": "1.1", "data": [{"title": "t", "paragraphs": [SQUAD]}]}
+    (folder / SQUAD_FILE).write_text(json.dumps(whole))
+    return data("squad", folder, max_sequence_length=15, doc_stride=4, max_query_length=4)
 
 
 def test_squad_windows_by_hand(tmp_path):
-    write_squad(tmp_path, SQUAD)
-    dataset = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
-    # 14 context tokens; a row holds [CLS] 4 [SEP] 8 [SEP]: windows begin at 0, 4, 8.
+    dataset = squad(tmp_path)
     rows = [dataset.source[i] for i in range(len(dataset.source))]
     assert [real(row)[6] for row in rows] == ids("bob . oslo")
     assert real(rows[1]) == ids("[CLS] where lives anna ? [SEP] . anna lives in oslo . it is [SEP]")
@@ -123,9 +116,7 @@ def test_squad_windows_by_hand(tmp_path):
 
 
 def test_squad_answers_come_back_as_text_from_the_window_with_most_context(tmp_path):
-    write_squad(tmp_path, SQUAD)
-    dataset = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
-    assert dataset.scorer is not None
+    dataset = squad(tmp_path)
     scorer = dataset.scorer()
     start, end = np.full((3, 15), -5.0), np.full((3, 15), -5.0)
     start[1, 9], end[1, 10] = 3.0, 3.0
@@ -155,16 +146,15 @@ def test_token_rows_and_entities(tmp_path):
     assert real(row) == ids("[CLS] anna film ##s rome [SEP]")
     assert row["loss_mask"][:6].tolist() == [0, 1, 1, 0, 1, 0]  # first pieces only
     assert row["labels"][:6].tolist() == [0, 2, 0, 0, 1, 0]  # O, B-LOC, B-PER
-    assert entities(["O", "B-A", "I-A", "I-B", "O", "B", "I"]) == {
-        ("A", 1, 3),
-        ("B", 3, 4),
-        ("B/I", 5, 7),
-    }
+    found = entities(["O", "B-A", "I-A", "I-B", "O", "B", "I"])
+    assert found == {("A", 1, 3), ("B", 3, 4), ("B/I", 5, 7)}
+
+
+PIECE_LABELS = {"[PAD]": 0, "B": 1, "I": 2, "O": 3, "X": 4, "[CLS]": 5, "[SEP]": 6}
 
 
 def test_the_vendors_token_csv_is_in_pieces_already(tmp_path):
-    names = {"[PAD]": 0, "B": 1, "I": 2, "O": 3, "X": 4, "[CLS]": 5, "[SEP]": 6}
-    (tmp_path / "label2id.json").write_text(json.dumps(names))
+    (tmp_path / "label2id.json").write_text(json.dumps(PIECE_LABELS))
     lines = ["tokens,labels", "[CLS] film ##s in rome [SEP],[CLS] O X O B [SEP]"]
     write_lines(tmp_path / "train-1.csv", lines)
     write_lines(tmp_path / "train-2.csv", lines)
@@ -178,7 +168,6 @@ def test_the_vendors_token_csv_is_in_pieces_already(tmp_path):
     cut = data("conll", tmp_path, Context(num_labels=7), max_sequence_length=4).source[0]
     assert cut["input_ids"].tolist() == ids("[CLS] film ##s [SEP]")
     assert cut["labels"].tolist() == [5, 3, 4, 6]
-    assert dataset.scorer is not None
     scorer = dataset.scorer()
     logits = np.eye(7)[[5, 3, 1, 3, 1, 6] + [0] * (len(row["labels"]) - 6)]
     scorer.add({k: v[None] for k, v in row.items()}, {"logits": logits[None]})
@@ -190,12 +179,9 @@ def test_the_vendors_token_csv_is_in_pieces_already(tmp_path):
 
 
 def test_padding_that_carries_loss_is_of_the_vendors_csv_alone(tmp_path):
-    config = models.registry.parse_config(
-        {"name": "bert-token-classifier", "num_labels": 7, "include_padding_in_loss": True}
-    )
-    context = Context.of(config, training=True)
-    names = {"[PAD]": 0, "B": 1, "I": 2, "O": 3, "X": 4, "[CLS]": 5, "[SEP]": 6}
-    (tmp_path / "label2id.json").write_text(json.dumps(names))
+    model = {"name": "bert-token-classifier", "num_labels": 7, "include_padding_in_loss": True}
+    context = Context.of(models.registry.parse_config(model), training=True)
+    (tmp_path / "label2id.json").write_text(json.dumps(PIECE_LABELS))
     write_lines(tmp_path / "train.csv", ["tokens,labels", "[CLS] film [SEP],[CLS] O [SEP]"])
     row = data("conll", tmp_path, context).source[0]
     assert row["labels"].tolist() == [5, 3, 6] + [0] * (len(row["labels"]) - 3)
@@ -231,12 +217,10 @@ def test_summary_rows_oracle_and_rouge(tmp_path):
     assert scores["rouge1"] == pytest.approx(2 * 4 / (6 + 5))
     assert scores["rouge2"] == pytest.approx(2 * 2 / (5 + 4))
     assert scores["rougeL"] == pytest.approx(2 * 4 / (6 + 5))
-    assert dataset.scorer is not None
     scorer = dataset.scorer()
     logits = np.array([[0.1, 0.9, 0.8, 9.0, 9.0, 9.0]])  # slots without a sentence do not count
-    scorer.add(
-        {"row": np.array([1]), "gather_weights": row["gather_weights"][None]}, {"logits": logits}
-    )
+    seen = {"row": np.array([1]), "gather_weights": row["gather_weights"][None]}
+    scorer.add(seen, {"logits": logits})
     assert scorer.result()["eval/rouge1"] == 1.0
 
 
@@ -251,15 +235,7 @@ def test_the_vendors_bertsum_csv(tmp_path):
 
 def test_masks_are_drawn_anew_every_epoch_and_the_same_in_a_restored_run(tmp_path):
     dataset = data("masked_lm", tmp_path, shuffle=False)
-    loader = dataset.loader(12, num_epochs=None)
-    first, state = next(loader), loader.state()
-    second = next(loader)
-    loader.close()
-    assert not np.array_equal(first["gather_positions"], second["gather_positions"])
-    again = dataset.loader(12, num_epochs=None)
-    again.restore(json.loads(json.dumps(state)))
-    np.testing.assert_array_equal(next(again)["input_ids"], second["input_ids"])
-    again.close()
+    first, _ = restarted(dataset, 12)
     for r in range(12):  # put back, the labels give the text
         used = first["gather_weights"][r] != 0
         tokens = first["input_ids"][r].copy()
@@ -276,12 +252,8 @@ def test_prompts_carry_no_loss(tmp_path):
 
 
 def test_only_the_assistants_turns_carry_loss(tmp_path):
-    turns = [
-        ("user", "where lives anna ?"),
-        ("assistant", "in paris ."),
-        ("user", "bob saw a film ."),
-    ]
-    turns += [("assistant", "paris saw anna"), ("user", "dull")]
+    turns = [("user", "where lives anna ?"), ("assistant", "in paris .")]
+    turns += [("user", "bob saw a film ."), ("assistant", "paris saw anna"), ("user", "dull")]
     row = {"messages": [{"role": role, "content": text} for role, text in turns]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     keys = {"multi_turn_key": "messages", "completion_prefix": "says"}
@@ -337,90 +309,73 @@ def test_llava_rows_and_pictures(tmp_path):
     )
 
 
-@pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum", "dpr"])
+def _ebert(folder, k, processor="EbertSyntheticDataProcessor"):
+    """An input section for DNA in k-mers, and the model that takes it."""
+    keys = {"num_examples": 8, "max_sequence_length": 16}
+    if processor == "EbertFastaDataProcessor":
+        dna(folder)
+        keys = {"data_dir": str(folder), "state_dir": str(folder), "max_sequence_length": 8}
+    section = {"data_processor": processor, "batch_size": 4, "kmer_size": k, **keys}
+    return parse_input(section), models.registry.parse_config(ebert(k))
+
+
+@pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum", "dpr", 1, 2])
 def test_stripped_rows_hold_what_padded_rows_hold(task, tmp_path):
-    dataset = data(task, tmp_path)
-    loader = dataset.loader(4, num_epochs=1)
-    rows = next(loader)
-    loader.close()
-    batches = []
-    for ladder in (None, vsl.Ladder(multiple=8)):
-        features = host_batch(rows, 1, 1, ladder)
-        batches.append(to_batch({k: v[0, 0] for k, v in features.items()}))
+    if isinstance(task, int):
+        section, config = _ebert(tmp_path, task)
+        dataset = build_dataset(section, tmp_path, Context.of(config, training=True))
+    else:
+        dataset = data(task, tmp_path)
+    (rows,) = batches(dataset, 4)
+    made = [host_batch(rows, 1, 1, ladder) for ladder in (None, vsl.Ladder(multiple=8))]
+    padded, stripped = (to_batch({k: v[0, 0] for k, v in features.items()}) for features in made)
+    assert stripped.layout.capacity < padded.layout.capacity
+
+    def same(of):
+        np.testing.assert_array_equal(*(np.asarray(of(x)) for x in (padded, stripped)))
+
     for part in ("tokens", "labels", "weights"):
-        a, b = (np.asarray(getattr(x, part))[np.asarray(x.layout.valid)] for x in batches)
-        np.testing.assert_array_equal(a, b)
-    for name in ("masked_labels", "masked_weights", "next_sentence_label"):
-        if name in batches[0].extras:
-            a, b = (np.asarray(x.extras[name]) for x in batches)
-            np.testing.assert_array_equal(a, b)
-    if "masked_positions" in batches[0].extras:
-        used = np.asarray(batches[0].extras["masked_weights"]) != 0
-        a, b = (np.asarray(x.tokens)[np.asarray(x.extras["masked_positions"])] for x in batches)
-        np.testing.assert_array_equal(a[used], b[used])
-    assert batches[1].layout.capacity < batches[0].layout.capacity
-    for other in {"source", "context"} & {k.split("_")[0] for k in batches[0].extras}:
-        layouts = [x.extras[f"{other}_layout"] for x in batches]
-        tokens = [np.asarray(x.extras[f"{other}_tokens"]) for x in batches]
-        a, b = (t[np.asarray(o.valid)] for t, o in zip(tokens, layouts, strict=True))
-        np.testing.assert_array_equal(a, b)
+        same(lambda x, part=part: np.asarray(getattr(x, part))[np.asarray(x.layout.valid)])
+    extras = padded.extras.keys()
+    for name in {"masked_labels", "masked_weights", "next_sentence_label"} & extras:
+        same(lambda x, name=name: x.extras[name])
+    if "epigenetic" in extras:
+        same(lambda x: np.asarray(x.extras["epigenetic"])[np.asarray(x.layout.valid)])
+    if "masked_positions" in extras:
+        used = np.asarray(padded.extras["masked_weights"]) != 0
+        same(lambda x: np.asarray(x.tokens)[np.asarray(x.extras["masked_positions"])][used])
+    for other in {"source", "context"} & {name.split("_")[0] for name in extras}:
+        tokens, layout = f"{other}_tokens", f"{other}_layout"
+        of = lambda x, t=tokens, o=layout: np.asarray(x.extras[t])[np.asarray(x.extras[o].valid)]
+        same(of)
 
 
-def edit(path: pathlib.Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+WRONG = [
+    ("sst2", "train.tsv", "sentence\t", "text\t", r"train\.tsv, row 2: no column 'sent"),
+    ("sst2", "train.tsv", "\t1\n", "\t7\n", r"row 3: label 7 is outside .* 2 classes"),
+    ("sst2", "train.tsv", "\t1\n", "\tgood\n", r"row 3: label 'good'; expected a whole"),
+    ("sst2", "train.tsv", "\t1\n", "\n", r"row 3: 1 columns, the header has 2"),
+    ("mnli", "train.tsv", "\tneutral", "\tmaybe", r"row 3: label 'maybe'; .*entailment"),
+    ("squad", SQUAD_FILE, '_start": 3', '_start": 9', "'w00': the answer 'paris' is not at"),
+    ("squad", SQUAD_FILE, '"qas"', '"questions"', r"not SQuAD version 1: KeyError"),
+    ("conll", "train.txt", "lives V O O", "lives", r"train\.txt, row 4: 'lives'; expected a word"),
+    ("conll", "train.txt", "I-NP B-PER", "I-NP B-X", r"outside the model's 3 classes"),
+    ("bertsum", "train.jsonl", '"src"', '"source"', r"train\.jsonl, row 1: no column 'src'"),
+    ("bertsum", "train.jsonl", "{", "", r"train\.jsonl, row 1: not JSON"),
+    ("masked_lm", "part-1.csv", "[0, 0, ", "[0, ", r"row 2: \d+ segment_ids for \d+ tokens"),
+    ("prompts", "train.jsonl", '"prompt"', '"question"', r"row 1: no column 'prompt'"),
+    ("dpr", "train.json", '"positive_ctxs"', '"ctxs"', r"row 1: KeyError\('positive_ctxs'\)"),
+    ("dpr", "train.json", '"hard_', '"soft_', r"row 1: 1 positive and 0 negative"),
+    ("t5", "train.tsv", "\ttarget", "\ttgt", r"row 2: no column 'target'"),
+]
 
 
-WRONG = {
-    "column": ("sst2", "train.tsv", "sentence\t", "text\t", r"train\.tsv, row 2: no column 'sent"),
-    "label": ("sst2", "train.tsv", "\t1\n", "\t7\n", r"row 3: label 7 is outside .* 2 classes"),
-    "number": ("sst2", "train.tsv", "\t1\n", "\tgood\n", r"row 3: label 'good'; expected a whole"),
-    "cells": ("sst2", "train.tsv", "\t1\n", "\n", r"row 3: 1 columns, the header has 2"),
-    "gold": ("mnli", "train.tsv", "\tneutral", "\tmaybe", r"row 3: label 'maybe'; .*entailment"),
-    "answer": (
-        "squad",
-        "train-v1.1.json",
-        '"answer_start": 3',
-        '"answer_start": 9',
-        r"question 'w00': the answer 'paris' is not at answer_start",
-    ),
-    "squad": ("squad", "train-v1.1.json", '"qas"', '"questions"', r"not SQuAD version 1: KeyError"),
-    "word": (
-        "conll",
-        "train.txt",
-        "lives V O O",
-        "lives",
-        r"train\.txt, row 4: 'lives'; expected a word",
-    ),
-    "tag": ("conll", "train.txt", "I-NP B-PER", "I-NP B-X", r"outside the model's 3 classes"),
-    "src": ("bertsum", "train.jsonl", '"src"', '"source"', r"train\.jsonl, row 1: no column 'src'"),
-    "json": ("bertsum", "train.jsonl", "{", "", r"train\.jsonl, row 1: not JSON"),
-    "segments": (
-        "masked_lm",
-        "part-1.csv",
-        "[0, 0, ",
-        "[0, ",
-        r"part-1\.csv, row 2: \d+ segment_ids for \d+ tokens",
-    ),
-    "prompt": ("prompts", "train.jsonl", '"prompt"', '"question"', r"row 1: no column 'prompt'"),
-    "context": (
-        "dpr",
-        "train.json",
-        '"positive_ctxs"',
-        '"ctxs"',
-        r"row 1: KeyError\('positive_ctxs'\)",
-    ),
-    "negatives": ("dpr", "train.json", '"hard_', '"soft_', r"row 1: 1 positive and 0 negative"),
-    "target": ("t5", "train.tsv", "\ttarget", "\ttgt", r"row 2: no column 'target'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_files_are_named_with_the_row(case, tmp_path):
-    task, name, old, new, message = WRONG[case]
+@pytest.mark.parametrize(("task", "name", "old", "new", "message"), WRONG)
+def test_wrong_files_are_named_with_the_row(task, name, old, new, message, tmp_path):
     WRITERS[task](tmp_path)
-    edit(tmp_path / name, old, new)
+    text = (tmp_path / name).read_text()
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new, 1))
     classes = {"mnli": 3, "conll": 3}.get(task, 2)
     with pytest.raises(DataError, match=message):
         data(task, tmp_path, Context(num_labels=classes))
@@ -482,6 +437,8 @@ def test_long_questions_leave_room_for_the_context(tmp_path):
 
 def _section(task, folder):
     """An input section, its files, and the model that takes them."""
+    if isinstance(task, tuple):
+        return _ebert(folder, *task)
     raw = params(task if task in WRITERS else "prompts", folder, train_input={"batch_size": 8})
     if task in WRITERS:
         WRITERS[task](folder)
@@ -493,19 +450,23 @@ def _section(task, folder):
         pair = {"prompt": "who ?", "chosen": "anna", "rejected": "bob"}
         pair |= {"reference_chosen_logp": -1.0, "reference_rejected_logp": -2.0}
         write_lines(folder / "train.jsonl", [json.dumps(pair)] * 8)
+    if task == "proteins":
+        proteins(folder)
+        keys = {"data_processor": "RemoteHomologyDataProcessor", "data_dir": str(folder)}
+        raw["train_input"] = keys | {"max_sequence_length": 8, "batch_size": 8}
+        raw["model"] |= {"name": "bert-sequence-classifier", "vocab_size": 33, "num_labels": 2}
     if task in {"synthetic", "packed"}:
-        raw["train_input"] = {
-            "data_processor": "SyntheticDataProcessor",
-            "vocab_size": 64,
-            "batch_size": 8,
-            "max_sequence_length": 32,
-            "use_vsl": task == "packed",
-        }
+        keys = {"batch_size": 8, "max_sequence_length": 32, "use_vsl": task == "packed"}
+        keys |= {"data_processor": "SyntheticDataProcessor", "vocab_size": 64}
+        raw["train_input"] = keys
     cfg = parse_config(raw)
     return cfg.train_input, models.registry.parse_config(cfg.model)
 
 
-@pytest.mark.parametrize("task", [*WRITERS, "preferences", "synthetic", "packed"])
+DNA = [(k, f"Ebert{kind}DataProcessor") for k in (1, 2) for kind in ("Fasta", "Synthetic")]
+
+
+@pytest.mark.parametrize("task", [*WRITERS, "preferences", "synthetic", "packed", "proteins", *DNA])
 def test_a_tasks_shapes_are_those_of_its_rows(task, tmp_path):
     """What is compiled before the data is read must be what the data then gives."""
     section, config = _section(task, tmp_path)
@@ -513,11 +474,9 @@ def test_a_tasks_shapes_are_those_of_its_rows(task, tmp_path):
     assert section.decides_shapes
     assert section.task in config.tasks
     dataset = build_dataset(section, tmp_path, Context.of(config, training=True))
-    loader = dataset.loader(section.batch_size, num_epochs=None)
-    features = host_batch(next(loader), 2, 2)
-    loader.close()
+    features = host_batch(batches(dataset, section.batch_size)[0], 2, 2)
     given = {name: (value.shape, value.dtype) for name, value in features.items()}
-    said = feature_shapes(section, config, (2, 2, 2))
+    said = feature_shapes(section, config, (2, 2, section.batch_size // 4))
     assert {name: (value.shape, value.dtype) for name, value in said.items()} == given
 
 

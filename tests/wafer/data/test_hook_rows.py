@@ -6,19 +6,29 @@ import re
 import numpy as np
 import pytest
 from helpers.rows import rows_in
-from helpers.vendor_data import END, IDS, characters, hook as hook_of, hook_file, run
+from helpers.vendor_data import (
+    CHAT_KEYS,
+    END,
+    characters,
+    chat_file,
+    hook as hook_of,
+    hook_file,
+    run,
+)
 
-from wafer.data.preprocess.rows.packing import MaskPacker, StreamPacker
 from wafer.errors import ConfigError, DataError
 
 DOCUMENTS = [{"text": t} for t in ("abcdefgh", "ijklm", "nop", "qrstuvwxyzabcdef")]
-PAIR, CHAT = "prompt_completion_text_read_hook", "chat_read_hook"
+PAIR = "prompt_completion_text_read_hook"
 PAIR_KEYS = {"prompt_key": "p", "completion_key": "c"}
-CHAT_KEYS = {
-    "multi_turn_key": "m",
-    "multi_turn_role_key": "role",
-    "multi_turn_content_key": "content",
-}
+
+
+def pair_file(tmp_path, pairs, length=12, **dataset):
+    """A file of (prompt, completion) pairs."""
+    processing = {"max_seq_length": length, "read_hook_kwargs": PAIR_KEYS}
+    records = [dict(zip("pc", pair, strict=True)) for pair in pairs]
+    keys = {"mode": "finetuning", "processing": processing, "dataset": dataset}
+    return hook_file(tmp_path, records, PAIR, **keys)
 
 
 def made(path, tmp_path, **flags):
@@ -37,15 +47,45 @@ def lm(inputs, labels, length=6):
     return [inputs + pad, [1] * len(inputs) + pad, labels + pad]
 
 
-def test_packed_rows_of_release_2_10(tmp_path):
-    path = hook_file(tmp_path, DOCUMENTS)
-    assert made(path, tmp_path, release="2.10") == [
-        lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 0]),
-        lm([8, 9, 10, 11, 12, 13], [9, 10, 11, 12, 13, 0]),
-        lm([15, 16, 17, 18, 19, 20], [16, 17, 18, 19, 20, 21]),
-        lm([22, 23, 24, 25, 26, 1], [23, 24, 25, 26, 1, 0]),
-        lm([3, 4, 5, 6], [4, 5, 6, 0]),
-    ]
+OVERLAPPING = [
+    lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]),
+    lm([7, 8, 0, 9, 10, 11], [8, 0, 9, 10, 11, 12]),
+    lm([12, 13, 0, 14, 15, 16], [13, 0, 14, 15, 16, 0]),
+    lm([0, 17, 18, 19, 20, 21], [17, 18, 19, 20, 21, 22]),
+    lm([22, 23, 24, 25, 26, 1], [23, 24, 25, 26, 1, 2]),
+]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "rows"),
+    [
+        (
+            {},
+            [
+                lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 0]),
+                lm([8, 9, 10, 11, 12, 13], [9, 10, 11, 12, 13, 0]),
+                lm([15, 16, 17, 18, 19, 20], [16, 17, 18, 19, 20, 21]),
+                lm([22, 23, 24, 25, 26, 1], [23, 24, 25, 26, 1, 0]),
+                lm([3, 4, 5, 6], [4, 5, 6, 0]),
+            ],
+        ),
+        (
+            {"pack_sequences": False},
+            [
+                lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]),
+                lm([8], [0]),
+                lm([9, 10, 11, 12, 13], [10, 11, 12, 13, 0]),
+                lm([14, 15, 16], [15, 16, 0]),
+            ],
+        ),
+        # texts encoded in pieces follow the older rule
+        ({"split_text_to_tokenize": True, "chunk_len_to_split": 3}, OVERLAPPING),
+    ],
+)
+def test_rows_of_release_2_10(tmp_path, dataset, rows):
+    path = hook_file(tmp_path, DOCUMENTS, dataset=dataset)
+    assert made(path, tmp_path, release="2.10")[: len(rows)] == rows
+    assert ("pack_sequences" in dataset) or len(rows_in(tmp_path / "out")) == len(rows)
 
 
 def test_the_default_keeps_every_token_and_ends_every_document(tmp_path):
@@ -57,50 +97,19 @@ def test_the_default_keeps_every_token_and_ends_every_document(tmp_path):
     assert rows.tolist() == want
 
 
-def test_rows_of_release_2_10_without_packing(tmp_path):
-    path = hook_file(tmp_path, DOCUMENTS, dataset={"pack_sequences": False})
-    rows = made(path, tmp_path, release="2.10")
-    assert rows[:4] == [
-        lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]),
-        lm([8], [0]),
-        lm([9, 10, 11, 12, 13], [10, 11, 12, 13, 0]),
-        lm([14, 15, 16], [15, 16, 0]),
-    ]
-
-
-def overlapping():
-    return [
-        lm([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]),
-        lm([7, 8, 0, 9, 10, 11], [8, 0, 9, 10, 11, 12]),
-        lm([12, 13, 0, 14, 15, 16], [13, 0, 14, 15, 16, 0]),
-        lm([0, 17, 18, 19, 20, 21], [17, 18, 19, 20, 21, 22]),
-        lm([22, 23, 24, 25, 26, 1], [23, 24, 25, 26, 1, 2]),
-    ]
-
-
 def test_rows_of_release_2_3_share_a_token_and_lose_the_rest(tmp_path):
     nested = {"read_hook_kwargs": {"data_keys": {"text_key": "text"}}}
     path = hook_file(tmp_path, DOCUMENTS, processing=nested)
     rest = lm([2, 3, 4, 5, 6], [3, 4, 5, 6, 0])
-    assert made(path, tmp_path) == [*overlapping(), rest]
+    assert made(path, tmp_path) == [*OVERLAPPING, rest]
     again = made(path, tmp_path, release="2.3", resume_from_checkpoint="false")
-    assert again == overlapping()
-
-
-def test_texts_encoded_in_pieces_follow_the_older_rule(tmp_path):
-    dataset = {"split_text_to_tokenize": True, "chunk_len_to_split": 3}
-    path = hook_file(tmp_path, DOCUMENTS, dataset=dataset)
-    assert made(path, tmp_path, release="2.10") == overlapping()
+    assert again == OVERLAPPING
 
 
 def test_vsl_rows_of_release_2_10(tmp_path):
-    texts = ("abc", "defgh", "ij", "klmnopqrstuvwxyz", "ab")
-    path = hook_file(
-        tmp_path,
-        [{"text": t} for t in texts],
-        processing={"max_seq_length": 12},
-        dataset={"use_vsl": True},
-    )
+    records = [{"text": t} for t in ("abc", "defgh", "ij", "klmnopqrstuvwxyz", "ab")]
+    sizes = {"max_seq_length": 12}
+    path = hook_file(tmp_path, records, processing=sizes, dataset={"use_vsl": True})
     rows = made(path, tmp_path, release="2.10")
     # 13 tokens of k..z alone, then next fit: defgh and abc; xyz and ij; ab
     assert rows[0][0] == list(range(11, 23))
@@ -115,23 +124,16 @@ def test_vsl_rows_of_release_2_10(tmp_path):
 
 
 def test_vsl_rows_of_release_2_3_do_not_predict_across_documents(tmp_path):
-    path = hook_file(
-        tmp_path,
-        [{"text": "abc"}, {"text": "de"}],
-        processing={
-            "max_seq_length": 8,
-            "read_hook_kwargs": {"data_keys": {"text_key": "text"}},
-        },
-        dataset={"use_vsl": True},
-    )
-    assert made(path, tmp_path) == [
-        [
-            [1, 2, 3, 0, 4, 5, 0, 0],
-            [1, 1, 1, 0, 1, 1, 0, 0],
-            [2, 3, 0, 4, 5, 0, 0, 0],
-            [3, 2, 1, 0, 1, 0, 0, 0],
-            [0, 1, 2, 3, 0, 1, 0, 0],
-        ]
+    sizes = {"max_seq_length": 8, "read_hook_kwargs": {"data_keys": {"text_key": "text"}}}
+    records = [{"text": "abc"}, {"text": "de"}]
+    path = hook_file(tmp_path, records, processing=sizes, dataset={"use_vsl": True})
+    (row,) = made(path, tmp_path)
+    assert row == [
+        [1, 2, 3, 0, 4, 5, 0, 0],
+        [1, 1, 1, 0, 1, 1, 0, 0],
+        [2, 3, 0, 4, 5, 0, 0, 0],
+        [3, 2, 1, 0, 1, 0, 0, 0],
+        [0, 1, 2, 3, 0, 1, 0, 0],
     ]
 
 
@@ -140,15 +142,8 @@ def test_vsl_rows_of_release_2_3_do_not_predict_across_documents(tmp_path):
     [("|", [1, 2, 33, 3, 4, 5], [0, 0, 1, 1, 1, 1]), (None, [1, 2, 3, 4, 5], [0, 1, 1, 1, 1])],
 )
 def test_rows_of_a_prompt_and_a_completion(tmp_path, separator, inputs, mask):
-    path = hook_file(
-        tmp_path,
-        [{"p": "ab", "c": "cde"}, {"p": "", "c": "a"}, {"p": "abcdef", "c": "ghijkl"}],
-        PAIR,
-        mode="finetuning",
-        processing={"max_seq_length": 12, "read_hook_kwargs": PAIR_KEYS},
-        dataset={"sep_token": separator},
-    )
-    report = run(path)
+    pairs = ("ab", "cde"), ("", "a"), ("abcdef", "ghijkl")
+    report = run(pair_file(tmp_path, pairs, sep_token=separator))
     pad = [0] * (12 - len(inputs))
     want = [inputs + pad, mask + pad, [*inputs[1:], 0, *pad]]
     assert rows_in(tmp_path / "out")[0].tolist() == want
@@ -159,17 +154,8 @@ def test_rows_of_a_prompt_and_a_completion(tmp_path, separator, inputs, mask):
 
 
 def test_a_long_completion_loses_its_end_and_a_prompt_most_of_it(tmp_path):
-    path = hook_file(
-        tmp_path,
-        [{"p": "fghijkl", "c": "mnopqrs"}],
-        PAIR,
-        mode="finetuning",
-        processing={"max_seq_length": 12, "read_hook_kwargs": PAIR_KEYS},
-        dataset={
-            "sep_token": "|",
-            "truncate_to_msl": {"prompt_truncation_mode": "keep_start", "max_turn_length": 2},
-        },
-    )
+    cut = {"prompt_truncation_mode": "keep_start", "max_turn_length": 2}
+    path = pair_file(tmp_path, [("fghijkl", "mnopqrs")], sep_token="|", truncate_to_msl=cut)
     assert made(path, tmp_path)[0][:2] == [
         [6, 7, 8, 33, 13, 14, 15, 16, 17, 18, 19, 0],
         [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0],
@@ -182,14 +168,8 @@ def test_chat_rows_carry_loss_on_the_assistants_turns(tmp_path):
         "{{ eos_token }}{% endif %}{% endfor %}"
     )
     turns = [("user", "ab"), ("assistant", "c"), ("user", "d"), ("assistant", "ef")]
-    path = hook_file(
-        tmp_path,
-        [{"m": [{"role": r, "content": t} for r, t in turns]}],
-        CHAT,
-        mode="finetuning",
-        processing={"max_seq_length": 12, "read_hook_kwargs": CHAT_KEYS},
-        dataset={"chat_template": template},
-    )
+    record = {"m": [{"role": r, "content": t} for r, t in turns]}
+    path = chat_file(tmp_path, [record], template)
     assert made(path, tmp_path)[0][:2] == [
         [29, 1, 2, 30, 3, 0, 29, 4, 30, 5, 6, 0],
         [0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0],
@@ -197,41 +177,22 @@ def test_chat_rows_carry_loss_on_the_assistants_turns(tmp_path):
 
 
 def test_vsl_rows_of_prompts_and_completions(tmp_path):
-    path = hook_file(
-        tmp_path,
-        [{"p": "ab", "c": "cde"}, {"p": "xy", "c": "z"}],
-        PAIR,
-        mode="finetuning",
-        processing={"max_seq_length": 12, "read_hook_kwargs": PAIR_KEYS},
-        dataset={"sep_token": "|", "use_vsl": True},
-    )
-    assert made(path, tmp_path) == [
-        [
-            [1, 2, 33, 3, 4, 5, 0, 24, 25, 33, 26, 0],
-            [0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 0],
-            [2, 33, 3, 4, 5, 0, 24, 25, 33, 26, 0, 0],
-            [6, 5, 4, 3, 2, 1, 0, 3, 2, 1, 0, 0],
-            [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 0],
-        ]
+    path = pair_file(tmp_path, [("ab", "cde"), ("xy", "z")], sep_token="|", use_vsl=True)
+    (row,) = made(path, tmp_path)
+    assert row == [
+        [1, 2, 33, 3, 4, 5, 0, 24, 25, 33, 26, 0],
+        [0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 0],
+        [2, 33, 3, 4, 5, 0, 24, 25, 33, 26, 0, 0],
+        [6, 5, 4, 3, 2, 1, 0, 3, 2, 1, 0, 0],
+        [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 0],
     ]
 
 
 def test_dpo_rows(tmp_path):
-    path = hook_file(
-        tmp_path,
-        [{"prompt": "ab", "chosen": "cd", "rejected": "e"}],
-        "dpo_read_hook",
-        mode="dpo",
-        processing={
-            "max_seq_length": 12,
-            "max_prompt_length": 4,
-            "read_hook_kwargs": {
-                "prompt_key": "prompt",
-                "chosen_key": "chosen",
-                "rejected_key": "rejected",
-            },
-        },
-    )
+    record = {"prompt": "ab", "chosen": "cd", "rejected": "e"}
+    sizes = {"max_seq_length": 12, "max_prompt_length": 4}
+    sizes["read_hook_kwargs"] = {f"{name}_key": name for name in record}
+    path = hook_file(tmp_path, [record], "dpo_read_hook", mode="dpo", processing=sizes)
     row = made(path, tmp_path)[0]
     assert row[0] == [1, 14, 20, 28, 3, 4, 30, 33, 9, 13, 34, 5]
     assert row[1] == [0] * 3 + [1] * 9
@@ -248,37 +209,18 @@ def test_dpo_rows(tmp_path):
 
 
 def nlg_file(folder, context, completion):
-    return hook_file(
-        folder,
-        [{"context": context, "completion": completion}],
-        "nlg_read_hook",
-        mode="nlg",
-        processing={
-            "max_seq_length": 8,
-            "read_hook_kwargs": {"context_key": "context", "completion_key": "completion"},
-        },
-    )
+    record = {"context": context, "completion": completion}
+    keys = {f"{name}_key": name for name in record}
+    sizes = {"max_seq_length": 8, "read_hook_kwargs": keys}
+    return hook_file(folder, [record], "nlg_read_hook", mode="nlg", processing=sizes)
 
 
-@pytest.mark.parametrize(
-    ("context", "completion", "what"),
-    [
-        ("a text", [4], "context is 'a text'"),
-        ([1], "12", "completion is '12'"),
-        ([1], None, "completion is 'None'"),
-        ([1.5], [4], "context is '[1.5]'"),
-        ([-1], [4], "context is '[-1]'"),
-        ([1], [1 << 32], "completion is '[4294967296]'"),
-        ([1], [4, 35], "completion is '[4, 35]'"),
-        ([True, False], [4], "context is '[True, False]'"),
-    ],
-)
-def test_nlg_rows_of_something_else_are_refused_with_an_example(
-    tmp_path, context, completion, what
-):
-    says = f"a.jsonl: record 1: .*the {re.escape(what)}; expected token ids .* of 35, as in .*464"
-    with pytest.raises(DataError, match=says):
-        run(nlg_file(tmp_path, context, completion))
+@pytest.mark.parametrize("side", ["context", "completion"])
+@pytest.mark.parametrize("wrong", ["12", None, [1.5], [-1], [1 << 32], [4, 35], [True, False]])
+def test_nlg_rows_of_something_else_are_refused_with_an_example(tmp_path, side, wrong):
+    what = re.escape(f"the {side} is '{wrong}'; expected token ids ")
+    with pytest.raises(DataError, match=f"a.jsonl: record 1: .*{what}.* of 35, as in .*464"):
+        run(nlg_file(tmp_path, **{"context": [1], "completion": [4], side: wrong}))
 
 
 def test_nlg_rows_of_token_ids(tmp_path):
@@ -294,20 +236,15 @@ def test_masked_rows_are_drawn_as_the_vendor_draws(tmp_path):
     ids = {name: i for i, name in enumerate(names)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        "<cls> $A <eos>", None, [("<cls>", 0), ("<eos>", 2)]
-    )
+    ends = [("<cls>", 0), ("<eos>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing("<cls> $A <eos>", None, ends)
     folder = characters(
         tmp_path / "characters",
         config={f"{kind}_token": f"<{kind}>" for kind in ("cls", "pad", "eos", "unk", "mask")},
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    path = hook_file(
-        tmp_path,
-        [{"text": "abcdefgh"}],
-        processing={"max_seq_length": 12},
-        dataset={"training_objective": "mlm"},
-    )
+    sizes, mlm = {"max_seq_length": 12}, {"training_objective": "mlm"}
+    path = hook_file(tmp_path, [{"text": "abcdefgh"}], processing=sizes, dataset=mlm)
     assert made(path, tmp_path) == [[[0, 5, 6, 7, 8, 9, 10, 4, 12, 2, 1, 1], [1] * 10 + [0, 0]]]
     labels = rows_in(tmp_path / "out", "labels")[0, 0].tolist()
     assert labels == [-100] * 7 + [11] + [-100] * 4
@@ -318,9 +255,8 @@ def test_masked_rows_are_drawn_as_the_vendor_draws(tmp_path):
 
 def test_bert_rows_are_cut_without_overlap(tmp_path):
     characters(tmp_path / "characters", bos=END)
-    path = hook_file(
-        tmp_path, [{"text": "abcdefgh"}], dataset={"training_objective": "bert_pretraining"}
-    )
+    bert = {"training_objective": "bert_pretraining"}
+    path = hook_file(tmp_path, [{"text": "abcdefgh"}], dataset=bert)
     assert made(path, tmp_path) == [
         [[0, 1, 2, 3, 4, 5], [1] * 6, [0] * 6],
         [[6, 7, 8, 0, 0, 0], [1, 1, 1, 0, 0, 0], [0] * 6],
@@ -328,19 +264,15 @@ def test_bert_rows_are_cut_without_overlap(tmp_path):
     assert counted_loss(tmp_path) is None  # drawn at every reading
 
 
-def _own_hook(folder):
-    (folder / "myhooks.py").write_text(
-        "def upper(example, text_key, **_):\n"
-        "    return [{'content': [{'text': example[text_key].lower()}]}]\n"
-    )
-    return "myhooks:upper"
-
-
 def test_a_hook_of_the_users_own_and_the_vendors_counts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kwargs = {"read_hook_kwargs": {"text_key": "text"}}
-    hook = _own_hook(tmp_path)
-    path = hook_file(tmp_path, [{"text": "ABC"}, {"text": ""}], hook, processing=kwargs)
+    (tmp_path / "myhooks.py").write_text(
+        "def upper(example, text_key, **_):\n"
+        "    return [{'content': [{'text': example[text_key].lower()}]}]\n"
+    )
+    records = [{"text": "ABC"}, {"text": ""}]
+    path = hook_file(tmp_path, records, "myhooks:upper", processing=kwargs)
     report = run(path)
     assert rows_in(tmp_path / "out").tolist() == [lm([1, 2, 3], [2, 3, 0])]
     params = report.params
@@ -386,11 +318,8 @@ def test_hooks_of_other_forms():
         "<|start_header_id|>assistant<|end_header_id|>\n\nho<|eot_id|>"
     )
     hook = hook_of("hooks:llama3_1_chat_formatted_data_hook", {"chat_key": "c"})
-    turns = hook({"c": text})
-    assert [(t["type"], t["content"][0]["text"]) for t in turns] == [
-        ("user", "hi"),
-        ("assistant", "ho"),
-    ]
+    turns = [(t["type"], t["content"][0]["text"]) for t in hook({"c": text})]
+    assert turns == [("user", "hi"), ("assistant", "ho")]
     raw = hook_of("hooks:text_read_hook", {"text_key": "t"}, (2, 3))({"t": " a "})
     assert raw == [{"content": [{"text": " a "}]}]
     keys = {"chosen_key": "c", "rejected_key": "r"}
@@ -399,40 +328,6 @@ def test_hooks_of_other_forms():
     assert texts == ["Human: a Assistant:", " b", " c"]
     odd = {"m": [{"role": "user", "content": "a"}]}
     assert hook_of("hooks:chat_read_hook", CHAT_KEYS)(odd) == []
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: StreamPacker(5, 0, 2, every=True, eos_id=0),
-        lambda: MaskPacker(0.5, 4, 0, 1, special=frozenset({0}), allowed=range(2, 30)),
-    ],
-)
-def test_a_packer_that_goes_on_makes_the_same_rows(make):
-    rng = np.random.default_rng(0)
-    sequences = [np.stack([rng.integers(2, 30, n), np.ones(n, int)]) for n in (3, 9, 5, 7)]
-    whole = make()
-    want = [row for s in sequences for row in whole.add(s.copy())] + whole.finish()
-    first = make()
-    got = [row for s in sequences[:2] for row in first.add(s.copy())]
-    second = make()
-    second.restore(first.state())
-    got += [row for s in sequences[2:] for row in second.add(s.copy())] + second.finish()
-    assert len(got) == len(want) > 2
-    for one, other in zip(got, want, strict=True):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_marks_in_a_text_are_counted_or_read_as_text(tmp_path):
-    path = hook_file(tmp_path, [{"text": f"abc{END}de"}])
-    report = run(path)
-    assert rows_in(tmp_path / "out")[0, 0].tolist() == [1, 2, 3, 0, 4, 5]
-    assert report.params["post-process"]["special_tokens_in_texts"] == 1
-    assert "1 special token(s), such as" in str(report)
-    report = run(path, encode_special_tokens="true", output_dir=str(tmp_path / "text"))
-    assert report.counts.marks == 0
-    assert rows_in(tmp_path / "text")[0, 0, 3] == IDS["<"]
 
 
 def test_the_loss_of_an_inverted_mask_is_counted(tmp_path):

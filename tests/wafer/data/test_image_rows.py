@@ -9,7 +9,7 @@ import re
 import h5py
 import numpy as np
 import pytest
-import yaml
+from helpers.runs import write_yaml
 from helpers.vendor_data import characters, hook as hook_of, hook_file, run
 from PIL import Image
 
@@ -29,50 +29,39 @@ TEMPLATE = (
 )
 ASKED = {"image_key": "image", "multi_turn_key": "turns", "image_token": "<img>", "phase": 2}
 LLAVA, PAIRS = "finetuning_llava_hook", "finetuning_llava_hook_prompt_completion"
-TALK = {
-    "image": "a.png",
-    "turns": [{"from": "human", "value": "<img>\nab"}, {"from": "gpt", "value": "cd"}],
-}
+PLAIN = {"turns": [{"from": "human", "value": "ab"}, {"from": "gpt", "value": "cd"}]}
+TALK = {"image": "a.png", "turns": [{"from": "human", "value": "<img>\nab"}, PLAIN["turns"][1]]}
 
 
-def image_file(tmp_path, records, hook, arguments, *, dataset=None, processing=None, **setup):
+def image_file(tmp_path, records, hook=LLAVA, columns=ASKED, *, dataset=(), processing=(), **setup):
     """A file for rows with the images a.png and b.png."""
     images = tmp_path / "images"
     images.mkdir(exist_ok=True)
     for name, color in (("a.png", "red"), ("b.png", "blue")):
         Image.new("RGB", (6, 9), color).save(images / name)
-    return hook_file(
-        tmp_path,
-        records,
-        hook,
-        processing={"max_seq_length": 12, "read_hook_kwargs": arguments} | (processing or {}),
-        dataset={"is_multimodal": True, "num_patches": 3, "chat_template": TEMPLATE}
-        | (dataset or {}),
-        **{"mode": "finetuning", "image_dir": str(images)} | setup,
-    )
+    processing = {"max_seq_length": 12, "read_hook_kwargs": columns} | dict(processing)
+    dataset = {"is_multimodal": True, "num_patches": 3, "chat_template": TEMPLATE} | dict(dataset)
+    setup = {"mode": "finetuning", "image_dir": str(images)} | setup
+    return hook_file(tmp_path, records, hook, processing=processing, dataset=dataset, **setup)
 
 
 def stored(folder):
     """The arrays of a folder's first file; paths as texts."""
     with h5py.File(folder / "examples_00000.h5") as file:
         rows = {name: file[name][()] for name in file}
-    return {
-        name: values.astype(str) if values.dtype == object else values
-        for name, values in rows.items()
-    }
+    return {n: v.astype(str) if v.dtype == object else v for n, v in rows.items()}
 
 
 def test_a_conversation_about_an_image(tmp_path):
-    summary = run(image_file(tmp_path, [TALK], LLAVA, ASKED))
+    summary = run(image_file(tmp_path, [TALK]))
     rows = stored(tmp_path / "out")
-    assert rows["data"].tolist() == [
-        [
-            [29, 0, 0, 0, 1, 2, 30, 3, 4, 0, 0, 0],
-            [0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0],
-            [0, 0, 0, 1, 2, 30, 3, 4, 0, 0, 0, 0],
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1],
-            [0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0],
-        ]
+    (row,) = rows["data"].tolist()
+    assert row == [
+        [29, 0, 0, 0, 1, 2, 30, 3, 4, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 2, 30, 3, 4, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1],
+        [0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0],
     ]
     assert rows["img_path"].tolist() == [["a.png"]]
     assert rows["img_data_loc"].tolist() == [[[1, 2, 3]]]
@@ -81,14 +70,12 @@ def test_a_conversation_about_an_image(tmp_path):
     assert summary.params["features"] == named
     assert summary.written.tokens == 9
     assert not verify_folder(tmp_path / "out").problems
-    run(image_file(tmp_path, [TALK], LLAVA, ASKED), release="2.3", output_dir=str(tmp_path / "old"))
+    run(image_file(tmp_path, [TALK]), release="2.3", output_dir=str(tmp_path / "old"))
     assert stored(tmp_path / "old")["data"].tolist() == rows["data"].tolist()
 
 
 def test_a_record_without_an_image_and_phase_1(tmp_path):
-    plain = {"turns": [{"from": "human", "value": "ab"}, {"from": "gpt", "value": "cd"}]}
-    path = image_file(tmp_path, [TALK, plain], LLAVA, ASKED | {"phase": 1})
-    run(path)
+    run(image_file(tmp_path, [TALK, PLAIN], columns=ASKED | {"phase": 1}))
     rows = stored(tmp_path / "out")
     assert rows["data"][0, 0].tolist() == [29, 0, 0, 0, 30, 3, 4, 0, 0, 0, 0, 0]  # no ab
     assert rows["data"][1, 0].tolist() == [29, 1, 2, 30, 3, 4, 0, 0, 0, 0, 0, 0]
@@ -97,43 +84,29 @@ def test_a_record_without_an_image_and_phase_1(tmp_path):
 
 
 def test_a_prompt_with_an_image_and_weights_of_regions(tmp_path):
-    path = image_file(
-        tmp_path,
-        [TALK],
-        PAIRS,
-        ASKED | {"phase": 1},
-        dataset={"sep_token": "|"},
-        processing={
-            "semantic_loss_weight": {"image": 1},
-            "semantic_attention_mask": {"image": False},
-        },
-    )
-    run(path)
-    assert stored(tmp_path / "out")["data"].tolist() == [
-        [
-            [0, 0, 0, 33, 3, 4, 0, 0, 0, 0, 0, 0],
-            [1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0],
-            [0, 0, 33, 3, 4, 0, 0, 0, 0, 0, 0, 0],
-            [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1],
-            [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        ]
+    weights = {"semantic_loss_weight": {"image": 1}, "semantic_attention_mask": {"image": False}}
+    keys = {"dataset": {"sep_token": "|"}, "processing": weights}
+    run(image_file(tmp_path, [TALK], PAIRS, ASKED | {"phase": 1}, **keys))
+    (row,) = stored(tmp_path / "out")["data"].tolist()
+    assert row == [
+        [0, 0, 0, 33, 3, 4, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0],
+        [0, 0, 33, 3, 4, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ]
 
 
-CAPTIONS = {"image_key": "image", "caption_key": "text"}
+def caption_file(tmp_path, records, **keys):
+    columns = {"image_key": "image", "caption_key": "text"}
+    hook = "pretraining_image_captions_hook"
+    return image_file(tmp_path, records, hook, columns, mode="pretraining", **keys)
 
 
 def test_captions_are_cut_and_no_image_is(tmp_path):
     """Eight slots: an image of three and five letters, and what is left of the text."""
-    path = image_file(
-        tmp_path,
-        [{"image": {"path": "b.png", "bytes": None}, "text": "abcdefgh"}],
-        "pretraining_image_captions_hook",
-        CAPTIONS,
-        mode="pretraining",
-        processing={"max_seq_length": 7},
-    )
-    run(path)
+    record = {"image": {"path": "b.png", "bytes": None}, "text": "abcdefgh"}
+    run(caption_file(tmp_path, [record], processing={"max_seq_length": 7}))
     rows = stored(tmp_path / "out")
     assert rows["data"][:, 0].tolist() == [[0, 0, 0, 1, 2, 3, 4], [6, 7, 8, 0, 0, 0, 0]]
     assert rows["data"][:, 1].tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0]]
@@ -142,14 +115,8 @@ def test_captions_are_cut_and_no_image_is(tmp_path):
 
 
 def test_one_token_for_an_image(tmp_path):
-    path = image_file(
-        tmp_path,
-        [TALK],
-        LLAVA,
-        ASKED,
-        dataset={"use_single_image_token": True, "image_token": "?"},
-    )
-    run(path)
+    one = {"use_single_image_token": True, "image_token": "?"}
+    run(image_file(tmp_path, [TALK], dataset=one))
     rows = stored(tmp_path / "out")
     assert rows["data"][0, 0].tolist() == [29, 32, 1, 2, 30, 3, 4, 0, 0, 0, 0, 0]
     assert rows["img_data_loc"].tolist() == [[[1]]]
@@ -158,10 +125,10 @@ def test_one_token_for_an_image(tmp_path):
 def test_records_whose_images_are_missing_or_too_many_are_counted(tmp_path):
     turns = TALK["turns"]
     records = [TALK, TALK | {"image": "c.png"}, TALK | {"turns": turns * 2}]
-    summary = run(image_file(tmp_path, records, LLAVA, ASKED, processing={"max_seq_length": 30}))
+    summary = run(image_file(tmp_path, records, processing={"max_seq_length": 30}))
     assert summary.written.rows == 1
     assert "2 records left out: an image is missing in image_dir, or there" in str(summary)
-    path = image_file(tmp_path, records[1:], LLAVA, ASKED, output_dir=str(tmp_path / "none"))
+    path = image_file(tmp_path, records[1:], output_dir=str(tmp_path / "none"))
     with pytest.raises(DataError, match="2 records have no image in image_dir, or too many"):
         run(path)
 
@@ -170,7 +137,7 @@ def test_shuffled_rows_keep_their_images(tmp_path):
     talks = [TALK | {"image": name} for name in ("a.png", "b.png")] * 4
     turns = [{"from": "human", "value": "<img>"}, {"from": "gpt", "value": "z"}]
     talks = [t | {"turns": turns} if t["image"] == "b.png" else t for t in talks]
-    path = image_file(tmp_path, talks, LLAVA, ASKED, processing={"shuffle": True})
+    path = image_file(tmp_path, talks, processing={"shuffle": True})
     list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
     rows = stored(tmp_path / "out")
     asks_of_b = (rows["data"][:, 0] == 26).any(axis=1)
@@ -186,9 +153,7 @@ def numbered(numbers):
 
 def test_the_packer_goes_on_where_it_stood(tmp_path):
     keys = {"pack_sequences": True, "max_num_img": 2}
-    path = image_file(
-        tmp_path, [], "pretraining_image_captions_hook", CAPTIONS, mode="pretraining", dataset=keys
-    )
+    path = caption_file(tmp_path, [], dataset=keys)
     settings = load_settings(path, {"max_seq_length": 6, "min_sequence_len": 2})
     documents = [numbered(n) for n in ([0, 1, 1, 0], [1, 1, 0], [0, 0, 1, 1, 2, 2])]
 
@@ -215,16 +180,12 @@ def test_the_packer_goes_on_where_it_stood(tmp_path):
         ({"truncate_to_msl": {"max_turn_length": 2}}, {}, "images cannot be shortened"),
         ({}, {"image_dir": None}, "image_dir: missing; name the folder of the images"),
         ({"is_multimodal": False}, {}, "gives an image, and is_multimodal is false"),
-        (
-            {"register_special_image_token": False},
-            {},
-            "image_token: the tokenizer has no token '<special_image_token>'",
-        ),
+        ({"register_special_image_token": False}, {}, "has no token '<special_image_token>'"),
     ],
 )
 def test_what_rows_of_images_cannot_be(tmp_path, dataset, setup, message):
     with pytest.raises((ConfigError, DataError), match=message):
-        run(image_file(tmp_path, [TALK], LLAVA, ASKED, dataset=dataset, **setup))
+        run(image_file(tmp_path, [TALK], dataset=dataset, **setup))
 
 
 def test_texts_and_images_in_turn_by_their_addresses(tmp_path):
@@ -235,66 +196,44 @@ def test_texts_and_images_in_turn_by_their_addresses(tmp_path):
     assert hook(example) == [{"content": [{"text": "one"}, {"image": "ca978112ca.png"}]}]
 
 
+OLD_TALK = TALK | {"turns": [{"value": "<img>ab"}, {"value": "cd"}]}
+
+
 def run_old(tmp_path, processor, records, *, length=10, **dataset):
     """Make the rows of a file of release 2.2 with the images a.png and b.png."""
-    image_file(tmp_path, records, LLAVA, ASKED)
+    image_file(tmp_path, records)
     characters(tmp_path / "bos", bos="^", extra=("^", "#", "\u2581"), config={"pad_token": "#"})
     keys = {"multi_turn_key": "turns", "multi_turn_content_key": "value", "image_key": "image"}
     keys |= {"image_token": "<img>", "image_dir": str(tmp_path / "images"), "num_patches": 2}
-    content = {
-        "setup": {
-            "input_dir": str(tmp_path / "texts"),
-            "output_dir": str(tmp_path / "old"),
-            "dataset_processor": processor,
-        },
-        "processing": {
-            "tokenizer_type": "HuggingFaceTokenizer",
-            "huggingface_tokenizer": str(tmp_path / "bos"),
-            "max_seq_length": length,
-            "processes": 1,
-        },
-        "dataset": keys | dataset,
-    }
-    path = tmp_path / "old.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return run(path)
+    setup = {"input_dir": str(tmp_path / "texts"), "output_dir": str(tmp_path / "old")}
+    processing = {"tokenizer_type": "HuggingFaceTokenizer", "max_seq_length": length}
+    processing |= {"huggingface_tokenizer": str(tmp_path / "bos"), "processes": 1}
+    groups = {"setup": setup | {"dataset_processor": processor}, "dataset": keys | dataset}
+    return run(write_yaml(tmp_path / "old.yaml", groups | {"processing": processing}))
 
 
 def test_rows_of_the_older_files(tmp_path):
     """^ is 35, # 36 (padding) and the blank 37."""
     plain = {"turns": TALK["turns"][1:] * 2}
-    records = [TALK | {"turns": [{"value": "<img>ab"}, {"value": "cd"}]}, plain]
-    summary = run_old(tmp_path, "LlavaPhaseOnePreprocessor", records)
+    summary = run_old(tmp_path, "LlavaPhaseOnePreprocessor", [OLD_TALK, plain])
     rows = stored(tmp_path / "old")
-    assert rows["data"].tolist() == [
-        [
-            [35, 36, 36, 3, 4, 36, 36, 36, 36, 36],
-            [0, 0, 1, 1, 1, 0, 0, 0, 0, 0],
-            [36, 36, 3, 4, 0, 36, 36, 36, 36, 36],
-            [0, 0, 0, 0, 0, 1, 1, 1, 1, 1],
-        ],
-        [
-            [35, 36, 36, 3, 4, 36, 36, 36, 36, 36],
-            [1, 0, 0, 1, 1, 0, 0, 0, 0, 0],
-            [36, 36, 3, 4, 0, 36, 36, 36, 36, 36],
-            [0, 1, 1, 0, 0, 1, 1, 1, 1, 1],
-        ],
-    ]
+    ids, labels = [35, 36, 36, 3, 4, *[36] * 5], [36, 36, 3, 4, 0, *[36] * 5]
+    first, second = rows["data"].tolist()
+    assert first == [ids, [0, 0, 1, 1, 1] + [0] * 5, labels, [0] * 5 + [1] * 5]
+    assert second == [ids, [1, 0, 0, 1, 1] + [0] * 5, labels, [0, 1, 1, 0, 0] + [1] * 5]
     assert rows["img_path"].tolist() == [["a.png"], ["None"]]
     assert summary.params["image_patch_info"] == {"image_patch_start_idx": 1}
 
 
 def test_rows_of_the_older_files_phase_2(tmp_path):
-    records = [TALK | {"turns": [{"value": "<img>ab"}, {"value": "cd"}]}]
     keys = {"prompt_prefix": "u", "completion_prefix": "wx"}
-    summary = run_old(tmp_path, "LlavaPhaseTwoPreprocessor", records, length=12, **keys)
-    assert stored(tmp_path / "old")["data"].tolist() == [
-        [
-            [35, 21, 37, 36, 36, 1, 2, 23, 24, 3, 4, 36],
-            [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0],
-            [21, 37, 36, 36, 1, 2, 23, 24, 3, 4, 0, 36],
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-        ]
+    summary = run_old(tmp_path, "LlavaPhaseTwoPreprocessor", [OLD_TALK], length=12, **keys)
+    (row,) = stored(tmp_path / "old")["data"].tolist()
+    assert row == [
+        [35, 21, 37, 36, 36, 1, 2, 23, 24, 3, 4, 36],
+        [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0],
+        [21, 37, 36, 36, 1, 2, 23, 24, 3, 4, 0, 36],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     ]
     assert summary.params["image_patch_info"] == {"image_patch_start_idx": 3}
 
@@ -306,14 +245,11 @@ def params(tmp_path, rows, side=2):
     text = {"vocab_size": 64, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
     data = {"data_processor": "LlavaHDF5MapDataProcessor", "batch_size": 2}
     data |= {"data_dir": str(tmp_path / rows), "img_data_dir": str(tmp_path / "images")}
+    text |= {"filter_size": 8, "max_position_embeddings": 16}
+    model = {"name": "llava", "image_token_index": 63, "image_model": tower, "text_model": text}
     return {
         "train_input": data | {"shuffle": False},
-        "model": {
-            "name": "llava",
-            "image_token_index": 63,
-            "image_model": tower,
-            "text_model": text | {"filter_size": 8, "max_position_embeddings": 16},
-        },
+        "model": model,
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
         "runconfig": {"max_steps": 2, "seed": 1, "model_dir": str(tmp_path / "run")},
     }
@@ -326,8 +262,7 @@ def source_of(keys):
 
 
 def test_llava_reads_these_rows(tmp_path):
-    plain = {"turns": [{"from": "human", "value": "ab"}, {"from": "gpt", "value": "cd"}]}
-    run(image_file(tmp_path, [TALK, plain], LLAVA, ASKED, dataset={"num_patches": 4}))
+    run(image_file(tmp_path, [TALK, PLAIN], dataset={"num_patches": 4}))
     keys = params(tmp_path, "out")
     row, without = source_of(keys)[0], source_of(keys)[1]
     assert row["input_ids"][:7].tolist() == [29, 63, 63, 63, 63, 1, 2]
@@ -340,11 +275,10 @@ def test_llava_reads_these_rows(tmp_path):
 
 @pytest.mark.slow
 def test_llava_trains_on_these_rows(tmp_path, capsys):
-    run(image_file(tmp_path, [TALK] * 4, LLAVA, ASKED, dataset={"num_patches": 4}))
-    path = tmp_path / "params.yaml"
+    run(image_file(tmp_path, [TALK] * 4, dataset={"num_patches": 4}))
     keys = params(tmp_path, "out")
     keys["runconfig"]["log_steps"] = 1
-    path.write_text(yaml.safe_dump(keys))
+    path = write_yaml(tmp_path / "params.yaml", keys)
     assert main(["run", "CSX", "-p", str(path), "-m", "train"]) == 0
     said = capsys.readouterr().out
     first, second = (float(loss) for loss in re.findall(r"Step=[12], Loss=([\d.]+)", said))
@@ -367,10 +301,7 @@ def test_llava_reads_rows_of_the_older_files(tmp_path):
 
 
 def test_two_images_in_a_row_are_refused_when_read(tmp_path):
-    turns = [*TALK["turns"], *TALK["turns"]]
-    keys = {"max_num_img": 2, "num_patches": 4}
-    talk = TALK | {"turns": turns}
-    size = {"max_seq_length": 25}
-    run(image_file(tmp_path, [talk], LLAVA, ASKED, dataset=keys, processing=size))
+    talk, keys = TALK | {"turns": TALK["turns"] * 2}, {"max_num_img": 2, "num_patches": 4}
+    run(image_file(tmp_path, [talk], dataset=keys, processing={"max_seq_length": 25}))
     with pytest.raises(DataError, match=r"row 0: has several images, and the model takes one"):
         source_of(params(tmp_path, "out"))[0]

@@ -5,7 +5,7 @@ import logging
 
 import h5py
 import pytest
-import yaml
+from helpers.runs import write_yaml
 from helpers.vendor_data import END, HOOKS, characters, hook_file
 from PIL import Image
 
@@ -41,16 +41,9 @@ CHAT = TUNE | {
     "read_hook_kwargs": CHAT_KEYS | {"multi_turn_content_key": "content"},
     "max_seq_length": 200,
 }
-DPO = {
-    "mode": "dpo",
-    "read_hook": HOOKS + "dpo_read_hook",
-    "read_hook_kwargs": {
-        "prompt_key": "text",
-        "chosen_key": "completion",
-        "rejected_key": "prompt",
-    },
-    "max_seq_length": 90,
-}
+ANSWERS = {"prompt_key": "text", "chosen_key": "completion", "rejected_key": "prompt"}
+DPO = {"mode": "dpo", "read_hook": HOOKS + "dpo_read_hook", "read_hook_kwargs": ANSWERS}
+DPO["max_seq_length"] = 90
 MLM, FIM = {"training_objective": "mlm"}, {"training_objective": "fim"}
 VSL = {"use_vsl": True}
 IMAGE = TUNE | {
@@ -207,8 +200,7 @@ def outcome(places, keys, caplog, base):
         key: str(places / value) if isinstance(value, str) and value in PLACES else value
         for key, value in (base | keys).items()
     }
-    path = places / "file.yaml"
-    path.write_text(yaml.safe_dump({k: v for k, v in named.items() if v is not None}))
+    path = write_yaml(places / "file.yaml", {k: v for k, v in named.items() if v is not None})
     caplog.clear()
     shown = []
     try:

@@ -21,21 +21,14 @@ from wafer.experiment import Experiment
 IMAGES = {"MNISTDataProcessor", "DigitsDataProcessor"}
 SEQUENCES = [name for name in DATA_SETS if name not in IMAGES]
 MIXED = [name for name, cls in DATA_PROCESSORS.items() if "mixture" in cls.model_fields]
-_SLOW = {"PyStdlibDataProcessor", "DigitsDataProcessor"}  # tokenizer; scikit-learn
-
-
-def each(names):
-    marks = lambda name: [pytest.mark.slow] if name in _SLOW else []
-    return [pytest.param(name, marks=marks(name)) for name in names]
+HEAVY = {"PyStdlibDataProcessor", "DigitsDataProcessor"}  # tokenizer; scikit-learn
+SLOW = lambda name: [pytest.mark.slow] if name in HEAVY else []
 
 
 def combinations(names):
     """Processors without a mixture, and with one where they take it."""
     both = [(name, mixture) for mixture in (False, True) for name in names]
-    kept = [(name, mixture) for name, mixture in both if not mixture or name in MIXED]
-    marks = lambda name: [pytest.mark.slow] if name in _SLOW else []
-    ids = lambda name, mixture: f"{name}-mixture" if mixture else name
-    return [pytest.param(*pair, marks=marks(pair[0]), id=ids(*pair)) for pair in kept]
+    return [pytest.param(n, m, marks=SLOW(n)) for n, m in both if not m or n in MIXED]
 
 
 def test_every_processor_has_a_set_and_a_line_on_the_page():
@@ -45,7 +38,7 @@ def test_every_processor_has_a_set_and_a_line_on_the_page():
     assert not missing
 
 
-@pytest.mark.parametrize("name", each(DATA_SETS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW(n)) for n in DATA_SETS])
 def test_what_is_made_is_opened_by_validation(name, tmp_path, capsys):
     folder = tmp_path / "made"
     if name in MADE:
@@ -66,10 +59,8 @@ def test_an_unknown_processor_and_another_seed(tmp_path, capsys):
     assert "did you mean 'GptHDF5DataProcessor'" in capsys.readouterr().err
     assert main(["data", "make", "DPRJsonDataProcessor", str(tmp_path)]) == 1
     assert f"made: {', '.join(MADE)}" in capsys.readouterr().err
-    one, two, three = (
-        make_data("SST2DataProcessor", tmp_path / str(i), seed).with_name("train.tsv")
-        for i, seed in enumerate((0, 0, 1))
-    )
+    made = lambda i, seed: make_data("SST2DataProcessor", tmp_path / str(i), seed)
+    one, two, three = (made(i, s).with_name("train.tsv") for i, s in enumerate((0, 0, 1)))
     assert one.read_text() == two.read_text() != three.read_text()
 
 
@@ -85,11 +76,7 @@ def edited(path, **changes):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        (
-            "T5DynamicDataProcessor",
-            {"data": {"extra_ids": 200}},
-            "200 sentinels, but the model's vocabulary has",
-        ),
+        ("T5DynamicDataProcessor", {"data": {"extra_ids": 200}}, "200 sentinels, but the model's"),
         ("BertCSVDataProcessor", {"model": {"vocab_size": 10}}, "below the vocabulary of 10"),
         ("GptHDF5DataProcessor", {"model": {"vocab_size": 10}}, "rows.h5"),
         ("SST2DataProcessor", {"model": {"vocab_size": 10}}, "vocab"),

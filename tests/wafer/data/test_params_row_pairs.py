@@ -15,8 +15,8 @@ from wafer.cli import main
 from wafer.config import parse_config
 from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.batching.sources import PAIR_FEATURES
 from wafer.data.readers.row_pairs import REFERENCE
+from wafer.data.rowfiles.folders import shuffle_folder
 from wafer.errors import DataError
 from wafer.models.base import Batch
 from wafer.models.families.preference import DpoConfig, preference_aux
@@ -77,10 +77,8 @@ def test_pairs_need_the_references_numbers_and_ids_of_the_vocabulary(tmp_path):
         small.source[0]
     free = models.registry.parse_config(config()["model"] | {"dpo": {"reference_free": True}})
     (folder / REFERENCE).unlink()
-    assert (
-        "reference_logps"
-        not in build_dataset(own, tmp_path, Context.of(free, training=True)).source[0]
-    )
+    row = build_dataset(own, tmp_path, Context.of(free, training=True)).source[0]
+    assert "reference_logps" not in row
 
 
 def test_rows_of_another_kind_are_named(tmp_path):
@@ -99,11 +97,8 @@ def test_losses_of_pairs_are_the_vendors(kind, free):
     weights = np.array([[[0, 1, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 0]]], np.float64)
     logits, labels = rng.normal(size=(12, 7)), rng.integers(0, 7, 12)
     reference = rng.normal(size=(2, 2)) - 3
-    layout = vsl.layout_from_spans(
-        jnp.tile(jnp.array([2, 1, 0]), (2, 2)).reshape(2, 6),
-        jnp.tile(jnp.array([0, 1, 2]), (2, 2)).reshape(2, 6),
-        jnp.ones((2, 6), bool),
-    )
+    spans, places = (jnp.tile(jnp.array(row), (2, 2)) for row in ([2, 1, 0], [0, 1, 2]))
+    layout = vsl.layout_from_spans(spans, places, jnp.ones((2, 6), bool))
     flat = jnp.asarray(weights.reshape(-1))
     extras = {"reference_logps": jnp.asarray(reference)}
     batch = Batch(jnp.zeros(12, int), jnp.asarray(labels), flat, layout, extras)
@@ -118,12 +113,8 @@ def test_losses_of_pairs_are_the_vendors(kind, free):
     log_sigmoid = lambda x: -np.log1p(np.exp(-x))
     if kind == "dpop":
         ratio = ratio - 2.0 * np.maximum(ref[:, 0] - policy[:, 0], 0)
-    expected = {
-        "sigmoid": -log_sigmoid(0.3 * ratio),
-        "hinge": np.maximum(1 - 0.3 * ratio, 0),
-        "ipo": (ratio - 1 / 0.6) ** 2,
-        "dpop": -log_sigmoid(0.3 * ratio),
-    }[kind]
+    other = {"hinge": np.maximum(1 - 0.3 * ratio, 0), "ipo": (ratio - 1 / 0.6) ** 2}
+    expected = other.get(kind, -log_sigmoid(0.3 * ratio))
     assert float(aux.loss_sum / aux.weight) == pytest.approx(expected.mean(), rel=1e-5)
 
 
@@ -141,10 +132,8 @@ def test_options_of_the_preference_loss():
 
 def test_a_folder_of_pairs_is_scored_and_trained_on(tmp_path, capsys):
     folder = write_pairs(tmp_path / "rows")
-    plain = config(train_input={"num_examples": 8}, runconfig={"max_steps": 1}) | {
-        "eval_input": None
-    }
-    plain["runconfig"]["checkpoint_steps"] = 1
+    run = {"max_steps": 1, "checkpoint_steps": 1}
+    plain = config(train_input={"num_examples": 8}, runconfig=run, eval_input=None)
     own = {"data_processor": "DpoHDF5DataProcessor", "data_dir": str(folder), "batch_size": 2}
     dpo = plain | {"train_input": own, "model": plain["model"] | {"dpo": {}}}
     dpo |= {"runconfig": plain["runconfig"] | {"max_steps": 4}}
@@ -175,19 +164,16 @@ def write_questions(folder, contexts=3):
         mask = np.tile([1, 1, 1, 1, 0], (contexts, 1))
         context = np.stack([ids, mask, ids % 2]).astype("i4")
         file["data_1"] = np.stack([context, context])
-    params = {
-        f"data_{i}_features": [f"{side}_{name}" for name in names]
-        for i, side in enumerate(("questions", "ctx"))
-    }
-    (folder / "data_params.json").write_text(json.dumps({"n_examples": 2, **params}))
+    params = {"n_examples": 2, "data_0_features": [f"questions_{name}" for name in names]}
+    params["data_1_features"] = [f"ctx_{name}" for name in names]
+    (folder / "data_params.json").write_text(json.dumps(params))
     return folder
 
 
 def test_a_question_has_its_contexts_and_segments(tmp_path):
     folder = write_questions(tmp_path / "rows")
-    dataset = build_dataset(
-        section("DPRHDF5DataProcessor", folder), tmp_path, Context(vocab_size=32)
-    )
+    cfg = section("DPRHDF5DataProcessor", folder)
+    dataset = build_dataset(cfg, tmp_path, Context(vocab_size=32))
     assert dataset.summary == "HDF5: 2 questions with 3 contexts each"
     batch = batch_of(dataset, 2)
     assert batch.tokens.tolist() == [2, 5, 3, 0] * 2
@@ -196,20 +182,11 @@ def test_a_question_has_its_contexts_and_segments(tmp_path):
     assert batch.extras["context_tokens"].tolist() == [*range(1, 16)] * 2
     assert batch.extras["context_layout"].lengths.tolist() == [4] * 6
     assert batch.extras["context_segment_ids"].tolist() == [x % 2 for x in range(1, 16)] * 2
-    small = build_dataset(section("DPRHDF5DataProcessor", folder), tmp_path, Context(vocab_size=9))
+    small = build_dataset(cfg, tmp_path, Context(vocab_size=9))
     with pytest.raises(DataError, match=r"row 0: ctx_input_ids\[8\] is 9; expected ids"):
         small.source[0]
 
-
-def test_contexts_written_by_our_writer_are_read_again(tmp_path):
-    from wafer.data.rowfiles.folders import shuffle_folder
-
-    folder = write_questions(tmp_path / "rows")
+    # what our writer makes of them is read again
     assert shuffle_folder(folder, tmp_path / "other", seed=3) == 2
     source = build_dataset(section("DPRHDF5DataProcessor", tmp_path / "other"), tmp_path).source
     assert source[0]["ctx_input_ids"].shape == (3, 5)
-
-
-def test_pairs_have_six_features_by_their_number():
-    assert PAIR_FEATURES[:3] == ("chosen_input_ids", "chosen_attention_mask", "chosen_labels")
-    assert PAIR_FEATURES[3:] == ("rejected_input_ids", "rejected_attention_mask", "rejected_labels")

@@ -78,20 +78,17 @@ def test_pieces_joined_are_the_text_at_every_cut(kind):
 def test_a_row_with_a_moved_middle_holds_its_text(kind, spm_rate):
     tokenizer = TOKENIZERS[kind]()
     tokenizer.add_special_tokens([*MARKS, "</s>"])
-    settings = load_settings(
-        None,
-        {"mode": "FIM", "fim_rate": 1.0, "spm_rate": spm_rate, "max_seq_length": 64}
-        | {"tokenizer_type": "HuggingFaceTokenizer", "input_dir": "-"},
-    )
+    keys = {"mode": "FIM", "fim_rate": 1.0, "spm_rate": spm_rate, "max_seq_length": 64}
+    files = {"tokenizer_type": "HuggingFaceTokenizer", "input_dir": "-"}
+    settings = load_settings(None, keys | files)
     ids = describe(settings, tokenizer)
     encode.start_worker(encode.Encoder(settings, ids, tokenizer.to_str()), None)
     body = tokenizer.encode(TEXT).ids
     pre, mid, suf = (tokenizer.token_to_id(mark) for mark in MARKS)
     for seed in range(8):
         tokens = np.array([*body, ids.eos_id], np.int32)
-        (row,) = layout_of(settings, ids, tokenizer).shape(
-            tokens, functools.partial(np.random.default_rng, seed)
-        )
+        drawn = functools.partial(np.random.default_rng, seed)
+        (row,) = layout_of(settings, ids, tokenizer).shape(tokens, drawn)
         moved = row[0].tolist()[: row[0].tolist().index(ids.eos_id)]
         at = {mark: moved.index(mark) for mark in (pre, mid, suf)}
         if spm_rate:  # pre, suf, suffix, mid, prefix, middle

@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from helpers.records import texts_of, write
-from helpers.rows import rows_in, same_rows, settings
-from tokenizers import Tokenizer, models, pre_tokenizers
+from helpers.rows import rows_in, same_rows, settings, word_tokenizer
+from tokenizers import Tokenizer
 
 from wafer.cli import main
-from wafer.data.preprocess import progress, records, run
+from wafer.data.preprocess import output, progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext, fix_text
 from wafer.data.preprocess.run import preprocess
@@ -30,13 +30,15 @@ FIM = {"mode": "FIM", "fim_prefix_tok": "a", "fim_middle_tok": "b", "fim_suffix_
 
 @pytest.fixture
 def vocabulary(tmp_path):
-    """A tokenizer of single letters, so that rows can be written down by hand."""
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="h"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    path = tmp_path / "words" / "tokenizer.json"
-    path.parent.mkdir()
-    tokenizer.save(str(path))
-    return path.parent
+    return word_tokenizer(tmp_path / "words", WORDS, "h")
+
+
+def pairs(tmp_path, vocabulary, records, **keys):
+    """Rows of prompts and completions, or of conversations."""
+    path = str(write(tmp_path / "in.jsonl", records))
+    given = settings(tmp_path, vocabulary, input_dir=path, **{"mode": "Summarization"} | keys)
+    preprocess(given)
+    return rows_in(given.output_dir).tolist()
 
 
 def test_language_model_rows_by_hand(tmp_path, vocabulary):
@@ -54,9 +56,10 @@ def test_language_model_rows_by_hand(tmp_path, vocabulary):
     assert "3 rows in 1 file(s)" in str(report)
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/x", "a/b", "..", ".", "", "a\0b", "a\nb", "\x1b[31m", "x" * 201]
-)
+NAMES = ["../x", "/x", "a/b", "..", ".", "", "a\0b", "a\nb", "\x1b[31m", "x" * 201]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_files_lead_nowhere_else(tmp_path, vocabulary, name):
     with pytest.raises(ConfigError, match="output_name"):
         load_settings(None, {"output_name": name, "mode": "LMData"})
@@ -74,74 +77,58 @@ def test_a_name_with_stars_replaces_its_own_files_alone(tmp_path, vocabulary):
 
 def test_packed_rows_by_hand(tmp_path, vocabulary):
     preprocess(settings(tmp_path, vocabulary, mode="LMData_VSL", max_seq_length=6, pad_id=9))
-    assert rows_in(tmp_path / "out").tolist() == [
-        [
-            [2, 3, 4, 5, 6, 9],
-            [1, 1, 1, 1, 1, 0],
-            [3, 4, 0, 6, 0, 9],
-            [2, 1, 0, 1, 0, 0],
-            [0, 1, 2, 0, 1, 0],
-        ],
-        [
-            [7, 8, 9, 2, 3, 9],
-            [1, 1, 1, 1, 1, 0],
-            [8, 9, 2, 3, 0, 9],
-            [4, 3, 2, 1, 0, 0],
-            [0, 1, 2, 3, 4, 0],
-        ],
+    first, second = rows_in(tmp_path / "out").tolist()
+    assert first == [
+        [2, 3, 4, 5, 6, 9],
+        [1, 1, 1, 1, 1, 0],
+        [3, 4, 0, 6, 0, 9],
+        [2, 1, 0, 1, 0, 0],
+        [0, 1, 2, 0, 1, 0],
+    ]
+    assert second == [
+        [7, 8, 9, 2, 3, 9],
+        [1, 1, 1, 1, 1, 0],
+        [8, 9, 2, 3, 0, 9],
+        [4, 3, 2, 1, 0, 0],
+        [0, 1, 2, 3, 4, 0],
     ]
 
 
 def test_prompt_and_completion_rows_by_hand(tmp_path, vocabulary):
-    path = write(tmp_path / "in.jsonl", [{"prompt": "a b", "completion": "c"}] * 2)
-    keys = {"mode": "Summarization", "sep_token": "<sep>", "max_seq_length": 6}
-    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
-    want = [[2, 3, 1, 4, 0, 0], [0, 0, 1, 1, 0, 0], [3, 1, 4, 0, 0, 0]]
-    assert rows_in(tmp_path / "out").tolist() == [want, want]
+    records = [{"prompt": "a b", "completion": "c"}] * 2
+    rows = pairs(tmp_path, vocabulary, records, sep_token="<sep>", max_seq_length=6)
+    assert rows == [[[2, 3, 1, 4, 0, 0], [0, 0, 1, 1, 0, 0], [3, 1, 4, 0, 0, 0]]] * 2
 
 
 def test_packed_prompts_and_completions_by_hand(tmp_path, vocabulary):
-    path = write(tmp_path / "in.jsonl", [{"prompt": "a b", "completion": "c d"}] * 2)
-    keys = {"mode": "Summarization_VSL", "max_seq_length": 9}
-    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
-    assert rows_in(tmp_path / "out").tolist() == [
-        [
-            [2, 3, 4, 5, 2, 3, 4, 5, 0],
-            [0, 1, 1, 1, 0, 1, 1, 1, 0],
-            [3, 4, 5, 0, 3, 4, 5, 0, 0],
-            [3, 2, 1, 0, 3, 2, 1, 0, 0],
-            [0, 1, 2, 3, 0, 1, 2, 3, 0],
-        ]
+    records = [{"prompt": "a b", "completion": "c d"}] * 2
+    (row,) = pairs(tmp_path, vocabulary, records, mode="Summarization_VSL", max_seq_length=9)
+    assert row == [
+        [2, 3, 4, 5, 2, 3, 4, 5, 0],
+        [0, 1, 1, 1, 0, 1, 1, 1, 0],
+        [3, 4, 5, 0, 3, 4, 5, 0, 0],
+        [3, 2, 1, 0, 3, 2, 1, 0, 0],
+        [0, 1, 2, 3, 0, 1, 2, 3, 0],
     ]
 
 
-CHAT = [
-    {"role": "system", "content": "a"},
-    {"role": "user", "content": "b"},
-    {"role": "assistant", "content": "c d"},
-    {"role": "user", "content": "e"},
-    {"role": "assistant", "content": "f"},
-    {"role": "user", "content": "g"},
-]
+_ROLES = ("system", "user", "assistant", "user", "assistant", "user")
+CHAT = [{"role": r, "content": t} for r, t in zip(_ROLES, ["a", "b", "c d", *"efg"], strict=True)]
 
 
-@pytest.mark.parametrize("form", ["objects", "texts"])
-def test_conversations_by_hand(tmp_path, vocabulary, form):
-    turns = CHAT if form == "objects" else ["a b", "c d", "e", "f", "g"]
-    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
-    keys = {"mode": "Summarization", "multi_turn_key": "messages", "max_seq_length": 12}
-    keys |= {"prompt_prefix": "g", "completion_prefix": "h", "eos_after_prompt": True, "pad_id": 1}
+@pytest.mark.parametrize("turns", [CHAT, ["a b", "c d", "e", "f", "g"]])
+def test_conversations_by_hand(tmp_path, vocabulary, turns):
+    keys = {"multi_turn_key": "messages", "prompt_prefix": "g", "completion_prefix": "h"}
+    keys |= {"eos_after_prompt": True, "pad_id": 1}
+    made = lambda **more: pairs(tmp_path, vocabulary, [{"messages": turns}], **keys, **more)
     with pytest.raises(DataError, match=r"no row was made: .* longer than max_seq_length 12"):
-        preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+        made(max_seq_length=12)
     # g a b end h | c d end | g e end h | f end: loss where the next token is an answer's or its end
-    keys |= {"max_seq_length": 15, "output_dir": str(tmp_path / "long")}
-    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
-    assert rows_in(tmp_path / "long").tolist() == [
-        [
-            [8, 2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1],
-            [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0],
-            [2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1, 1],
-        ]
+    (row,) = made(max_seq_length=15, output_dir=str(tmp_path / "long"))
+    assert row == [
+        [8, 2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1],
+        [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0],
+        [2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1, 1],
     ]
 
 
@@ -156,10 +143,8 @@ def test_conversations_by_hand(tmp_path, vocabulary, form):
     ],
 )
 def test_a_wrong_conversation_names_file_and_turn(tmp_path, vocabulary, turns, message):
-    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
-    keys = {"mode": "Summarization", "multi_turn_key": "messages", "input_dir": str(path)}
     with pytest.raises(DataError, match=message):
-        preprocess(settings(tmp_path, vocabulary, **keys))
+        pairs(tmp_path, vocabulary, [{"messages": turns}], multi_turn_key="messages")
     with pytest.raises(SectionError, match="multi_turn_key: names conversations, but mode LMData"):
         settings(tmp_path, vocabulary, multi_turn_key="messages")
 
@@ -185,17 +170,9 @@ def library(tmp_path_factory):
 
 
 def trained(library, out, mode, **keys):
-    given = {
-        "mode": mode,
-        "input_dir": str(library),
-        "output_dir": str(out),
-        "tokenizer_type": "TrainBPE",
-        "vocab_size": 400,
-        "max_seq_length": 64,
-        "processes": 1,
-        "display_pbar": False,
-    }
-    return load_settings(None, given | keys)
+    given = {"mode": mode, "input_dir": str(library), "output_dir": str(out)}
+    given |= {"tokenizer_type": "TrainBPE", "vocab_size": 400, "max_seq_length": 64}
+    return load_settings(None, given | {"processes": 1, "display_pbar": False} | keys)
 
 
 def test_rows_do_not_depend_on_the_number_of_processes(library, tmp_path):
@@ -228,23 +205,15 @@ def test_masked_and_t5_rows_keep_the_text(library, tmp_path):
     source, target = rows_in(tmp_path / "t5", "data_0"), rows_in(tmp_path / "t5", "data_1")
     assert source.shape[1:] == (2, 64)
     assert target.shape[1:] == (3, 32)
-    np.testing.assert_array_equal(
-        target[:, 0, 1:][target[:, 1, 1:] == 1], target[:, 2, :-1][target[:, 1, 1:] == 1]
-    )
+    used = target[:, 1, 1:] == 1
+    np.testing.assert_array_equal(target[:, 0, 1:][used], target[:, 2, :-1][used])
     assert verify_folder(tmp_path / "t5").problems == []
 
 
 def command(library, out, tokenizer, processes):
-    keys = {
-        "input_dir": library,
-        "output_dir": out,
-        "tokenizer_type": "HuggingFaceTokenizer",
-        "huggingface_tokenizer": tokenizer,
-        "max_seq_length": 64,
-        "files_per_record": 100,
-        "processes": processes,
-        "display_pbar": "false",
-    }
+    keys = {"input_dir": library, "output_dir": out, "tokenizer_type": "HuggingFaceTokenizer"}
+    keys |= {"huggingface_tokenizer": tokenizer, "max_seq_length": 64, "files_per_record": 100}
+    keys |= {"processes": processes, "display_pbar": "false"}
     flags = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
     return [sys.executable, "-m", "wafer", "data", "preprocess", "LMData_VSL", *flags]
 
@@ -270,12 +239,8 @@ def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, ca
     assert main(command(big, killed, words, 1)[3:]) == 0
     assert "Going on after" in caplog.text
     same_rows(whole, killed)
-    kept = [
-        path.name
-        for path in killed.glob("*.h5")
-        if written_at.get(path.name) == path.stat().st_mtime_ns
-    ]
-    assert "examples_00000.h5" in kept  # not made a second time
+    first = killed / "examples_00000.h5"
+    assert written_at[first.name] == first.stat().st_mtime_ns  # not made a second time
     one, two = (json.loads((f / "data_params.json").read_text()) for f in (whole, killed))
     assert one["post-process"] == two["post-process"]
     assert workers
@@ -302,56 +267,36 @@ def wait_gone(pids):
         time.sleep(0.05)
 
 
-def test_other_settings_do_not_continue_a_run_nor_overwrite_a_dataset(
-    library, tmp_path, monkeypatch
-):
-    from wafer.data.preprocess import output
-
+def test_other_settings_do_not_continue_a_run_nor_overwrite_rows(library, tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
 
-    out = tmp_path / "out"
+    def made(out="out", **keys):
+        preprocess(trained(library, tmp_path / out, "LMData", files_per_record=100, **keys))
+
     with monkeypatch.context() as patch:
         patch.setattr(output, "write_json", fail)  # interrupted just before it is complete
         with pytest.raises(KeyboardInterrupt):
-            preprocess(trained(library, out, "LMData", files_per_record=100))
+            made()
     with pytest.raises(DataError, match="other settings"):
-        preprocess(trained(library, out, "LMData", files_per_record=100, max_seq_length=32))
-    preprocess(trained(library, out, "LMData", files_per_record=100))
+        made(max_seq_length=32)
+    made()
     with pytest.raises(DataError, match="complete dataset already"):
-        preprocess(trained(library, out, "LMData", files_per_record=100))
-    preprocess(trained(library, out, "LMData", files_per_record=100, resume_from_checkpoint=False))
+        made()
+    made(resume_from_checkpoint=False)
     with pytest.raises(DataError, match="holds no unfinished run"):
-        preprocess(trained(library, tmp_path / "new", "LMData", resume_from_checkpoint=True))
+        made("new", resume_from_checkpoint=True)
 
 
 VENDOR = """
-setup:
-    input_dir: "./in/"
-    output_dir: "./out/"
-    processes: 1
-    dataset_processor: "SummarizationPreprocessor"
-processing:
-    tokenizer_type: "NeoXTokenizer"
-    encoder_file: "encoder.json"
-    eos_id: 0
-    pad_id: 0
-    max_seq_length: 2048
-    short_seq_prob: 0.0
-    output_name: "examples"
-    files_per_record: 50000
-    write_in_batch: True
-    write_remainder: True
-    resume_from_checkpoint: False
-    display_pbar: True
-    seed: 0
-dataset:
-    use_ftfy: True
-    ftfy_normalizer: "NFC"
-    wikitext_detokenize: False
-    sep_token: null
-    prompt_key: "source"
-    completion_key: "target"
+setup: {input_dir: "./in/", output_dir: "./out/", processes: 1,
+    dataset_processor: "SummarizationPreprocessor"}
+processing: {tokenizer_type: "NeoXTokenizer", encoder_file: "encoder.json", eos_id: 0, pad_id: 0,
+    max_seq_length: 2048, short_seq_prob: 0.0, output_name: "examples", files_per_record: 50000,
+    write_in_batch: True, write_remainder: True, resume_from_checkpoint: False,
+    display_pbar: True, seed: 0}
+dataset: {use_ftfy: True, ftfy_normalizer: "NFC", wikitext_detokenize: False, sep_token: null,
+    prompt_key: "source", completion_key: "target"}
 """
 
 
@@ -359,13 +304,8 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(VENDOR)
     got = load_settings(path, {"max_seq_length": "512", "use_ftfy": "false", "seed": None})
-    assert (got.mode, got.columns.names, got.max_seq_length) == (
-        "finetuning",
-        ("source", "target"),
-        512,
-    )
-    assert not got.use_ftfy
-    assert got.input_dir == ("./in/",)
+    assert (got.mode, got.columns.names) == ("finetuning", ("source", "target"))
+    assert (got.max_seq_length, got.use_ftfy, got.input_dir) == (512, False, ("./in/",))
     path.write_text(VENDOR.replace("prompt_key", "promt_key"))
     with pytest.raises(ConfigError, match=r"p\.yaml.*promt_key.*did you mean 'prompt_key'"):
         load_settings(path, {})
@@ -376,6 +316,7 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
     [
         ({"mode": "LMData_VSL", "data_format": "corpus"}, "needs rows"),
         ({"tokenizer_type": "TrainBPE"}, "vocab_size: missing"),
+        ({"tokenizer_type": None}, "tokenizer_type: missing, .*; it is one of 'GPT2To.*'TrainBPE'"),
         ({"huggingface_tokenizer": "org/name"}, "names on the Hugging Face hub are not fetched"),
         ({"eos_id": 99}, "eos_id: 99 is outside the vocabulary of 10"),
         ({"mode": "FIM"}, "fim_prefix_tok: the tokenizer has no token '<fim_prefix>'"),
@@ -389,7 +330,7 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
     ],
 )
 def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
-    with pytest.raises((SectionError, DataError), match=message):
+    with pytest.raises((SectionError, DataError, ConfigError), match=message):
         preprocess(settings(tmp_path, vocabulary, **keys))
 
 
@@ -414,12 +355,6 @@ def test_the_input_folder_is_not_the_output_folder(tmp_path, vocabulary):
     with pytest.raises(DataError, match="is the input folder, so the next run would read"):
         preprocess(own)
     assert [path.name for path in texts.iterdir()] == ["a.jsonl"]
-
-
-def test_a_missing_tokenizer_type_is_told_from_those_there_are():
-    message = "tokenizer_type: missing, .*; it is one of 'GPT2Tokenizer', .*, 'TrainBPE'"
-    with pytest.raises(ConfigError, match=message):
-        load_settings(None, {"mode": "LMData", "input_dir": "texts"})
 
 
 def test_wikitext_marks_and_spaces_are_undone():
@@ -451,13 +386,15 @@ def test_any_dataset_of_features_becomes_the_vendors_files(tmp_path):
     two = [{"a": [1, 2], "b": [3]}] * 3
     (path,) = convert_dataset_to_hdf5(two, tmp_path / "two")
     with h5py.File(path) as file:
-        assert file["data_0"].shape == (3, 1, 2)
-        assert file["data_1"].shape == (3, 1, 1)
+        assert [file[name].shape for name in ("data_0", "data_1")] == [(3, 1, 2), (3, 1, 1)]
     uneven = [{"a": [1, 2]}, {"a": [1, 2, 3]}]
     with pytest.raises(DataError, match=r"examples from 1 on: feature 'a' has shape \(3,\)"):
         convert_dataset_to_hdf5(uneven, tmp_path / "x", batch_size=1)
     with pytest.raises(DataError, match="no example"):
         convert_dataset_to_hdf5([], tmp_path / "y")
+
+
+CORPUS_FORM = {"data_format": "corpus"}
 
 
 class _Killed(BaseException):
@@ -466,19 +403,13 @@ class _Killed(BaseException):
 
 @pytest.mark.parametrize(
     "keys",
-    [
-        {},
-        pytest.param({"mode": "LMData_VSL"}, marks=pytest.mark.slow),
-        pytest.param({"data_format": "corpus"}, marks=pytest.mark.slow),
-    ],
+    [{}, *(pytest.param(k, marks=pytest.mark.slow) for k in ({"mode": "LMData_VSL"}, CORPUS_FORM))],
 )
-def test_a_run_that_ends_after_any_file_goes_on_in_the_middle_of_a_batch(
-    tmp_path, vocabulary, monkeypatch, keys
-):
+def test_a_run_that_ends_after_a_file_goes_on_in_a_batch(tmp_path, vocabulary, monkeypatch, keys):
     keys |= {"input_dir": str(write(tmp_path / "x.jsonl", [{"text": "a b c d e f g"}] * 12))}
     monkeypatch.setattr(run, "_PIECE", 100)  # two or three rows at once
-    name = lambda place: {"output_dir": str(tmp_path / place)}
-    preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("whole")))
+    out = lambda place: keys | {"output_dir": str(tmp_path / place), "files_per_record": 2}
+    preprocess(settings(tmp_path, vocabulary, **out("whole")))
     files = len(list((tmp_path / "whole").glob("*.h5")))
     assert files > 4
     monkeypatch.setattr(records, "_BATCH_RECORDS", 5)
@@ -491,14 +422,13 @@ def test_a_run_that_ends_after_any_file_goes_on_in_the_middle_of_a_batch(
     for _ in range(files):
         monkeypatch.setattr(progress, "save", save_and_end)
         try:
-            preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("cut")))
+            preprocess(settings(tmp_path, vocabulary, **out("cut")))
         except _Killed:
             assert not list((tmp_path / "cut").glob(".*.partial-*"))
     monkeypatch.setattr(progress, "save", saved)
     if not (tmp_path / "cut" / "data_params.json").exists():
-        preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("cut")))
+        preprocess(settings(tmp_path, vocabulary, **out("cut")))
     same_rows(tmp_path / "whole", tmp_path / "cut")
-    one, two = (
-        json.loads((tmp_path / p / "data_params.json").read_text()) for p in ("whole", "cut")
-    )
+    params = (tmp_path / p / "data_params.json" for p in ("whole", "cut"))
+    one, two = (json.loads(path.read_text()) for path in params)
     assert one["post-process"] == two["post-process"]

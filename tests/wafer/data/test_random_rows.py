@@ -16,13 +16,7 @@ from wafer.models.errors import SectionError
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 16, "max_position_embeddings": 16, **SIZES}
-T5 = {
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "attention_inner_dim": 8,
-    "filter_size": 16,
-    "num_heads": 2,
-}
+T5 = SIZES | {"vocab_size": 16, "attention_inner_dim": 8, "decoder_num_hidden_layers": 1}
 MODELS = {
     "lm": {"name": "gpt2", **TOKENS},
     "mlm": {"name": "bert", **TOKENS},
@@ -31,12 +25,7 @@ MODELS = {
     "token_classification": {"name": "bert-token-classifier", "num_labels": 3, **TOKENS},
     "qa": {"name": "bert-q&a", **TOKENS},
     "summarization": {"name": "bert-summarization", **TOKENS},
-    "seq2seq": {
-        "name": "t5",
-        "num_hidden_layers": 1,
-        "decoder_num_hidden_layers": 1,
-        **T5,
-    },
+    "seq2seq": {"name": "t5", **T5},
     "image": {"name": "fc_mnist", "input_size": 16, "hidden_size": 4, "depth": 1, "num_classes": 3},
     "dpr": {
         "name": "dpr",
@@ -58,9 +47,8 @@ def opened(task, tmp_path, **keys):
     else:
         config = models.build(MODELS[task]).config
     cfg = parse_input(section(task, **keys))
-    return build_dataset(cfg, tmp_path, Context.of(config, training=True)), row_features(
-        cfg, config
-    )
+    data = build_dataset(cfg, tmp_path, Context.of(config, training=True))
+    return data, row_features(cfg, config)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -97,17 +85,10 @@ def test_rows_have_the_tasks_form_and_are_a_function_of_the_seed(task, tmp_path)
 @pytest.mark.parametrize("task", MODELS)
 def test_a_run_takes_steps_on_them(task, tmp_path):
     rows = section(task)
-    wafer.train(
-        {
-            "model": MODELS[task],
-            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.01},
-            "train_input": rows,
-            "eval_input": rows,
-            "runconfig": {"max_steps": 2, "eval_frequency": 2, "checkpoint_steps": 2, "seed": 1},
-        },
-        model_dir=str(tmp_path / "run"),
-        mode="train_and_eval",
-    )
+    sections = {"model": MODELS[task], "train_input": rows, "eval_input": rows}
+    sections["optimizer"] = {"optimizer_type": "SGD", "learning_rate": 0.01}
+    run = {"max_steps": 2, "eval_frequency": 2, "checkpoint_steps": 2, "mode": "train_and_eval"}
+    wafer.train(sections | {"runconfig": run | {"model_dir": str(tmp_path / "run"), "seed": 1}})
     assert wafer.load(tmp_path / "run")[2]["step"] == 2
 
 
@@ -134,18 +115,27 @@ def test_the_loops_loader_has_the_same_rows_for_every_task(task):
     assert not np.array_equal(*orders)
 
 
-def test_mistakes_are_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"task: unknown task 'nlm'.*did you mean 'lm'"):
-        parse_input(section("nlm"))
-    with pytest.raises(DataError, match="vocab_size: 99, but the model has 16 tokens"):
-        opened("mlm", tmp_path, vocab_size=99)
-    with pytest.raises(DataError, match=r"num_classes: 9, but the model has 3 labels"):
-        opened("classification", tmp_path, num_classes=9)
-    with pytest.raises(SectionError, match="num_examples: 0: expected greater than 0"):
-        parse_input(section("lm", num_examples=0))
-    with pytest.raises(ConfigError, match=r"task: unknown task 'nlm'.*did you mean 'lm'"):
-        get_random_dataloader({"task": "nlm", "batch_size": 2})
-    with pytest.raises(SectionError, match=r"num_examples: 0: expected greater than 0"):
-        get_random_dataloader({"batch_size": 2, "num_examples": 0})
+NLM, NONE = (r"task: unknown task 'nlm'.*did you mean", "num_examples: 0: expected greater than")
+
+
+@pytest.mark.parametrize(
+    ("task", "keys", "says"),
+    [
+        ("nlm", {}, NLM),
+        ("lm", {"num_examples": 0}, NONE),
+        ("mlm", {"vocab_size": 99}, "vocab_size: 99, but the model has 16 tokens"),
+        ("classification", {"num_classes": 9}, "num_classes: 9, but the model has 3 labels"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, task, keys, says):
+    context = Context.of(models.build(MODELS.get(task, MODELS["lm"])).config, training=True)
+    with pytest.raises((ConfigError, DataError, SectionError), match=says):
+        build_dataset(parse_input(section(task, **keys)), tmp_path, context)
+    if says in (NLM, NONE):
+        with pytest.raises((ConfigError, SectionError), match=says):
+            get_random_dataloader({"task": task, "batch_size": 2, **keys})
+
+
+def test_a_section_is_read_again():
     cfg = parse_input(section("mlm"))
     assert parse_input(cfg.to_dict()) == cfg

@@ -19,9 +19,10 @@ NEEDS = {".zst": ("zstandard",), ".tar": ("zstandard",), ".parquet": ("pyarrow",
 NEEDS[".arrow"] = ("pyarrow",)
 
 
-@pytest.mark.parametrize(
-    "name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.jsonl.zst.tar", "x.parquet", "x.arrow"]
-)
+FORMATS = ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.jsonl.zst.tar", "x.parquet", "x.arrow"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
     path = tmp_path / name
     needed = NEEDS.get(path.suffix, ())
@@ -56,11 +57,8 @@ def test_what_a_folder_holds_besides_is_counted_by_its_endings(tmp_path, caplog)
     names = [path.name for path in find_inputs([str(tmp_path)], None)]
     assert names == ["a.TXT", "b.txt", "f.jsonl"]
     (message,) = caplog.messages
-    expected = "4 of 7 files left out by their endings: 2 .rst, "
-    assert message.startswith(f"{tmp_path}: {expected}")
-    assert "1 .pdf" in message
-    assert "1 without an ending" in message
-    assert ".txt, .md)" in message
+    assert message.startswith(f"{tmp_path}: 4 of 7 files left out by their endings: 2 .rst, ")
+    assert all(part in message for part in ("1 .pdf", "1 without an ending", ".txt, .md)"))
     caplog.clear()  # a README beside pairs is no pair
     pairs = find_inputs([str(tmp_path)], None, Columns(("prompt", "completion")))
     assert [path.name for path in pairs] == ["f.jsonl"]
@@ -140,17 +138,13 @@ def test_a_file_cut_short_is_named(tmp_path, ending):
 
 
 @pytest.mark.parametrize(
-    ("name", "package"),
+    ("package", "name"),
     [
-        ("x.jsonl.zst", "zstandard"),
-        ("x.jsonl.ZST.tar", "zstandard"),
-        ("x.parquet", "pyarrow"),
-        ("x.arrow", "pyarrow"),
+        *(("zstandard", name) for name in ("x.jsonl.zst", "x.jsonl.ZST.tar")),
+        *(("pyarrow", name) for name in ("x.parquet", "x.arrow")),
     ],
 )
-def test_a_missing_package_is_told_before_the_first_file_is_read(
-    tmp_path, monkeypatch, name, package
-):
+def test_a_missing_package_is_told_before_a_file_is_read(tmp_path, monkeypatch, package, name):
     def lacks(module):
         raise ImportError(module)
 

@@ -24,10 +24,8 @@ def ids(text):
 
 def read(tmp_path, folder=SAVED, training=True, **keys):
     values = {"batch_size": 1, "max_sequence_length": 4, "vocab_file": vocab(tmp_path)} | keys
-    section = parse_input(
-        {"data_processor": "HuggingFaceDataProcessor", "data_dir": str(folder)} | values
-    )
-    data = build_dataset(section, tmp_path, Context(training=training))
+    own = {"data_processor": "HuggingFaceDataProcessor", "data_dir": str(folder)}
+    data = build_dataset(parse_input(own | values), tmp_path, Context(training=training))
     return [{k: v.tolist() for k, v in data.source[i].items()} for i in range(len(data.source))]
 
 
@@ -51,15 +49,8 @@ def test_texts_stand_end_to_end(tmp_path):
 
 
 def test_vendor_keys_and_the_parts_of_a_dictionary(tmp_path):
-    vendor = {
-        "split": "test",
-        "shuffle": True,
-        "shuffle_seed": 1337,
-        "shuffle_buffer": 16,
-        "num_workers": 8,
-        "prefetch_factor": 10,
-        "persistent_workers": True,
-    }
+    vendor = {"split": "test", "shuffle": True, "shuffle_seed": 1337, "shuffle_buffer": 16}
+    vendor |= {"num_workers": 8, "prefetch_factor": 10, "persistent_workers": True}
     assert [row["labels"] for row in read(tmp_path, **vendor)] == [ids("carl was in oslo")]
     by_default = read(tmp_path, training=False)
     assert by_default == read(tmp_path, **vendor)

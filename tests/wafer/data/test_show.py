@@ -1,12 +1,12 @@
 """``wafer data show``: which tokens of a row carry loss, and documents apart, by hand."""
 
-import json
 import re
 
 import h5py
 import numpy as np
 import pytest
 from helpers.data_sets.sets import make_data
+from helpers.runs import config, write_yaml
 from rich.console import Console
 from tokenizers import Tokenizer, decoders, models as kinds
 
@@ -30,10 +30,8 @@ def told(values, **keys):
     arrays = {name: np.array(value) for name, value in values.items()}
     texts, others = passages(ShownRow("x", arrays, **keys))
     short = {"no loss": "-", "loss": "+", "padding": "p", "image": "i"}
-    made = [
-        (text.name, [f"{short[k]}{t or n}" for k, n, t in runs(text, words())]) for text in texts
-    ]
-    return made, others
+    line = lambda text: [f"{short[k]}{t or n}" for k, n, t in runs(text, words())]
+    return [(text.name, line(text)) for text in texts], others
 
 
 NEXT = {"input_ids": [A, B, C, D, 1, 1], "attention_mask": [0, 1, 1, 0, 0, 0]}
@@ -43,16 +41,9 @@ NEXT["labels"] = [B, C, D, E, 1, 1]
 def test_next_tokens_carry_the_loss_of_their_labels():
     """The mask of position i weighs the token behind it; the row's end is no text."""
     assert told(NEXT) == ([("", ["-ab", "+cd", "p3"])], [])
-
-
-def test_an_inverted_mask_is_turned_round():
-    row = NEXT | {"attention_mask": [1, 0, 0, 1, 1, 1]}
-    assert told(row, inverted=True) == told(NEXT)
-
-
-def test_ignored_labels_are_no_text():
-    row = NEXT | {"labels": [-100, C, D, -100, -100, -100]}
-    assert told(row) == told(NEXT)
+    turned = NEXT | {"attention_mask": [1, 0, 0, 1, 1, 1]}
+    ignored = NEXT | {"labels": [-100, C, D, -100, -100, -100]}
+    assert told(turned, inverted=True) == told(ignored) == told(NEXT)
 
 
 def test_documents_side_by_side_are_apart():
@@ -126,10 +117,8 @@ def test_characters_of_several_tokens_and_unknown_ids():
     ids = tokenizer.encode("aé日b").ids
     assert len(ids) == 7
     text = Passage("", np.array([*ids, 9999]), [*["no loss"] * 2, *["loss"] * 6])
-    assert [(k, t) for k, _, t in runs(text, tokenizer)] == [
-        ("no loss", "a"),
-        ("loss", "é日b<9999>"),
-    ]
+    told = [(k, t) for k, _, t in runs(text, tokenizer)]
+    assert told == [("no loss", "a"), ("loss", "é日b<9999>")]
     assert next(text for _, _, text in runs(text, None)) == "".join(f"{i} " for i in ids[:2])
 
 
@@ -148,10 +137,8 @@ def folder(tmp_path):
 def test_the_command_shows_rows_of_files_and_folders(folder, capsys):
     assert main(["data", "show", str(folder), "-n", "2", "--first", "2"]) == 0
     out = capsys.readouterr().out
-    assert re.findall(r"([ab]\.h5: row \d): (.*)", out) == [
-        ("a.h5: row 2", "2 no loss, 2 loss, 3 padding"),
-        ("b.h5: row 0", "2 no loss, 2 loss, 3 padding"),
-    ]
+    heads = re.findall(r"([ab]\.h5: row \d): 2 no loss, 2 loss, 3 padding", out)
+    assert heads == ["a.h5: row 2", "b.h5: row 0"]
     assert "  no loss | ab\n  loss    | cd\n  padding | 3 tokens\n" in out
     assert "\x1b" not in out
     assert main(["data", "show", str(folder / "a.h5"), "-n", "2"]) == 0
@@ -200,22 +187,13 @@ def test_what_a_run_reads(tmp_path, processor, expected, capsys):
 
 
 def test_a_loader_of_ones_own(tmp_path, capsys, monkeypatch):
-    (tmp_path / "own_rows.py").write_text(
-        "import numpy as np\n\n\ndef rows():\n"
-        "    one = {'input_ids': [3, 4], 'attention_mask': [1, 1], 'labels': [4, 5]}\n"
-        "    return [{k: np.array([v, v], np.int32) for k, v in one.items()}] * 4\n"
-    )
+    one = "{'input_ids': [3, 4], 'attention_mask': [1, 1], 'labels': [4, 5]}"
+    rows = f"[{{k: np.array([v, v], np.int32) for k, v in {one}.items()}}] * 4"
+    (tmp_path / "own_rows.py").write_text(f"import numpy as np\nrows = lambda: {rows}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    model = {"name": "gpt2", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 1}
-    params = {
-        "train_input": {"data_processor": "own_rows:rows", "batch_size": 2, "task": "lm"},
-        "model": model | {"num_heads": 2, "filter_size": 64, "max_position_embeddings": 8},
-        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
-        "runconfig": {"max_steps": 1},
-    }
-    path = tmp_path / "params.yaml"
-    path.write_text(json.dumps(params))
+    own = {"data_processor": "own_rows:rows", "batch_size": 2, "task": "lm"}
+    path = write_yaml(tmp_path / "params.yaml", config(eval_input=None) | {"train_input": own})
     assert main(["data", "show", str(path)]) == 1
     assert "trust_code" in capsys.readouterr().err
     assert main(["data", "show", str(path), "--trust_code", "-n", "1"]) == 0

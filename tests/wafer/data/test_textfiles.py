@@ -1,12 +1,14 @@
-"""Lines, byte order marks and columns of text files, in every reader of them."""
+"""Lines, byte order marks and columns of text files in every reader; stories of CNN/DailyMail."""
 
+import hashlib
 import pathlib
 
 import numpy as np
 import pytest
+from helpers.finetune_data import VOCAB, vocab
 
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.readers.text.stories import read_story
+from wafer.data.readers.text.stories import read_stories, read_story
 from wafer.data.registry import parse_input
 from wafer.data.text.fasta import letter_codes, read_fasta
 from wafer.data.text.functions import load_corpus
@@ -38,13 +40,8 @@ def test_columns_of_words_and_labels(tmp_path, end):
     lines = ["-DOCSTART- O", "", "10\xa0000 B-N", "a\u2028b  O", "", "c\tB-N"]
     write(tmp_path / "train.conll", lines, end)
     write(tmp_path / "vocab.txt", [*TOKENS[:4], "a", "b", "c", "10", "##000"], end)
-    values = {
-        "data_processor": "BertTokenClassifierDataProcessor",
-        "data_dir": str(tmp_path),
-        "vocab_file": str(tmp_path / "vocab.txt"),
-        "batch_size": 1,
-        "max_sequence_length": 8,
-    }
+    values = {"data_processor": "BertTokenClassifierDataProcessor", "data_dir": str(tmp_path)}
+    values |= {"vocab_file": f"{tmp_path}/vocab.txt", "batch_size": 1, "max_sequence_length": 8}
     rows = build_dataset(parse_input(values), tmp_path, Context(num_labels=2)).source
     assert [int(row["loss_mask"].sum()) for row in rows] == [2, 1]
     assert [row["labels"][row["loss_mask"] != 0].tolist() for row in rows] == [[1, 0], [1]]
@@ -112,17 +109,87 @@ def test_tokens_of_t5_lines(tmp_path):
     write(tmp_path / "vocab", words)
     write(tmp_path / "x.txt", ["a\u2028b 10\xa0000\ta\u2028b"])
     write(tmp_path / "meta.dat", ["x.txt\t1"])
-    values = {
-        "data_processor": "T5DynamicDataProcessor",
-        "src_data_dir": str(tmp_path),
-        "src_vocab_file": str(tmp_path / "vocab"),
-        "src_max_sequence_length": 8,
-        "tgt_max_sequence_length": 8,
-        "batch_size": 1,
-    }
+    values = {"data_processor": "T5DynamicDataProcessor", "src_data_dir": str(tmp_path)}
+    values |= {"src_vocab_file": str(tmp_path / "vocab"), "batch_size": 1}
+    values |= {"src_max_sequence_length": 8, "tgt_max_sequence_length": 8}
     long = {"src_max_sequence_length": 2048, "tgt_max_sequence_length": 600}
     with pytest.raises(DataError, match=r"extra_ids: 100 sentinels, but a row of .* hides 11\d"):
         build_dataset(parse_input(values | long), tmp_path)
     (row,) = build_dataset(parse_input(values), tmp_path).source
     assert row["tokens"][: int(row["length"])].tolist() == [3, 4, 3]
     assert np.all(row["tokens"][3:] == 0)
+
+
+STORY = """bob lives in rome. anna flew to oslo.
+
+the film was good .
+
+
+
+@highlight
+
+bob lives in rome
+
+@highlight
+
+the film
+was good
+"""
+URL = "http://web.archive.org/web/20150401100102id_/http://www.cnn.com/a.html"
+HASH = hashlib.sha1(URL.encode()).hexdigest()
+
+
+def test_story_by_hand(tmp_path):
+    path = tmp_path / "a.story"
+    path.write_text(STORY)
+    assert read_story(path).values == {
+        "src": ["bob lives in rome.", "anna flew to oslo.", "the film was good ."],
+        "tgt": ["bob lives in rome", "the film was good"],
+    }
+
+
+@pytest.mark.parametrize("line", [URL, HASH])
+def test_published_splits_name_addresses_or_hashes(tmp_path, line):
+    files = [tmp_path / f"{name}.story" for name in (HASH, "0" * 40)]
+    for file in files:
+        file.write_text(STORY)
+    (tmp_path / "urls.txt").write_text(f"{line}\n\n")
+    rows = list(read_stories(files, str(tmp_path / "urls.txt")))
+    assert [row.where for row in rows] == [str(files[0])]
+    (tmp_path / "urls.txt").write_text("http://elsewhere\n")
+    with pytest.raises(DataError, match="names none of the 2 stories"):
+        list(read_stories(files, str(tmp_path / "urls.txt")))
+
+
+def test_stories_without_article_or_highlight(tmp_path, caplog):
+    empty, wrong = tmp_path / "a.story", tmp_path / "b.story"
+    empty.write_text("\n@highlight\n\nbob\n")
+    assert list(read_stories([empty])) == []
+    assert "1 of 1 stories have no article" in caplog.text
+    wrong.write_text("the film was good .")
+    with pytest.raises(DataError, match=r"b.story: no @highlight"):
+        read_story(wrong)
+    wrong.write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"b.story: not UTF-8"):
+        read_story(wrong)
+
+
+def rows(tmp_path, **keys):
+    values = {"data_processor": "BertSumCSVDataProcessor", "data_dir": str(tmp_path)}
+    values |= {"vocab_file": vocab(tmp_path), "batch_size": 1, "max_sequence_length": 32} | keys
+    return build_dataset(parse_input(values), tmp_path).source
+
+
+def test_rows_mark_the_sentences_of_the_highlights(tmp_path):
+    (tmp_path / "cnn").mkdir()
+    (tmp_path / "cnn" / f"{HASH}.story").write_text(STORY)
+    (row,) = [rows(tmp_path)[0]]
+    cls = VOCAB.index("[CLS]")
+    heads = [i for i, token in enumerate(row["input_ids"].tolist()) if token == cls]
+    assert row["gather_positions"][:3].tolist() == heads == [0, 7, 14]
+    assert row["gather_labels"][:3].tolist() == [1, 0, 1]
+    (tmp_path / "urls.txt").write_text("http://elsewhere\n")
+    with pytest.raises(DataError, match="names none of the 1 stories"):
+        rows(tmp_path, story_urls=str(tmp_path / "urls.txt"))
+    with pytest.raises(DataError, match="story_urls: no such file"):
+        rows(tmp_path, story_urls=str(tmp_path / "nothing.txt"))

@@ -1,4 +1,4 @@
-"""Preprocessing files of the vendor: where data and tokenizers lie, parts, order, older forms."""
+"""Preprocessing files of the vendor: data, tokenizers, parts, order, older forms, templates."""
 
 import json
 import pathlib
@@ -8,17 +8,21 @@ import pytest
 import yaml
 from helpers.records import write
 from helpers.rows import rows_in
+from helpers.runs import config, write_yaml
 from helpers.vendor_data import IDS, characters, hook_file, run
 
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.preprocess.parts import preprocess_all
+from wafer.data.preprocess.settings import Settings
 from wafer.data.sections.rows import GptHDF5MapDataProcessor
 from wafer.data.text.tokenizer import train_bpe
-from wafer.errors import ConfigError
+from wafer.errors import ConfigError, DataError
 from wafer.models.convert.tokenizer import special_ids
+from wafer.models.sections import parse
 from wafer.vendor.preprocess.keys import NO_EFFECT, REFUSED, HookKeys
 from wafer.vendor.preprocess.load import load_settings
+from wafer.vendor.preprocess.templates import preprocessing_file, template_names
 
 LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
 
@@ -26,6 +30,10 @@ LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)
 def texts_in(folder):
     """Letters of the rows, one text a row."""
     return ["".join(chr(96 + i) for i in row[0] if i) for row in rows_in(folder)]
+
+
+def made_of(path):
+    return list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
 
 
 def huggingface(tmp_path, source, split=None, **keys):
@@ -78,6 +86,7 @@ def test_the_command_takes_the_file_and_the_release(tmp_path, capsys):
     assert rows_in(tmp_path / "out")[0, 2].tolist() == [2, 3, 4, 5, 6, 0]  # g is lost
     assert main([*command, "--output_dir", str(tmp_path / "kept")]) == 0
     assert rows_in(tmp_path / "kept")[0, 2].tolist() == [2, 3, 4, 5, 6, 7]
+    assert json.loads((tmp_path / "kept" / "data_params.json").read_text())["release"] == "2.10"
     assert load_settings(path, {"compression": "none"}).compression == "none"
 
 
@@ -94,11 +103,8 @@ def test_the_tokenizers_settings_go_with_the_rows_to_the_run(tmp_path):
     kept = tmp_path / "run" / "tokenizer_config.json"
     assert json.loads(kept.read_text()) == config
     assert (tmp_path / "run" / "chat_template.jinja").read_text() == "{{ messages }}"
-    assert special_ids(tmp_path / "run") == {
-        "bos_token_id": 33,
-        "pad_token_id": 0,
-        "eos_token_id": 0,
-    }
+    ids = {"bos_token_id": 33, "pad_token_id": 0, "eos_token_id": 0}
+    assert special_ids(tmp_path / "run") == ids
     run(path, resume_from_checkpoint="false", chat_template="")
     assert not (tmp_path / "out" / "chat_template.jinja").exists()
 
@@ -117,9 +123,8 @@ def test_a_local_folder_of_every_kind_of_file(tmp_path):
 
 
 def test_rows_are_the_same_for_any_number_of_processes(tmp_path):
-    path = hook_file(
-        tmp_path, LETTERS, processing={"read_chunk_size": 1}, dataset={"use_vsl": True}
-    )
+    chunks = {"read_chunk_size": 1}
+    path = hook_file(tmp_path, LETTERS, processing=chunks, dataset={"use_vsl": True})
     run(path)
     run(path, processes=2, output_dir=str(tmp_path / "two"))
     np.testing.assert_array_equal(rows_in(tmp_path / "out"), rows_in(tmp_path / "two"))
@@ -147,9 +152,7 @@ def test_a_long_text_is_cut_between_tokens_where_no_word_ends_before_a_blank(tmp
     processing = {"read_chunk_size": 1, "max_seq_length": 2000}
     path = hook_file(tmp_path, [{"text": text}], processing=processing)
     tokenizer = train_bpe([text], 290)
-    tokenizer.save(
-        str(pathlib.Path(load_settings(path, {}).huggingface_tokenizer) / "tokenizer.json")
-    )
+    tokenizer.save(f"{load_settings(path, {}).huggingface_tokenizer}/tokenizer.json")
     run(path)
     (row,) = rows_in(tmp_path / "out")
     assert row[0, row[1] > 0].tolist() == tokenizer.encode(text).ids
@@ -159,7 +162,7 @@ def test_a_long_text_is_cut_between_tokens_where_no_word_ends_before_a_blank(tmp
 def test_shuffled_rows_are_the_same_rows(tmp_path):
     dataset = {"pack_sequences": False}
     path = hook_file(tmp_path, LETTERS, dataset=dataset, processing={"shuffle": True})
-    (summary,) = preprocess_all(load_settings(path, {"display_pbar": "false"}))
+    (summary,) = made_of(path)
     assert summary.folder == tmp_path / "out"
     texts = texts_in(tmp_path / "out")
     want = [record["text"] for record in LETTERS]
@@ -171,14 +174,8 @@ def test_shuffled_rows_are_the_same_rows(tmp_path):
 def test_every_document_is_in_one_split_and_one_length(tmp_path):
     contexts = {"MSL_List": ["8", "0.0625K"], "split_fractions": ["1/2", 0.5]}
     splits = {"train": {"split_fraction": 0.8}, "val": {"split_fraction": 0.2}}
-    path = hook_file(
-        tmp_path,
-        LETTERS,
-        dataset={"pack_sequences": False},
-        data_splits=splits,
-        context_splits=contexts,
-    )
-    made = list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
+    both = {"data_splits": splits, "context_splits": contexts}
+    made = made_of(hook_file(tmp_path, LETTERS, dataset={"pack_sequences": False}, **both))
     folders = [str(one.folder.relative_to(tmp_path / "out")) for one in made]
     assert folders == [f"{a}/msl_{b}" for a in ("train", "val") for b in ("8", "0.0625K")]
     assert sum(one.counts.records for one in made) == len(LETTERS)
@@ -188,16 +185,16 @@ def test_every_document_is_in_one_split_and_one_length(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("contexts", "message"),
+    ("lengths", "shares", "says"),
     [
-        ({"MSL_List": ["8"], "split_fractions": [1, 2]}, "expected one number above 0 for each"),
-        ({"MSL_List": ["x"], "split_fractions": [1]}, "expected a length such as 2048 or 2K"),
+        (["8"], [1, 2], "expected one number above 0 for each"),
+        (["x"], [1], "expected a length such as 2048 or 2K"),
     ],
 )
-def test_wrong_context_splits(tmp_path, contexts, message):
-    path = hook_file(tmp_path, LETTERS, context_splits=contexts)
-    with pytest.raises(ConfigError, match=message):
-        list(preprocess_all(load_settings(path, {})))
+def test_wrong_context_splits(tmp_path, lengths, shares, says):
+    contexts = {"MSL_List": lengths, "split_fractions": shares}
+    with pytest.raises(ConfigError, match=says):
+        made_of(hook_file(tmp_path, LETTERS, context_splits=contexts))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -221,28 +218,24 @@ def test_folders_of_the_source_as_runs_of_their_own(tmp_path):
         write(source / name / "a.jsonl", [{"text": text}])
     data = {"type": "local", "source": str(source)}
     path = hook_file(tmp_path, None, data=data | {"subsets": ["x", "z"]})
-    summaries = list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
-    assert [one.folder.name for one in summaries] == ["x", "z"]
+    assert [one.folder.name for one in made_of(path)] == ["x", "z"]
     assert texts_in(tmp_path / "out" / "z") == ["ghi"]
-    path = hook_file(
-        tmp_path, None, data=data | {"top_level_as_subsets": True}, output_dir=str(tmp_path / "all")
-    )
-    assert len(list(preprocess_all(load_settings(path, {"display_pbar": "false"})))) == 3
+    every, out = data | {"top_level_as_subsets": True}, str(tmp_path / "all")
+    assert len(made_of(hook_file(tmp_path, None, data=every, output_dir=out))) == 3
     with pytest.raises(ConfigError, match="has no folder w"):
         load_settings(hook_file(tmp_path, None, data=data | {"subsets": ["w"]}), {})
 
 
 def test_keys_without_effect_are_named(tmp_path, caplog):
     data = {"type": "local", "source": str(tmp_path / "texts"), "revision": "main"}
-    processing = {"fim_rate": 0.5, "mlm_fraction": 0.2, "seed": 3}
+    processing = {"fim_rate": 0.5, "mlm_fraction": 0.2, "seed": 3, "write_in_batch": True}
     dataset = {"training_objective": "fim", "truncate_to_msl": {"truncation_mode": "keep_end"}}
     with caplog.at_level("INFO"):
-        load_settings(
-            hook_file(tmp_path, [], data=data, processing=processing, dataset=dataset), {}
-        )
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [
+        keys = {"data": data, "processing": processing, "dataset": dataset}
+        load_settings(hook_file(tmp_path, [], **keys), {})
+    assert caplog.messages == [
         "data.revision: no effect here: nothing is downloaded",
+        "write_in_batch: no effect here: has no effect there either",
         "Rows of release 2.10 without its losses of text (release: 2.10 has those, too)",
         "truncate_to_msl.truncation_mode: no effect: the keys are prompt_truncation_mode, "
         "max_turn_length",
@@ -270,17 +263,13 @@ def test_the_vendors_names_of_tokenizers(tmp_path):
     folder = characters(tmp_path / "characters")
     name = "cerebras.modelzoo.x.CustomLlama3Tokenizer:CustomLlama3Tokenizer"
     params = {"pretrained_model_name_or_path": str(folder), "token": "secret"}
-    kinds = {
-        name: params,
-        "neoxtokenizer": {"encoder_file": str(folder / "tokenizer.json")},
-    }
+    kinds = {name: params, "neoxtokenizer": {"encoder_file": str(folder / "tokenizer.json")}}
     for i, (kind, files) in enumerate(kinds.items()):
         path = hook_file(tmp_path, [{"text": "abc"}])
         content = yaml.safe_load(path.read_text())
         del content["processing"]["huggingface_tokenizer"]
         content["processing"] |= {"custom_tokenizer": kind, "tokenizer_params": files}
-        path.write_text(yaml.safe_dump(content))
-        run(path, output_dir=str(tmp_path / f"out{i}"))
+        run(write_yaml(path, content), output_dir=str(tmp_path / f"out{i}"))
         assert texts_in(tmp_path / f"out{i}") == ["abc"]
 
 
@@ -314,25 +303,20 @@ def test_objectives_of_older_modes_need_their_rows(tmp_path):
 def test_an_older_file_of_token_ids(tmp_path):
     write(tmp_path / "a.jsonl", [{"context": [1, 2], "completion": [3, 4]}])
     folder = characters(tmp_path / "characters")
-    path = tmp_path / "old.yaml"
     setup = {"input_dir": str(tmp_path / "a.jsonl"), "output_dir": str(tmp_path / "out")}
     setup |= {"dataset_processor": "NLGPreprocessor", "processes": 1}
     processing = {"tokenizer_type": "NeoXTokenizer", "max_seq_length": 4}
     processing |= {"encoder_file": str(folder / "tokenizer.json"), "write_in_batch": True}
-    path.write_text(yaml.safe_dump({"setup": setup, "processing": processing}))
-    run(path)
+    run(write_yaml(tmp_path / "old.yaml", {"setup": setup, "processing": processing}))
     assert rows_in(tmp_path / "out").tolist() == [[[1, 2, 3, 0], [0, 1, 1, 0], [2, 3, 4, 0]]]
 
 
 def test_files_with_fim_marks_move_middles(tmp_path, caplog):
     marks = {f"fim_{part}_tok": f"<{part}>" for part in ("prefix", "middle", "suffix")}
     characters(tmp_path / "characters", extra=marks.values())
-    path = hook_file(
-        tmp_path,
-        [{"text": "abcdefghijklmnop"}],
-        processing={"max_seq_length": 24},
-        dataset=marks | {"fim_rate": 1.0, "spm_rate": 0.0},
-    )
+    rates, sizes = {"fim_rate": 1.0, "spm_rate": 0.0}, {"max_seq_length": 24}
+    records = [{"text": "abcdefghijklmnop"}]
+    path = hook_file(tmp_path, records, processing=sizes, dataset=marks | rates)
     with caplog.at_level("INFO"):
         run(path)
     assert "training_objective: fim, which fim_rate means" in caplog.text
@@ -348,10 +332,38 @@ def test_every_key_has_one_meaning():
     assert not sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2]
 
 
-def test_the_log_names_the_rules_and_what_has_no_effect(tmp_path, caplog):
-    with caplog.at_level("INFO"):
-        run(hook_file(tmp_path, LETTERS, processing={"write_in_batch": True}))
-    assert "Rows of release 2.10 without its losses of text" in caplog.text
-    assert "write_in_batch: no effect here" in caplog.text
-    params = json.loads((tmp_path / "out" / "data_params.json").read_text())
-    assert params["release"] == "2.10"
+@pytest.mark.parametrize("name", template_names())
+def test_every_template_is_a_file_that_is_read(name, tmp_path, monkeypatch):
+    from wafer.vendor.preprocess.load import load_settings
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    path = tmp_path / "file.yaml"
+    path.write_text(preprocessing_file(name))
+    settings = load_settings(path, {})
+    assert parse(Settings, settings.model_dump()) == settings
+
+
+def test_a_template_makes_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    characters(tmp_path / "tokenizer")
+    (tmp_path / "texts").mkdir()
+    write(tmp_path / "texts" / "a.jsonl", [{"text": "abcdefghijkl"}])
+    assert main(["data", "new"]) == 0
+    assert "pretraining_vsl  texts side by side" in capsys.readouterr().out
+    assert main(["data", "new", "pretraining", "-o", "files"]) == 0
+    command = ["data", "preprocess", "-p", "files/pretraining.yaml"]
+    assert main([*command, "--processes", "1", "--max_seq_length", "16"]) == 0
+    assert rows_in(tmp_path / "rows")[0, 0, :13].tolist() == [*range(1, 13), 0]
+    assert main(["data", "new", "pretraining", "-o", "files"]) == 1
+    assert "File exists" in capsys.readouterr().err
+    with pytest.raises(DataError, match="no such template; did you mean 'mlm'"):
+        preprocessing_file("mlmm")
+
+
+def test_data_is_read_without_the_model(tmp_path, capsys):
+    path = write_yaml(tmp_path / "p.yaml", config(runconfig={"model_dir": str(tmp_path / "m")}))
+    assert main(["data", "benchmark", "-p", str(path), "--num_epochs", "2"]) == 0
+    train, evaluation = capsys.readouterr().out.splitlines()
+    assert train.startswith("train_input: 12 batches in ")  # twice 24 rows in batches of 4
+    assert evaluation.startswith("eval_input: 12 batches in ")

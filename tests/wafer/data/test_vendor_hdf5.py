@@ -3,11 +3,11 @@
 import h5py
 import numpy as np
 import pytest
+from helpers.rows import device_batch
+from helpers.runs import TINY, config
 from PIL import Image
 
 from wafer import models
-from wafer.config import parse_config
-from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.image_transforms import transform_image
 from wafer.data.registry import parse_input
@@ -46,33 +46,43 @@ def test_pairs_of_lines_are_sources_and_shifted_targets(tmp_path):
     assert rows[1]["labels"].tolist() == [5, 4, 2, 0]
 
 
-def test_files_of_pairs_must_be_there_and_of_one_length(tmp_path):
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [
+        ("en.txt de.txt 2", "en.txt has 2 lines, .*de.txt 1"),
+        ("en.txt fr.txt 2", "names fr.txt, which does not exist"),
+        (None, "meta.dat: no such file"),
+    ],
+)
+def test_files_of_pairs_must_be_there_and_of_one_length(tmp_path, meta, says):
     section = pairs(tmp_path, ["a", "b"], ["a"])
-    with pytest.raises(DataError, match=r"en.txt has 2 lines, .*de.txt 1"):
-        read(section)
-    (tmp_path / "meta.dat").write_text("en.txt fr.txt 2\n")
-    with pytest.raises(DataError, match=r"names fr.txt, which does not exist"):
-        read(section)
     (tmp_path / "meta.dat").unlink()
-    with pytest.raises(DataError, match=r"meta.dat: no such file"):
+    if meta is not None:
+        (tmp_path / "meta.dat").write_text(f"{meta}\n")
+    with pytest.raises(DataError, match=says):
         read(section)
+
+
+QUESTION = '1,"[1, 2, 3]","[1, 1, 1]","[0, 0, 1]",1,2'
+
+
+def questions(folder, *rows, length=3):
+    head = "unique_id,input_ids,input_mask,segment_ids,start_position,end_position"
+    (folder / "a.csv").write_text("\n".join([head, *rows, ""]))
+    section = {"data_processor": "BertQADataProcessor", "data_dir": str(folder)}
+    section |= {"vocab_file": "unread", "max_sequence_length": length, "batch_size": 1}
+    return read(section).source
 
 
 def test_questions_as_csv_have_their_answers_places(tmp_path):
-    (tmp_path / "squad.csv").write_text(
-        "unique_id,input_ids,input_mask,segment_ids,start_position,end_position\n"
-        '1,"[1, 2, 3]","[1, 1, 1]","[0, 0, 1]",1,2\n'
-        '2,"[1, 2, 0]","[1, 1, 0]","[0, 1, 0]",,\n'
-    )
-    section = {"data_processor": "BertQADataProcessor", "data_dir": str(tmp_path)}
-    section |= {"vocab_file": "unread", "max_sequence_length": 3, "batch_size": 1}
-    data = read(section)
-    first, second = data.source[0], data.source[1]
+    rows = (QUESTION, '2,"[1, 2, 0]","[1, 1, 0]","[0, 1, 0]",,')
+    source = questions(tmp_path, *rows)
+    first, second = source[0], source[1]
     assert first["token_type_ids"].tolist() == [0, 0, 1]
     assert (int(first["start_positions"]), int(first["end_positions"])) == (1, 2)
     assert int(second["start_positions"]) == 3  # outside: no loss
     with pytest.raises(DataError, match="max_sequence_length is 4"):
-        read(section | {"max_sequence_length": 4})
+        questions(tmp_path, *rows, length=4)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +102,8 @@ def test_questions_as_csv_have_their_answers_places(tmp_path):
     ],
 )
 def test_questions_as_csv_with_a_wrong_cell_name_the_row(tmp_path, old, new, says):
-    row = '1,"[1, 2, 3]","[1, 1, 1]","[0, 0, 1]",1,2'
-    (tmp_path / "a.csv").write_text(
-        "unique_id,input_ids,input_mask,segment_ids,start_position,end_position\n"
-        f"{row}\n{row.replace(old, new)}\n"
-    )
-    section = {"data_processor": "BertQADataProcessor", "data_dir": str(tmp_path)}
-    section |= {"vocab_file": "unread", "max_sequence_length": 3, "batch_size": 1}
     with pytest.raises(DataError, match=rf"a\.csv, row 3: .*{says}"):
-        read(section)
+        questions(tmp_path, QUESTION, QUESTION.replace(old, new))
 
 
 STEPS = [
@@ -171,18 +174,14 @@ def proteins(folder, **section):
         file.attrs["n_examples"] = 2
         file["data"] = np.stack([ids, mask, span, place], axis=1).astype(np.int32)
         file["labels"] = labels.astype(np.int32)
-    return {
-        "data_processor": "BertHDF5DataProcessor",
-        "data_dir": str(folder),
-        "batch_size": 2,
-        **section,
-    }
+    keys = {"data_processor": "BertHDF5DataProcessor", "data_dir": str(folder), "batch_size": 2}
+    return keys | section
 
 
 def test_packed_proteins_are_scored_by_their_places_in_the_row(tmp_path):
     data = read(proteins(tmp_path / "p", use_vsl=True, max_predictions_per_seq=2))
     rows = next(data.loader(2, num_epochs=1))
-    batch = to_batch({k: v[0, 0] for k, v in host_batch(rows).items()})
+    batch = device_batch(rows)
     assert int(batch.layout.row_count) == 2
     assert sorted(batch.layout.lengths[batch.layout.lengths > 0].tolist()) == [3, 3, 4]
     used = batch.extras["masked_weights"] != 0
@@ -193,19 +192,10 @@ def test_packed_proteins_are_scored_by_their_places_in_the_row(tmp_path):
 
 
 def test_packed_rows_need_a_model_without_next_sentences(tmp_path):
-    sizes = {"vocab_size": 33, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
-    cfg = parse_config(
-        {
-            "model": {"name": "bert", "filter_size": 8, "max_position_embeddings": 8, **sizes},
-            "train_input": proteins(tmp_path / "p", use_vsl=True),
-            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
-            "runconfig": {"max_steps": 1},
-        }
-    )
+    model = TINY | {"name": "bert", "vocab_size": 33}
+    cfg = config(train_input=None, eval_input=None, model=None) | {"model": model}
     with pytest.raises(ConfigError, match="disable_nsp: true"):
-        Experiment.from_config(cfg)
+        Experiment.from_config(cfg | {"train_input": proteins(tmp_path / "p", use_vsl=True)})
+    csv = {"data_processor": "BertCSVDataProcessor", "data_dir": "x", "batch_size": 1}
     with pytest.raises(SectionError, match="not computed here: packing is for next-token"):
-        read(
-            {"data_processor": "BertCSVDataProcessor", "data_dir": "x", "batch_size": 1}
-            | {"use_vsl": True}
-        )
+        read(csv | {"use_vsl": True})

@@ -8,6 +8,7 @@ import os
 import pytest
 import yaml
 from helpers.records import write
+from helpers.runs import write_yaml
 from helpers.vendor_data import HOOKS, hook, hook_file
 
 from wafer.data.preprocess.settings import HIDDEN, Settings
@@ -47,8 +48,7 @@ def test_every_key_refuses_an_empty_value_or_the_vendor_reads_it(tmp_path, key):
         content = yaml.safe_load(hook_file(tmp_path, []).read_text())
         content["setup"].pop(key, None)
         content[place(key)][key] = value
-        path = tmp_path / "file.yaml"
-        path.write_text(yaml.safe_dump(content))
+        path = write_yaml(tmp_path / "file.yaml", content)
         taken = (False,) if key in SWITCHES else TAKEN.get(key, ())
         if any(type(value) is type(one) and value == one for one in taken):
             load_settings(path, {})
@@ -63,21 +63,18 @@ def test_a_group_is_keys_or_nothing(tmp_path, group, value):
     content = yaml.safe_load(hook_file(tmp_path, []).read_text())
     head, _, key = group.partition(".")
     content[head] = content[head] | {key: value} if key else value
-    path = tmp_path / "file.yaml"
-    path.write_text(yaml.safe_dump(content))
+    path = write_yaml(tmp_path / "file.yaml", content)
     with pytest.raises(ConfigError, match=rf"{group}: .*expected"):
         load_settings(path, {})
 
 
+BERT = {"training_objective": "bert_pretraining"}
 CASES = [
     ({"truncate_to_msl": {"max_turn_len": 2}}, r"truncate_to_msl.max_turn_len: unknown key; did"),
     ({"truncate_to_msl": {"prompt_truncation_mode": "start"}}, r"prompt_truncation_mode: 'start'"),
     ({"truncate_to_msl": {"max_turn_length": 0}}, r"truncate_to_msl.max_turn_length: 0"),
     ({"truncate_to_msl": True, "mode": "finetuning"}, r"truncate_to_msl: true: expected keys"),
-    (
-        {"truncate_to_msl": {}, "training_objective": "bert_pretraining"},
-        r"truncate_to_msl: keys are for mode finetuning",
-    ),
+    ({"truncate_to_msl": {}, **BERT}, r"truncate_to_msl: keys are for mode finetuning"),
     ({"tokenizer_params": {"encoder_fle": "a"}}, r"tokenizer_params.encoder_fle: unknown key; did"),
     ({"tokenizer_params": {"encoder_file": 3}}, r"tokenizer_params.encoder_file: 3"),
     ({"semantic_loss_weight": {"txt": 2}}, r"semantic_loss_weight.txt: no region .* 'text'"),

@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 from helpers.paths import ROOT
+from helpers.runs import tiny
 
 from wafer.config import parse_config
 from wafer.config.engines import ENGINES, EngineRow, engine_row
@@ -80,17 +81,6 @@ def test_rows_keep_what_they_promise():
         assert missing <= {"sparsifier", "mesh", "programs"}, row
 
 
-def config(**runconfig):
-    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8, "max_sequence_length": 8}
-    model = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2}
-    return {
-        "model": model | {"num_hidden_layers": 1, "filter_size": 8, "max_position_embeddings": 8},
-        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
-        "train_input": data | {"batch_size": 4},
-        "runconfig": {"max_steps": 1} | runconfig,
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -100,7 +90,7 @@ def config(**runconfig):
     ],
 )
 def test_an_engine_that_is_not_there(name, message):
-    experiment = Experiment.from_config(parse_config(config(execution_strategy=name)))
+    experiment = Experiment.from_config(parse_config(tiny(runconfig={"execution_strategy": name})))
     with pytest.raises(ConfigError, match=message):
         make(experiment, engine_row(name))
 
@@ -108,17 +98,17 @@ def test_an_engine_that_is_not_there(name, message):
 @pytest.mark.parametrize("name", ["stream", "one_device:", ":One", 3])
 def test_a_name_that_is_none(name):
     with pytest.raises(ConfigError, match=r"expected 'resident', .* or 'module:object'"):
-        parse_config(config(execution_strategy=name))
+        parse_config(tiny(runconfig={"execution_strategy": name}))
 
 
 def test_a_section_is_read_by_its_engine_alone():
     with pytest.raises(ConfigError, match="pipeline: is read only with execution_strategy: pipe"):
-        parse_config(config(pipeline={"stages": 2}))
-    parse_config(parse_config(config()).to_dict())  # defaults are written, and change nothing
+        parse_config(tiny(runconfig={"pipeline": {"stages": 2}}))
+    parse_config(parse_config(tiny()).to_dict())  # defaults are written, and change nothing
 
 
 def test_what_no_engine_does_is_refused_before_its_own_problems_are_known():
-    cfg = parse_config(config(num_replicas=2))
+    cfg = parse_config(tiny(runconfig={"num_replicas": 2}))
     experiment = Experiment.from_config(cfg)
     assert problems(experiment) == []
     with pytest.raises(
@@ -126,7 +116,7 @@ def test_what_no_engine_does_is_refused_before_its_own_problems_are_known():
         match=r"num_replicas: 2: copies are of a pipeline.*execution_strategy: pipelined",
     ):
         check(experiment)
-    assert check(dataclasses.replace(experiment, cfg=parse_config(config()))) is None
+    assert check(dataclasses.replace(experiment, cfg=parse_config(tiny()))) is None
 
 
 def test_an_engine_of_ones_own_has_no_capabilities():

@@ -2,9 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
-from helpers.runs import arrays, merged, metrics
+from helpers.runs import arrays, merged, metrics, tiny
+from helpers.streamed import assert_same
 
 from wafer.commands.run import run as run_mode
 from wafer.compiler import experiment as compiling
@@ -23,35 +23,19 @@ STATIC = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*kernel"}
 def config(folder="unused", **changes):
     """Two layers, micro-batches of three digits; changes are merged into the sections."""
     data = {"data_processor": "DigitsDataProcessor", "batch_size": 6}
+    model = {"name": "fc_mnist", "input_size": 64, "hidden_size": 6, "depth": 1}
+    rate = {"scheduler": "Linear", "initial_learning_rate": 0.1, "end_learning_rate": 0.02}
+    run = {"max_steps": 3, "checkpoint_steps": 3, "seed": 1, "model_dir": str(folder)}
     cfg = {
         "train_input": data | {"micro_batch_size": 3, "shuffle": True},
         "eval_input": data,
-        "model": {
-            "name": "fc_mnist",
-            "input_size": 64,
-            "hidden_size": 6,
-            "depth": 1,
-            "activation_fn": "relu",
-            "dropout": 0.0,
-        },
+        "model": model | {"activation_fn": "relu", "dropout": 0.0},
         "optimizer": {
             "optimizer_type": "SGD",
             "momentum": 0.9,
-            "learning_rate": {
-                "scheduler": "Linear",
-                "initial_learning_rate": 0.1,
-                "end_learning_rate": 0.02,
-                "total_iters": 4,
-            },
+            "learning_rate": rate | {"total_iters": 4},
         },
-        "runconfig": {
-            "max_steps": 3,
-            "checkpoint_steps": 3,
-            "seed": 1,
-            "model_dir": str(folder),
-            "execution_strategy": "fabric",
-            "fabric": {"width": 8, "height": 6},
-        },
+        "runconfig": run | {"execution_strategy": "fabric", "fabric": {"width": 8, "height": 6}},
     }
     return merged(cfg, **changes)
 
@@ -61,13 +45,6 @@ def train(folder, **changes):
     assert run_mode(parse_config(config(folder, **changes))) == 0
     newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     return arrays(newest), metrics(folder)
-
-
-def assert_same(got, want, atol=1e-5):
-    """Weights, velocities, counters; NaN marks the same pruned weights."""
-    assert got.keys() == want.keys()
-    for name, leaf in want.items():
-        np.testing.assert_allclose(got[name], leaf, atol=atol, rtol=0, err_msg=name)
 
 
 @pytest.mark.native  # minutes in JAX
@@ -89,14 +66,14 @@ def test_a_run_on_pes_is_the_resident_run(tmp_path, changes):
     on_host = {"execution_strategy": "resident"}
     got, metrics = train(tmp_path / "pes", **changes)
     want, plain = train(tmp_path / "host", **changes, runconfig=on_host)
-    assert_same(got, want)
+    assert_same(got, want, atol=1e-5, rtol=0)
     for on_pes, resident in zip(metrics, plain, strict=True):
         for name in ("loss", "model_wise_grad_norm", "lr/0"):
             assert on_pes[name] == pytest.approx(resident[name], abs=1e-5), name
     further = {"max_steps": 5, "checkpoint_steps": 5}
     got, _ = train(tmp_path / "pes", **changes, runconfig=on_host | further)
     want, _ = train(tmp_path / "host", **changes, runconfig=further)
-    assert_same(got, want)
+    assert_same(got, want, atol=1e-5, rtol=0)
 
 
 @pytest.mark.native  # minutes in JAX
@@ -126,13 +103,11 @@ def test_weights_stay_in_the_pes_between_steps(tmp_path):
     state, again = resume(job).state, resume(other).state
     loader = job.train.loader(6, num_epochs=None)
     for _ in range(2):
-        features = job.features(next(loader), job.experiment.batch("train"))
+        features = job.place_batch(next(loader), job.experiment.batch("train"))
         state, _ = job.engine.step(state, features)
         copy = again._replace(params=dict(again.params))  # another object: loaded anew
         again, _ = other.engine.step(copy, features)
-    pairs = zip(named_leaves(state.params), named_leaves(again.params), strict=True)
-    for (name, kept), (_, reloaded) in pairs:
-        np.testing.assert_array_equal(kept, reloaded, err_msg=name)
+    assert_same(dict(named_leaves(state.params)), dict(named_leaves(again.params)))
     loader.close()
 
 
@@ -151,42 +126,24 @@ def test_a_part_of_the_wafer_that_is_too_small_is_said_before_anything_runs(tmp_
         build(Experiment.from_config(cfg))
 
 
+GPT2 = {key: tiny()[key] for key in ("model", "train_input", "eval_input")}
 REFUSED = {
-    "another model": (
-        {
-            "model": "gpt",
-        },
-        "fabric runs stacks of dense layers",
-    ),
-    "activation": ({"model": {"activation_fn": "gelu"}}, "activation_fn: 'gelu': the PEs have"),
-    "dropout": ({"model": {"dropout": 0.1}}, "model.dropout: 0.1: PEs draw no masks"),
-    "half": ({"model": {"mixed_precision": True}}, "mixed_precision: activations of float16"),
-    "optimizer": (
-        {"optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.1}},
-        "'AdamW': the PEs update by SGD",
-    ),
-    "nesterov": ({"optimizer": {"nesterov": True}}, "optimizer.nesterov: not in the PEs' update"),
-    "decay": ({"optimizer": {"weight_decay": 0.1}}, "optimizer.weight_decay: not in the PEs'"),
-    "systems": ({"runconfig": {"num_csx": 2}}, "num_csx: 2: one wafer is simulated"),
-    "rigl": (
-        {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}},
-        "sparsity.algorithm: the PEs' program is written for one pattern",
+    "fabric runs stacks of dense layers": config() | GPT2,
+    "activation_fn: 'gelu': the PEs have": config(model={"activation_fn": "gelu"}),
+    "model.dropout: 0.1: PEs draw no masks": config(model={"dropout": 0.1}),
+    "mixed_precision: activations of float16": config(model={"mixed_precision": True}),
+    "'AdamW': the PEs update by SGD": config()
+    | {"optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.1}},
+    "optimizer.nesterov: not in the PEs' update": config(optimizer={"nesterov": True}),
+    "optimizer.weight_decay: not in the PEs'": config(optimizer={"weight_decay": 0.1}),
+    "num_csx: 2: one wafer is simulated": config(runconfig={"num_csx": 2}),
+    "sparsity.algorithm: the PEs' program is written for one pattern": config(
+        sparsity={"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    changes, message = REFUSED[name]
-    cfg = config(**{k: v for k, v in changes.items() if k != "optimizer" and v != "gpt"})
-    if name == "another model":
-        data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8}
-        data |= {"max_sequence_length": 8, "batch_size": 6, "num_examples": 6}
-        sizes = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "filter_size": 8}
-        cfg["model"] = {"name": "gpt2", "vocab_size": 8, "max_position_embeddings": 8} | sizes
-        cfg["train_input"], cfg["eval_input"] = data, data
-    if "optimizer" in changes:
-        new = changes["optimizer"]
-        cfg["optimizer"] = new if "optimizer_type" in new else cfg["optimizer"] | new
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message):
     with pytest.raises(ConfigError, match=message):
-        check(Experiment.from_config(parse_config(cfg)))
+        check(Experiment.from_config(parse_config(REFUSED[message])))

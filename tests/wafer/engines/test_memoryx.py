@@ -1,5 +1,6 @@
 """MemoryX: what was committed is there, whole, whatever happened to the process."""
 
+import contextlib
 import random
 import resource
 import signal
@@ -11,6 +12,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.streamed import assert_same
 
 from wafer.engines.stagewise.streaming.memoryx import FileStore, MemoryXError, RamStore
 
@@ -23,35 +25,25 @@ LEAVES = {
 }
 
 
-@pytest.fixture(params=["ram", "file", "single"])
+@pytest.fixture(params=[None, True, False], ids=["ram", "file", "single"])
 def store(request, tmp_path):
-    new_store = (
-        RamStore()
-        if request.param == "ram"
-        else FileStore(tmp_path, durable=request.param == "file")
-    )
-    yield new_store
-    new_store.close()
-
-
-def same(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        assert np.asarray(a[name]).dtype == np.asarray(b[name]).dtype
-        np.testing.assert_array_equal(a[name], b[name])
+    """In memory, in a file, in a file with one copy."""
+    new = RamStore() if request.param is None else FileStore(tmp_path, durable=request.param)
+    with contextlib.closing(new):
+        yield new
 
 
 def test_a_record_comes_back_bit_for_bit(store):
     store.add("layer", LEAVES)
     store.add("other", {"x": np.zeros(3)})
     store.commit({"step": 0})
-    same(store.fetch("layer"), LEAVES)
-    same(store.view("layer"), LEAVES)
+    assert_same(store.fetch("layer"), LEAVES)
+    assert_same(store.view("layer"), LEAVES)
     after = LEAVES | {"w": LEAVES["w"] * 2}
     store.put("layer", after)
-    same(store.fetch("layer"), after)  # what was put is read before it is committed
+    assert_same(store.fetch("layer"), after)  # what was put is read before it is committed
     store.commit({"step": 1})
-    same(store.fetch("layer"), after)
+    assert_same(store.fetch("layer"), after)
     assert store.meta == {"step": 1}
 
 
@@ -61,7 +53,7 @@ def test_fetched_memory_is_aligned_for_xla_and_not_shared(tmp_path):
     first = store.fetch("layer")
     assert all(leaf.ctypes.data % 64 == 0 for leaf in first.values() if leaf.size)
     first["w"][:] = 0
-    same(store.fetch("layer"), LEAVES)
+    assert_same(store.fetch("layer"), LEAVES)
 
 
 def test_reopened_store_is_at_its_last_commit(tmp_path):

@@ -6,9 +6,7 @@ import os
 import pathlib
 
 import numpy as np
-import pytest
 
-from wafer.engines.stagewise.streaming import memoryx
 from wafer.engines.stagewise.streaming.memoryx import FileStore, MemoryXError
 
 SECTOR = 512
@@ -145,10 +143,9 @@ def verdict(folder, writes, layout, size):
     return step
 
 
-def replay(tmp_path, monkeypatch):
-    """Cut the power after every call; returns how many states of the disk were opened."""
+def test_every_committed_step_survives_a_power_cut(tmp_path, monkeypatch):
+    """Cut the power after every call."""
     folder, other = tmp_path / "store", tmp_path / "after"
-    folder.mkdir()
     other.mkdir()
     # Before: another run's store, with another layout in the same folder.
     old = FileStore(folder)
@@ -166,33 +163,9 @@ def replay(tmp_path, monkeypatch):
             if key not in seen:
                 seen[key] = verdict(other, writes, layout, size)
             step = seen[key]
-            assert committed < 0 or (step is not None and committed <= step <= committed + 1), (
-                end,
-                committed,
-                step,
-            )
-    return len(seen)
-
-
-def test_every_committed_step_survives_a_power_cut(tmp_path, monkeypatch):
-    assert replay(tmp_path, monkeypatch) > 60
-
-
-@pytest.mark.parametrize("forgotten", ["before", "after"])
-def test_the_replay_sees_a_forgotten_wait(tmp_path, monkeypatch, forgotten):
-    """The oracle has teeth: without one of a commit's two waits it finds a lost or torn step."""
-
-    def write_commit(self, meta, *, torn):
-        second = [name for name, r in self._records.items() if r.newest == 1]
-        if forgotten != "before":
-            self._settle()
-        self._file.commit({"meta": meta, "second": second, "torn": torn})
-        if forgotten != "after":
-            self._settle()
-
-    monkeypatch.setattr(memoryx.FileStore, "_write_commit", write_commit)
-    with pytest.raises((AssertionError, KeyError)):
-        replay(tmp_path, monkeypatch)
+            whole = step is not None and committed <= step <= committed + 1
+            assert committed < 0 or whole, (end, committed, step)
+    assert len(seen) > 60  # states of the disk that were opened
 
 
 def test_a_store_that_is_not_durable_waits_for_nothing(tmp_path, monkeypatch):

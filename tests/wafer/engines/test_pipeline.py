@@ -20,6 +20,7 @@ from helpers.streamed import (
     T5,
     arrays,
     assert_agree,
+    assert_same,
     batch_of,
     executors,
     pipelined,
@@ -108,8 +109,7 @@ def test_tied_clipped_and_sparse_steps_keep_every_bit_too():
     want, losses = train(pipelined(GPT, stages=1, **options), batches)
     got, seen = train(pipelined(GPT, stages=4, devices=2, **options), batches)
     assert seen == losses
-    for name, leaf in arrays(want).items():
-        np.testing.assert_array_equal(arrays(got)[name], leaf, err_msg=name)
+    assert_same(arrays(got), arrays(want))
 
 
 @pytest.mark.slow
@@ -161,15 +161,12 @@ def test_the_timetable_is_what_runs_and_no_way_of_running_it_changes_a_bit(monke
     want, losses = results[1, 1]
     for got, seen in results.values():
         assert seen == losses
-        for name, leaf in want.items():
-            np.testing.assert_array_equal(got[name], leaf, err_msg=name)
+        assert_same(got, want)
     for stage in range(3):  # the last stage's activations are used at once
         assert held[4, stage] == in_flight(4, 4, stage)
     core = executor.core
     resident = Resident(core.model, core.tx, core.sparsifier, LossScaler(), swarmx_mesh(1))
-    trained = arrays(train(resident, batches)[0])
-    for name, leaf in want.items():
-        np.testing.assert_allclose(leaf, trained[name], atol=1e-6, rtol=1e-5, err_msg=name)
+    assert_same(want, arrays(train(resident, batches)[0]), atol=1e-6, rtol=1e-5)
     a, outputs = resident.predict(resident.init(jax.random.key(3)), batches[0], ("logits",))
     b, ours = executor.predict(executor.init(jax.random.key(3)), batches[0], ("logits",))
     assert float(b.loss_sum) == pytest.approx(float(a.loss_sum), rel=1e-6)
@@ -260,14 +257,9 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path):
         leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
     assert run_mode(run_config(tmp_path / "whole", max_steps=5, **PIPED)) == 0
     whole = arrays(load_checkpoint(tmp_path / "whole" / "checkpoints" / "5")[0])
-    for leaf, value in whole.items():  # resuming changes no bit
-        np.testing.assert_array_equal(leaves["stay"][leaf], value, err_msg=leaf)
+    assert_same(leaves["stay"], whole)  # resuming changes no bit
     for name in ways:
-        assert leaves[name].keys() == leaves["resident"].keys()
-        for leaf, value in leaves["resident"].items():
-            np.testing.assert_allclose(
-                leaves[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
-            )
+        assert_same(leaves[name], leaves["resident"], atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -285,10 +277,7 @@ def test_variable_length_batches(tmp_path, stripped):
         )
         assert run_mode(parse_config(cfg)) == 0
         leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "4")[0])
-    for leaf, value in leaves["resident"].items():
-        np.testing.assert_allclose(
-            leaves["pipelined"][leaf], value, atol=2e-6, rtol=1e-5, err_msg=leaf
-        )
+    assert_same(leaves["pipelined"], leaves["resident"], atol=2e-6, rtol=1e-5)
 
 
 def test_pictures_have_a_bar_per_task():

@@ -53,20 +53,22 @@ def test_deferred_updates_share_the_last_step():
 
 
 @quick
-@given(SIZES)
-def test_every_task_once_one_per_stage_and_step_after_what_it_needs(sizes):
-    stages, micro, deferred = sizes
-    tasks = schedule(stages, micro, deferred=deferred)
-    assert len(tasks) == stages * (2 * micro + 1)
-    assert len({task[1:] for task in tasks}) == len(tasks)
-    assert max(Counter((task.stage, task.step) for task in tasks).values()) == 1
-    at = {(task.stage, task.phase, task.micro): task.step for task in tasks}
+@given(SIZES, st.integers(1, 4))
+def test_every_task_once_one_per_stage_and_step_after_what_it_needs(sizes, copies):
+    stages, turns, deferred = sizes
+    micro = turns * copies
+    tasks = schedule(stages, micro, copies=copies, deferred=deferred)
+    at = {task[1:]: task.step for task in tasks}
+    assert len(at) == len(tasks) == stages * (2 * micro + 1)
+    busy = Counter((task.copy(copies), task.stage, task.step) for task in tasks)
+    assert max(busy.values()) == 1
     for task in tasks:
-        for need in needs(task, stages, micro, deferred=deferred):
+        for need in needs(task, stages, micro, copies=copies, deferred=deferred):
             assert at[need] < task.step
-    order = [at[key] for key in sorted(at) if key[:2] == (0, "backward")]
+    order = [at[0, "backward", part] for part in range(micro)]
     assert order == sorted(order)  # gradients add up in the order of the micro-batches
-    assert list(tasks) == sorted(tasks, key=lambda task: (task.step, task.stage))
+    assert list(tasks) == sorted(tasks, key=lambda task: (task.step, task.stage, task.micro))
+    assert idle_share(tasks, copies * stages) == bubble(stages, micro, copies=copies)
 
 
 def idle_share(tasks, stages):

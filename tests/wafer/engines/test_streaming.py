@@ -5,6 +5,7 @@ import subprocess
 import sys
 import weakref
 
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -23,6 +24,7 @@ from helpers.streamed import (
     T5,
     arrays,
     assert_agree,
+    assert_same,
     batch_of,
     executors,
     train,
@@ -77,13 +79,9 @@ VARIANTS = {
     "sgd": {"optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1, "momentum": 0.9}},
     "lamb": {"optimizer": {"optimizer_type": "Lamb", "learning_rate": 0.01}},
     # Without key biases: their gradient is rounding noise, which these divide by itself.
-    "adafactor": {
-        "model_cfg": GPTJ,
-        "optimizer": {"optimizer_type": "Adafactor", "learning_rate": 0.01},
-    },
-    "nadam": {
-        "model_cfg": GPTJ,
-        "optimizer": {"optimizer_type": "NAdam", "learning_rate": 0.01},
+    **{
+        name: {"model_cfg": GPTJ, "optimizer": {"optimizer_type": name, "learning_rate": 0.01}}
+        for name in ("Adafactor", "NAdam")
     },
     "value-clip": {"optimizer": ADAMW | {"max_gradient_value": 0.001}},
     "moe": {"model_cfg": GPT | {"moe": {"num_experts": 2, "top_k": 1}}},
@@ -124,14 +122,31 @@ def test_all_layers_share_their_programs_and_the_store_may_be_a_file(tmp_path):
     assert {event.lane for event in events} == {"fetch", "write", "forward", "backward", "update"}
     assert all(event.end >= event.begin for event in events)
     _, ram = executors(GPT | {"num_hidden_layers": 4})
-    for name, leaf in arrays(train(ram, batches)[0].params).items():
-        np.testing.assert_array_equal(arrays(state.params)[name], leaf)
+    assert_same(arrays(state.params), arrays(train(ram, batches)[0].params))
     scale = arrays(state.params)["norm_f/scale"]
     streaming.close()
     again = FileStore.open(tmp_path)  # the committed step, whole
     assert again.meta == {"step": 2}
     np.testing.assert_array_equal(again.fetch("norm_f/weights")["scale"], scale)
     again.close()
+
+
+def test_a_stage_s_weights_are_let_go_before_the_next_are_asked_for(tmp_path):
+    _, streaming = executors(GPT, store=FileStore(tmp_path))
+    held, plain = [], streaming.mover.ahead
+
+    def ahead(jobs):
+        for fetched in plain(jobs):
+            given = [weakref.ref(leaf) for leaf in jax.tree.leaves(fetched)]
+            yield fetched
+            del fetched
+            held.append(sum(ref() is not None for ref in given))
+
+    streaming.mover.ahead = ahead
+    train(streaming, [batch_of(streaming.core.model)])
+    streaming.close()
+    stages = len(streaming.core.model.stages)
+    assert held == [0] * 2 * (stages - 1)
 
 
 def run_config(folder, **runconfig):
@@ -158,11 +173,7 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
         assert run_mode(parse_config(run_config(folder, max_steps=5, **then))) == 0
         leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
     for name in ("there", "back"):
-        assert leaves[name].keys() == leaves["resident"].keys()
-        for leaf, value in leaves["resident"].items():
-            np.testing.assert_allclose(
-                leaves[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
-            )
+        assert_same(leaves[name], leaves["resident"], atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.runs import TINY, TINY_ROWS, config, train
+from helpers.runs import TINY, config, merged, tiny, train
+from helpers.streamed import assert_same
 
 import wafer
 from wafer.config import parse_config
-from wafer.data.batching.batches import host_batch
+from wafer.data.batching.batches import host_batch, to_batch
 from wafer.engines.choose import make
-from wafer.engines.microbatches import as_batch
 from wafer.errors import CheckpointError, ConfigError
 from wafer.experiment import Experiment
 from wafer.models.losses import divergence
@@ -48,7 +48,7 @@ def sections(teacher, **section):
 def teacher(tmp_path_factory):
     """A checkpoint of two trained steps."""
     folder = tmp_path_factory.mktemp("teacher")
-    train(folder, runconfig=config()["runconfig"] | {"model_dir": str(folder), "max_steps": 2})
+    train(folder, runconfig={"max_steps": 2})
     return folder / "checkpoints" / "2"
 
 
@@ -95,7 +95,7 @@ def test_the_loss_is_the_mixture(teacher):
     """Another implementation: the two models' outputs, in numpy."""
     section = sections(teacher, weight=0.25, temperature=3.0)
     engine, state, features = prepared(section)
-    batch = as_batch(jax.tree.map(lambda x: x[0, 0], features))
+    batch = to_batch(jax.tree.map(lambda x: x[0, 0], features))
     model, params, _ = wafer.load(teacher)
     own = log_softmax(np.asarray(jax.jit(engine.model.apply)(state.params, batch)) / 3)
     other = log_softmax(np.asarray(jax.jit(model.apply)(params, batch)) / 3)
@@ -111,9 +111,7 @@ def test_the_loss_is_the_mixture(teacher):
 def test_weight_0_is_the_plain_run_bit_for_bit(teacher, tmp_path):
     plain = train(tmp_path / "plain")
     same = train(tmp_path / "same", **sections(teacher, weight=0.0))
-    assert plain.keys() == same.keys()  # nor is the teacher in its checkpoint
-    for name, value in plain.items():
-        np.testing.assert_array_equal(value, same[name], err_msg=name)
+    assert_same(same, plain)  # nor is the teacher in its checkpoint
 
 
 @pytest.mark.slow
@@ -121,40 +119,28 @@ def test_a_sparse_student_trains_and_goes_on_with_its_teacher(teacher, tmp_path)
     changes = sections(teacher, weight=0.9)
     changes["sparsity"] = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
     whole = train(tmp_path / "whole", **changes)
-    run = changes["runconfig"]
-    train(tmp_path / "parts", **changes | {"runconfig": run | {"max_steps": 2}})
+    short = merged(dict(changes), runconfig={"max_steps": 2})
+    train(tmp_path / "parts", **short)
     parts = train(tmp_path / "parts", **changes)
-    for name, value in whole.items():
-        np.testing.assert_array_equal(value, parts[name], err_msg=name)
+    assert_same(parts, whole)
 
 
 @pytest.mark.slow
 def test_two_systems_and_micro_batches_give_what_one_gives(teacher):
     one = first_step(sections(teacher))
-    shared = sections(teacher)
-    shared["runconfig"] = shared["runconfig"] | {"num_csx": 2}
-    parts = sections(teacher)
-    parts["train_input"] = parts["train_input"] | {"micro_batch_size": 2}
-    for other in (shared, parts):
-        assert first_step(other) == pytest.approx(one, rel=1e-4)
+    for changes in ({"runconfig": {"num_csx": 2}}, {"train_input": {"micro_batch_size": 2}}):
+        assert first_step(merged(sections(teacher), **changes)) == pytest.approx(one, rel=1e-4)
 
 
 def test_what_cannot_have_a_teacher_says_so(teacher):
     for name in ("weight_streaming", "pipelined"):
-        cfg = sections(teacher)
-        cfg["runconfig"] = cfg["runconfig"] | {"execution_strategy": name}
+        cfg = merged(sections(teacher), runconfig={"execution_strategy": name})
         with pytest.raises(ConfigError, match=f"distillation: {name} has no teacher.* resident"):
             make(Experiment.from_config(parse_config(cfg)))
     rows = {"data_processor": "RandomDataProcessor", "task": "mlm", "batch_size": 2}
     rows |= {"vocab_size": 16, "max_sequence_length": 8}
-    masked = config(
-        model=TINY | {"name": "bert"},
-        train_input=rows,
-        distillation={"checkpoint_path": str(teacher)},
-    )
-    masked["model"] = TINY | {"name": "bert"}
-    masked["train_input"] = rows
-    masked.pop("eval_input")
+    masked = sections(teacher) | {"model": TINY | {"name": "bert"}, "train_input": rows}
+    del masked["eval_input"]
     with pytest.raises(ConfigError, match="distillation: train_input is for 'mlm'"):
         Experiment.from_config(parse_config(masked))
 
@@ -162,12 +148,7 @@ def test_what_cannot_have_a_teacher_says_so(teacher):
 def test_a_teacher_that_does_not_fit_is_refused(teacher, tmp_path):
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         make(Experiment.from_config(parse_config(sections(tmp_path))))
-    small = config(
-        model=TINY,
-        train_input=TINY_ROWS,
-        eval_input=TINY_ROWS,
-        distillation={"checkpoint_path": str(teacher)},
-    )
+    small = tiny(distillation={"checkpoint_path": str(teacher)})
     with pytest.raises(ConfigError, match=r"teacher has 32 tokens, model\.vocab_size is 16"):
         make(Experiment.from_config(parse_config(small)))
 

@@ -27,79 +27,54 @@ from wafer.machine.base import Status
 from wafer.machine.tools.recording import OWN_THREAD, TASK
 from wafer.spec import WSE2, WSE3, WaferSpec
 
-
-def wrong(build, error, match):
-    with pytest.raises(error, match=match):
-        build(fabric.Layout(3, 2, overheads=False))
-
-
-@pytest.mark.parametrize(
-    ("match", "build"),
-    [
-        (
-            r"PE \(2, 0\), color 0: tx E points off the grid of 3x2",
-            lambda g: g.route(g.color(), "RAMP", "E") or g.build(),
-        ),
-        (
-            r"PE \(0, 0\), color 4: sent E, but the neighbour there never takes",
-            lambda g: g.route(g.color(4), "RAMP", "E", g.x == 0) or g.build(),
-        ),
-        (r"color 24 is not routable: use 0..23", lambda g: g.color(24)),
-        (r"no color left: wse2 routes 24", lambda g: [g.color() for _ in range(25)]),
-        (
-            r"PE \(0, 0\), color 0: switch position 1 changes rx and tx",
-            lambda g: g.route(g.color(), "RAMP", "E", switches=[{"rx": "W", "tx": "RAMP"}]),
-        ),
-        (
-            r"5 switch positions",
-            lambda g: g.route(g.color(), "RAMP", "E", switches=[{"tx": "W"}] * 4),
-        ),
-        (r"unknown port 'UP'", lambda g: g.route(g.color(), "RAMP", "UP")),
-        (
-            r"PE \(0, 0\), color 0: fmovs uses it, but the PE's router has no tx RAMP",
-            lambda g: (
-                g.array("a", 4),
-                g.task("t", [fmovs(mem("a"), fabin(g.color()), 4)], active=True),
-                g.build(),
-            ),
-        ),
-        (
-            r"PE \(0, 0\), color 0: data task 't' waits for a color",
-            lambda g: (g.task("t", [work(1)], color=g.color()), g.build()),
-        ),
-    ],
-)
-def test_routes_are_checked_before_the_run(match, build):
-    wrong(build, fabric.FabricError, match)
+EAST = {"rx": "RAMP", "tx": "E"}
+WRONG = {
+    r"PE \(2, 0\), color 0: tx E points off the grid of 3x2": (
+        lambda g: g.route(g.color(), **EAST) or g.build()
+    ),
+    r"PE \(0, 0\), color 4: sent E, but the neighbour there never takes": (
+        lambda g: g.route(g.color(4), **EAST, where=g.x == 0) or g.build()
+    ),
+    r"color 24 is not routable: use 0..23": lambda g: g.color(24),
+    r"no color left: wse2 routes 24": lambda g: [g.color() for _ in range(25)],
+    r"PE \(0, 0\), color 0: switch position 1 changes rx and tx": (
+        lambda g: g.route(g.color(), **EAST, switches=[{"rx": "W", "tx": "RAMP"}])
+    ),
+    r"5 switch positions": lambda g: g.route(g.color(), **EAST, switches=[{"tx": "W"}] * 4),
+    r"unknown port 'UP'": lambda g: g.route(g.color(), "RAMP", "UP"),
+    r"PE \(0, 0\), color 0: fmovs uses it, but the PE's router has no tx RAMP": (
+        lambda g: with_task(g, fmovs(mem("a"), fabin(g.color()), 4), active=True)
+    ),
+    r"PE \(0, 0\), color 0: data task 't' waits for a color": (
+        lambda g: with_task(g, work(1), color=g.color())
+    ),
+    "control wavelets are uint32; use mov32": (
+        lambda g: with_task(g, fmovs(fabout(g.color(), control=True), control_wavelet("NOP")))
+    ),
+    r"PE \(0, 0\), task 't': fmovs: words 2 to 5 of array 'a', which has 4": (
+        lambda g: with_task(g, fmovs(mem("a", 2), mem("a"), 4))
+    ),
+    "microthread 9; a PE has 8": lambda g: with_task(g, work(1, thread=9)),
+    "wse2 offers 750x994": lambda g: fabric.Layout(757, 996, host_io=True),
+}
 
 
-def test_memory_and_operations_are_checked():
-    wrong(
-        lambda g: (
-            g.task("t", [fmovs(fabout(g.color(), control=True), control_wavelet("NOP"))]),
-            g.build(),
-        ),
-        fabric.FabricError,
-        "control wavelets are uint32; use mov32",
-    )
-    wrong(lambda g: g.array("a", 12289), fabric.SramError, r"PE \(0, 0\): 49156 bytes")
-    wrong(
-        lambda g: (g.array("a", 4), g.task("t", [fmovs(mem("a", 2), mem("a"), 4)]), g.build()),
-        fabric.FabricError,
-        r"PE \(0, 0\), task 't': fmovs: words 2 to 5 of array 'a', which has 4",
-    )
-    wrong(
-        lambda g: (g.task("t", [work(1, thread=9)]), g.build()),
-        fabric.FabricError,
-        "microthread 9; a PE has 8",
-    )
-    wrong(
-        lambda g: (g.task("t", [work(1).then("activate", "u")]), g.build()),
-        fabric.FabricError,
-        r"PE \(0, 0\), task 't': work: activate 'u': bound tasks are \['t'\]",
-    )
-    with pytest.raises(fabric.FabricError, match="wse2 offers 750x994"):
-        fabric.Layout(757, 996, host_io=True)
+def with_task(layout, op, **options):
+    """Build a program of one operation on an array of four words."""
+    layout.array("a", 4)
+    layout.task("t", [op], **options)
+    layout.build()
+
+
+@pytest.mark.parametrize("match", WRONG)
+def test_routes_memory_and_operations_are_checked_before_the_run(match):
+    with pytest.raises(fabric.FabricError, match=match):
+        WRONG[match](fabric.Layout(3, 2, overheads=False))
+
+
+def test_figures_of_the_wafers():
+    with pytest.raises(fabric.SramError, match=r"PE \(0, 0\): 49156 bytes"):
+        fabric.Layout(3, 2).array("a", 12289)
     with pytest.raises(ValueError, match="at least 2 words"):
         WaferSpec(input_queue_depths=(1,) * 8)
     assert WSE3.switch_both_sides
@@ -204,27 +179,22 @@ def test_without_the_plane_the_machine_counts(monkeypatch):
 
 
 def test_faults_and_deadlocks_of_the_plane():
-    def merging(receive):
+    def line(senders, receive):
+        """The west of three PEs sends two words to the east; the middle one passes them on."""
         layout = fabric.Layout(3, overheads=False)
         layout.array("a", 4)
-        c = layout.color()
-        layout.route(c, "RAMP", "E", layout.x == 0)
-        layout.route(c, ("RAMP", "W"), "E", layout.x == 1)
-        layout.route(c, "W", "RAMP", layout.x == 2)
-        layout.task("t", [fmovs(fabout(c), mem("a"), 2)], layout.x < 2, active=True)
-        layout.task("t", [fmovs(mem("a"), fabin(c), receive)], layout.x == 2, active=True)
+        c, x = layout.color(), layout.x
+        layout.route(c, "RAMP", "E", x == 0)
+        layout.route(c, ("RAMP", "W"), "E", x == 1)
+        layout.route(c, "W", "RAMP", x == 2)
+        layout.task("t", [fmovs(fabout(c), mem("a"), 2)], x < senders, active=True)
+        layout.task("t", [fmovs(mem("a"), fabin(c), receive)], x == 2, active=True)
         return layout.build()
 
     with pytest.raises(fabric.FaultError):
-        count_cycles(merging(4))
-    lonely = fabric.Layout(2, overheads=False)
-    lonely.array("a", 4)
-    c = lonely.color()
-    lonely.route(c, "RAMP", "E", lonely.x == 0)
-    lonely.route(c, "W", "RAMP", lonely.x == 1)
-    lonely.task("t", [fmovs(mem("a"), fabin(c), 4)], lonely.x == 1, active=True)
+        count_cycles(line(2, 4))
     with pytest.raises(fabric.DeadlockError):
-        count_cycles(lonely.build())
+        count_cycles(line(1, 4))
 
 
 @pytest.mark.native  # the JAX machine records nothing

@@ -17,14 +17,18 @@ def normal(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
+def assert_first_column(program, state, want, clock):
+    got = np.asarray(fabric.read(program, state, "y"))
+    np.testing.assert_allclose(got[:, 0], want[:, 0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(state.end[:, 0], clock[:, 0])
+
+
 def test_gemv_runs_as_its_formula_says():
     a, x = normal(3, 4, 5, 6), np.broadcast_to(normal(1, 4, 6), (3, 4, 6))
     program = kernel_programs.gemv_program(3, 4, 5, 6)
     state = fabric.simulate(program, {"a": a.reshape(3, 4, 30), "x": x})
-    want, clock = kernels.gemv(a, x, start_clock(3, 4), algorithm="chain")
-    got = np.asarray(fabric.read(program, state, "y"))
-    np.testing.assert_allclose(got[:, 0], want[:, 0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(state.end[:, 0], clock[:, 0])
+    result = kernels.gemv(a, x, start_clock(3, 4), algorithm="chain")
+    assert_first_column(program, state, *result)
 
 
 def test_sparse_matvec_runs_as_its_formula_says():
@@ -34,10 +38,8 @@ def test_sparse_matvec_runs_as_its_formula_says():
     values, x = normal(h, w, most), np.broadcast_to(normal(1, w, n), (h, w, n))
     program = kernel_programs.sparse_matvec_program(rows, cols, counts, (m, n))
     state = fabric.simulate(program, {"v": values, "x": x})
-    want, clock = kernels.sparse_matvec((values, rows, cols, counts), x, m, start_clock(h, w))
-    got = np.asarray(fabric.read(program, state, "y"))
-    np.testing.assert_allclose(got[:, 0], want[:, 0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(state.end[:, 0], clock[:, 0])
+    result = kernels.sparse_matvec((values, rows, cols, counts), x, m, start_clock(h, w))
+    assert_first_column(program, state, *result)
 
 
 def test_seven_points_run_as_their_formula_says():

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -78,6 +79,21 @@ def jax_step(tree, velocity, masks, x, y, rate, momentum):
     return loss, jax.tree.map(lambda p, v: p - rate * v, tree, velocity), velocity
 
 
+def measured(net, tree):
+    """Cycles of a step, which are within 10 % of those predicted."""
+    _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
+    assert abs(report.cycles / net.predicted - 1) < 0.1
+    return report.cycles
+
+
+def dense(sizes):
+    return [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
+
+
+def assert_close(got, want):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+
+
 def check_steps(net, tree, masks, *, steps=3, momentum=0.0):
     """Every step's loss and weights equal plain JAX's; returns the last report."""
     state, velocity = network.init(net, tree), jax.tree.map(np.zeros_like, tree)
@@ -86,11 +102,7 @@ def check_steps(net, tree, masks, *, steps=3, momentum=0.0):
         loss, tree, velocity = jax_step(tree, velocity, masks, x, jnp.asarray(y), 0.1, momentum)
         state, report = network.step(net, state, x, y, learning_rate=0.1)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
-        jax.tree.map(
-            lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            network.params(net, state),
-            tree,
-        )
+        assert_close(network.params(net, state), tree)
     return report
 
 
@@ -210,25 +222,18 @@ def test_softmax_of_vector_operations():
 @pytest.mark.parametrize("density", [None, 0.25])
 def test_cycles_are_those_of_the_closed_forms(density):
     """A whole step and the steady state, within 10 %, for dense and sparse layers."""
-    measured = []
+    cycles = []
     for micro_batches in (2, 12, 16):
         net, tree, _ = stack(DIGITS, FLOOR, density=density, batch=8, micro_batches=micro_batches)
-        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
-        assert abs(report.cycles / net.predicted - 1) < 0.1
-        measured.append(report.cycles)
+        cycles.append(measured(net, tree))
     if density is None:
-        assert abs((measured[2] - measured[1]) / 4 / period(net) - 1) < 0.1
+        assert abs((cycles[2] - cycles[1]) / 4 / period(net) - 1) < 0.1
 
 
 STEADY = {
     "bound by its PEs": ((16, 12, 12, 4), ((0, 0, 16, 12), (16, 0, 12, 12), (28, 0, 12, 4)), 8, 8),
     "long vectors": ((16, 12, 12, 4), ((0, 0, 16, 12), (16, 0, 12, 12), (28, 0, 12, 4)), 16, 8),
-    "short vectors": (
-        (32, 25, 25, 10),
-        ((0, 0, 32, 25), (32, 0, 25, 25), (57, 0, 25, 10)),
-        4,
-        8,
-    ),
+    "short vectors": ((32, 25, 25, 10), ((0, 0, 32, 25), (32, 0, 25, 25), (57, 0, 25, 10)), 4, 8),
     "by its streams": ((32, 25, 10), ((0, 0, 32, 25), (32, 0, 25, 10)), 16, 16),
 }
 
@@ -243,9 +248,7 @@ def test_the_steady_state_takes_the_period(name):
     for micro_batches in (32, 48):
         places = (*rectangles, (width, 0, 1, loss))
         net, tree, _ = stack(sizes, places, batch=batch, micro_batches=micro_batches)
-        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
-        assert abs(report.cycles / net.predicted - 1) < 0.1
-        cycles.append(report.cycles)
+        cycles.append(measured(net, tree))
     assert abs((cycles[1] - cycles[0]) / 16 / period(net) - 1) < 0.1
 
 
@@ -257,8 +260,7 @@ def test_the_steady_state_takes_the_period(name):
 def test_cycles_fall_with_sparsity_as_predicted(density, seed):
     """The fullest PE is rarely the one at the chains' roots, and rows need not keep step."""
     net, tree, _ = stack(DIGITS, FLOOR, density=density, seed=seed, batch=8, micro_batches=8)
-    _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
-    assert abs(report.cycles / net.predicted - 1) < 0.1
+    measured(net, tree)
 
 
 def test_zero_weights_take_no_cycles():
@@ -320,7 +322,7 @@ def test_streams_share_no_link_that_they_fill():
         Region("fc_0", 0, 0, 32, 10), Region("fc_1", 6, 10, 25, 25), Region("fc_2", 1, 10, 5, 25),
         Region("loss", 0, 11, 1, 20),
     ]  # fmt: skip
-    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
+    layers = dense(DIGITS)
     placed = floor.lay_out(layers, regions, 4)
     turned = {"fc_0": False, "fc_1": False, "fc_2": True}
     ways = floor.find_streams((40, 40), placed, layers, turned, batch=1, most=100)
@@ -332,40 +334,33 @@ def test_streams_share_no_link_that_they_fill():
     assert max(words.values()) == 64  # the images alone
 
 
-MESSAGES = {
-    "a layer too large for its PEs": (
-        lambda: stack((600, 40), [(0, 0, 2, 2)], batch=4),
-        r"fc_0: PE \(.*\) of its 2 x 2 needs [\d,]+ bytes; wse2 has 49,152 .*larger region",
+MESSAGES = {  # a layer too large for its PEs, more PEs than inputs, no region, …
+    r"fc_0: PE \(.*\) of its 2 x 2 needs [\d,]+ bytes; wse2 has 49,152 .*larger region": (
+        lambda: stack((600, 40), [(0, 0, 2, 2)], batch=4)
     ),
-    "more PEs than inputs and outputs": (
-        lambda: stack((3, 2), [(0, 0, 4, 4)], batch=1),
-        r"fc_0: 4 columns x 4 rows .*inputs \(1\.\.3\), the other the outputs \(1\.\.2\)",
+    r"fc_0: 4 columns x 4 rows .*inputs \(1\.\.3\), the other the outputs \(1\.\.2\)": (
+        lambda: stack((3, 2), [(0, 0, 4, 4)], batch=1)
     ),
-    "no region": (lambda: stack((3, 2), [], batch=1), "no region for layer 'fc_0'"),
-    "overlap": (
-        lambda: stack((3, 3, 3), [(0, 0, 2, 2), (1, 1, 2, 2)], batch=1),
-        "regions 'fc_0' and 'fc_1' overlap",
+    "no region for layer 'fc_0'": lambda: stack((3, 2), [], batch=1),
+    "regions 'fc_0' and 'fc_1' overlap": (
+        lambda: stack((3, 3, 3), [(0, 0, 2, 2), (1, 1, 2, 2)], batch=1)
     ),
-    "images too large": (
-        lambda: stack((800, 2), [(0, 0, 8, 1)], batch=16),
-        "one micro-batch is 51,200 bytes; .*smaller micro-batches",
+    "one micro-batch is 51,200 bytes; .*smaller micro-batches": (
+        lambda: stack((800, 2), [(0, 0, 8, 1)], batch=16)
     ),
-    "sizes that do not meet": (
-        lambda: network.build([DenseLayer("a", 3, 2), DenseLayer("b", 3, 2)], [], batch=1),
-        "b: takes 3 inputs, but a gives 2",
+    "b: takes 3 inputs, but a gives 2": (
+        lambda: network.build([DenseLayer("a", 3, 2), DenseLayer("b", 3, 2)], [], batch=1)
     ),
-    "a mask of another shape": (
-        lambda: network.build([DenseLayer("a", 3, 2, np.ones((2, 3), bool))], [], batch=1),
-        r"a: mask \(2, 3\), expected \(3, 2\)",
+    r"a: mask \(2, 3\), expected \(3, 2\)": (
+        lambda: network.build([DenseLayer("a", 3, 2, np.ones((2, 3), bool))], [], batch=1)
     ),
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_messages(name):
-    make, message = MESSAGES[name]
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages(message):
     with pytest.raises(fabric.FabricError, match=message):
-        make()
+        MESSAGES[message]()
 
 
 def test_messages_of_a_step():
@@ -391,13 +386,13 @@ def digits_model():
     return model, jax.tree.map(np.asarray, model.init(jax.random.key(1)))
 
 
-def train_digits(steps):
-    """The model's own loss in plain JAX beside the fabric; returns both trees and the model."""
+@pytest.mark.slow
+def test_an_epoch_of_digits_is_that_of_plain_jax():
+    """The model package's FC-MNIST, three layers in three rectangles, beside its own loss."""
     (images, labels), (model, tree) = digits(), digits_model()
-    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     names = ["fc_0", "fc_1", "fc_2", "loss"]
     regions = [Region(n, *r) for n, r in zip(names, FLOOR, strict=True)]
-    net = network.build(layers, regions, batch=8, micro_batches=8, momentum=0.9)
+    net = network.build(dense(DIGITS), regions, batch=8, micro_batches=8, momentum=0.9)
     state, velocity = network.init(net, tree), jax.tree.map(np.zeros_like, tree)
 
     @jax.jit
@@ -407,39 +402,20 @@ def train_digits(steps):
         velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
         return loss, jax.tree.map(lambda p, v: p - 0.05 * v, tree, velocity), velocity
 
-    order = np.random.default_rng(0).permutation(len(images) * 4 // 5)
-    for k in range(steps):
-        rows = order[k * 64 : (k + 1) * 64]
-        loss, tree, velocity = plain(tree, velocity, images[rows], labels[rows])
-        state, report = network.step(net, state, images[rows], labels[rows], learning_rate=0.05)
+    train, held = np.split(np.arange(len(images)), [len(images) * 4 // 5])
+    for chosen in np.random.default_rng(0).permutation(train)[: 22 * 64].reshape(22, 64):
+        x, y = images[chosen], labels[chosen]
+        loss, tree, velocity = plain(tree, velocity, x, y)
+        state, report = network.step(net, state, x, y, learning_rate=0.05)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         assert abs(report.cycles / net.predicted - 1) < 0.1
-        jax.tree.map(
-            lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            network.params(net, state),
-            tree,
-        )
-    return model, tree, network.params(net, state)
-
-
-@pytest.mark.slow
-def test_fc_mnist_trains_on_digits():
-    """The model package's FC-MNIST, three layers in three rectangles, two steps."""
-    train_digits(2)
-
-
-@pytest.mark.slow
-def test_an_epoch_of_digits_reaches_the_accuracy_of_plain_jax():
-    model, tree, got = train_digits(22)
-    images, labels = digits()
-    held = slice(len(images) * 4 // 5, None)
-    right = [
-        int((np.asarray(model.apply(t, image_batch(images[held], labels[held]))).argmax(1)
-             == labels[held]).sum())
-        for t in (tree, got)
-    ]  # fmt: skip
-    assert right[0] == right[1]
-    assert right[0] > 0.7 * 360  # by other writers; chance is 36
+        assert_close(network.params(net, state), tree)
+    batch = image_batch(images[held], labels[held])
+    right, wanted = (
+        int((np.asarray(model.apply(t, batch)).argmax(1) == labels[held]).sum())
+        for t in (network.params(net, state), tree)
+    )
+    assert right == wanted > 0.7 * 360  # by other writers; chance is 36
 
 
 PLANS = {
@@ -466,16 +442,9 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
     spec = dataclasses.replace(WSE2, **cut)
     options = dataclasses.replace(options_of(experiment, seed=0), spec=spec, micro=batch)
     compiled = compile_graph(graph, options)
-    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     _, tree = digits_model()
-    cycles = []
-    for micro_batches in counts:
-        net = network.build(
-            layers, compiled.plan.regions, batch=batch, micro_batches=micro_batches, momentum=0.9
-        )
-        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
-        assert abs(report.cycles / net.predicted - 1) < 0.1
-        cycles.append(report.cycles)
+    build = functools.partial(network.build, dense(DIGITS), compiled.plan.regions, momentum=0.9)
+    cycles = [measured(build(batch=batch, micro_batches=count), tree) for count in counts]
     samples = (counts[1] - counts[0]) * batch
     assert abs((cycles[1] - cycles[0]) / samples / compiled.cycles - 1) < 0.1
 
@@ -491,9 +460,7 @@ def compiled_mnist(depth, side, batch):
     graph = config_graph(experiment)
     cut = dataclasses.replace(WSE2, width=side, height=side)
     options = dataclasses.replace(options_of(experiment, seed=0), spec=cut, batch=batch)
-    sizes = (784, *[50] * depth, 10)
-    layers = [DenseLayer(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
-    return compile_graph(graph, options), layers, experiment.model
+    return compile_graph(graph, options), dense((784, *[50] * depth, 10)), experiment.model
 
 
 def strokes(count, seed):
@@ -526,8 +493,7 @@ def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         tree = jax.tree.map(lambda p, g: p - 0.05 * g, tree, grads)
         got = network.params(net, state)
-        close = lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5)
-        jax.tree.map(close, got, tree)
+        assert_close(got, tree)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         cycles[count] = report.cycles
     if depth == 2:

@@ -30,6 +30,14 @@ def layout(main="high", width=1):
     return grid
 
 
+def hop(grid, start):
+    """A color from a column to the next."""
+    color = grid.color()
+    grid.route(color, "RAMP", "E", grid.x == start)
+    grid.route(color, "W", "RAMP", grid.x == start + 1)
+    return color
+
+
 def at(op, priority):
     return dataclasses.replace(op, priority=priority)
 
@@ -37,11 +45,7 @@ def at(op, priority):
 def passing_on(main, level):
     """PE 1 passes 8 words on by a microthread while its task computes 20 products."""
     grid = layout(main, 3)
-    into, out = grid.color(), grid.color()
-    grid.route(into, "RAMP", "E", grid.x == 0)
-    grid.route(into, "W", "RAMP", grid.x == 1)
-    grid.route(out, "RAMP", "E", grid.x == 1)
-    grid.route(out, "W", "RAMP", grid.x == 2)
+    into, out = hop(grid, 0), hop(grid, 1)
     grid.task("main", [fmovs(fabout(into), mem("a"), 8)], grid.x == 0, active=True)
     forward = at(fmovs(fabout(out), fabin(into), 8, thread=0), level)
     products = fmuls(mem("a"), mem("a"), Const(2.0), 20)
@@ -53,9 +57,7 @@ def passing_on(main, level):
 def two_senders(levels):
     """PE 0 sends five words to PE 1 by microthread 0, and five to PE 2 by microthread 1."""
     grid = layout(width=3)
-    near, far, x = grid.color(), grid.color(), grid.x
-    grid.route(near, "RAMP", "E", x == 0)
-    grid.route(near, "W", "RAMP", x == 1)
+    near, far, x = hop(grid, 0), grid.color(), grid.x
     grid.route(far, "RAMP", "E", x == 0)
     grid.route(far, "W", "E", x == 1)
     grid.route(far, "W", "RAMP", x == 2)
@@ -93,9 +95,7 @@ def test_microthreads_of_one_level_go_by_their_ids(levels, ends):
 def test_a_microthread_that_still_runs_is_waited_for():
     """The second use of microthread 0 begins once its first words are there; then what follows."""
     grid = layout(width=2)
-    c, x = grid.color(), grid.x
-    grid.route(c, "RAMP", "E", x == 0)
-    grid.route(c, "W", "RAMP", x == 1)
+    c, x = hop(grid, 0), grid.x
     send = [work(30), fmovs(fabout(c), mem("a"), 4)]
     grid.task("main", send, x == 0, active=True)
     take = [fmovs(mem("a", 8 * k), fabin(c), 2, thread=0) for k in (1, 2)]
@@ -111,24 +111,15 @@ def test_a_microthread_that_still_runs_is_waited_for():
 @pytest.mark.native
 def test_what_waits_for_a_microthread_says_so():
     grid = layout(width=2)
-    c, x = grid.color(), grid.x
-    grid.route(c, "RAMP", "E", x == 0)
-    grid.route(c, "W", "RAMP", x == 1)
-    take = fmovs(mem("a"), fabin(c), 2, thread=3)
-    grid.task("main", [take, work(1, thread=3)], x == 1, active=True)
-    with pytest.raises(
-        fabric.DeadlockError, match=r"main .* waits for microthread 3 to end its op"
-    ):
+    take = fmovs(mem("a"), fabin(hop(grid, 0)), 2, thread=3)
+    grid.task("main", [take, work(1, thread=3)], grid.x == 1, active=True)
+    with pytest.raises(fabric.DeadlockError, match=r"main .* waits for microthread 3 to end"):
         fabric.simulate(grid.build())
 
 
 def test_unknown_levels():
-    for grid, op in (
-        (layout("low"), work(1)),
-        (layout(), at(work(1, thread=0), "medium_high")),
-    ):
+    message = "one of .*'low', 'medium', 'high'.* of the task"
+    for grid, op in ((layout("low"), work(1)), (layout(), at(work(1, thread=0), "medium_high"))):
         grid.task("main", [op], active=True)
-        with pytest.raises(
-            fabric.FabricError, match=r"one of .*'low', 'medium', 'high'.* of the task"
-        ):
+        with pytest.raises(fabric.FabricError, match=message):
             grid.build()

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from helpers.csl_program import compiled
+from helpers.csl_program import compiled, ran
 from helpers.examples import runtime, script
 
 import wafer.csl
-from wafer.csl import Machine, Rectangle
+from wafer.csl import Machine
 from wafer.energy import SEVEN_NM, Counts, Picojoules, report
 from wafer.machine.engine import available
 
@@ -53,35 +53,22 @@ CASES = {
 }
 
 
-def counted(image):
-    """The machine after a call of `go` on all PEs."""
-    machine = Machine(image)
-    height, width = image.tiles.shape
-    machine.launch(Rectangle(0, 0, width, height), "go")
-    machine.run(10_000)
-    assert not machine.fault, machine.fault
-    return machine
-
-
 @pytest.mark.parametrize("statement", CASES)
 def test_by_hand(tmp_path, statement):
     text = f"{VECTORS}fn go() void {{ {statement} }}"
-    counts = counted(compiled(tmp_path, text, kind="f32")).counts
+    counts = ran(compiled(tmp_path, text, kind="f32")).counts
     assert counts._replace(instructions=0) == CASES[statement]
     assert counts.flops == sum(CASES[statement][:4])
 
 
-def test_wavelets_count_at_every_link(tmp_path):
-    """Four words from PE 0 to PE 2: eight hops; sources on the fabric are no memory."""
-    text = VECTORS + SEND.replace("EXTENT", "4")
-    machine = counted(compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES))
-    expected = Counts(adds32=4, reads=8 + 8, writes=8, hops=8)
-    assert machine.counts._replace(instructions=0) == expected
+@pytest.mark.parametrize("extent", [4, 9])
+def test_wavelets_count_at_every_link(tmp_path, extent):
+    """Four words from PE 0 to PE 2: eight hops; sources on the fabric are no memory.
 
-
-def test_an_operation_that_still_runs_counts_with_what_it_has_done(tmp_path):
-    text = VECTORS + SEND.replace("EXTENT", "9")
-    machine = counted(compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES))
+    An operation that still runs counts with what it has done.
+    """
+    text = VECTORS + SEND.replace("EXTENT", str(extent))
+    machine = ran(compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES))
     assert machine.waiting()
     expected = Counts(adds32=4, reads=8 + 8, writes=8, hops=8)
     assert machine.counts._replace(instructions=0) == expected
@@ -89,7 +76,7 @@ def test_an_operation_that_still_runs_counts_with_what_it_has_done(tmp_path):
 
 def test_instructions_and_integers_are_cycles_of_scalar_code(tmp_path):
     """32 bits of integers take two steps; a loop of k has a comparison and a sum each time."""
-    machine = counted(compiled(tmp_path, "fn go() void { y[0] = y[1] + y[2]; }"))
+    machine = ran(compiled(tmp_path, "fn go() void { y[0] = y[1] + y[2]; }"))
     assert machine.counts.integers == 2
     assert machine.counts.reads == 4
     scalar = sum(machine.profile.values())
@@ -99,10 +86,9 @@ def test_instructions_and_integers_are_cycles_of_scalar_code(tmp_path):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_counts_of_several_programs_add_up(tmp_path, threads):
     text = f"{VECTORS}fn go() void {{ if (x > 0) {{ @fmacs(Y, Y, A, 2.0); }} }}"
-    machine = Machine(compiled(tmp_path, text, kind="f32", width=3), threads)
-    assert machine.counts == Counts()
-    machine.launch(Rectangle(0, 0, 3, 1), "go")
-    machine.run(10_000)
+    image = compiled(tmp_path, text, kind="f32", width=3)
+    assert Machine(image).counts == Counts()
+    machine = ran(image, threads=threads)
     once = Counts(adds32=4, multiplies32=4, reads=16, writes=8)
     assert machine.counts._replace(instructions=0) == once.plus(once)
     assert machine.counts.less(once)._replace(instructions=0) == once
@@ -110,9 +96,7 @@ def test_counts_of_several_programs_add_up(tmp_path, threads):
 
 def test_runtime(tmp_path):
     image = compiled(tmp_path, f"{VECTORS}fn go() void {{ @fmacs(Y, Y, A, 2.0); }}", kind="f32")
-    runtime = wafer.csl.Runtime(image)
-    runtime.machine.launch(runtime.whole, "go")
-    runtime.machine.run(1000)
+    runtime = wafer.csl.Runtime(image, ran(image))
     assert runtime.counts.multiplies32 == 4
     spent = runtime.energy(SEVEN_NM._replace(reads=5.0, writes=7.0, cycle=2.0))
     assert spent.memory == 16 * 5 + 8 * 7

@@ -33,11 +33,20 @@ def between(code, setup="", arch="wse2", memory=48_000):
           return
     """
     before, _, timed = code.rpartition("---")
-    program = assemble(text + before + stamps.format(code=timed), memory=memory)
-    machine = Machine(build([program], arch=arch))
+    return stored(text + before + stamps.format(code=timed), arch, memory) - _STAMP
+
+
+def started(text, arch="wse2", memory=8000):
+    """The machine after a program, whose words of color 0 leave to the east."""
+    routes = {(0, 0, 0): color_register("R", "E")}
+    machine = Machine(build([assemble(text, memory=memory)], arch=arch, routes=routes))
     machine.run(1_000_000)
-    store = program.symbols["store"].address
-    return int(machine.read(0, 0, store, 4).view(np.uint32)[0]) - _STAMP
+    return machine
+
+
+def stored(text, arch="wse2", memory=8000):
+    """The number that a program leaves in its first bytes."""
+    return int(started(text, arch, memory).read(0, 0, 0, 4).view(np.uint32)[0])
 
 
 def steps(op, length, places, strides=(1, 1, 1), arch="wse2", sources=2):
@@ -56,22 +65,22 @@ def steps(op, length, places, strides=(1, 1, 1), arch="wse2", sources=2):
 
 
 @pytest.mark.parametrize(
-    ("arch", "op", "bytes_", "cycles"),
+    ("arch", "op", "cycles"),
     [
         # 24 elements; the second source 8 bytes behind the first one in its line of 16
-        ("wse2", "FADDS", 4, 12),  # 2 a step: 8 bytes of each source, two banks of four
-        ("wse2", "FADDH", 2, 6),  # 4 a step: 8 bytes again
-        ("wse2", "FMULS", 4, 24),
-        ("wse2", "FMAXH", 2, 24),
-        ("wse2", "FMACS", 4, 24),
-        ("wse2", "FMACH", 2, 6),
-        ("wse3", "FADDS", 4, 12),  # 4 a step: 16 bytes of each source fill all banks: 6 steps of 2
-        ("wse3", "FADDH", 2, 6),  # 8 a step, 3 steps of 2
-        ("wse3", "FMAXS", 4, 12),
-        ("wse3", "FMULS", 4, 24),
+        ("wse2", "FADDS", 12),  # 2 a step: 8 bytes of each source, two banks of four
+        ("wse2", "FADDH", 6),  # 4 a step: 8 bytes again
+        ("wse2", "FMULS", 24),
+        ("wse2", "FMAXH", 24),
+        ("wse2", "FMACS", 24),
+        ("wse2", "FMACH", 6),
+        ("wse3", "FADDS", 12),  # 4 a step: 16 bytes of each source fill all banks: 6 steps of 2
+        ("wse3", "FADDH", 6),  # 8 a step, 3 steps of 2
+        ("wse3", "FMAXS", 12),
+        ("wse3", "FMULS", 24),
     ],
 )
-def test_widths_of_operations_with_two_sources(arch, op, bytes_, cycles):
+def test_widths_of_operations_with_two_sources(arch, op, cycles):
     places = (0, 2048, 4096 + 8)
     assert steps(op, 24, places, arch=arch) == cycles
     # one element more is one step more
@@ -80,19 +89,14 @@ def test_widths_of_operations_with_two_sources(arch, op, bytes_, cycles):
 
 
 @pytest.mark.parametrize(
-    ("arch", "op", "cycles"),
+    ("arch", "cycles"),
     [
-        ("wse2", "FMOVS", 12),
-        ("wse2", "FMOVH", 6),
-        ("wse2", "FS2H", 24),
-        ("wse2", "CLZ", 24),
-        ("wse3", "FMOVS", 6),
-        ("wse3", "MOV16", 3),
-        ("wse3", "FS2H", 6),
+        ("wse2", {"FMOVS": 12, "FMOVH": 6, "FS2H": 24, "CLZ": 24}),
+        ("wse3", {"FMOVS": 6, "MOV16": 3, "FS2H": 6}),
     ],
 )
-def test_one_source_never_waits_for_another(arch, op, cycles):
-    assert steps(op, 24, (0, 2048), arch=arch, sources=1) == cycles
+def test_one_source_never_waits_for_another(arch, cycles):
+    assert {op: steps(op, 24, (0, 2048), arch=arch, sources=1) for op in cycles} == cycles
 
 
 @pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 1), (8, 1), (12, 1), (16, 2), (20, 1)])
@@ -143,18 +147,15 @@ def test_products_of_32_bits_and_addresses_of_registers():
     assert between(f"{load}\nconst r1 4\n---\ndsr_base.1 0 0 r1") == 8
 
 
-@pytest.mark.parametrize("kind", [Operand.MEMORY, Operand.SHAPED])
-def test_descriptors_are_loaded_first(kind):
-    table = ".shape n3=10 s3=1" if kind == Operand.SHAPED else ""
-    setting = "const r{k} {shaped}" if kind == Operand.SHAPED else "memory r{k} {at} 10"
-    lines = [
-        setting.format(k=k, at=at, shaped=at | 0 << 16)
-        for k, at in ((10, 4000), (11, 5000), (12, 6000 + 4))
-    ]
-    name = kind.name
-    code = "\n".join(lines) + f"\n---\noperate FMULS dest={name} src0={name} src1={name} at=r10"
-    cost = ARCHS["wse2"].operands[kind]
-    assert between(code, setup=table) == 1 + 3 * cost + 10
+@pytest.mark.parametrize(
+    ("kind", "setting"), [("MEMORY", "memory r{k} {at} 10"), ("SHAPED", "const r{k} {at}")]
+)
+def test_descriptors_are_loaded_first(kind, setting):
+    places = enumerate((4000, 5000, 6000 + 4), 10)
+    code = "\n".join(setting.format(k=k, at=at) for k, at in places)
+    code += f"\n---\noperate FMULS dest={kind} src0={kind} src1={kind} at=r10"
+    cost = ARCHS["wse2"].operands[Operand[kind]]
+    assert between(code, setup=".shape n3=10 s3=1") == 1 + 3 * cost + 10
 
 
 def test_the_innermost_stride_of_several_dimensions_counts():
@@ -237,16 +238,13 @@ def test_a_teardown_handler_begins_when_a_task_has_found_its_color():
 
 def test_a_step_ends_with_a_row():
     """Rows of 6 in steps of 4: two of each row. Rows of 8 in steps of 8 and of all elements."""
+    issue = 1 + 2 * ARCHS["wse3"].operands[Operand.SHAPED]
     for columns, per_row in ((6, 2), (8, 2), (10, 3)):
         table = f".shape n2=5 n3={columns} s2=64 s3=1"
         code = "const r10 4000\nconst r11 9000\n---\noperate FMOVS dest=SHAPED src0=SHAPED at=r10"
-        issue = 1 + 2 * ARCHS["wse3"].operands[Operand.SHAPED]
         assert between(code, setup=table, arch="wse3") == issue + 5 * per_row
     # in one row the 30 elements take 8 steps
-    code = (
-        "memory r10 4000 30\nmemory r11 9000 30\n---\noperate FMOVS dest=MEMORY src0=MEMORY at=r10"
-    )
-    assert between(code, arch="wse3") == 1 + 2 * ARCHS["wse3"].operands[Operand.MEMORY] + 8
+    assert steps("FMOVS", 30, (0, 5000), arch="wse3", sources=1) == 8
 
 
 @pytest.mark.parametrize(("rounds", "cycles"), [(0, 0), (30, 150), (31, 31 * 9 + 2)])
@@ -362,15 +360,11 @@ def test_instructions_of_a_task_and_steps_of_operations_take_turns(arch):
           store.u32 r5 r4 0
           return
     """
-    ends = []
-    for count in (0, 30):
-        text = program.replace("INSTRUCTIONS", "sub.i16 r6 r2 r2\n" * count + "sub.i16 r6 r2 r2")
-        programs = [assemble(text, memory=8000), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
-        routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
-        machine = Machine(build(programs, [[0, 1]], routes=routes, arch=arch))
-        machine.run(1000)
-        ends.append(int(machine.read(0, 0, 0, 4).view(np.uint32)[0]))
-    assert ends[1] - ends[0] == 30
+    none, some = (
+        stored(program.replace("INSTRUCTIONS", "sub.i16 r6 r2 r2\n" * count), arch)
+        for count in (1, 31)
+    )
+    assert some - none == 30
 
 
 @pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 4)])
@@ -395,11 +389,8 @@ def test_a_loop_and_a_task_switch(arch, switch):
           store.u32 r1 r3 0
           return
     """
-    machine = Machine(build([assemble(text, memory=64)], arch=arch))
-    machine.run(10_000)
     # ACTIVATE is 1; task 9 begins in the cycle behind, the switch follows.
-    expected = 100 * 2 + 1 + 1 + switch
-    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == expected
+    assert stored(text, arch) == 100 * 2 + 1 + 1 + switch
 
 
 def test_the_cost_of_instructions_by_class():
@@ -421,31 +412,11 @@ def test_the_cost_of_instructions_by_class():
 
 @pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 1)])
 def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
-    sender = f"""
-        .fabric sends=1 queue=2 color=0
-        .active 8
-        .space store 8
-        local 8:
-          const r29 1
-          intrinsic.timer -1 r29
-          fabric r0 0 5
-          memory r1 4000 5
-          memory r2 {5008 + apart} 5
-          intrinsic.timestamp r3 -1
-          operate FADDS dest=FABRIC src0=MEMORY src1=MEMORY at=r0
-          intrinsic.timestamp r4 -1
-          sub.i64 r4 r4 r3
-          const r5 store
-          store.u32 r5 r4 0
-          return
-    """
-    programs = [assemble(sender, memory=8000), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
-    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
-    machine = Machine(build(programs, [[0, 1]], routes=routes))
-    machine.run(1000)
+    setting = f"fabric r0 0 5\nmemory r1 4000 5\nmemory r2 {5008 + apart} 5\n---\n"
     operands = ARCHS["wse2"].operands
     issue = 1 + operands[Operand.FABRIC] + 2 * operands[Operand.MEMORY]
-    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == issue + 5 * turns
+    code = setting + "operate FADDS dest=FABRIC src0=MEMORY src1=MEMORY at=r0"
+    assert between(code, ".fabric sends=1 queue=2 color=0") == issue + 5 * turns
 
 
 @pytest.mark.parametrize("words", [1, 3])
@@ -461,13 +432,10 @@ def test_words_wait_in_output_queues_of_wse3_side_by_side(words, monkeypatch):
           operate MOV32 dest=FABRIC src0=SCALAR at=r0
           return
     """
-    programs = [assemble(sender, memory=4), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
-    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
     ends = []
     for wait in (0, ARCHS["wse3"].output_wait):
         monkeypatch.setitem(ARCHS, "wse3", ARCHS["wse3"]._replace(output_wait=wait))
-        machine = Machine(build(programs, [[0, 1]], arch="wse3", routes=routes))
-        machine.run(1000)
+        machine = started(sender, "wse3")
         assert machine.links[0, 0, 1] == words
         ends.append(machine.cycle)
     assert ARCHS["wse2"].output_wait == 0

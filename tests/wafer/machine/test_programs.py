@@ -8,7 +8,8 @@ import random
 
 import numpy as np
 import pytest
-from helpers.csl_operations import RULES
+from helpers.csl_operations import RULES, after
+from helpers.csl_program import ran
 
 import wafer.csl
 
@@ -55,7 +56,7 @@ def shape(rng, count):
 def operation(rng, memory):
     """Text of an operation and the memory after it; None where a NaN would come in."""
     name = rng.choice(list(RULES))
-    types, rule = RULES[name]
+    types, _ = RULES[name]
     count, places, texts = rng.choice([1, 2, 3, 4, 6, 8, 12]), [], []
     whole = rng.randrange(1, len(types))  # this operand is no scalar
     for number, kind in enumerate(types):
@@ -66,21 +67,8 @@ def operation(rng, memory):
             text, place = descriptor(rng, np.dtype(kind).itemsize, shape(rng, count))
         texts.append(text)
         places.append(place)
-    after = memory.copy()
-    for k in range(count):
-        read = [
-            after[place[k] : place[k] + np.dtype(kind).itemsize].view(kind)[0]
-            if isinstance(place, list)
-            else place
-            for kind, place in zip(types[1:], places[1:], strict=True)
-        ]
-        with np.errstate(all="ignore"):
-            result = np.array([rule(*read)], types[0])
-        if any(np.isnan(value) for value in [*read, result[0]]):
-            return None
-        at = places[0][k]
-        after[at : at + result.itemsize] = result.view(np.uint8)
-    return f"  @{name.lower()}({', '.join(texts)});\n", after
+    content, nan = after(name, memory, places, count)
+    return None if nan else (f"  @{name.lower()}({', '.join(texts)});\n", content)
 
 
 def check(folder, seed, arch, operations=12):
@@ -100,11 +88,7 @@ def check(folder, seed, arch, operations=12):
     path = folder / f"program_{seed}.csl"
     path.write_text(text, encoding="utf-8")
     image = wafer.csl.compile(path, arch=arch)
-    machine = wafer.csl.Machine(image)
-    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
-    machine.run(100_000)
-    assert not machine.fault, (machine.fault, text)
-    content = machine.read(0, 0, image.programs[0].symbols["m"].address, 2 * HALVES)
+    content = ran(image).read(0, 0, image.programs[0].symbols["m"].address, 2 * HALVES)
     np.testing.assert_array_equal(content, memory, err_msg=text)
 
 

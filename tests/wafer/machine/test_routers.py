@@ -155,17 +155,3 @@ def test_a_filter_may_let_through_controls_only_at_its_most():
     assert machine.run(1000) == Status.QUIET, machine.fault
     assert received(machine, 1) == [0, 1]
     assert machine.read(1, 0, 64, 2).view(np.uint16) == [1]
-
-
-def test_the_lowest_color_goes_first_on_a_link():
-    """Both colors use PE 1's link to the east; color 0 never waits, color 1 takes the rest."""
-    text = sent(*range(4))
-    both = {(1, 0, c): color_register("W" if c == 0 else "S", "E") for c in (0, 1)}
-    routes = both | {(0, 0, 0): color_register("R", "E"), (1, 1, 1): color_register("R", "N")}
-    routes |= {(2, 0, c): color_register("W", "R") for c in (0, 1)}
-    receiver = RECEIVER + RECEIVER.split("data 0:")[1].join(["data 1:\n", ""])
-    programs = [assemble(each) for each in (text, text.replace("color=0", "color=1"), receiver)]
-    machine = Machine(build(programs, [[0, -1, 2], [-1, 1, -1]], routes=routes))
-    assert machine.run(1000) == Status.QUIET, machine.fault
-    assert sorted(received(machine, 2)) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert machine.links[0, 1, 1] == 8

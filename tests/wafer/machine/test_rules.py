@@ -21,7 +21,7 @@ from wafer.machine.base import Print, Rectangle, Status
 from wafer.machine.engine import Machine
 
 RAMP = (0, 0, "RAMP")
-HEAD = {"rule", "arch", "tiles", "route", "switch", "stream", "memory", "edges"}
+HEAD = {"rule", "arch", "tiles", "route", "switch", "stream", "memory", "edges", "like", "each"}
 
 
 def numbers(kind, text):

@@ -6,7 +6,6 @@ from helpers.assembly import assemble, build
 from hypothesis import given, settings, strategies as st
 
 from wafer.machine.codes import Op, Type
-from wafer.machine.costs import op_costs
 from wafer.machine.engine import Machine, Status, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
@@ -179,29 +178,6 @@ def test_functions_of_the_library():
     got = [row[:4].view(np.float32)[0] for row in rows]
     want = [np.float32(f(np.float64(np.float32(x)))) for f in names.values() for x in (0.7, 2.25)]
     np.testing.assert_array_equal(got, want)
-
-
-def test_a_task_costs_the_sum_of_its_instructions():
-    costs = op_costs()
-    text = """
-    .active 8
-    local 8:
-      intrinsic.timestamp r0 -1
-      const r1 3
-      const r2 4
-      mul.i32 r3 r1 r2
-      div.f32 r3 r1 r2
-      intrinsic.timestamp r4 -1
-      sub.i64 r5 r4 r0
-      const r6 0
-      store.i32 r6 r5 0
-      return
-    """
-    text = text.replace("local 8:", "local 8:\n const r9 1\n intrinsic.timer -1 r9")
-    machine = run(text, memory=4)
-    stamp = costs[Op.INTRINSIC, 11]
-    expected = 2 * costs[Op.CONST, 0] + costs[Op.MUL, Type.I32] + costs[Op.DIV, Type.F32] + stamp
-    assert machine.read(0, 0, 0, 4).view(np.int32)[0] == expected
 
 
 @pytest.mark.parametrize("seed", [0xDEADBEEF, 77])

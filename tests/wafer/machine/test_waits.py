@@ -3,7 +3,6 @@
 import pytest
 from helpers.assembly import assemble, build
 
-from wafer.errors import CompileError
 from wafer.machine.base import Status
 from wafer.machine.engine import Machine
 from wafer.machine.reference.machine import ReferenceMachine
@@ -83,16 +82,3 @@ def test_compiled_code_pays_for_its_instructions_besides():
         machine.run()
     assert free.worked[1].tolist() == [[5 + 2]]
     assert paid.worked[1] > free.worked[1]
-
-
-@pytest.mark.parametrize(
-    ("wait", "message"),
-    [
-        ("wait.0 8 0 1", "a wait for a microthread that there is not"),
-        ("wait.1 -1 0 -3", "a wait of too many cycles"),
-        ("wait.2 -1 0 1", "a type that there is not"),
-    ],
-)
-def test_waits_are_checked(wait, message):
-    with pytest.raises(CompileError, match=message):
-        Machine(build([assemble(f"local 8:\n{wait}\nreturn")]))

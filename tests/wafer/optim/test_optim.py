@@ -72,6 +72,13 @@ def steps(tx, params, gradients):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *history), state
 
 
+def after(gradients, size=1, compiled=True, **keys):
+    """A weight that begins at 0, after each of the gradients."""
+    tx, go = make_optimizer(section(**keys)), run if compiled else steps
+    history, state = go(tx, {"w": jnp.zeros(size)}, [{"w": jnp.full(size, g)} for g in gradients])
+    return history["w"][:, 0], state
+
+
 def one_step(keys, params, grads, **kwargs):
     go = steps if keys["optimizer_type"] == "SGD" else run
     history, state = go(make_optimizer(keys, params, **kwargs), params, [grads])
@@ -92,18 +99,12 @@ def test_vendor_bug_nadam_counts_a_momentum_twice():
     assert np.abs(ours["w"] - VENDOR["NAdam.w"]).max() > 1e-5
 
 
-def test_every_optimizer_has_a_golden_trajectory():
-    assert {name.split("_")[0] for name in SETTINGS} == set(OPTIMIZERS)
-
-
 def test_adamw_adds_eps_before_the_bias_correction():
     # g = 1e-6: m = 1e-7, √v = √1e-3 · 1e-6; after one step the correction is √1e-3 / 1e-1.
     m, root = 1e-7, 1e-3**0.5 * 1e-6
     expected = -1.0 * m / (root + 1e-6) * 1e-3**0.5 / 1e-1
-    after, _ = one_step(
-        section("AdamW", lr=1.0, weight_decay=0), {"w": jnp.zeros(1)}, {"w": jnp.full(1, 1e-6)}
-    )
-    assert float(after["w"][0]) == pytest.approx(expected, rel=1e-5)
+    moved, _ = after([1e-6], name="AdamW", lr=1.0, weight_decay=0)
+    assert float(moved[0]) == pytest.approx(expected, rel=1e-5)
     torch_order = -1.0 * 1e-6 / (1e-6 + 1e-6)
     assert abs(expected - torch_order) > 0.1
 
@@ -111,35 +112,27 @@ def test_adamw_adds_eps_before_the_bias_correction():
 def test_lamb_caps_the_weight_norm_at_ten():
     # All moments equal: u = 0.1 g / (√1e-3 |g| + eps) has length 2 · 3.162; ‖w‖ = 100 counts as 10.
     params, grads = {"w": jnp.full(4, 50.0)}, {"w": jnp.ones(4)}
-    after, _ = one_step(section("Lamb", lr=1.0, weight_decay=0), params, grads)
-    np.testing.assert_allclose(after["w"], 50.0 - 10.0 / 2.0, rtol=1e-6)
+    moved, _ = one_step(section("Lamb", lr=1.0, weight_decay=0), params, grads)
+    np.testing.assert_allclose(moved["w"], 50.0 - 10.0 / 2.0, rtol=1e-6)
 
 
-def test_sgd_dampens_the_first_step_too():
-    keys = section("SGD", lr=1.0, momentum=0.5, dampening=0.25, weight_decay=0)
-    history, _ = steps(make_optimizer(keys), {"w": jnp.zeros(1)}, [{"w": jnp.ones(1)}] * 2)
-    assert history["w"][:, 0].tolist() == [-0.75, -0.75 - (0.5 * 0.75 + 0.75)]
+SGD = {"name": "SGD", "lr": 1.0, "weight_decay": 0}
+BY_HAND = [  # keys, gradients, the weight after each of them
+    (SGD | {"momentum": 0.5, "dampening": 0.25}, 2, [-0.75, -0.75 - (0.5 * 0.75 + 0.75)]),
+    (SGD | {"momentum": 0, "maximize": True}, 1, [1.0]),
+    ({"name": "Adagrad", "lr": 1.0, "lr_decay": 1.0, "eps": 0.0}, 2, [-1, -1 - 1 / (2 * 2**0.5)]),
+]
 
 
-def test_sgd_maximizes():
-    after, _ = one_step(
-        section("SGD", lr=1.0, momentum=0, maximize=True, weight_decay=0),
-        {"w": jnp.zeros(1)},
-        {"w": jnp.ones(1)},
-    )
-    assert float(after["w"][0]) == 1.0
-
-
-def test_adagrad_learning_rate_decays():
-    keys = section("Adagrad", lr=1.0, lr_decay=1.0, eps=0.0)
-    history, _ = run(make_optimizer(keys), {"w": jnp.zeros(1)}, [{"w": jnp.ones(1)}] * 2)
-    np.testing.assert_allclose(history["w"][:, 0], [-1, -1 - 1 / (2 * 2**0.5)], rtol=1e-6)
+@pytest.mark.parametrize(("keys", "count", "expected"), BY_HAND)
+def test_steps_by_hand(keys, count, expected):
+    """Dampening in the first step, too; a rate that decays."""
+    np.testing.assert_allclose(after([1.0] * count, **keys)[0], expected, rtol=1e-6)
 
 
 def test_asgd_averages_from_t0_on():
-    keys = section("ASGD", lr=1.0, lambd=0.0, t0=2)
-    history, state = run(make_optimizer(keys), {"w": jnp.zeros(1)}, [{"w": jnp.ones(1)}] * 5)
-    assert history["w"][:, 0].tolist() == [-1, -2, -3, -4, -5]
+    moved, state = after([1.0] * 5, name="ASGD", lr=1.0, lambd=0.0, t0=2)
+    assert moved.tolist() == [-1, -2, -3, -4, -5]
     is_average = lambda s: isinstance(s, AverageState)
     (average,) = [s for s in jax.tree.leaves(state, is_leaf=is_average) if is_average(s)]
     assert float(average.average["w"][0]) == -4.5  # steps 4 and 5: 1 / max(1, (t - 1) - t0)
@@ -148,8 +141,8 @@ def test_asgd_averages_from_t0_on():
 def test_rprop_first_step_is_the_learning_rate_of_the_group():
     params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
     keys = section("Rprop", lr=0.5, adjust_learning_rate={"b": 0.1})
-    after, _ = one_step(keys, params, {"a": jnp.full(1, 9.0), "b": jnp.full(1, -9.0)})
-    np.testing.assert_allclose([after["a"][0], after["b"][0]], [-0.5, 0.05], rtol=1e-6)
+    moved, _ = one_step(keys, params, {"a": jnp.full(1, 9.0), "b": jnp.full(1, -9.0)})
+    np.testing.assert_allclose([moved["a"][0], moved["b"][0]], [-0.5, 0.05], rtol=1e-6)
 
 
 # ---------------------------------------------------------------- sparse weights
@@ -163,7 +156,8 @@ def test_kept_values_alone_move_as_in_the_masked_matrix(name):
     assert shapes <= {(), (1,), (6, 4), (4,), (MASK.sum(),)}  # no state but of parameters' shapes
 
 
-def test_adafactor_says_that_it_needs_dense_matrices():
+def test_every_optimizer_has_a_golden_trajectory_and_adafactor_needs_dense_matrices():
+    assert {name.split("_")[0] for name in SETTINGS} == set(OPTIMIZERS)
     assert [n for n, c in OPTIMIZERS.items() if c.needs_dense] == ["Adafactor"]
 
 
@@ -191,22 +185,14 @@ ALIASES = {
 def moved(keys, params=PARAMS, grad=1.0):
     """How far each parameter moves in one step, by vendor-aware name."""
     grads = jax.tree.map(lambda w: jnp.full_like(w, grad), params)
-    after, _ = one_step(keys, params, grads, alias=ALIASES.get)
-    before = dict(zip(ALIASES, [1.0] * len(ALIASES), strict=True))
-    flat = {
-        "/".join(str(k.key) for k in path): leaf
-        for path, leaf in jax.tree_util.tree_flatten_with_path(after)[0]
-    }
-    return {name: round(before[name] - float(leaf[0]), 6) for name, leaf in flat.items()}
+    leaves = named_leaves(one_step(keys, params, grads, alias=ALIASES.get)[0])
+    return {name: round(1.0 - float(leaf[0]), 6) for name, leaf in leaves}
 
 
 def test_biases_and_norms_do_not_decay_and_embeddings_do():
     by = moved(section("SGD", lr=1.0, momentum=0, weight_decay=0.5), grad=0.0)
-    assert {n for n, d in by.items() if d == 0} == {
-        "layers_0/attn/query/bias",
-        "layers_0/norm/scale",
-    }
-    assert {d for d in by.values() if d} == {0.5}
+    still = {"layers_0/attn/query/bias", "layers_0/norm/scale"}
+    assert by == {name: 0 if name in still else 0.5 for name in ALIASES}
 
 
 def test_mup_groups_scale_the_learning_rate():
@@ -256,21 +242,14 @@ def test_one_layer_alone_moves_as_in_the_whole_tree():
     whole, _ = one_step(keys, PARAMS, grads)
     part = {"layers_0": PARAMS["layers_0"]}
     alone, _ = one_step(keys, part, {"layers_0": grads["layers_0"]})
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        alone["layers_0"],
-        whole["layers_0"],
-    )
+    jax.tree.map(np.testing.assert_array_equal, alone["layers_0"], whole["layers_0"])
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"adjust_learning_rate": {"decoder_kernal": 0.5}}, "did you mean 'decoder_kernel'?"),
-        (
-            {"adjust_learning_rate": {"*nothing*": 0.5}},
-            "adjust_learning_rate.*nothing*: matches no",
-        ),
+        ({"adjust_learning_rate": {"*nothing*": 0.5}}, "learning_rate.*nothing*: matches no"),
         ({"params": [{"params": "x*", "tag": "t"}]}, "params[0].params: 'x*' matches no parameter"),
     ],
 )
@@ -283,13 +262,11 @@ def test_groups_that_match_nothing_are_errors(keys, message):
 # ---------------------------------------------------------------- rates, decay, clipping
 
 
+LINEAR = {"initial_learning_rate": 0.0, "end_learning_rate": 1.0}
+
+
 def test_learning_rate_in_force_is_readable_and_starts_at_value_zero():
-    schedule = {
-        "scheduler": "Linear",
-        "initial_learning_rate": 0,
-        "end_learning_rate": 1,
-        "total_iters": 4,
-    }
+    schedule = LINEAR | {"scheduler": "Linear", "total_iters": 4}
     tx = optax.chain(make_optimizer(section("AdamW", lr=schedule)), optax.identity())
     params = {"w": jnp.ones(2)}
     state, rates = tx.init(params), []
@@ -307,12 +284,7 @@ def test_learning_rates_of_a_foreign_state():
 
 
 def test_weight_decay_follows_its_own_schedule():
-    decay = {
-        "scheduler": "LinearWD",
-        "initial_learning_rate": 0.0,
-        "end_learning_rate": 1.0,
-        "total_iters": 2,
-    }
+    decay = LINEAR | {"scheduler": "LinearWD", "total_iters": 2}
     tx = make_optimizer(section("SGD", lr=1.0, momentum=0, weight_decay=decay))
     history, _ = steps(tx, {"w": jnp.ones(1)}, [{"w": jnp.zeros(1)}] * 3)
     assert history["w"][:, 0].tolist() == [1.0, 0.5, 0.0]
@@ -321,21 +293,18 @@ def test_weight_decay_follows_its_own_schedule():
 def test_clips_by_the_global_norm_as_torch_does():
     grads = {"a": jnp.full(1, 3.0), "b": jnp.full(1, 4.0)}
     zeros = jax.tree.map(jnp.zeros_like, grads)
-    after, _ = one_step(
-        section("SGD", lr=1.0, momentum=0, weight_decay=0, max_gradient_norm=1.0), zeros, grads
-    )
-    factor = 1.0 / (5.0 + 1e-6)
-    np.testing.assert_allclose(
-        [after["a"][0], after["b"][0]], [-3 * factor, -4 * factor], rtol=1e-6
-    )
+    keys = section(**SGD, momentum=0, max_gradient_norm=1.0)
+    moved, _ = one_step(keys, zeros, grads)
+    norm = 5.0 + 1e-6
+    np.testing.assert_allclose([moved["a"][0], moved["b"][0]], [-3 / norm, -4 / norm], rtol=1e-6)
     assert float(clip_factor(jnp.float32(0.5), 1.0)) == 1.0  # short gradients stay
 
 
 def test_clips_by_value_and_streaming_may_clip_itself():
     keys = section("SGD", lr=1.0, momentum=0, weight_decay=0, max_gradient_value=0.5)
     grads, zeros = {"a": jnp.array([3.0, -0.2])}, {"a": jnp.zeros(2)}
-    after, _ = one_step(keys, zeros, grads)
-    np.testing.assert_allclose(after["a"], [-0.5, 0.2])
+    clipped, _ = one_step(keys, zeros, grads)
+    np.testing.assert_allclose(clipped["a"], [-0.5, 0.2])
     unclipped, _ = one_step(keys, zeros, grads, clip=False)
     np.testing.assert_allclose(unclipped["a"], [-3.0, 0.2])
 

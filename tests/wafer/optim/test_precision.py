@@ -12,12 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from wafer.config import parse_optimizer
 from wafer.errors import ConfigError
-from wafer.optim.precision import (
-    LossScaler,
-    LossScaleState,
-    keep_if_finite,
-    make_scaler,
-)
+from wafer.optim.precision import LossScaler, LossScaleState, keep_if_finite, make_scaler
 
 TRACE = json.loads((GOLDEN / "optim" / "meta.json").read_text())["dls"]
 HALF = jnp.float16
@@ -38,17 +33,10 @@ def replay(scaler, finite):
 
 
 def test_automaton_equals_the_vendor_step_by_step():
-    scaler = LossScaler(
-        dynamic=True,
-        initial=TRACE["init_scale"],
-        steps_per_increase=TRACE["steps_per_increase"],
-        smallest=TRACE["min"],
-        largest=TRACE["max"],
-    )
-    states = replay(scaler, TRACE["finite"])
-    ours = np.stack(
-        [states.loss_scale, states.steps_since_rescale, states.overflows_since_rescale], axis=1
-    )
+    bounds = {"smallest": TRACE["min"], "largest": TRACE["max"]}
+    bounds |= {"initial": TRACE["init_scale"], "steps_per_increase": TRACE["steps_per_increase"]}
+    states = replay(LossScaler(dynamic=True, **bounds), TRACE["finite"])
+    ours = np.stack(states[:3], axis=1)  # the scale, steps and overflows since it changed
     np.testing.assert_array_equal(ours, TRACE["after"])
     assert int(states.num_skipped_steps[-1]) == TRACE["finite"].count(0)
 
@@ -94,9 +82,8 @@ def test_constant_scale_never_moves_and_scaling_cancels():
     ],
 )
 def test_finite_is_the_global_norm(grads, finite):
-    assert (
-        bool(LossScaler().finite({"a": jnp.array(grads[:1]), "b": jnp.array(grads[1:])})) == finite
-    )
+    tree = {"a": jnp.array(grads[:1]), "b": jnp.array(grads[1:])}
+    assert bool(LossScaler().finite(tree)) == finite
 
 
 def test_skipped_step_leaves_no_trace():
@@ -122,19 +109,10 @@ def test_dynamic_scaling_acts_in_float16_only():
 
 
 def test_scaler_reads_its_bounds():
-    scaler = make_scaler(
-        optimizer(
-            loss_scaling_factor="dynamic",
-            initial_loss_scale=8,
-            steps_per_increase=5,
-            min_loss_scale=2,
-            max_loss_scale=16,
-        ),
-        HALF,
-    )
-    assert scaler == LossScaler(
-        dynamic=True, initial=8.0, steps_per_increase=5, smallest=2.0, largest=16.0
-    )
+    bounds = {"min_loss_scale": 2, "max_loss_scale": 16, "steps_per_increase": 5}
+    section = optimizer(loss_scaling_factor="dynamic", initial_loss_scale=8, **bounds)
+    want = {"initial": 8.0, "steps_per_increase": 5, "smallest": 2.0, "largest": 16.0}
+    assert make_scaler(section, HALF) == LossScaler(dynamic=True, **want)
 
 
 def test_errors_name_the_key():
@@ -144,10 +122,6 @@ def test_errors_name_the_key():
 
 def test_state_is_arrays_with_the_vendors_names():
     state = LossScaler().init()
-    assert LossScaleState._fields == (
-        "loss_scale",
-        "steps_since_rescale",
-        "overflows_since_rescale",
-        "num_skipped_steps",
-    )
+    names = "loss_scale steps_since_rescale overflows_since_rescale num_skipped_steps"
+    assert LossScaleState._fields == tuple(names.split())
     assert {leaf.dtype.name for leaf in state} == {"float32", "int32"}

@@ -84,22 +84,26 @@ def test_engines_agree(tmp_path, strategy):
             np.testing.assert_allclose(value, other[name], atol=1e-6, err_msg=name)
 
 
-def refusal(**changes):
+GLOB_AND_NORM = {"selective_grad": GLOB, "max_gradient_norm": 0.5}
+STREAMED = {"execution_strategy": "weight_streaming"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"runconfig": STREAMED}, "selective_grad: weight_streaming does not clip it by norm"),
+        ({"sparsity": {"sparsity": 0.5}}, "not computed here: outliers of sparse weights"),
+        ({"param_filter": "*qwery*"}, "[0].param_filter: '*qwery*' matches no parameter; a name"),
+        ({"init_method": "topk"}, "selective_grad[0].init_method: 'topk': expected 'outlier'"),
+    ],
+)
+def test_what_is_not_computed_is_refused(changes, says):
+    if not changes.keys() & {"runconfig", "sparsity"}:
+        changes = {"optimizer": {"selective_grad": changes}}
+    cfg = config(**{"optimizer": GLOB_AND_NORM} | changes)
     with pytest.raises(ConfigError) as caught:
-        check(Experiment.from_config(parse_config(config(**changes))))
-    return str(caught.value)
-
-
-def test_what_is_not_computed_is_refused():
-    optimizer = {"selective_grad": GLOB, "max_gradient_norm": 0.5}
-    text = refusal(optimizer=optimizer, runconfig={"execution_strategy": "weight_streaming"})
-    assert "optimizer.selective_grad: weight_streaming does not clip it by norm; set " in text
-    text = refusal(optimizer=optimizer, sparsity={"sparsity": 0.5})
-    assert "optimizer.selective_grad: not computed here: outliers of sparse weights" in text
-    text = refusal(optimizer={"selective_grad": {"param_filter": "*qwery*"}})
-    assert "selective_grad[0].param_filter: '*qwery*' matches no parameter; a name is" in text
-    text = refusal(optimizer={"selective_grad": {"init_method": "topk"}})
-    assert "selective_grad[0].init_method: 'topk': expected 'outlier'" in text
+        check(Experiment.from_config(parse_config(cfg)))
+    assert says in str(caught.value)
 
 
 def test_frozen_parameters_have_no_share_in_a_norm():

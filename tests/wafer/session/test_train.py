@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.runs import VOCAB, arrays, assert_close, config, losses, metrics, train
+from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
 from wafer.cli import main
@@ -205,6 +206,20 @@ def test_a_notebook_has_one_bar_with_the_time_that_is_left(monkeypatch):
     assert "40/40" in drawn[2]
 
 
+@pytest.mark.parametrize("width", [80, 115])  # the second is what rich takes a notebook to have
+def test_the_bar_of_a_cell_is_one_line_of_80_columns(monkeypatch, width):
+    monkeypatch.setattr(
+        "rich._console", Console(force_jupyter=True, width=width, color_system=None)
+    )
+    monkeypatch.setattr(CONSOLE, "is_jupyter", True)
+    bar = TrainProgress(20_000, 0)
+    bar.show(12_345, {"loss": "2.345", "tok/s": "12,345", "sparsity": "75.0%", "padding": "12%"})
+    (line,) = bar._repr_mimebundle_(None, None)["text/plain"].splitlines()
+    assert len(line.rstrip()) <= 80
+    assert "12345/20000" in line
+    assert "loss 2.345  tok/s 12,345  sparsity 75.0%  padding 12%" in line
+
+
 def tags(folder: pathlib.Path) -> set[str]:
     """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
     names = set()
@@ -273,7 +288,9 @@ def test_dynamic_loss_scale_skips_overflowing_steps_without_a_trace(tmp_path):
 
 def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_path):
     wild = {"optimizer_type": "SGD", "learning_rate": 1e30}
-    with pytest.raises(TrainingError, match=r"step \d+: the loss is (nan|inf)[\s\S]*norms:\s+\w+/"):
+    with pytest.raises(
+        TrainingError, match=r"step \d+: the loss is (nan|inf)[\s\S]*norms after step \d+:\s+\w+/"
+    ):
         train(tmp_path, optimizer=wild, runconfig={"max_steps": 50, "checkpoint_steps": 1})
     for path in (tmp_path / "checkpoints").iterdir():
         leaves = arrays(path)
@@ -337,7 +354,7 @@ def test_half_written_and_damaged_checkpoints_are_skipped(run_copy, caplog):
     with caplog.at_level("WARNING"):
         checkpoints = Checkpoints(run_copy)
         assert (folder / "6.orbax-checkpoint-tmp-1").exists()  # somebody may be writing it
-        checkpoints.clear()
+        checkpoints.remove_leftovers()
         restored = checkpoints.restore_latest()
     assert restored is not None
     assert restored[0] == 2
@@ -442,7 +459,7 @@ def test_step_compiles_once(tmp_path):
     loader = job.train.loader(shape.samples, num_epochs=None)
     state = job.engine.init(jax.random.key(0))
     for _ in range(3):
-        state, _ = job.engine.step(state, job.features(next(loader), shape), topology=False)
+        state, _ = job.engine.step(state, job.place_batch(next(loader), shape), topology=False)
     loader.close()
     assert job.engine.programs.names() == ["step"]
 

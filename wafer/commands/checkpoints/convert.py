@@ -1,4 +1,4 @@
-"""``wafer convert``: convert, convert-config, list, diff.
+"""``wafer convert``, ``wafer.convert``: convert, convert-config, list, diff.
 
 As in ``convert --model gptj --src-fmt hf --tgt-fmt wafer --config config.json --output-dir D
 WEIGHTS``. Formats: ``hf``, ``wafer``, ``cs-X.Y`` of the Model Zoo.
@@ -9,14 +9,14 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from wafer.config import parse_config, unseen_lines
-from wafer.config.loader import section_of
+from wafer.config.loader import model_section_of
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 from wafer.models.base import Model
@@ -40,7 +40,9 @@ from wafer.models.files import require_outside, write_text
 from wafer.models.names import FAMILIES_ALONE, MODELS, lookup, preset_of
 from wafer.models.paths import named_leaves
 from wafer.models.registry import build, is_function
+from wafer.models.shown.html import table
 from wafer.models.user import yamlfile
+from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import NamedCode, add_option, looking, trusting
 from wafer.sparsity.stored.inference import forward_of
 from wafer.vendor.mdl.file import MdlFile
@@ -92,12 +94,16 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
 
 
 def _look(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Import no code but that of the model which the command names."""
-    with (
-        trusting([NamedCode("model", args.model.removesuffix(_HEADLESS))] if args.model else []),
-        looking(FAMILIES_ALONE),
-    ):
+    with _looking(args):
         return run(args)
+
+
+@contextlib.contextmanager
+def _looking(args: argparse.Namespace) -> Iterator[None]:
+    """Import no code but that of the model which the command names."""
+    named = [NamedCode("model", args.model.removesuffix(_HEADLESS))] if args.model else []
+    with trusting(named), looking(FAMILIES_ALONE):
+        yield
 
 
 def _convertible() -> list[str]:
@@ -111,7 +117,7 @@ def _unknown(name: str, known: Collection[str]) -> ValueError:
     )
 
 
-def read_section(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_section(path: str | os.PathLike[str]) -> yamlfile.YamlMapping:
     """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
 
     Raises:
@@ -189,7 +195,7 @@ def _name(args: argparse.Namespace, *, rewrites: bool = False) -> str:
     return name
 
 
-def _require_model(asked: str, found: Any, where: object) -> None:
+def _require_model(asked: str, found: object, where: object) -> None:
     """Refuse a source of a model of another family than ``--model`` names.
 
     Names of one Hugging Face model_type are one family; names that are unknown are not compared.
@@ -227,7 +233,83 @@ def _target(args: argparse.Namespace, source: str) -> Path:
     return Path(args.output_dir) if args.output_dir else path.parent / f"{stem}_to_{args.tgt_fmt}"
 
 
+class ConversionSummary(NamedTuple):
+    """What a conversion has written."""
+
+    path: Path  #: folder, or the ``.mdl``
+    model: str  #: its name
+    tensors: int  #: how many
+    parameters: int  #: in all of them
+    tokenizer: bool  #: whether one lies beside the weights
+
+    def _repr_html_(self) -> str:
+        return table("Converted", (), [*self._asdict().items()])
+
+
+@own_flags()
+def convert(
+    weights: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str] | None = None,
+    *,
+    src_fmt: str,
+    tgt_fmt: str,
+    model: str | None = None,
+    config: str | os.PathLike[str] | None = None,
+    hf_shard_size: str = "10GB",
+    drop_unmatched_keys: bool = False,
+    trust_code: bool = False,
+) -> ConversionSummary:
+    """Convert weights and their configuration between formats.
+
+    Args:
+        weights: folder, weight file, ``.index.json``, checkpoint, model_dir or ``.mdl``.
+        output_dir: where to write; None is a folder beside the input.
+        src_fmt: format of the input: ``hf``, ``wafer``, or the Model Zoo's of a release.
+        tgt_fmt: format to write.
+        model: a name of ``wafer convert list``, or NAME-headless; None is the source's.
+        config: ``config.json`` elsewhere; of a ``.mdl``: its YAML.
+        hf_shard_size: largest file written, such as 500MB.
+        drop_unmatched_keys: leave out tensors that the model has not.
+        trust_code: import code that the source names; it may do anything.
+
+    Returns:
+        Where it lies, and what it holds.
+
+    Raises:
+        ValueError: a source that is not what the call says, or a model that does not convert.
+        CheckpointError: a checkpoint that cannot be read.
+
+    Examples:
+        >>> wafer.convert("gpt2", "gpt2-wafer", src_fmt="hf", tgt_fmt="wafer")  # doctest: +SKIP
+    """
+    for name, fmt in (("src_fmt", src_fmt), ("tgt_fmt", tgt_fmt)):
+        if fmt not in _FORMATS:
+            raise ValueError(f"{name}: {fmt!r}; expected {', '.join(_FORMATS)}")
+    args = argparse.Namespace(
+        weights=os.fspath(weights),
+        output_dir=output_dir and os.fspath(output_dir),
+        src_fmt=src_fmt,
+        tgt_fmt=tgt_fmt,
+        model=model,
+        config=config and os.fspath(config),
+        hf_shard_size=hf_shard_size,
+        drop_unmatched_keys=drop_unmatched_keys,
+    )
+    with trusting(trust_code=trust_code), _looking(args):
+        return _converted(args)
+
+
 def _convert(args: argparse.Namespace) -> int:
+    done = _converted(args)
+    tokenizer = ", with its tokenizer" if done.tokenizer else ", no tokenizer found"
+    sys.stdout.write(
+        f"{done.path}: {done.model}, {args.src_fmt} to {args.tgt_fmt}, {done.tensors} tensors, "
+        f"{done.parameters:,} parameters{tokenizer}\n"
+    )
+    return 0
+
+
+def _converted(args: argparse.Namespace) -> ConversionSummary:
     target, limit = _target(args, args.weights), _bytes(args.hf_shard_size)
     if args.src_fmt == "wafer":  # a model_dir is its newest checkpoint
         steps = complete_checkpoints(step_folders(Path(args.weights) / CHECKPOINTS))
@@ -241,7 +323,7 @@ def _convert(args: argparse.Namespace) -> int:
     theirs = read_model(_params_file(args), name) if args.src_fmt in FORMATS else None
     with contextlib.nullcontext() if theirs is None else MdlFile(Path(args.weights)) as file:
         model, arrays, step = _open(args, name, theirs, file)
-        settings, written = section_of(model.config), target
+        settings, written = model_section_of(model.config), target
         _require_model(name, settings.get("name"), args.weights)
         if args.tgt_fmt == "wafer":
             names = [path for path, _ in named_leaves(abstract_params(model))]
@@ -260,13 +342,9 @@ def _convert(args: argparse.Namespace) -> int:
     if args.tgt_fmt != "hf":
         _write_params(args, settings, target)
         carry_tokenizer(args.weights, target)
-    tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
     sizes = [leaf.size for _, leaf in named_leaves(abstract_params(model))]
-    sys.stdout.write(
-        f"{written}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(sizes)} tensors, "
-        f"{sum(sizes):,} parameters{tokenizer}\n"
-    )
-    return 0
+    tokenizer = find_tokenizer(target) is not None
+    return ConversionSummary(written, args.model, len(sizes), sum(sizes), tokenizer)
 
 
 def _open(
@@ -310,7 +388,7 @@ def _mdl_name(args: argparse.Namespace) -> str:
     return f"{stem}_to_{args.tgt_fmt}.mdl"
 
 
-def _write_params(args: argparse.Namespace, settings: dict[str, Any], target: Path) -> Path:
+def _write_params(args: argparse.Namespace, settings: dict[str, object], target: Path) -> Path:
     """Write the ``model`` section; beside a ``.mdl`` without a key of ours."""
     if args.tgt_fmt in FORMATS:
         settings.pop("rotary_interleaved", None)  # it always has pairs
@@ -338,12 +416,14 @@ def _convert_config(args: argparse.Namespace) -> int:
             model = build(section_from_hf(args.config, name, add_head=headless))
         else:
             model = _read_model(args.config, name)
-        path = _write_params(args, section_of(model.config), target)
+        path = _write_params(args, model_section_of(model.config), target)
     sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
     return 0
 
 
-def rewrite(path: Path, name: str, source: str, target: str) -> tuple[dict[str, Any], list[str]]:
+def rewrite(
+    path: Path, name: str, source: str, target: str
+) -> tuple[yamlfile.YamlMapping, list[str]]:
     """Rewrite a params file of one release as another, or `wafer run`, reads it.
 
     Args:

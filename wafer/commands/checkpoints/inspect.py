@@ -3,12 +3,14 @@
 import argparse
 import contextlib
 import datetime
+import os
 import pathlib
 import shutil
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from wafer.models.errors import plain
+from wafer.models.shown.html import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,21 +108,53 @@ def _checkpoint_path(text: str) -> pathlib.Path:
     raise CheckpointError(f"{path}: expected a checkpoint (<model_dir>/checkpoints/<step>) or .mdl")
 
 
-def _info(args: argparse.Namespace) -> int:
-    from wafer.models.checkpoint.layout import STEP, read_record, record_entry
+class CheckpointInfo(NamedTuple):
+    """What a checkpoint or a ``.mdl`` file is."""
 
-    path = _checkpoint_path(args.path)
+    path: pathlib.Path  #: of it
+    size: int  #: bytes of its files
+    modified: datetime.datetime  #: when one was written last
+    step: int | None  #: that it was written after
+    params: tuple[tuple[str, tuple[int, ...], str], ...]  #: (name, shape, dtype); () of a ``.mdl``
+
+    def __repr__(self) -> str:
+        when, step = self.modified.isoformat(" ", "seconds"), self.step
+        said = "none" if step is None else f"{step:,}"
+        return f"{self.path}: {self.size / 1e6:,.1f} MB, last modified {when}, step {said}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, "x".join(map(str, shape)), dtype) for name, shape, dtype in self.params]
+        return table(repr(self), ("parameter", "shape", "dtype"), rows)
+
+
+def info(checkpoint: str | os.PathLike[str]) -> CheckpointInfo:
+    """Describe a checkpoint, whose arrays are not read.
+
+    Args:
+        checkpoint: its folder, or a ``.mdl`` file.
+
+    Raises:
+        CheckpointError: it is neither, or damaged.
+    """
+    from wafer.models.checkpoint.layout import STEP, record_entry
+    from wafer.models.checkpoint.reader import open_params
+
+    path, params = _checkpoint_path(os.fspath(checkpoint)), ()
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
     if path.is_dir():
-        step = record_entry(read_record(path)[0], path, STEP)
+        record, arrays = open_params(path)
+        step = record_entry(record, path, STEP)
+        params = tuple((name, leaf.shape, leaf.dtype.name) for name, leaf in arrays.items())
     else:
         with _other(path) as file:
             step = file.scalar("global_step")
     changed = datetime.datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
-    size = sum(file.stat().st_size for file in files) / 1e6
-    when = changed.isoformat(" ", "seconds")
-    step = "none" if step is None else f"{int(step):,}"
-    sys.stdout.write(f"{path}: {size:,.1f} MB, last modified {when}, step {step}\n")
+    size = sum(file.stat().st_size for file in files)
+    return CheckpointInfo(path, size, changed, None if step is None else int(step), params)
+
+
+def _info(args: argparse.Namespace) -> int:
+    sys.stdout.write(f"{info(args.path)}\n")
     return 0
 
 

@@ -7,8 +7,9 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wafer.models.shown.html import table
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, trusting
 
@@ -60,10 +61,32 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
+class PruneSummary(NamedTuple):
+    """A pruned checkpoint, whose path it is wherever a path is taken."""
+
+    path: pathlib.Path  #: of the checkpoint
+    reached: str  #: how much is pruned, and why where it is not what was asked for
+    layers: tuple[tuple[str, int, int], ...]  #: (name, weights, those that are kept) of each
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"{self.reached}: {self.path}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, size, kept, f"{1 - kept / size:.2%}") for name, size, kept in self.layers]
+        heads = ("parameter", "weights", "kept", "pruned")
+        return table(self.reached, heads, rows) + table("", (), [("checkpoint", self.path)])
+
+
 @own_flags()
 def prune(
     output: str | os.PathLike[str],
-    section: Any,
+    section: object,
     *,
     method: str,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -73,7 +96,7 @@ def prune(
     rounds: int | None = None,
     report: Callable[[str], object] = lambda line: None,
     trust_code: bool = False,
-) -> pathlib.Path:
+) -> PruneSummary:
     """Prune a model once and write it as a checkpoint to train on from.
 
     Args:
@@ -91,7 +114,8 @@ def prune(
         trust_code: import code that the checkpoint names; it may do anything.
 
     Returns:
-        The checkpoint: NaN at pruned weights, so that ``wafer run --checkpoint_path`` keeps them.
+        The checkpoint's path, and what is pruned of each parameter. It holds NaN at pruned weights,
+        so that ``wafer run --checkpoint_path`` keeps them.
 
     Raises:
         SparsityError: an unknown method or a section that does not go with it.
@@ -150,20 +174,20 @@ def prune(
     if batches:
         after = loss(pruned.params)
         report(f"loss on {len(batches)} calibration batches: {before:.4f} before, {after:.4f} now")
-    report(f"{_reached(pruned)}: {path}")
-    for line in next_lines(_advice(path, model, pruned, calibration)):
+    summary = _summary(path, pruned)
+    for line in (repr(summary), *next_lines(_advice(path, model, pruned, calibration))):
         report(line)
-    return path
+    return summary
 
 
-def _reached(pruned: "Pruned") -> str:
-    """Say how much is pruned, and why where it is not what was asked for."""
+def _summary(path: pathlib.Path, pruned: "Pruned") -> PruneSummary:
     from wafer.models.paths import named_leaves
 
     selected = pruned.selected
     masks = {name: pruned.masks[name] for name in selected}
-    total = sum(mask.size for mask in masks.values())
-    level = 1 - sum(int(mask.sum()) for mask in masks.values()) / total
+    layers = tuple((name, mask.size, int(mask.sum())) for name, mask in masks.items())
+    total = sum(size for _, size, _ in layers)
+    level = 1 - sum(kept for _, _, kept in layers) / total
     asked = sum(masks[n].size * float(c.algorithm.sparsity(0)) for n, c in selected.items()) / total
     what = "matrices" if all(mask.ndim > 1 for mask in masks.values()) else "parameters"
     line = f"{level:.2%} of {total:,} weights in {len(masks)} {what} pruned"
@@ -177,7 +201,8 @@ def _reached(pruned: "Pruned") -> str:
         line += f", not {asked:.2%}, since {why}"
     leaves = dict(named_leaves(pruned.params))
     zeros = sum(int((mask & (leaves[name] == 0)).sum()) for name, mask in masks.items())
-    return f"{line}; {zeros:,} of those kept are 0" if zeros else line
+    line += f"; {zeros:,} of those kept are 0" if zeros else ""
+    return PruneSummary(path, line, layers)
 
 
 def _advice(
@@ -189,7 +214,7 @@ def _advice(
     """Commands that go on from a pruned checkpoint."""
     import yaml
 
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.session.hints import typed, with_trust
     from wafer.session.masks import section_that_keeps
 
@@ -201,7 +226,7 @@ def _advice(
     rows = "ROWS" if calibration is None else typed(calibration)
     begin = f"wafer config new --checkpoint_path {typed(path)} --data {rows} -o finetune.yaml"
     lines = [
-        with_trust(begin, model=section_of(model.config)),
+        with_trust(begin, model=model_section_of(model.config)),
         "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
         f"wafer finalize -i {typed(path)} -o {typed(f'{path}-finalized')}",
     ]
@@ -240,7 +265,7 @@ def _write(
     """Write the checkpoint, NaN at pruned weights, in the dtypes of the one that was read."""
     import numpy as np
 
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.models.checkpoint.pruned import mark
     from wafer.models.checkpoint.writer import write_params
     from wafer.models.paths import named_leaves
@@ -249,7 +274,7 @@ def _write(
     stored = lambda name, leaf: np.asarray(leaf).astype(dtypes.get(name, leaf.dtype))
     leaves = [(name, stored(name, leaf)) for name, leaf in named_leaves(marked)]
     names = [name for name, _ in leaves]
-    return write_params(output, section_of(model.config), names, leaves, set(pruned.masks))
+    return write_params(output, model_section_of(model.config), names, leaves, set(pruned.masks))
 
 
 def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
@@ -266,7 +291,7 @@ def _rows(
 ) -> "tuple[InputSection, Dataset]":
     """The rows to calibrate on: of the user's run file or folder, never of a checkpoint's run."""
     from wafer.commands.inputs import experiment_of
-    from wafer.config.loader import section_of
+    from wafer.config.loader import model_section_of
     from wafer.config.newfile import rows_section
     from wafer.data.batching.dataset import Context, build_dataset
     from wafer.data.registry import parse_input
@@ -286,7 +311,7 @@ def _rows(
             "folder of HDF5 rows, or a run file with --params"
         )
         raise ConfigError([Problem(("calibration",), message)])
-    section = parse_input(rows_section(section_of(model.config), pathlib.Path(calibration)))
+    section = parse_input(rows_section(model_section_of(model.config), pathlib.Path(calibration)))
     with tempfile.TemporaryDirectory() as folder:  # a reader keeps the rows' tokenizer there
         return section, build_dataset(section, folder, Context.of(model.config, training=False))
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.user.flags import own_flags
@@ -83,7 +83,7 @@ def compile(
     context: int | None = None,
     sequences: int | None = None,
     trust_code: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> "CompileResult":
     """Place a model's kernels on the wafer and predict its speed; nothing is run.
 

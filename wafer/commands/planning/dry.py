@@ -172,7 +172,7 @@ def _data_line(experiment: Experiment, part: Part) -> str:
     return f"{part}_input: {len(source):,} examples; {len(rows)} of them are sound{largest}"
 
 
-def _folders(section: Any) -> list[str]:
+def _folders(section: object) -> list[str]:
     """List the folders that an input section or the parts of its mixture name."""
     parts = (section, *(getattr(section, "mixture", None) or ()))
     keys = ("data_dir", "src_data_dir", "img_data_dir", "state_dir")
@@ -219,7 +219,7 @@ def compile_only(job: Run) -> None:
     loader = data.loader(shape.samples, num_epochs=None)
     rows = next(loader)
     loader.close()
-    features: Any = job.features(rows, shape)
+    features: Any = job.place_batch(rows, shape)
     state = job.warmup.first_state()
     start = time.perf_counter()
     engine: Any = job.engine  # with the program of a whole step

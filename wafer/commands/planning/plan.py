@@ -4,7 +4,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wafer.commands.planning.scaling import ScalingPlan, draw_scaling
 from wafer.models.errors import optional
@@ -52,7 +52,7 @@ def plan(
     machine: str = "cs2",
     folder: str | None = None,
     trust_code: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> ScalingPlan:
     """Predict memory, traffic and time of a streamed training step, without data or devices.
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wafer.errors import ConfigError, Problem
-from wafer.models.errors import optional
+from wafer.models.shown.figures import new_figure
+from wafer.models.shown.html import table
 
 if TYPE_CHECKING:
     from wafer.roofline import Prediction, SystemRates
@@ -38,23 +39,23 @@ class ScalingPlan:
     micro_batches: int  #: of a pipelined step
     copies: int = 1  #: of the pipeline, which share the micro-batches
 
-    def table(self, *, stages: bool = False) -> str:
-        """Write the predictions as text.
+    def __repr__(self) -> str:
+        return self.table()
 
-        Args:
-            stages: add the time of every stage for the first N.
-        """
-        from rich.console import Console
-        from rich.table import Table
+    def _repr_html_(self) -> str:
+        notes = [(line,) for line in self._notes]
+        return table(self._title, _COLUMNS, self._rows) + table("", (), notes)
 
-        from wafer.engines.stagewise.pipeline.schedule import bubble, in_flight
+    @property
+    def _title(self) -> str:
+        return f"{self.name}, {self.parameters:,} parameters, streamed"
 
+    @property
+    def _rows(self) -> list[tuple[str, ...]]:
+        """A row of cells for each N."""
         first = self.predictions[0]
-        table = Table(title=f"{self.name}, {self.parameters:,} parameters, streamed")
-        for column in _COLUMNS:
-            table.add_column(column, justify="right")
-        for p in self.predictions:
-            table.add_row(
+        return [
+            (
                 str(p.systems),
                 f"{self.tokens * p.systems:,}",
                 f"{p.seconds:.4g}",
@@ -66,26 +67,50 @@ class ScalingPlan:
                 f"{p.memory / _GIB:.2f}",
                 f"{p.streamed / _GIB:.2f}",
             )
+            for p in self.predictions
+        ]
+
+    @property
+    def _notes(self) -> tuple[str, str, str]:
+        """Sentences on the machine, the store, and a pipeline."""
+        from wafer.engines.stagewise.pipeline.schedule import bubble, in_flight
+
+        count, depth, copies = self.micro_batches, len(self.pipeline), self.copies
+        copied = "" if copies == 1 else f"{copies} copies of "
+        return (
+            f"{self.machine.name}: {self.machine.note}.",
+            f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.",
+            f"Pipelined: {copied}{depth} stages ({', '.join(self.pipeline)}), {count} "
+            f"micro-batch(es) a step: {float(bubble(depth, count, copies=copies)):.1%} of the "
+            f"timetable idle, at most {copies * in_flight(depth, count // copies, 0)} "
+            "micro-batch(es) in flight.",
+        )
+
+    def table(self, *, stages: bool = False) -> str:
+        """Write the predictions as text.
+
+        Args:
+            stages: add the time of every stage for the first N.
+        """
+        from rich.console import Console
+        from rich.table import Table
+
+        first = self.predictions[0]
+        scaled = Table(title=self._title)
+        for column in _COLUMNS:
+            scaled.add_column(column, justify="right")
+        for row in self._rows:
+            scaled.add_row(*row)
         text = io.StringIO()
         console = Console(file=text, width=120, highlight=False)
-        console.print(table)
+        console.print(scaled)
         if stages:
             title = f"N = {first.systems}"
             detail = Table("stage", "forward s", "backward and update s", title=title)
             for name, (forward, backward) in first.stages.items():
                 detail.add_row(name, f"{forward:.4g}", f"{backward:.4g}")
             console.print(detail)
-        count, depth, copies = self.micro_batches, len(self.pipeline), self.copies
-        copied = "" if copies == 1 else f"{copies} copies of "
-        console.print(
-            f"{self.machine.name}: {self.machine.note}.\n"
-            f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.\n"
-            f"Pipelined: {copied}{depth} stages ({', '.join(self.pipeline)}), {count} "
-            f"micro-batch(es) a step: {float(bubble(depth, count, copies=copies)):.1%} of the "
-            f"timetable idle, at most {copies * in_flight(depth, count // copies, 0)} "
-            "micro-batch(es) in flight.",
-            soft_wrap=True,
-        )
+        console.print("\n".join(self._notes), soft_wrap=True)
         return text.getvalue()
 
 
@@ -112,13 +137,12 @@ def draw_scaling(plans: Sequence[ScalingPlan], path: str | None = None) -> Any:
     Raises:
         ConfigError: one number of systems, or a file name that matplotlib cannot write.
     """
-    figure = optional("matplotlib.figure", "drawing")
     from matplotlib import ticker
 
     if any(len({p.systems for p in plan.predictions}) < 2 for plan in plans):
         message = "a picture needs at least two numbers of systems, for example 1,4,16,64"
         raise ConfigError([Problem(("num_csx",), message)])
-    fig = figure.Figure(figsize=(6.4, 4.4), layout="constrained")
+    fig = new_figure(figsize=(6.4, 4.4), layout="constrained")
     axes = fig.subplots()
     most = max(p.systems for plan in plans for p in plan.predictions)
     least = min(p.systems for plan in plans for p in plan.predictions)

@@ -17,7 +17,7 @@ import numpy as np
 from wafer.csl.host.words import argument_types
 from wafer.errors import CompileError
 from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
-from wafer.models.files import atomic_write, made_folder
+from wafer.models.files import JsonObject, atomic_write, made_folder
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.machine.base import WaferMachine
@@ -139,7 +139,7 @@ def offsets_of(folder: str | Path) -> tuple[int, int]:
     return left, top
 
 
-def _rest(folder: Path) -> dict[str, Any]:
+def _rest(folder: Path) -> JsonObject:
     file = folder / _REST
     try:
         rest = json.loads(file.read_text(encoding="utf-8"))
@@ -157,7 +157,7 @@ def _rest(folder: Path) -> dict[str, Any]:
     return rest
 
 
-def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _split(image: Image) -> tuple[dict[str, np.ndarray], JsonObject]:
     """An image as arrays by name, and what JSON can hold."""
     arrays = {name: value for name, value in image._asdict().items() if _is_array(value)}
     programs = []
@@ -182,7 +182,7 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, rest
 
 
-def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
+def _join(arrays: dict[str, np.ndarray], rest: JsonObject) -> Image:
     programs = []
     for k, fields in enumerate(rest["programs"]):
         own: dict[str, Any] = {
@@ -215,7 +215,7 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _rpc(image: Image) -> list[dict[str, Any]]:
+def _rpc(image: Image) -> list[dict[str, object]]:
     symbols = []
     for k, export in enumerate(image.exports):
         inputs = argument_types(export.type)

@@ -45,7 +45,11 @@ class CopyRegion(NamedTuple):
 
     @classmethod
     def of(
-        cls, region: Sequence[int], options: dict[str, Any], same_along: str = "", stride: int = 1
+        cls,
+        region: Sequence[int],
+        options: dict[str, Any],
+        same_along: str = "",
+        stride: int = 1,
     ) -> Self:
         """From the arguments of a call.
 

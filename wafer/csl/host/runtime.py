@@ -19,7 +19,7 @@ from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.reports import by_cause
-from wafer.machine.tools.trace import Line, profile_of
+from wafer.machine.tools.trace import LineProfile, profile_of
 from wafer.models.errors import did_you_mean
 
 _MOST_CYCLES = 200_000_000  # of one wait
@@ -86,7 +86,7 @@ class Runtime:
         return self.machine.trace
 
     @property
-    def profile(self) -> list[Line]:
+    def profile(self) -> LineProfile:
         """Cycles of each source line over all PEs, most first."""
         return profile_of(self.machine.profile)
 

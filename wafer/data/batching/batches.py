@@ -1,10 +1,12 @@
 """From rows of features to the flat token stream that models compute on.
 
-The host decides the capacity (a static shape); everything else happens inside the jitted step.
-Every array leads with two axes: N systems (``num_csx``), which the cluster shards, and A
-micro-batches of each system.
+1. Rows: NumPy features [B, ...] of the B rows of a batch.
+2. ``host_batch``, on the host, shares the rows out to N systems (``num_csx``) and the A
+   micro-batches of each, and measures them: [N, A, B/NA, ...]. With a ladder it strips padding
+   down to a static capacity of T tokens: [N, A, T, ...].
+3. ``to_batch``, inside the jitted step, makes the ``Batch`` of one micro-batch, without N and A.
 
-Features, all [B, ...] before they are shared out; which are there decides what the batch is:
+The features of a row; which are there decides what the batch is:
 
 * ``input_ids``, ``attention_mask``, ``labels`` [B, S]: next-token rows. The mask is a loss mask
   unless ``loss_mask`` [B, S] is there too; then it marks the real tokens.
@@ -14,7 +16,9 @@ Features, all [B, ...] before they are shared out; which are there decides what 
   ``gather_weights`` [B, M] (slots a head scores): encoders.
 * ``decoder_input_ids``, ``decoder_attention_mask``: the target rows of an encoder-decoder, with
   ``labels``; ``input_ids`` and ``attention_mask`` are the source then.
-* ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
+* ``pixel_values`` [B, C, h, w]: one image per row (LLaVA).
+* ``images`` [B, pixels], ``labels`` [B], ``attention_mask`` [B] (0 at rows that fill up a batch):
+  FC-MNIST.
 * ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
 * ``context_input_ids``, ``context_attention_mask``, ``context_token_type_ids`` [B, K, S]: DPR's
   contexts, a row's own first.
@@ -24,7 +28,6 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +44,7 @@ from wafer.models.families.fc_mnist import image_batch
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids", "epigenetic")
 _CONTEXT = ("context_input_ids", "context_attention_mask", "context_token_type_ids")
-_READ = {  # what stands in a batch under another name; the rest a model finds in its extras
+_READ = {  # what ``_extras`` does not pass on as it is
     *_SOURCE,
     "attention_span",
     "position_ids",
@@ -70,7 +73,7 @@ def _streams(rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, tuple[s
         return
     if "decoder_input_ids" in rows:
         yield "decoder_attention_mask", "decoder_lengths", _TARGET
-        yield "attention_mask", "lengths", _SOURCE[:2]
+        yield "attention_mask", "lengths", ("input_ids", "attention_mask")
         return
     if "context_input_ids" in rows:
         along = tuple(name for name in _CONTEXT if name in rows)
@@ -90,7 +93,7 @@ def host_batch(
 
     Args:
         rows: features [B, ...], see the module.
-        num_csx: N systems.
+        num_csx: N, the systems that share the batch.
         micro_batches: A parts of each system's share, computed one after another; N * A
             divides B.
         ladder: capacities for stripped streams (``model.enable_vts``); None keeps rows padded.
@@ -99,7 +102,7 @@ def host_batch(
 
     Returns:
         Arrays [N, A, B/NA, ...], plus ``lengths`` [N, A, B/NA] per token stream unless packed;
-        stripped features are [N, A, T].
+        stripped features are [N, A, T, ...].
     """
     shares = num_csx * micro_batches
     split = {k: v.reshape(shares, -1, *v.shape[1:]) for k, v in rows.items() if k not in _HOST_ONLY}
@@ -122,14 +125,17 @@ def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def feature_shapes(
-    section: InputSection, config: Any, lead: tuple[int, ...], sharding: Sharding | None = None
+    section: InputSection,
+    config: object,
+    lead: tuple[int, ...],
+    sharding: Sharding | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """What ``host_batch`` gives for rows of an input section, each sequence at its full length.
+    """Shapes and dtypes of rows of an input section, padded, and of their ``lengths``.
 
     Args:
-        section: the section; only where it ``decides_shapes`` will its rows be just so.
+        section: exact if it ``decides_shapes``; else files may hold rows of other lengths.
         config: of the model.
-        lead: leading axes.
+        lead: axes before those of a row, such as (N, A, B/NA) for what ``host_batch`` returns.
         sharding: of all features.
     """
     return {
@@ -138,14 +144,17 @@ def feature_shapes(
     }
 
 
-def _layout(lengths: Array, ids: Array) -> vsl.Layout:
-    if ids.ndim == 1:
-        return vsl.layout_from_lengths(lengths, ids.shape[0], validate=False)
-    return vsl.padded_layout(lengths, ids.shape[1], validate=False)
+def _layout(lengths: Array, like: Array) -> vsl.Layout:
+    """Layout of features shaped as ``like``: [T] stripped, or [B, S] padded."""
+    if like.ndim == 1:
+        return vsl.layout_from_lengths(lengths, like.shape[0], validate=False)
+    return vsl.padded_layout(lengths, like.shape[1], validate=False)
 
 
-def to_batch(features: Mapping[str, Array]) -> Batch:
-    """Build one micro-batch (no leading axes) inside jit."""
+def to_batch(features: Mapping[str, Array] | Batch) -> Batch:
+    """Build one micro-batch inside jit, from features without the axes N and A, or take one."""
+    if isinstance(features, Batch):
+        return features
     mask = features["attention_mask"]
     if "images" in features:
         batch = image_batch(features["images"], features["labels"])
@@ -174,6 +183,7 @@ def to_batch(features: Mapping[str, Array]) -> Batch:
     weights = features.get("loss_mask", mask) if per_token else mask
     return Batch(
         tokens=tokens,
+        # Tokens only fill the field: without labels of tokens no model reads it.
         labels=tokens if labels is None or not per_token else labels.reshape(-1),
         weights=weights.reshape(-1).astype(jnp.float32),
         layout=layout,
@@ -182,22 +192,18 @@ def to_batch(features: Mapping[str, Array]) -> Batch:
 
 
 def numbered(batch: Batch, shard: Array) -> Batch:
-    """Say where a micro-batch's sequences stand in the whole batch: dropout is addressed by it.
+    """Number a micro-batch's sequences as in the whole batch: dropout depends on the numbers.
 
     Args:
         batch: one of equal shares.
         shard: [] int32, how many shares come before it.
     """
-
-    def number(leaf: Any) -> Any:
-        if not isinstance(leaf, vsl.Layout):
-            return leaf
-        return leaf.numbered(shard * leaf.lengths.shape[-1])
-
-    return jax.tree.map(number, batch, is_leaf=lambda leaf: isinstance(leaf, vsl.Layout))
+    is_layout = lambda node: isinstance(node, vsl.Layout)
+    number = lambda x: x.numbered(shard * x.lengths.shape[-1]) if is_layout(x) else x
+    return jax.tree.map(number, batch, is_leaf=is_layout)
 
 
-def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
+def _contexts(features: Mapping[str, Array]) -> dict[str, Array | vsl.Layout]:
     ids, lengths = features["context_input_ids"], features["context_lengths"].reshape(-1)
     rows = ids if ids.ndim == 1 else ids.reshape(-1, ids.shape[-1])
     out = {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
@@ -208,8 +214,8 @@ def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
 
 def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
-) -> dict[str, Any]:
-    extras: dict[str, Any] = {k: v for k, v in features.items() if k not in _READ}
+) -> dict[str, Array | vsl.Layout]:
+    extras: dict[str, Array | vsl.Layout] = {k: v for k, v in features.items() if k not in _READ}
     if "context_input_ids" in features:
         extras |= _contexts(features)
     if "token_type_ids" in features:

@@ -58,7 +58,7 @@ def _scaled(state: Any, fn: Callable[[int], int]) -> Any:
     return {k: fn(v) if k == "next_index" else _scaled(v, fn) for k, v in state.items()}
 
 
-def require_place(state: Any, own: Any) -> None:
+def require_place(state: object, own: object) -> None:
     """Refuse a place in the data that a loader like this one did not give.
 
     Args:

@@ -90,11 +90,11 @@ class BatchStream:
                 return batch
         return None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, int]:
         """Where the next batch begins, whatever the number of processes; JSON-able."""
         return {"epoch": self._epoch, "batches": self._read}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, int]) -> None:
         """Continue as the stream that gave ``state`` would have: what was read is read again.
 
         Raises:

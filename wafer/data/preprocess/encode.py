@@ -33,10 +33,6 @@ class ReadCounts(NamedTuple):
     marks: int = 0  #: special tokens that stood in the texts
     without_image: int = 0  #: records whose image is missing, or with too many
 
-    def plus(self, **more: int) -> "ReadCounts":
-        """Add to some of the sums."""
-        return self._replace(**{key: getattr(self, key) + n for key, n in more.items()})
-
 
 class Encoded(NamedTuple):
     """A batch of records in tokens."""

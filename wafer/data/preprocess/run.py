@@ -7,7 +7,6 @@ on the input and the settings alone. After each HDF5 file the standing is saved.
 import functools
 import logging
 import math
-import operator
 import os
 import pathlib
 import time
@@ -234,8 +233,8 @@ def _packed(
             if counts.rows + len(items) < limit:
                 items += packer.add(sequence)
         first = counts.rows
-        counts = ReadCounts(*map(operator.add, counts, texts.counts))
-        counts = counts.plus(records=len(batch.records), skipped=batch.skipped, rows=len(items))
+        read = ReadCounts(records=len(batch.records), skipped=batch.skipped, rows=len(items))
+        counts = ReadCounts(*map(sum, zip(counts, texts.counts, read, strict=True)))
         earlier += texts.counts.discarded
         counts = counts._replace(discarded=earlier + packer.discarded)
         end = ResumePoint(batch.end, batch.bytes_read, counts, packer.state())

@@ -205,7 +205,7 @@ class Settings(Section):
     use_single_image_token: Bool = False  #: one slot with image_token an image
     semantic_attention_mask: _Switches
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Refuse what does not go together."""
         clashes = {**self._clashes(), **(self._image_clashes() if self.is_multimodal else {})}
         problems = [Problem((key,), message) for key, (wrong, message) in clashes.items() if wrong]

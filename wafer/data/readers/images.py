@@ -41,7 +41,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _dataset(
-    cfg: Any, context: Context, images: np.ndarray, labels: np.ndarray, where: Any
+    cfg: Any, context: Context, images: np.ndarray, labels: np.ndarray, where: object
 ) -> Dataset:
     pixels = images.shape[1]
     if context.input_shape not in (None, (pixels,)):

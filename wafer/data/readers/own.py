@@ -11,7 +11,7 @@ from wafer.data.batching.dataset import Context
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.rowfiles.rules import RowGroup, checked_row
-from wafer.data.tasks import stored_features
+from wafer.data.tasks import Features, stored_features
 from wafer.errors import DataError
 from wafer.models.errors import did_you_mean
 from wafer.models.user.code import call, find, place
@@ -107,7 +107,7 @@ class _Loader:
         except ValueError as error:
             raise DataError(str(error)) from error
 
-    def _checked(self, batch: Any, number: int, rows: int) -> Rows:
+    def _checked(self, batch: object, number: int, rows: int) -> Rows:
         try:
             arrays = self._arrays(batch, rows)
             self._check_values(arrays)
@@ -115,14 +115,14 @@ class _Loader:
             raise DataError(f"{self.name}, batch {number}: {error}{self.where}") from None
         return arrays
 
-    def _wanted(self) -> dict[str, Any]:
+    def _wanted(self) -> Features:
         """Features of a row as the task has them; () where the model is not known."""
         config = self._context.config
         if config is None:
             return {}
         return stored_features(self._cfg, config)
 
-    def _arrays(self, batch: Any, rows: int) -> Rows:
+    def _arrays(self, batch: object, rows: int) -> Rows:
         """The batch as arrays of the right names, dtypes and shapes."""
         if not isinstance(batch, Mapping):
             raise DataError(f"found {type(batch).__name__}; expected a dict of arrays by feature")
@@ -146,7 +146,7 @@ class _Loader:
         self._check_shapes(arrays, wanted)
         return arrays
 
-    def _check_shapes(self, arrays: Rows, wanted: Mapping[str, Any]) -> None:
+    def _check_shapes(self, arrays: Rows, wanted: Features) -> None:
         """Rows are of the task's form, the same in all batches: a program is one set of shapes."""
         alike: dict[tuple[int, ...], tuple[str, tuple[int, ...]]] = {}
         for name, feature in wanted.items():
@@ -198,7 +198,7 @@ def _ordered(names: list[str]) -> tuple[str, ...]:
     return (*(n for n in first if n in names), *(n for n in names if n not in first))
 
 
-def _array(name: str, value: Any, dtype: str) -> np.ndarray:
+def _array(name: str, value: object, dtype: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except Exception as error:

@@ -4,7 +4,6 @@ import functools
 import pathlib
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from wafer.data.batching.sources import FEATURES, PAIR_FEATURES
 from wafer.data.readers.rows import assemble, row_folders
 from wafer.data.readers.text.preferences import pair_row
 from wafer.data.rowfiles.files import Hdf5Source
+from wafer.data.sections.base import RowsInput
 from wafer.errors import DataError
 
 REFERENCE = "reference_logps.npy"  # float32 [N, 2] beside the rows, which `wafer score` writes
@@ -89,7 +89,7 @@ def _reference(folder: str, count: int) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def dpo_rows(cfg: Any, context: Context) -> Dataset:
+def dpo_rows(cfg: RowsInput, context: Context) -> Dataset:
     """Read DpoHDF5DataProcessor's rows: [N, 6, S], a chosen and a rejected answer.
 
     Raises:
@@ -107,7 +107,7 @@ def dpo_rows(cfg: Any, context: Context) -> Dataset:
     )
 
 
-def dpr_rows(cfg: Any, context: Context) -> Dataset:
+def dpr_rows(cfg: RowsInput, context: Context) -> Dataset:
     """Read DPRHDF5DataProcessor's rows: a question [S] and its contexts [K, S], its own first.
 
     Raises:

@@ -15,6 +15,7 @@ from wafer.data.batching.sources import FEATURES, Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
 from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
 from wafer.data.rowfiles.rules import IGNORED
+from wafer.data.sections.base import InputSection, RowsInput
 from wafer.data.text.textfiles import read_text
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
@@ -23,14 +24,14 @@ from wafer.models.convert.tokenizer import IDS, special_ids
 S = TypeVar("S", bound=Source)
 
 
-def row_folders(cfg: Any) -> tuple[str, ...]:
+def row_folders(cfg: RowsInput) -> tuple[str, ...]:
     """Return the folders that a section names, those of a mixture in its order."""
     if cfg.data_dir is not None:
         return cfg.data_dir
-    return tuple(folder for part in cfg.mixture for folder in part.data_dir)
+    return tuple(folder for part in cfg.mixture or () for folder in part.data_dir)
 
 
-def require_length(cfg: Any, where: str, length: int) -> None:
+def require_length(cfg: InputSection, where: str, length: int) -> None:
     """Compare the rows' length with the section's, where that names one.
 
     Args:
@@ -48,7 +49,7 @@ def require_length(cfg: Any, where: str, length: int) -> None:
         )
 
 
-def assemble(cfg: Any, open_rows: Callable[[Sequence[str]], S]) -> tuple[Source, S, str]:
+def assemble(cfg: RowsInput, open_rows: Callable[[Sequence[str]], S]) -> tuple[Source, S, str]:
     """Open the source that a section names, cut and mixed.
 
     Args:
@@ -59,7 +60,7 @@ def assemble(cfg: Any, open_rows: Callable[[Sequence[str]], S]) -> tuple[Source,
         (the source, its first part uncut, what is cut and mixed for the log).
     """
     if cfg.mixture is None:
-        first = open_rows(cfg.data_dir)
+        first = open_rows(row_folders(cfg))
         if cfg.data_subset is None and cfg.num_samples is None:
             return first, first, ""
         source = Subset(first, cfg.data_subset, cfg.num_samples)
@@ -270,7 +271,7 @@ def _gathered(row: Rows, rng: np.random.Generator, *, most: int, kept: tuple[str
 _T5 = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
 
 
-def t5_rows(cfg: Any, context: Context) -> Dataset:
+def t5_rows(cfg: RowsInput, context: Context) -> Dataset:
     """Source and target rows.
 
     Raises:

@@ -83,7 +83,7 @@ def read_rows_of(path: pathlib.Path, first: int, count: int) -> Iterator[ShownRo
             return
 
 
-def _sample_row(file: Any, groups: Any, number: int) -> tuple[dict[str, Any], str]:
+def _sample_row(file: Any, groups: Any, number: int) -> tuple[dict[str, np.ndarray], str]:
     try:
         stored = [file[group.name][number] for group in groups]
         values: dict[str, Any] = {}
@@ -289,7 +289,7 @@ def _decoded(ids: list[int], tokenizer: Tokenizer | None) -> str:
     return text
 
 
-def values_line(name: str, value: Any) -> str:
+def values_line(name: str, value: object) -> str:
     """A feature that is no text, in one line: its shape and values, the first where it is long."""
     array = np.asarray(value)
     if array.dtype.kind in "OSU":

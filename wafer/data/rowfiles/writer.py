@@ -16,7 +16,7 @@ from wafer.models.files import atomic_write
 Append = Callable[[Sequence[np.ndarray]], None]
 
 
-def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+def write_json(path: pathlib.Path, content: Mapping[str, object]) -> None:
     """Write a JSON file whole."""
     with atomic_write(path, sync=True) as partial:
         partial.write_text(json.dumps(content, indent=4) + "\n")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Section, parse
@@ -132,3 +132,51 @@ class InputSection(_Ignored):
     def no_effect(self) -> tuple[str, ...]:
         """Keys the file sets that mean nothing on this machine."""
         return tuple(key for key in self.unread if key in self.model_fields_set)
+
+
+class MixturePart(Section):
+    """One dataset of a mixture."""
+
+    data_dir: Folders  #: folders of .h5 files
+    #: share of the examples that come from here; the shares need not sum to 1
+    weight: PositiveFloat
+    data_subset: str | None = None  #: which part of it, '0.0-0.5' or '0.1-0.3,0.7-1.0'
+
+
+class RowsInput(InputSection):
+    """Rows in HDF5 files."""
+
+    data_dir: Folders | None = None  #: folders of .h5 files
+    #: several datasets with weights, instead of ``data_dir``
+    mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
+    data_subset: str | None = None  #: which part of ``data_dir``
+    #: examples of one pass; with ``shuffle``, several epochs are mixed together
+    num_samples: PositiveInt | None = None
+    vocab_size: PositiveInt | None = None  #: V, compared with the model's
+
+    @property
+    def decides_shapes(self) -> bool:
+        """Next-token rows must be as the section says; others may lack features."""
+        return self.task == "lm" and super().decides_shapes
+
+    def model_post_init(self, _: Any) -> None:
+        """Exactly one of ``data_dir`` and ``mixture``."""
+        super().model_post_init(_)
+        if self.data_dir is None and self.mixture is None:
+            raise ConfigError([Problem(("data_dir",), "missing; give data_dir, or a mixture")])
+        if self.data_dir is not None and self.mixture is not None:
+            raise ConfigError([Problem(("mixture",), "given together with data_dir; keep one")])
+        if self.mixture is not None and self.data_subset is not None:
+            message = "belongs into the parts of the mixture"
+            raise ConfigError([Problem(("data_subset",), message)])
+
+
+class TextInput(InputSection):
+    """Text that is tokenized while it is read."""
+
+    data_dir: Folders  #: folders or files; a folder is searched for the names the format prescribes
+    vocab_file: str  #: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json
+    vocab_size: PositiveInt | None = None  #: V, compared with the model's
+    do_lower: Bool = False  #: lower-case and strip accents, for uncased vocab.txt files
+    #: S, special tokens included; longer texts are cut
+    max_sequence_length: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]

@@ -4,48 +4,11 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from wafer.data.sections.base import Folders, InputSection
+from wafer.data.sections.base import Folders, InputSection, RowsInput
 from wafer.errors import ConfigError, Problem
 from wafer.models.sections import Bool, Section
-
-
-class MixturePart(Section):
-    """One dataset of a mixture."""
-
-    data_dir: Folders  #: folders of .h5 files
-    #: share of the examples that come from here; the shares need not sum to 1
-    weight: PositiveFloat
-    data_subset: str | None = None  #: which part of it, '0.0-0.5' or '0.1-0.3,0.7-1.0'
-
-
-class _RowsInput(InputSection):
-    """Rows in HDF5 files."""
-
-    data_dir: Folders | None = None  #: folders of .h5 files
-    #: several datasets with weights, instead of ``data_dir``
-    mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
-    data_subset: str | None = None  #: which part of ``data_dir``
-    #: examples of one pass; with ``shuffle``, several epochs are mixed together
-    num_samples: PositiveInt | None = None
-    vocab_size: PositiveInt | None = None  #: V, compared with the model's
-
-    @property
-    def decides_shapes(self) -> bool:
-        """Next-token rows must be as the section says; others may lack features."""
-        return self.task == "lm" and super().decides_shapes
-
-    def model_post_init(self, _: Any) -> None:
-        """Exactly one of ``data_dir`` and ``mixture``."""
-        super().model_post_init(_)
-        if self.data_dir is None and self.mixture is None:
-            raise ConfigError([Problem(("data_dir",), "missing; give data_dir, or a mixture")])
-        if self.data_dir is not None and self.mixture is not None:
-            raise ConfigError([Problem(("mixture",), "given together with data_dir; keep one")])
-        if self.mixture is not None and self.data_subset is not None:
-            message = "belongs into the parts of the mixture"
-            raise ConfigError([Problem(("data_subset",), message)])
 
 
 class SinkTokens(Section):
@@ -66,7 +29,7 @@ class SinkTokens(Section):
         return data
 
 
-class GptHDF5DataProcessor(_RowsInput, reader="wafer.data.readers.rows:gpt_rows"):
+class GptHDF5DataProcessor(RowsInput, reader="wafer.data.readers.rows:gpt_rows"):
     """Next-token rows.
 
     ``max_sequence_length`` is needed for files in the corpus format and a check for others.
@@ -96,7 +59,7 @@ class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
     """Random access to the same rows."""
 
 
-class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
+class BertHDF5DataProcessor(RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
     """BERT rows: masked anew at every reading, unless the file brings masked labels.
 
     With ``use_vsl`` a row holds several sequences (ESM-2's proteins): ``attention_span`` and
@@ -112,7 +75,7 @@ class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.r
     mask_id: NonNegativeInt | None = None  #: id of [MASK]; None takes it from ``data_params.json``
 
 
-class _FixedRows(_RowsInput):
+class _FixedRows(RowsInput):
     unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
 
 

@@ -4,19 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from wafer.data.sections.base import Folders, InputSection
+from wafer.data.sections.base import InputSection, TextInput
 from wafer.models.sections import Bool
-
-
-class TextInput(InputSection):
-    """Text that is tokenized while it is read."""
-
-    data_dir: Folders  #: folders or files; a folder is searched for the names the format prescribes
-    vocab_file: str  #: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json
-    vocab_size: PositiveInt | None = None  #: V, compared with the model's
-    do_lower: Bool = False  #: lower-case and strip accents, for uncased vocab.txt files
-    #: S, special tokens included; longer texts are cut
-    max_sequence_length: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
 class SST2DataProcessor(

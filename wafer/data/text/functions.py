@@ -214,7 +214,7 @@ def _tokenized(cfg: Any, tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
     }
 
 
-def _depends_on(cfg: Any, tokenizer: str) -> list[Any]:
+def _depends_on(cfg: Any, tokenizer: str) -> list[object]:
     """What the tokens follow from; a file that was written since has another time."""
     folder, paths = _sources(cfg.source_dir)
     states = ((p.relative_to(folder).as_posix(), p.stat()) for p in paths)
@@ -252,7 +252,7 @@ def tokens_of(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
     return cached_arrays("pystdlib", _depends_on(cfg, text), make)
 
 
-def keep_tokens(sections: list[dict[str, Any]]) -> None:
+def keep_tokens(sections: list[dict[str, object]]) -> None:
     """Put the tokens of a new run's sections, given as their keys, into the cache's folder.
 
     The reader of the first finds no tokenizer and trains one; those of the others find that one.

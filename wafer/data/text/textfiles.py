@@ -10,7 +10,7 @@ import csv
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from wafer.data.text.compressed import unpacked
@@ -266,7 +266,7 @@ def read_rows(path: pathlib.Path) -> Iterator[Row]:
         yield from read(path, stream)
 
 
-def _reader_of(stream: Any) -> Any:
+def _reader_of(stream: Any) -> Callable[[pathlib.Path, BinaryIO], Iterator[Row]]:
     begin = stream.peek(64).removeprefix(BOM).lstrip()
     return _json if begin[:1] in (b"{", b"[") else _tsv
 

@@ -4,14 +4,15 @@ Light on purpose: preprocessing's workers import it.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from wafer.errors import DataError
 
 _PROMPTS, _ANSWERS = ("system", "user", "human"), ("assistant", "gpt", "model")
 
 
-def read_turns(value: Any, field: str, content: str = "content", role: str = "role") -> list[str]:
+def read_turns(
+    value: object, field: str, content: str = "content", role: str = "role"
+) -> list[str]:
     """Read a conversation as [prompt, completion, prompt, completion, ...].
 
     Neighbouring turns of one side (a system's and a user's) are joined by a line break; a prompt at
@@ -45,7 +46,7 @@ def read_turns(value: Any, field: str, content: str = "content", role: str = "ro
     return texts[: len(texts) // 2 * 2]
 
 
-def _turn(turn: Any, index: int, content: str, role: str, where: str) -> tuple[str, int]:
+def _turn(turn: object, index: int, content: str, role: str, where: str) -> tuple[str, int]:
     """Text and side (0 prompts, 1 completes) of one turn."""
     if isinstance(turn, str):
         return turn, index % 2

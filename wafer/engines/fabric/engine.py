@@ -16,15 +16,16 @@ import optax
 from jaxtyping import Array, PyTree
 
 from wafer.compiler.experiment import batch_on_wafer, compile_experiment
-from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
+from wafer.engines.base import Engine, Features, Fill
 from wafer.engines.fabric import network
-from wafer.engines.resident import Resident, make as make_resident, norms
+from wafer.engines.resident import Resident, make as make_resident
 from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.fabric.errors import FabricError
 from wafer.models.base import Aux
 from wafer.optim.chain import learning_rates
 from wafer.optim.sections import SGD
+from wafer.optim.step import Metrics, TrainState, norms
 from wafer.spec import WSE2, Region
 
 _LOG = logging.getLogger(__name__)

@@ -321,7 +321,7 @@ def _exchange(
 
 
 def init(
-    net: Net, tree: Mapping[str, PyTree], velocities: Mapping[str, Any] | None = None
+    net: Net, tree: Mapping[str, PyTree], velocities: Mapping[str, PyTree] | None = None
 ) -> Memory:
     """Load parameters into the PEs; returns their memory, by array [H, W, n].
 
@@ -341,7 +341,7 @@ def init(
     return memory
 
 
-def _check_shapes(net: Net, tree: Mapping[str, PyTree]) -> dict[str, Any]:
+def _check_shapes(net: Net, tree: Mapping[str, PyTree]) -> dict[str, dict[str, np.ndarray]]:
     host: dict[str, Any] = {}
     for layer in net.layers:
         name = layer.name
@@ -354,12 +354,12 @@ def _check_shapes(net: Net, tree: Mapping[str, PyTree]) -> dict[str, Any]:
     return host
 
 
-def params(net: Net, memory: Memory) -> dict[str, Any]:
+def params(net: Net, memory: Memory) -> dict[str, dict[str, np.ndarray]]:
     """Read the parameters back; pruned weights are 0."""
     return read(net, memory, "weights")
 
 
-def read(net: Net, memory: Memory, array: str) -> dict[str, Any]:
+def read(net: Net, memory: Memory, array: str) -> dict[str, dict[str, np.ndarray]]:
     """Read back "weights", "velocities", or the last step's mean "gradients"; 0 where pruned."""
     tree = {
         layer.name: {

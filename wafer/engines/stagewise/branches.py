@@ -78,7 +78,7 @@ class Branch:
             patterns={self.full(name): pattern for name, pattern in part.patterns.items()},
         )
 
-    def records(self, part: BranchArrays, moments: Iterable[PyTree]) -> dict[str, dict[str, Any]]:
+    def records(self, part: BranchArrays, moments: Iterable[PyTree]) -> dict[str, dict[str, Array]]:
         """What a store holds of the branch: kind of record -> its arrays."""
         patterns = {
             f"pattern:{name}:{field}": array
@@ -91,7 +91,7 @@ class Branch:
             "moments": {str(i): leaf for i, leaf in enumerate(moments)},
         }
 
-    def part(self, weights: Mapping[str, PyTree], topology: Mapping[str, Any]) -> BranchArrays:
+    def part(self, weights: Mapping[str, PyTree], topology: Mapping[str, PyTree]) -> BranchArrays:
         """Undo ``records``, of these two kinds."""
         patterns = {
             name: Pattern(*(topology[f"pattern:{name}:{field}"] for field in Pattern._fields))
@@ -124,7 +124,7 @@ def split_opt(branch: Branch, opt_state: PyTree) -> tuple[list[PyTree], list[PyT
     return moments, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
 
 
-def join_opt(branch: Branch, moments: Iterable[PyTree], counters: Iterable[Any]) -> PyTree:
+def join_opt(branch: Branch, moments: Iterable[PyTree], counters: Iterable[PyTree]) -> PyTree:
     """Undo ``split_opt``."""
     own, shared = iter(moments), iter(counters)
     leaves = [next(own) if owned else next(shared) for owned in branch.owned]

@@ -8,12 +8,13 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import Engine, Metrics, TrainState
+from wafer.engines.base import Engine
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, BranchArrays
 from wafer.experiment import Experiment
 from wafer.models.base import Batch, Model, Stage
 from wafer.models.paths import named_leaves
 from wafer.optim.precision import LossScaler
+from wafer.optim.step import Metrics, TrainState
 from wafer.sparsity import SparseState, Sparsifier
 
 

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import TrainState
 from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
 from wafer.models.base import Aux, Stage
+from wafer.optim.step import TrainState
 from wafer.sparsity import SparseState
 from wafer.sparsity.topology import name_code
 
@@ -159,10 +159,10 @@ class GradientLedger:
         """[] float32 that gradients are divided by: tokens times loss scale."""
         return jnp.maximum(self.aux.weight, 1e-9) * self.starts[0].scale
 
-    def finish_branch(
+    def add_gradients(
         self, index: int, grads: tuple[PyTree, ...], place: int = 0
-    ) -> dict[str, Any]:
-        """Book the gradients of a stage.
+    ) -> dict[str, PyTree]:
+        """Add the gradients of a stage to those of the stages after it.
 
         Args:
             index: of the stage.

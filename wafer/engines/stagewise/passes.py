@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from wafer.data.batching.batches import numbered
+from wafer.data.batching.batches import numbered, to_batch
 from wafer.engines.microbatches import (
     add_axis,
-    as_batch,
     local_shard,
     num_micro_batches,
     scan_micro_batches,
@@ -30,8 +29,8 @@ from wafer.models.base import Aux, Batch, Stage
 Parts = tuple[BranchArrays, ...]
 
 
-class StageSpecs(NamedTuple):
-    """A stage's place in the sweep."""
+class StageInputs(NamedTuple):
+    """What a stage is given beside weights and carry."""
 
     batch: Batch  #: of every micro-batch
     key: Any  #: [2] uint32 data of the step's key
@@ -44,7 +43,7 @@ def make_batch(core: Core, features: PyTree) -> Batch:
     share = local_shard(features)
     count = num_micro_batches(share)
     shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
-    one = lambda item: numbered(as_batch(item[0]), item[1])
+    one = lambda item: numbered(to_batch(item[0]), item[1])
     return add_axis(jax.lax.map(one, (share, shards)))
 
 
@@ -67,7 +66,7 @@ class StageCall:
         self,
         parts: Parts,
         carry: PyTree,
-        where: StageSpecs,
+        inputs: StageInputs,
         *,
         keep: bool,
         train: bool,
@@ -83,16 +82,22 @@ class StageCall:
 
         def micro(item: PyTree) -> tuple[None, PyTree]:
             carry, batch = item
-            rest = sparse, batch, self._drop(where) if train else None
+            rest = sparse, batch, self._drop(inputs) if train else None
             if keep:
                 return None, residuals.run(self._compute, ready, carry, rest)
             return None, (self._compute(ready, carry, rest), None)
 
-        _, out = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        _, out = scan_micro_batches(micro, local_shard((carry, inputs.batch)))
         return add_axis(out)
 
     def backward(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, back: tuple[Any, Any], *, dense: bool
+        self,
+        parts: Parts,
+        carry: PyTree,
+        inputs: StageInputs,
+        back: tuple[PyTree, PyTree],
+        *,
+        dense: bool,
     ) -> tuple[PyTree, PyTree]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 
@@ -102,14 +107,14 @@ class StageCall:
 
         def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch, cotangent, kept = item
-            rest = sparse, batch, self._drop(where)
+            rest = sparse, batch, self._drop(inputs)
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
 
-        grads, cotangent = scan_micro_batches(micro, local_shard((carry, where.batch, *back)))
+        grads, cotangent = scan_micro_batches(micro, local_shard((carry, inputs.batch, *back)))
         return sum_over_systems(self._by_branch(grads)), add_axis(cotangent)
 
     def last(
-        self, parts: Parts, carry: PyTree, where: StageSpecs, scale: Array, *, dense: bool
+        self, parts: Parts, carry: PyTree, inputs: StageInputs, scale: Array, *, dense: bool
     ) -> tuple[tuple[PyTree, Aux], PyTree]:
         """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
 
@@ -120,7 +125,7 @@ class StageCall:
         def micro(item: PyTree) -> tuple[PyTree, PyTree]:
             carry, batch = item
             floats, others, join = residuals.split(carry)
-            rest = sparse, batch, self._drop(where)
+            rest = sparse, batch, self._drop(inputs)
 
             def loss(ready: PyTree, floats: PyTree) -> tuple[Array, Aux]:
                 out = self._compute(ready, join(floats, others), rest)
@@ -130,7 +135,7 @@ class StageCall:
             (grads, cotangent), aux = jax.grad(loss, (0, 1), has_aux=True)(ready, floats)
             return (grads, aux), cotangent
 
-        (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, inputs.batch)))
         return sum_over_systems((self._by_branch(grads), aux)), add_axis(cotangent)
 
     def score(
@@ -152,11 +157,11 @@ class StageCall:
     def _compute(self) -> Any:
         return functools.partial(self.core.compute, self.stage)
 
-    def _drop(self, where: StageSpecs) -> Array | None:
+    def _drop(self, inputs: StageInputs) -> Array | None:
         """[2] uint32 dropout key of the stage, or None; the batch numbers its sequences."""
         if not self.core.dropout:
             return None
-        drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
+        drop = jax.random.fold_in(jax.random.wrap_key_data(inputs.key), inputs.index)
         return jax.random.key_data(drop)
 
     def _by_branch(self, grads: PyTree) -> tuple[PyTree, ...]:

@@ -120,7 +120,7 @@ def _differentiate(
     return rejoin(after, after_others), pullback
 
 
-def _is_product(primitive: Any, *_: Any, **params: PyTree) -> bool:
+def _is_product(primitive: Any, *_: object, **params: PyTree) -> bool:
     """Whether an operation is a product with weights: no batch axes, or one of ``_PRODUCTS``."""
     if primitive.name == "dot_general":
         _, (lhs_batch, rhs_batch) = params["dimension_numbers"]

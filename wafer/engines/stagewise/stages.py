@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
 from wafer.engines.stagewise.core import Core
-from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut, make_batch
+from wafer.engines.stagewise.passes import StageCall, StageInputs, cut, make_batch
 from wafer.engines.stagewise.updates import BranchUpdate
 
 
@@ -33,7 +33,7 @@ class Role(NamedTuple):
 
 _ALL, _SHARED = P(), P("csx")  # the same on all systems; shared out among them
 _specs: Any = (_SHARED, _ALL, _ALL)
-_WHERE = StageSpecs(*_specs)
+_INPUTS = StageInputs(*_specs)
 _of_stage = functools.partial(
     Role, StageCall, lambda stage, branches: (stage.kind, *(branch.layer for branch in branches))
 )
@@ -41,9 +41,9 @@ _of_batch = Role(lambda core: core, lambda: None, (_SHARED,), _SHARED)
 _ROLES: dict[Callable[..., Any], Role] = {
     make_batch: _of_batch,
     cut: _of_batch,
-    StageCall.forward: _of_stage((_ALL, _SHARED, _WHERE), (_SHARED, _SHARED)),
-    StageCall.backward: _of_stage((_ALL, _SHARED, _WHERE, _SHARED), (_ALL, _SHARED)),
-    StageCall.last: _of_stage((_ALL, _SHARED, _WHERE, _ALL), (_ALL, _SHARED)),
+    StageCall.forward: _of_stage((_ALL, _SHARED, _INPUTS), (_SHARED, _SHARED)),
+    StageCall.backward: _of_stage((_ALL, _SHARED, _INPUTS, _SHARED), (_ALL, _SHARED)),
+    StageCall.last: _of_stage((_ALL, _SHARED, _INPUTS, _ALL), (_ALL, _SHARED)),
     StageCall.score: _of_stage((_ALL, _SHARED, _SHARED), (_ALL, _SHARED)),
     BranchUpdate.measure: Role(BranchUpdate, lambda branch: branch.layer),
     BranchUpdate.apply: Role(BranchUpdate, lambda branch: branch.rules, donates=(1,)),
@@ -67,7 +67,9 @@ class Stages:
         self.compiled: dict[tuple[Hashable, ...], Any] = {}
         self.sizes: dict[Hashable, list[int]] = {}
 
-    def program(self, function: Callable[..., Any], *at: Any, **choices: Any) -> Any:
+    def program(
+        self, function: Callable[..., PyTree], *at: Any, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         """Return a function's program, compiled once per key and choices.
 
         Args:

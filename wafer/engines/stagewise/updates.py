@@ -54,8 +54,8 @@ class BranchUpdate:
 
     def apply(
         self,
-        topology: tuple[Any, Any],
-        owned: tuple[Any, list[Array]],
+        topology: tuple[Mapping[str, Array], Mapping[str, PyTree]],
+        owned: tuple[PyTree, list[Array]],
         grads: PyTree,
         control: Control,
         *,
@@ -107,7 +107,7 @@ class BranchUpdate:
 
 
 @jax.jit
-def density(masks: Mapping[str, Array], patterns: Mapping[str, Any]) -> dict[str, Array]:
+def density(masks: Mapping[str, Array], patterns: Mapping[str, PyTree]) -> dict[str, Array]:
     """Share of kept weights of each parameter."""
     kept = {name: jnp.mean(mask, dtype=jnp.float32) for name, mask in masks.items()}
     return kept | {name: storage.density(pattern) for name, pattern in patterns.items()}

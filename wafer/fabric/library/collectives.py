@@ -3,8 +3,9 @@
 Each function takes values and an ``[H, W]`` int32 clock (the cycle at which each PE is free) and
 returns both, moved on. Values follow the reduction order of the PE programs in
 :mod:`wafer.fabric.library.lowering`, so that they agree with the machine bit for bit;
-clocks follow :mod:`wafer.fabric.library.timing`. Everything differentiates (a broadcast's transpose
-is a reduce, a shift's the opposite shift) and works under ``jit`` and ``vmap``.
+clocks follow :mod:`wafer.fabric.library.timing`. Everything works under ``jit`` and ``vmap`` and
+differentiates: a broadcast's transpose is a sum, a shift's the opposite shift. Gradients have no
+clock, and XLA chooses the order of their sums.
 
 Axes: ``axis="x"`` runs along a row (between columns), ``axis="y"`` along a column.
 """
@@ -46,7 +47,7 @@ def _along(axis: str, x: Array, clock: Array) -> tuple[Array, Array]:
 
 
 def _words(x: Array) -> int:
-    return math.prod(x.shape[2:])
+    return math.prod(x.shape[2:])  # each element of a PE is sent as one word of 32 bits
 
 
 def local(
@@ -69,26 +70,26 @@ def on(mask: Array, new: tuple[Array, Array], old: tuple[Array, Array]) -> tuple
 
 
 def shift(
-    x: Array, clock: Array, side: str, *, hops: int = 1, spec: WaferSpec = WSE2
+    x: Array, clock: Array, towards: str, *, hops: int = 1, spec: WaferSpec = WSE2
 ) -> tuple[Array, Array]:
     """Send every PE's words ``hops`` PEs towards a side; PEs with no sender get zeros.
 
     Args:
         x: [H, W, ...].
         clock: [H, W].
-        side: "N", "E", "S" or "W", the direction of travel.
+        towards: "N", "E", "S" or "W", the direction of travel.
         hops: distance; the links between carry ``hops`` streams.
         spec: the machine.
     """
-    if side not in {"N", "E", "S", "W"}:
-        raise FabricError(f"side {side!r}; there are N, E, S and W")
-    axis = "x" if side in "EW" else "y"
+    if towards not in {"N", "E", "S", "W"}:
+        raise FabricError(f"towards {towards!r}; there are N, E, S and W")
+    axis = "x" if towards in "EW" else "y"
     x, clock = _along(axis, x, clock)
-    if side in "WN":
+    if towards in "WN":
         x, clock = x[:, ::-1], clock[:, ::-1]
     moved = jnp.roll(x, hops, axis=1).at[:, :hops].set(0)
     clock = timing.shift_time(clock, _words(x), hops, spec)
-    if side in "WN":
+    if towards in "WN":
         moved, clock = moved[:, ::-1], clock[:, ::-1]
     return _along(axis, moved, clock)
 
@@ -98,11 +99,12 @@ def broadcast(
 ) -> tuple[Array, Array]:
     """Copy the words of one column (``axis="x"``) or row (``"y"``) to all others.
 
-    Cycles: ``words + distance + 5`` from the root's start.
+    A PE is done ``words + distance + 2 * spec.ramp_latency + 1`` cycles after the root has started,
+    which waits until no PE would be late for the stream.
     """
     x, clock = _along(axis, x, clock)
-    y = jnp.broadcast_to(x[:, root : root + 1], x.shape)
-    return _along(axis, y, timing.broadcast_time(clock, _words(x), root, spec))
+    clock = timing.broadcast_time(clock, _words(x), root, spec)
+    return _along(axis, jnp.broadcast_to(x[:, root : root + 1], x.shape), clock)
 
 
 def scatter(
@@ -134,7 +136,8 @@ def gather(
     """Collect every PE's words at the first of its row or column; zeros elsewhere.
 
     Returns:
-        [H, W, P, ...] and the clock: ``(P - 1) words + 6`` cycles at the root, then its own copy.
+        [H, W, P, ...] and the clock: at the root ``(P - 1) * words + spec.hop_to_hop`` cycles, then
+        its own copy.
     """
     x, clock = _along(axis, x, clock)
     y = jnp.zeros((x.shape[0], x.shape[1], *x.shape[1:]), x.dtype).at[:, 0].set(x)
@@ -149,23 +152,23 @@ def _chain(x: Array) -> Array:
 
 
 def _two_phase(x: Array, group: int) -> Array:
+    """[H, P, ...] to [H, ...]: chains of ``group`` columns, then a chain of their sums."""
     width = x.shape[1]
     full = width - width % group
     parts = []
     if full:
         groups = x[:, :full].reshape(x.shape[0], full // group, group, *x.shape[2:])
-        sums = jax.vmap(_chain, in_axes=1, out_axes=1)(groups)
-        parts.append(sums)
+        parts.append(jax.vmap(_chain, in_axes=1, out_axes=1)(groups))
     if full < width:
         parts.append(_chain(x[:, full:])[:, None])
     return _chain(jnp.concatenate(parts, axis=1))
 
 
 def _tree(x: Array) -> Array:
+    """[H, P, ...] to [H, ...]: column p adds column p + reach for reach = 1, 2, 4, ...."""
     reach = 1
     while reach < x.shape[1]:
-        last = x.shape[1] - reach
-        x = x.at[:, : last : 2 * reach].add(x[:, reach :: 2 * reach])
+        x = x.at[:, : x.shape[1] - reach : 2 * reach].add(x[:, reach :: 2 * reach])
         reach *= 2
     return x[:, 0]
 
@@ -185,8 +188,9 @@ def reduce(
         x: [H, W, ...].
         clock: [H, W].
         axis: direction.
-        algorithm: "chain", "two_phase", "tree", or "auto", the cheapest by closed form.
-        group: group size of "two_phase"; 0 takes about the square root.
+        algorithm: "chain", "two_phase", "tree", or "auto", the cheapest by closed form where
+            "two_phase" has its default group.
+        group: group size of "two_phase"; 0 is the default, about the square root.
         spec: the machine.
 
     Returns:
@@ -216,7 +220,9 @@ def all_reduce(
 ) -> tuple[Array, Array]:
     """Give every PE the sum over its row ("x"), its column ("y") or the whole grid ("xy").
 
-    "xy" reduces rows, then the first column, then multicasts down it and along the rows.
+    "xy" reduces rows, then the first column, then multicasts down it and along the rows. The code
+    reduces every column: off the first they hold zeros and are free no later, which changes neither
+    the sum nor the clock.
     """
     if axes not in {"x", "y", "xy"}:
         raise FabricError(f"all_reduce axes {axes!r}; there are 'x', 'y' and 'xy'")

@@ -2,11 +2,11 @@
 
 A stream of n words that nobody stalls is consumed at one word per cycle, so an operation ends n
 cycles after its first element, and that waits for the PE itself (``clock`` + launch) and for the
-sender's first element (+ 5 + hops). Every function is a max-plus recurrence along x over an
-``[H, W]`` clock; ``axis="y"`` is the transpose. Exact against the engines when no PE is late by
-more than the nine words that back-pressure leaves under way; a later PE only delays its upstream
-senders. ``shift_time`` over several hops is an upper bound by a cycle. Closed forms for equal
-clocks: Luczynski et al., HPDC'24.
+sender's first element (+ 2 T_R + 1 + hops, T_R the ramp's latency). Every function is a max-plus
+recurrence along x over an ``[H, W]`` clock; ``axis="y"`` is the transpose. Exact against the
+engines when no PE is late by more than the nine words that back-pressure leaves under way; a later
+PE only delays its upstream senders. ``shift_time`` over several hops is an upper bound by a cycle.
+Closed forms for equal clocks: Luczynski et al., HPDC'24.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def _chain_starts(ready: Array, spec: WaferSpec, reach: int = 1) -> Array:
 
 
 def chain_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
-    """``words + 6 (P - 1)`` at the root of P equal clocks."""
+    """``words + spec.hop_to_hop * (P - 1)`` at the root of P equal clocks."""
     return (_chain_starts(clock, spec) + words).astype(np.int32)
 
 

@@ -24,7 +24,7 @@ _AXES = State._make(None if name in _ONE else 0 for name in State._fields)
 def per_pe(function: Callable[..., Any]) -> Callable[..., Any]:
     """Map a function of a PE and more of it, which returns the PE and more, over all."""
 
-    def every(state: State, *more: Any) -> tuple[State, Any]:
+    def every(state: State, *more: object) -> tuple[State, Any]:
         return jax.vmap(function, (_AXES, *[0] * len(more)), (_AXES, 0))(state, *more)
 
     return every
@@ -35,7 +35,7 @@ def choose(which: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda n, o: o if n is o else jnp.where(which, n, o), new, old)
 
 
-def row_of(pe: State, table: str, row: Array) -> Any:
+def row_of(pe: State, table: str, row: Array) -> SimpleNamespace:
     """Rows of a table of a PE's program, by column."""
     values = jnp.moveaxis(getattr(pe.tables, table)[pe.program, row], -1, 0)
     return SimpleNamespace(**dict(zip(COLUMNS[table], values, strict=True)))

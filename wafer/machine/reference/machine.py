@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from wafer.vsl.native.library import how_to_build
 
 
 @functools.cache
-def _compiled() -> Any:
+def _compiled() -> Callable[..., State]:
     """One XLA program serves all images of like size."""
     return jax.jit(run)
 
@@ -47,7 +47,7 @@ class ReferenceMachine(WaferMachine):
             raise CompileError(f"{error}. The C++ machine does: {how_to_build()}") from error
 
     @staticmethod
-    def _context() -> Any:
+    def _context() -> contextlib.ExitStack:
         """Registers of 64 bits; loops of small steps are a matter for the CPU."""
         stack = contextlib.ExitStack()
         stack.enter_context(jax.enable_x64(True))

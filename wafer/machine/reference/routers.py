@@ -1,7 +1,14 @@
 """Routers, ramps and output queues: what leaves, what arrives, which switches advance.
 
 As ``native/routers.h`` and ``native/queues.h``; all PEs and colors at once but where the order of
-colors or queues decides.
+colors or queues decides. Axes: C PEs, S slots (a slot is a color in use). Ports are bits, W E S N
+and the ramp from bit 0 on; a side is W E S N as 0 to 3, and ``side ^ 1`` the opposite one.
+
+Bits of the color and switch registers are listed at ``codes.CONFIG``. Of the four bits of a
+position 1 to 3, at ``4 * (position - 1)``, the lower three are its port (from 5 on: it changes
+nothing) and the upper one says that words enter by it. A control wavelet's word has its index in
+bits 16-21 and eight commands of three bits in bits 22-29, then 0-15; the upper bit of the first
+hides the wavelet from the CE.
 """
 
 from collections.abc import Callable
@@ -14,13 +21,14 @@ from wafer.machine.image import COLUMNS
 from wafer.machine.reference.effects import failed, flush
 from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.tools.reports import Fault as Kind
+from wafer.machine.tools.reports import Fault
 
 Array = jax.Array
 CONTROL, _ADVANCE = 2, 4  # flags of wavelets
 _RAMP = 16
 _SWAPS = (1 << 10, 1 << 10, 1 << 11, 1 << 11, 3 << 10)  # of what comes in by W, E, S, N, RAMP
 _NO_CE = 24  # bit of a control wavelet's word that the CE does not see
+_SPARSE_COUNTER, _RANGE = 2, 3  # kinds of filters; 0 is none, 1 a counter
 _NOP, _ADV, _RST, _TEARDOWN = range(4)
 
 
@@ -32,42 +40,46 @@ class Departures(NamedTuple):
     wavelet: Array
 
 
-def _ports(lanes: Lanes, side: int) -> Array:
-    """[C, S] ports by which words enter (side 0) or leave (1), at the switches' positions."""
-    ports = (lanes.color >> 5 if side == 0 else lanes.color) & 31
+def _ports(lanes: Lanes, *, leaving: bool) -> Array:
+    """[C, S] ports by which words enter or leave, at the switches' positions."""
+    ports = (lanes.color if leaving else lanes.color >> 5) & 31
     for k in (1, 2, 3):
-        code = lanes.switches >> 4 * (k - 1) & 15
-        changes = ((code & 7) < 5) & ((code & 8 != 0) == (side == 0))
-        ports = jnp.where((k <= lanes.position[..., side]) & changes, 1 << (code & 7), ports)
-    return jnp.where(lanes.torn[..., side], 0, ports)
+        code = (lanes.switches >> (4 * (k - 1))) & 15
+        changes = ((code & 7) < 5) & (((code & 8) == 0) == leaving)
+        ports = jnp.where(
+            (k <= lanes.position[..., int(leaving)]) & changes, 1 << (code & 7), ports
+        )
+    return jnp.where(lanes.torn[..., int(leaving)], 0, ports)
 
 
 def _command(wavelet: Array) -> Array:
-    said = jnp.where(wavelet & CONTROL, wavelet >> 8 + 22 & 3, _NOP)
-    return jnp.where(wavelet & _ADVANCE, _ADV, said)
+    first = (wavelet >> (8 + 22)) & 3
+    return jnp.where(wavelet & _ADVANCE, _ADV, jnp.where(wavelet & CONTROL, first, _NOP))
 
 
 def _obeyed(lanes: Lanes, position: Array, command: Array) -> Array:
-    code = lanes.switches >> 4 * position & 7
-    ring = jnp.where(lanes.switches & 1 << 12, 0, position)
-    following = jnp.where((position < 3) & (code < 5), position + 1, ring)
-    out = jnp.where(command == _ADV, following, position)
-    return jnp.where(command == _RST, 0, out)
+    following_port = (lanes.switches >> (4 * position)) & 7  # of position + 1
+    ring = jnp.where(lanes.switches & (1 << 12), 0, position)
+    following = jnp.where((position < 3) & (following_port < 5), position + 1, ring)
+    return jnp.where(command == _RST, 0, jnp.where(command == _ADV, following, position))
 
 
 def _without_first(wavelet: Array) -> Array:
+    """A control wavelet without its first command; NOPs with the last one's bit 2 move up."""
     word = wavelet >> 8
-    field = (word >> 22 & 0xFF) | (word & 0xFFFF) << 8
-    field = field >> 3 | (field & 1 << 23)
-    return ((word & 0xC03F0000) | (field & 0xFF) << 22 | field >> 8) << 8 | wavelet & 0xFF
+    commands = ((word >> 22) & 0xFF) | ((word & 0xFFFF) << 8)
+    commands = (commands >> 3) | (commands & (1 << 23))
+    word = (word & 0xC03F0000) | ((commands & 0xFF) << 22) | (commands >> 8)
+    return (word << 8) | (wavelet & 0xFF)
 
 
-def _forwarded(lanes: Lanes, head: Array) -> Array:
-    first, mode = _command(head), lanes.color >> 12 & 3
-    leaving = lanes.position[..., 1]
-    moves = _obeyed(lanes, leaving, first) != leaving
+def _forwarded(lanes: Lanes, word: Array) -> Array:
+    """[C, S] the routers' heads as they leave."""
+    first, mode = _command(word), (lanes.color >> 12) & 3
+    position = lanes.position[..., 1]
+    moves = _obeyed(lanes, position, first) != position
     pops = (mode == 1) | ((mode >= 2) & moves) | ((mode == 3) & (first == _NOP))
-    return jnp.where((head & CONTROL != 0) & pops, _without_first(head), head) & ~_ADVANCE
+    return jnp.where(((word & CONTROL) != 0) & pops, _without_first(word), word) & ~_ADVANCE
 
 
 def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
@@ -84,10 +96,10 @@ def _rule(tables: Tables, lanes: Lanes) -> Callable[[str], Array]:
 
 def _filtered(tables: Tables, lanes: Lanes) -> tuple[Array, Array]:
     """[C, S] whether the CE is to see the routers' heads, and whether filters count them."""
-    of, head = _rule(tables, lanes), lanes.router[..., 0]
-    control = head & CONTROL != 0
-    hidden = control & (head >> 8 + _NO_CE & 1 != 0)
-    index, by_range = head >> 8 + 16, of("kind") == 3
+    of, word = _rule(tables, lanes), lanes.router[..., 0]
+    control = (word & CONTROL) != 0
+    hidden = control & (((word >> (8 + _NO_CE)) & 1) != 0)
+    index, by_range = word >> (8 + 16), of("kind") == _RANGE
     within = (index >= of("low")) & (index <= of("high"))
     controls = (of("controls_filtered") == 0) | (lanes.counter == of("most"))
     counted = jnp.where(control, controls, lanes.counter <= of("most"))
@@ -100,7 +112,7 @@ def _counted(tables: Tables, lanes: Lanes, which: Array) -> Lanes:
     """Filters [C, S] count a word."""
     of = _rule(tables, lanes)
     wraps = which & (lanes.counter >= lanes.limit)
-    sparse = wraps & (of("kind") == 2)
+    sparse = wraps & (of("kind") == _SPARSE_COUNTER)
     ends = sparse & (lanes.second | (of("limit2") < 0))
     return lanes._replace(
         filtered=lanes.filtered & ~ends,
@@ -114,33 +126,34 @@ def depart(state: State) -> tuple[State, Departures]:
     """The first half of a cycle: the heads that can leave, lower colors first."""
     lanes, tables = state.lanes, state.tables
     cells, slots = lanes.color.shape
-    rx, tx = _ports(lanes, 0), _ports(lanes, 1)
-    head, full = lanes.router[..., 0], lanes.router[..., 1] != 0
-    neighbour = tables.neighbour
-    sides = sum((neighbour[:, d] >= 0).astype(jnp.int64) << d for d in range(4))
-    passes, counts = _filtered(tables, lanes)
+    rx, tx = _ports(lanes, leaving=False), _ports(lanes, leaving=True)
+    word, full = lanes.router[..., 0], lanes.router[..., 1] != 0
+    neighbour = tables.neighbour  # -1 where no PE is simulated
+    simulated = sum((neighbour[:, d] >= 0).astype(jnp.int64) << d for d in range(4))
+    seen, counts = _filtered(tables, lanes)
     used, links = jnp.zeros(cells, jnp.int64), state.links
-    went, needs = [], []
+    goes, by = [], []
     for slot in range(slots):
-        need = jnp.where(passes[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
-        stuck = (need & _RAMP != 0) & (lanes.down[:, slot] != 0)
-        stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
-        can = (head[:, slot] != 0) & (need & used == 0) & ~stuck
-        off = can & (need & 15 & ~sides & tables.edges != 0)
-        state = failed(state, off, int(Kind.OFF_WAFER), tables.colors[slot])
-        can &= ~off
+        need = jnp.where(seen[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
+        no_room = (lanes.down[:, slot] != 0) & (lanes.size[:, slot] >= lanes.depth[:, slot])
+        stuck = ((need & _RAMP) != 0) & no_room
+        can = (word[:, slot] != 0) & ((need & used) == 0) & ~stuck
+        off_wafer = can & ((need & 15 & ~simulated & tables.edges) != 0)
+        state = failed(state, off_wafer, int(Fault.OFF_WAFER), detail=tables.colors[slot])
+        can &= ~off_wafer
         for side in range(4):
-            there = neighbour[:, side]
+            there = neighbour[:, side]  # -1 reads the last PE, which (there < 0) then overrules
             at = _swapped(tables, lanes.color[there, slot], jnp.full(cells, slot), side ^ 1)
-            free = ~full[there, at] & (rx[there, at] >> (side ^ 1) & 1 != 0)
-            can &= (need >> side & 1 == 0) | free | (there < 0)
+            free = ~full[there, at] & (((rx[there, at] >> (side ^ 1)) & 1) != 0)
+            # A word for a PE of the wafer that is not simulated leaves and is gone.
+            can &= (((need >> side) & 1) == 0) | free | (there < 0)
         used = jnp.where(can, used | need, used)
-        went.append(can)
-        needs.append(jnp.where(can, need, 0))
-        links = links + (needs[-1][:, None] >> jnp.arange(5) & 1)
-    go, ports = jnp.stack(went, 1), jnp.stack(needs, 1)
-    leaves = Departures(go, ports, _forwarded(lanes, head))
-    lanes = _counted(tables, lanes, go & counts & (tx & _RAMP != 0))
+        goes.append(can)
+        by.append(jnp.where(can, need, 0))
+        links = links + ((by[-1][:, None] >> jnp.arange(5)) & 1)
+    go, ports = jnp.stack(goes, 1), jnp.stack(by, 1)
+    leaves = Departures(go, ports, _forwarded(lanes, word))
+    lanes = _counted(tables, lanes, go & counts & ((tx & _RAMP) != 0))
     return state._replace(links=links, lanes=lanes), leaves
 
 
@@ -155,11 +168,14 @@ def pop(lanes: Lanes, count: Array) -> Lanes:
 
 
 def _enters(lanes: Lanes) -> Array:
-    return (lanes.router[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
+    return (lanes.router[..., 1] == 0) & ((_ports(lanes, leaving=False) & _RAMP) != 0)
 
 
 def drain(pe: State) -> tuple[State, tuple[Array, Array]]:
     """The word that goes onto the ramp, of the lowest output queue that can.
+
+    Args:
+        pe: of one PE, without the axis C (``per_pe``).
 
     Returns:
         the PE; whether it or time moved, and [2] slot (-1: none) and wavelet.
@@ -174,25 +190,24 @@ def drain(pe: State) -> tuple[State, tuple[Array, Array]]:
     leaves = waits & (slot >= 0) & ~stuck[slot]
     queue = jnp.where(leaves.any(), jnp.argmax(leaves), 8)
     lost = waits & (slot < 0)
-    pe = failed(pe, (lost & (queues <= queue)).any(), int(Kind.NO_COLOR), jnp.argmax(lost))
+    pe = failed(pe, (lost & (queues <= queue)).any(), int(Fault.NO_COLOR), jnp.argmax(lost))
     taken = queues == queue
-    head = jnp.where(taken, (out.head + 1) % 8, out.head)
-    gone = jnp.where(leaves.any(), jnp.stack([slot, wavelet])[:, queue], jnp.array([-1, 0]))
-    pe = flush(pe._replace(outputs=out._replace(head=head, size=out.size - taken)))
-    return pe, (leaves.any() | young.any(), gone)
+    sent = jnp.where(leaves.any(), jnp.stack([slot, wavelet])[:, queue], jnp.array([-1, 0]))
+    out = out._replace(head=(out.head + taken) % 8, size=out.size - taken)
+    return flush(pe._replace(outputs=out)), (leaves.any() | young.any(), sent)
 
 
 def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array]:
     """[C, S] wavelets from the neighbours, and how many came."""
-    cells, slots = lanes.color.shape
-    every = jnp.arange(slots)
-    got = count = jnp.zeros((cells, slots), jnp.int64)
+    every = jnp.arange(lanes.color.shape[1])
+    got = count = jnp.zeros(lanes.color.shape, jnp.int64)
     for side in range(4):
         there = tables.neighbour[:, side, None]
-        for its in (every, tables.partner):
-            at = jnp.maximum(its, 0)[None]
-            comes = (leaves.ports[there, at] >> (side ^ 1) & 1 != 0) & (there >= 0) & (its >= 0)
-            comes &= _swapped(tables, lanes.color[:, at[0]], at, side) == every
+        for sent_as in (every, tables.partner):
+            at = jnp.maximum(sent_as, 0)[None]
+            sent = ((leaves.ports[there, at] >> (side ^ 1)) & 1) != 0
+            taken_as = _swapped(tables, lanes.color[:, at[0]], at, side)
+            comes = sent & (there >= 0) & (sent_as >= 0) & (taken_as == every)
             got = jnp.where(comes, leaves.wavelet[there, at], got)
             count = count + comes
     return got, count
@@ -213,43 +228,41 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     """
     lanes, tables, go = state.lanes, state.tables, leaves.go
     room, to_router = sizes < lanes.depth, _enters(lanes)
-    head, second = lanes.router[..., 0], lanes.router[..., 1]
+    word, behind = lanes.router[..., 0], lanes.router[..., 1]
     entered, rising = lanes.up[..., 0], lanes.up[..., 1]
     own = to_router & (rising != 0)
     got, count = _arrivals(tables, lanes, leaves)
     got = jnp.where(own & (count == 0), rising, got)
     clash = count + own > 1
-    lost = tables.colors[jnp.argmax(clash, 1)]
-    state = failed(state, clash.any(1), int(Kind.SAME_CYCLE_ARRIVAL), lost)
+    color = tables.colors[jnp.argmax(clash, 1)]
+    state = failed(state, clash.any(1), int(Fault.SAME_CYCLE_ARRIVAL), detail=color)
     # The router's two words.
-    first, second = jnp.where(go, second, head), jnp.where(go, 0, second)
-    arrives, behind = got != 0, first != 0
-    second = jnp.where(arrives & behind, got, second)
-    first = jnp.where(arrives & ~behind, got, first)
+    first, second = jnp.where(go, behind, word), jnp.where(go, 0, behind)
+    arrives, stays = got != 0, first != 0
+    second = jnp.where(arrives & stays, got, second)
+    first = jnp.where(arrives & ~stays, got, first)
     # Down to the CE's queue.
     falls = (lanes.down != 0) & room
     place = ((lanes.head + lanes.size) % 8)[..., None] == jnp.arange(8)
-    down = jnp.where(falls, 0, lanes.down)
     # Up from the CE.
     rising = jnp.where(own, 0, rising)
     shifts = (rising == 0) & (entered != 0)
     rising, entered = jnp.where(shifts, entered, rising), jnp.where(shifts, 0, entered)
     slot, sent = entering[:, :1], entering[:, 1:]
     here = slot == jnp.arange(len(tables.colors))
-    entered = jnp.where(here, sent, entered)
     # Switches and teardown: what has entered moves its side, what has left the other.
-    left = jnp.where(go, _command(head), _NOP)
+    left = jnp.where(go, _command(word), _NOP)
     commands = (_command(got), left)
     position = [_obeyed(lanes, lanes.position[..., k], commands[k]) for k in (0, 1)]
-    torn = jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
-    moved = (go | here | arrives | falls | own | shifts).any(1)
     lanes = lanes._replace(
         router=jnp.stack([first, second], -1),
-        up=jnp.stack([entered, rising], -1),
-        down=jnp.where(go & (leaves.ports & _RAMP != 0), head, down),
+        up=jnp.stack([jnp.where(here, sent, entered), rising], -1),
+        down=jnp.where(go & ((leaves.ports & _RAMP) != 0), word, jnp.where(falls, 0, lanes.down)),
         queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
         size=lanes.size + falls,
         position=jnp.stack(position, -1),
         torn=lanes.torn | (jnp.stack(commands, -1) == _TEARDOWN),
     )
-    return state._replace(lanes=lanes, torn=state.torn | torn), moved
+    torn = state.torn | jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
+    state = state._replace(lanes=lanes, torn=torn)
+    return state, (go | here | arrives | falls | own | shifts).any(1)

@@ -80,7 +80,7 @@ def rounded_up(count: int, least: int) -> int:
     return max(least, 1 << max(count - 1, 0).bit_length())
 
 
-def _padded(arrays: list[Any], least: int = 8) -> np.ndarray:
+def _padded(arrays: list[np.ndarray], least: int = 8) -> np.ndarray:
     """One array of several, their first axis rounded up."""
     most = rounded_up(max(map(len, arrays)), least)
     out = np.zeros((len(arrays), most, *np.shape(arrays[0])[1:]), np.int64)

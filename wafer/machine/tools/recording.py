@@ -8,6 +8,7 @@ from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
 from wafer.machine.tools.reports import task_label
+from wafer.models.shown.html import table
 
 # The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
 TASK, OWN_THREAD = 9, 8
@@ -57,6 +58,19 @@ class Trace(NamedTuple):
     cycles: tuple[int, int]  #: (first, last + 1) that were recorded
     rectangle: tuple[int, int, int, int]  #: (x, y, width, height) of the PEs
     full: int | None  #: cycle in which the limit of events was reached; None if it was not
+
+    def __repr__(self) -> str:
+        (first, end), (_, _, width, height) = self.cycles, self.rectangle
+        pes = f"{width} x {height} PEs, cycles {first:,} to {end - 1:,}"
+        return f"Trace of {pes}: {len(self.begin):,} tasks and operations"
+
+    def _repr_html_(self) -> str:
+        tasks, spent = self.thread == TASK, self.end - self.begin
+        added = lambda rows, of: np.bincount(self.name[rows], of[rows], len(self.names)).tolist()
+        runs = added(tasks, np.ones_like(spent))
+        columns = runs, added(tasks, spent), added(~tasks, self.elements)
+        rows = [(name, *map(int, row)) for name, *row in zip(self.names, *columns, strict=True)]
+        return table(repr(self), ("task", "runs", "cycles", "elements of its operations"), rows)
 
 
 def settings_of(recording: Recording, image: Image) -> np.ndarray:

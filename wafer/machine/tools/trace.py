@@ -16,10 +16,12 @@ import numpy as np
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
 from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
-from wafer.models.errors import optional
+from wafer.models.shown.figures import new_figure
+from wafer.models.shown.html import table
 
 __all__ = [
     "Line",
+    "LineProfile",
     "chrome_trace",
     "filmstrip",
     "gif",
@@ -48,12 +50,23 @@ class Line(NamedTuple):
     text: str  #: of the line, or the operation; '' if the file is not there any more
 
 
+class LineProfile(list[Line]):
+    """The lines that took any cycles, most first; printed, a table."""
+
+    def __repr__(self) -> str:
+        return profile_text(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.cycles, f"{row.share:.1%}", _source(row), row.text) for row in self]
+        return table("", ("cycles", "share", "line", "source"), rows)
+
+
 def _place(number: int) -> int:
     """Tasks first, then what they wait for, then microthreads."""
     return TASK - number if number >= OWN_THREAD else number + 2
 
 
-def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
+def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, object]:
     """Tasks and operations as Chrome trace events (chrome://tracing, Perfetto).
 
     One microsecond on screen is one cycle; a process per PE, a thread each for tasks, the
@@ -93,10 +106,9 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
         trace: recorded.
         path: file to write too.
     """
-    figure = optional("matplotlib.figure", "drawing")
     pes = np.unique(np.stack([trace.y, trace.x], axis=1), axis=0)
     pes = pes[picked(len(pes), _MOST_ROWS)] if len(pes) else pes
-    fig = figure.Figure(figsize=(9, 1.2 + 0.35 * max(1, len(pes))), layout="constrained")
+    fig = new_figure(figsize=(9, 1.2 + 0.35 * max(1, len(pes))), layout="constrained")
     axes = fig.subplots()
     for row, (y, x) in enumerate(pes.tolist()):
         here = (trace.x == x) & (trace.y == y)
@@ -200,7 +212,7 @@ def _lines(file: str) -> list[str]:
         return []
 
 
-def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
+def profile_of(cycles: Mapping[tuple[str, int], int]) -> LineProfile:
     """The lines that took any cycles, most first.
 
     Args:
@@ -209,14 +221,14 @@ def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
     total = max(1, sum(cycles.values()))
     rows = sorted(cycles.items(), key=lambda row: (-row[1], row[0]))
     text = lambda file, line: "".join(_lines(file)[line - 1 : line]).strip() if line else file
-    return [
+    return LineProfile(
         Line(file, line, count, count / total, text(file, line))
         for (file, line), count in rows
         if count
-    ]
+    )
 
 
-def profile(trace: Trace) -> list[Line]:
+def profile(trace: Trace) -> LineProfile:
     """Return the cycles of all PEs in which an operation was running, by operation.
 
     An operation's cycles are those from its first to its last element, waits included. Cycles of

@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import jax.numpy as jnp
 import optax
@@ -98,18 +98,18 @@ class GradScaler:
         """[] float32 scale in force."""
         return self._state.loss_scale
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int | float]:
         """The automaton's numbers."""
         return {name: value.item() for name, value in self._state._asdict().items()}
 
-    def load_state_dict(self, tree: dict[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Go on from there."""
         old = self._state
         values = {name: jnp.asarray(tree[name], leaf.dtype) for name, leaf in old._asdict().items()}
         self._backend.state[self.slot] = old._replace(**values)
 
 
-def clip_grad_norm_(params: Any, max_norm: float | None) -> Array:
+def clip_grad_norm_(params: object, max_norm: float | None) -> Array:
     """Scale gradients down to a global L2 norm of at most ``max_norm``.
 
     Args:
@@ -128,14 +128,14 @@ def clip_grad_norm_(params: Any, max_norm: float | None) -> Array:
     return norm
 
 
-def clip_grad_value_(params: Any, max_value: float) -> None:
+def clip_grad_value_(params: object, max_value: float) -> None:
     """Clip every gradient to [-max_value, max_value]."""
     gradients, is_clipped = _clipped(params)
     clip = lambda name, g: jnp.clip(g, -max_value, max_value) if is_clipped(name) else g
     gradients.kept = map_named(clip, gradients.kept)
 
 
-def _clipped(params: Any) -> tuple[Gradients, Callable[[str], bool]]:
+def _clipped(params: object) -> tuple[Gradients, Callable[[str], bool]]:
     """Return the gradients, and which of them belong to the parameters."""
     params = params.model.parameters() if isinstance(params, Optimizer) else params
     model, listed = model_of(params)

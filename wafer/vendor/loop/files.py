@@ -2,10 +2,10 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from wafer.errors import CheckpointError
 from wafer.models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
@@ -16,8 +16,8 @@ from wafer.version import __version__
 _NAMES = {"model": PARAMS, "optimizer": OPT_STATE}  # here -> in the trainer's files
 
 
-def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
-    """Write a checkpoint; it is complete or not there at all.
+def save(state: Mapping[str, PyTree], path: str | pathlib.Path) -> None:
+    """Write a checkpoint; one that is there is replaced when the new one is complete.
 
     ``{"model": model.state_dict(), "config": {"model": {...}}}`` is what ``wafer generate`` and
     ``wafer convert`` read.
@@ -29,8 +29,8 @@ def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
     Raises:
         CheckpointError: a name that is taken, something that is neither, or a full disk.
     """
-    arrays: dict[str, Any] = {}
-    plain: dict[str, Any] = {WRITER: __version__}
+    arrays: dict[str, PyTree] = {}
+    plain: dict[str, PyTree] = {WRITER: __version__}
     for name, value in state.items():
         if name in (*_NAMES.values(), *RESERVED):
             raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")
@@ -45,7 +45,7 @@ def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
     write_checkpoint(path, arrays, plain)
 
 
-def _split(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(tree: Mapping[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """Separate the branches of a state dict: those of arrays, and plain ones."""
     arrays, plain = {}, {}
     for name, value in tree.items():
@@ -55,16 +55,16 @@ def _split(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, plain
 
 
-def load(path: str | pathlib.Path) -> dict[str, Any]:
+def load(path: str | pathlib.Path) -> dict[str, PyTree]:
     """Read what ``save`` wrote, or a checkpoint of the trainer.
 
     Raises:
         CheckpointError: not a checkpoint, or damaged.
     """
-    tree: dict[str, Any]
+    tree: dict[str, PyTree]
     tree, meta = load_checkpoint(path)
     back = {stored: name for name, stored in _NAMES.items()}
-    state: dict[str, Any] = {back.get(name, name): value for name, value in tree.items()}
+    state: dict[str, PyTree] = {back.get(name, name): value for name, value in tree.items()}
     for name, value in meta.items():
         part = name.removesuffix("/meta")
         if part != name:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer.engines.cluster import swarmx_mesh
 from wafer.loop.distributed import CSConfig
@@ -126,7 +126,7 @@ class Backend:
         return jax.random.fold_in(jax.random.key(self.seed), count)
 
     @contextlib.contextmanager
-    def traced(self, state: dict[str, Any], recorder: Recorder) -> Iterator[None]:
+    def traced(self, state: dict[str, PyTree], recorder: Recorder) -> Iterator[None]:
         """Work on these slots, tracers, until the end of the block; then the old ones are back."""
         kept = self.state
         self.state, self.recorder, self.tracing = dict(state), recorder, True

@@ -11,7 +11,7 @@ import abc
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -69,10 +69,10 @@ class LoopMetric(abc.ABC):
         self.num_updates = 0
         self.init_state()
 
-    def forward(self, *args: Any, **kwargs: Any) -> None:
+    def forward(self, *args: object, **kwargs: object) -> None:
         """Add the values of this step at its end."""
 
-        def add(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def add(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
             self.update(*args, **kwargs)
             self.num_updates += 1
 
@@ -128,7 +128,11 @@ class AccuracyMetric(_QuotientMetric):
     """Share of predictions that are the label: sum of weights of hits / number of weights > 0."""
 
     def update(
-        self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None, dtype: Any = None
+        self,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        weights: Weights = None,
+        dtype: object = None,
     ) -> None:
         """Add a step's predictions.
 
@@ -150,7 +154,7 @@ class PerplexityMetric(_QuotientMetric):
     """Perplexity: exp(sum of the losses / number of tokens), infinite where that overflows."""
 
     def update(
-        self, labels: ArrayLike, loss: ArrayLike, weights: Weights = None, dtype: Any = None
+        self, labels: ArrayLike, loss: ArrayLike, weights: Weights = None, dtype: object = None
     ) -> None:
         """Add a step's loss.
 
@@ -200,7 +204,11 @@ class _ConfusionMetric(LoopMetric):
         self.confusion_matrix = np.zeros((self.num_classes, self.num_classes))
 
     def update(
-        self, labels: ArrayLike, predictions: ArrayLike, weights: Weights = None, dtype: Any = None
+        self,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        weights: Weights = None,
+        dtype: object = None,
     ) -> None:
         """Add a step's predictions; labels that are no class are left out.
 

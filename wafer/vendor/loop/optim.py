@@ -17,6 +17,7 @@ from wafer.loop.machine import Backend
 from wafer.loop.tracing.model import CompiledModel, Gradients, Parameter, Parameters, model_of
 from wafer.models.checkpoint.tree import fill_template, to_tree
 from wafer.models.errors import did_you_mean
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.precision import keep_if_finite
 from wafer.optim.schedules import make_schedule
@@ -42,7 +43,7 @@ class Optimizer:
         ValueError: no parameters, or those of several models.
     """
 
-    def __init__(self, params: Any, defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, params: object, defaults: Mapping[str, object] | None = None) -> None:
         self.model, self._groups = _grouped(params)
         self.defaults = dict(defaults or {})
         self._backend: Backend = self.model.backend
@@ -119,7 +120,7 @@ class Optimizer:
         return ParameterState(self.arrays)
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: object) -> None:
         self.arrays = value.arrays if isinstance(value, ParameterState) else value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -136,11 +137,11 @@ class Optimizer:
         algorithm.apply_to_optimizer(self)
         return self
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, PyTree]:
         """Copy the state to the host, as a nested dict."""
         return to_tree(self.arrays)
 
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Replace the state; waits until there is one.
 
         Raises:
@@ -189,7 +190,7 @@ def _whole_step(step: Callable[..., None]) -> Callable[..., None]:
     """Let an optimizer's ``step`` follow schedulers, skip non-finite gradients, and stay sparse."""
 
     @functools.wraps(step)
-    def whole(self: Optimizer, *args: Any, finite: Array | bool = True) -> None:
+    def whole(self: Optimizer, *args: object, finite: Array | bool = True) -> None:
         params, state = self.model.params, copied(self.arrays)
         self._rates = [] if self.scheduler is None else self.scheduler.rates()
         step(self, *args)
@@ -208,7 +209,7 @@ def _whole_step(step: Callable[..., None]) -> Callable[..., None]:
     return whole
 
 
-def _core(section: Mapping[str, Any]) -> dict[str, Any]:
+def _core(section: Mapping[str, object]) -> YamlMapping:
     """Return an ``optimizer`` section in the words of ``wafer config keys``."""
     file = runfile.read({"optimizer": section})
     if file.problems:
@@ -232,7 +233,7 @@ class SectionOptimizer(Optimizer):
         ValueError: groups that differ in other keys.
     """
 
-    def __init__(self, params: Any, section: Mapping[str, Any]) -> None:
+    def __init__(self, params: object, section: Mapping[str, object]) -> None:
         given = {"learning_rate": 1e-3, **section}
         keys = _core({"learning_rate": given.pop("lr", given.pop("learning_rate")), **given})
         super().__init__(params, {**keys, "lr": keys["learning_rate"]})
@@ -240,7 +241,7 @@ class SectionOptimizer(Optimizer):
         self.section = parse_optimizer(self._keys)
         self.tx: optax.GradientTransformation = optax.identity()
 
-    def _by_group(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+    def _by_group(self, keys: Mapping[str, object]) -> YamlMapping:
         """Write groups as tags of parameters with schedules of their own."""
         if self._groups is None:
             return {}
@@ -298,7 +299,7 @@ class SectionOptimizer(Optimizer):
         return self.arrays
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: object) -> None:
         self.arrays = value
 
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -333,7 +334,7 @@ class LRScheduler:
         ConfigError: not a schedule.
     """
 
-    def __init__(self, optimizer: Optimizer, learning_rate: Any) -> None:
+    def __init__(self, optimizer: Optimizer, learning_rate: object) -> None:
         self.spec = _core({"learning_rate": learning_rate})["learning_rate"]
         self._value = make_schedule(parse_schedules(self.spec))
         self.optimizer = optimizer
@@ -367,17 +368,17 @@ class LRScheduler:
         place = lambda node: node._replace(step=at) if is_rate(node) else node
         return jax.tree.map(place, state, is_leaf=is_rate)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, PyTree]:
         """Where it stands."""
         self.prepare()
         return {"step": int(self._backend.state[self.slot])}
 
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Go on from there."""
         self._backend.state[self.slot] = jnp.int32(tree["step"])
 
 
-def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> SectionOptimizer:
+def configure_optimizer(optimizer_type: str, params: object, **kwargs: object) -> SectionOptimizer:
     """Make an optimizer by its name.
 
     Args:
@@ -391,7 +392,7 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Sect
     return SectionOptimizer(params, {"optimizer_type": optimizer_type, **kwargs})
 
 
-def configure_lr_scheduler(optimizer: Optimizer, learning_rate: Any) -> LRScheduler | None:
+def configure_lr_scheduler(optimizer: Optimizer, learning_rate: object) -> LRScheduler | None:
     """Attach the schedule of a ``learning_rate`` key; None for a plain number.
 
     Raises:

@@ -32,7 +32,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.sections.base import InputSection
 from wafer.data.tasks import TASKS, DataTask
-from wafer.engines.base import Engine, Features, Metrics, TrainState
+from wafer.engines.base import Engine, Features
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.experiment import BatchShape, Experiment
 from wafer.loop import amp, optim
@@ -44,6 +44,7 @@ from wafer.models.base import Aux, Model
 from wafer.models.sections import parse
 from wafer.models.user.code import call, place
 from wafer.models.user.model import OwnConfig
+from wafer.optim.step import Metrics, TrainState
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_every, evaluate_one
 from wafer.session.lock import owned
@@ -81,7 +82,7 @@ class BaseModel:
         device: taken for the vendor's scripts, and not used.
     """
 
-    def __init__(self, params: Params, model: Any = None, device: object = None) -> None:
+    def __init__(self, params: Params, model: object = None, device: object = None) -> None:
         del device
         self.params = params
         if model is None and not hasattr(self, "model"):
@@ -106,7 +107,7 @@ def run(
     train_data_fn: DataFunction | None = None,
     eval_data_fn: DataFunction | None = None,
     default_params_fn: Callable[[Params], Params | None] | None = None,
-    extra_args_parser_fn: Callable[[], Any] | None = None,
+    extra_args_parser_fn: Callable[[], object] | None = None,
     *,
     argv: list[str] | None = None,
 ) -> dict[str, float]:
@@ -238,7 +239,7 @@ class _Input(InputSection, task="script"):
 class _Run(Run):
     """A run whose batches are trees."""
 
-    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+    def place_batch(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> PyTree:
         """Place a batch on the systems."""
         del shape, padded
         return place_batch(rows["batch"][0])

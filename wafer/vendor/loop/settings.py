@@ -33,7 +33,7 @@ class CsxSettings:
         values: setting -> value, or group -> ``CsxSettings``.
     """
 
-    def __init__(self, where: str, values: dict[str, Any]) -> None:
+    def __init__(self, where: str, values: dict[str, object]) -> None:
         vars(self).update(values)
         vars(self)["_where"] = where
 
@@ -42,7 +42,7 @@ class CsxSettings:
         known = [key for key in vars(self) if not key.startswith("_")]
         raise AttributeError(f"{self._where}: no setting {name!r}{did_you_mean(name, known)}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Keep a value, and log that it changes nothing here.
 
         Raises:

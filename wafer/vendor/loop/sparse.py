@@ -35,7 +35,7 @@ class SparsityAlgorithm:
         SparsityError: a wrong section.
     """
 
-    def __init__(self, section: Any) -> None:
+    def __init__(self, section: object) -> None:
         self.groups = sparsity.parse(core_section(section))
         self.model: CompiledModel | None = None
         self._sparsifier: sparsity.Sparsifier | None = None
@@ -44,7 +44,7 @@ class SparsityAlgorithm:
 
     # --- attaching ------------------------------------------------------------------------
 
-    def apply(self, owner: Any) -> None:
+    def apply(self, owner: object) -> None:
         """Attach to a compiled model, or its network, then to its optimizer.
 
         The same as ``owner.apply(algorithm)``.
@@ -172,13 +172,13 @@ class SparsityAlgorithm:
         kept = sum(jnp.sum(mask) for mask in masks)
         return jnp.float32(1 - kept / sum(mask.size for mask in masks))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, PyTree]:
         """Masks and counters."""
         self.prepare()
         masks = {name: np.asarray(mask) for name, mask in self._state.masks.items()}
         return {"masks": to_tree(masks), "meta": sparsity.to_meta(self._state)}
 
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Go on with these masks; waits until the model has parameters."""
         flat = jax.tree_util.tree_flatten_with_path(tree["masks"])[0]
         masks = {jax.tree_util.keystr(p, simple=True, separator="/"): m for p, m in flat}
@@ -190,7 +190,7 @@ configure = SparsityAlgorithm
 """The vendor's name for building one."""
 
 
-def _algorithm(algorithm: str, sparsity: float | None = None, **keys: Any) -> SparsityAlgorithm:
+def _algorithm(algorithm: str, sparsity: float | None = None, **keys: object) -> SparsityAlgorithm:
     if sparsity is None and algorithm == "static":
         sparsity = 0.0
     level = {} if sparsity is None else {"sparsity": sparsity}
@@ -213,7 +213,7 @@ class SparsityOptimizer(SparsityAlgorithm):
         SparsityError: a wrong section.
     """
 
-    def __init__(self, named_parameters: Parameters, section: Mapping[str, Any]) -> None:
+    def __init__(self, named_parameters: Parameters, section: Mapping[str, object]) -> None:
         super().__init__(dict(section))
         self.apply_to_model(named_parameters.model)
 
@@ -232,7 +232,7 @@ class SparsityOptimizer(SparsityAlgorithm):
 
 
 def configure_sparsity_optimizer(
-    sparsity_type: str, named_parameters: Parameters, **keys: Any
+    sparsity_type: str, named_parameters: Parameters, **keys: object
 ) -> SparsityOptimizer:
     """Make a sparsity optimizer by its type: 'static', 'gmp', 'set' or 'rigl'.
 

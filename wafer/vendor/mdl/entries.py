@@ -96,8 +96,8 @@ def _entry(dataset: str, record: Attributes) -> Entry:
     return Entry("object" if kind == "object" else "value", value=value)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    sizes: Sequence[Any] = json.loads(value) if isinstance(value, str) else value
+def _shape(value: str | Sequence[int]) -> tuple[int, ...]:
+    sizes: Sequence[int] = json.loads(value) if isinstance(value, str) else value
     shape = tuple(int(size) for size in sizes)
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {shape}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from wafer.models.errors import CheckpointError, MissingPackageError, optional
 from wafer.models.guarded import call_in_subprocess
-from wafer.vendor.mdl.entries import Entry, follow, listed_keys, read_entries
+from wafer.vendor.mdl.entries import Attributes, Entry, follow, listed_keys, read_entries
 
 _DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
 _TENSORS = ("tensor", "filled")
@@ -128,7 +128,7 @@ class MdlFile(Mapping[str, np.ndarray]):
         """List all entries whose names begin so, numbers and texts too, in name order."""
         return [name for name in self._entries if name.startswith(prefix)]
 
-    def scalar(self, name: str) -> Any:
+    def scalar(self, name: str) -> int | float | str | None:
         """Return a number or text of the checkpoint (such as ``global_step``), or None.
 
         Raises:
@@ -207,7 +207,7 @@ class MdlFile(Mapping[str, np.ndarray]):
             raise ValueError(f"shape {entry.shape} of one value is beyond this memory") from None
 
 
-def _require_stored(dataset: Any) -> None:
+def _require_stored(dataset: h5py.Dataset) -> None:
     """Refuse a shape whose values the file does not hold: it costs memory, not bytes of a file.
 
     Raises:
@@ -224,7 +224,7 @@ def _require_stored(dataset: Any) -> None:
         raise ValueError(f"shape {dataset.shape} was never filled")
 
 
-def attributes(path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def attributes(path: str) -> tuple[Attributes, dict[str, Attributes]]:
     """Attributes of the file, and of each dataset in it, as JSON values; what is no such is left.
 
     Raises:
@@ -244,7 +244,7 @@ def attributes(path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         raise ValueError(str(error)) from None
 
 
-def _plain(attrs: Any) -> dict[str, Any]:
+def _plain(attrs: Mapping[str, object]) -> Attributes:
     values = ((name, x.item() if isinstance(x, np.generic) else x) for name, x in attrs.items())
     kept = {  # of an array, as ``dtypes`` is, the text of a list
         str(name): str(x.tolist()) if isinstance(x, np.ndarray) else x

@@ -10,9 +10,9 @@ import collections
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from wafer.models.checkpoint.moments import field_of
 from wafer.models.checkpoint.tree import to_tree
 from wafer.models.convert.engine import TensorRow
 from wafer.models.counts import abstract_params
-from wafer.models.paths import named_leaves, unflatten
+from wafer.models.paths import Params, named_leaves, unflatten
 from wafer.optim.groups import ParamGroups, make_groups
 from wafer.optim.sections import Optimizer
 from wafer.vendor.mdl.file import MdlFile
@@ -72,7 +72,7 @@ class OptimizerState(NamedTuple):
     step: int  #: the global step
 
 
-def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, Any]:
+def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, object]:
     """Load a ``.mdl`` as the arrays of a checkpoint.
 
     Args:
@@ -86,7 +86,7 @@ def load_mdl(path: Path, experiment: Experiment, with_state: bool) -> dict[str, 
     """
     section, model, state = experiment.cfg.optimizer, experiment.model, None
     with MdlFile(path) as file:
-        tree: dict[str, Any] = {PARAMS: unflatten(dict(open_weights(file, model)))}
+        tree: dict[str, object] = {PARAMS: unflatten(dict(open_weights(file, model)))}
         if section is not None and with_state:
             groups = make_groups(section, alias=model.alias)
             state = read_state(file, model, groupings(section, groups))
@@ -136,8 +136,8 @@ def groupings(section: Optimizer, groups: ParamGroups) -> list[Grouping]:
     return [by_section, by_decay, lambda names: [list(names)]]
 
 
-def _apart(names: Sequence[str], key: Callable[[str], Any]) -> list[list[str]]:
-    apart: dict[Any, list[str]] = {}
+def _apart(names: Sequence[str], key: Callable[[str], Hashable]) -> list[list[str]]:
+    apart: dict[Hashable, list[str]] = {}
     for name in names:
         apart.setdefault(key(name), []).append(name)
     return list(apart.values())
@@ -245,8 +245,8 @@ def finished_steps(state: OptimizerState, section: Optimizer) -> int:
 
 
 def our_tree(
-    state: OptimizerState, section: Optimizer, template: Any, shapes: Any, where: str
-) -> dict[str, Any]:
+    state: OptimizerState, section: Optimizer, template: object, shapes: Params, where: str
+) -> Params:
     """Build the optimizer state of a checkpoint of ours.
 
     Args:
@@ -268,7 +268,7 @@ def our_tree(
     owners = {name: leaf.shape for name, leaf in named_leaves(shapes)}
     fields = {path: field_of(path, owners) for path, _ in named_leaves(template)}
     with_moments = {parent for parent, _, owner in fields.values() if owner}
-    tree: dict[str, Any] = {}
+    tree: dict[str, np.ndarray] = {}
     for path, leaf in named_leaves(template):
         parent, field, owner = fields[path]
         if owner:

@@ -5,18 +5,19 @@ where the new release counts the parameters in the same order.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from wafer.models.alias import is_decayed
 from wafer.models.base import Model
 from wafer.models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, record_entry
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.moments import field_of
-from wafer.models.lazy import LazyArray
-from wafer.models.paths import named_leaves
-from wafer.optim.sections import parse_optimizer
+from wafer.models.paths import Params, named_leaves
+from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.vendor.mdl.file import MdlFile
 from wafer.vendor.mdl.optimizer import KEYS, SCALERS, is_constant
 from wafer.vendor.mdl.weights import export_weights, numbered_tensors, written_rows
@@ -43,13 +44,13 @@ _COUNTED = {"RAdam", "Adagrad"}  # have a step of their own
 _CARRIED = re.compile(r"optimizer\.(state|param_groups)\.(\d+)\.(.+)")
 
 
-def _number(value: Any, dtype: Any) -> LazyArray:
+def _number(value: ArrayLike, dtype: DTypeLike) -> LazyArray:
     array = np.asarray(value, dtype)
     return LazyArray(array.shape, array.dtype, lambda: array)
 
 
 def training_sections(
-    model: Model, record: Mapping[str, Any], tree: Mapping[str, Any], format_: str
+    model: Model, record: Mapping[str, object], tree: Params, format_: str
 ) -> dict[str, Tree]:
     """Build the sections from a checkpoint of ours.
 
@@ -114,7 +115,10 @@ def _scalars(section: Any, steps: int) -> dict[str, Tree]:
 
 
 def _param_groups(
-    section: Any, decay: Any, groups: tuple[list[str], list[str]], rate: float
+    section: Optimizer,
+    decay: float | Sequence[Mapping[str, float]],
+    groups: tuple[list[str], list[str]],
+    rate: float,
 ) -> list[Tree]:
     kind = section.optimizer_type
     keys = {key: getattr(section, key, _FIXED.get(key)) for key in _GROUP_KEYS[kind].split()}
@@ -130,7 +134,7 @@ def _param_groups(
     return out
 
 
-def _schedule(entries: Any, steps: int) -> dict[str, Tree]:
+def _schedule(entries: object, steps: int) -> dict[str, Tree]:
     """State of the scheduler: finished steps, and those of each part of a sequence."""
     state: dict[str, Tree] = {"last_epoch": _number(steps, np.int64)}
     if isinstance(entries, list) and len(entries) > 1:

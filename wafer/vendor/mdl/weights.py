@@ -5,20 +5,19 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from wafer import vsl
 from wafer.models.base import Model
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.convert.codecs import SAME, TRANSPOSED, trailing_one
 from wafer.models.convert.engine import Table, TensorRow, export_tensors, import_tensors, source
 from wafer.models.convert.standard import in_pairs
 from wafer.models.errors import CheckpointError
-from wafer.models.lazy import LazyArray
 from wafer.models.names import lookup
-from wafer.models.paths import named_leaves
+from wafer.models.paths import Params, named_leaves
 from wafer.models.registry import build
 from wafer.vendor.mdl.file import MdlFile
 from wafer.vendor.mdl.writer import Link, Tree, write_mdl
@@ -212,7 +211,7 @@ def writable(format_: str) -> Release:
 
 def write_weights(
     model: Model,
-    params: Any,
+    params: Params,
     path: str | Path,
     format_: str,
     *,
@@ -236,7 +235,7 @@ def write_weights(
         ValueError: a family or a release that is not written.
     """
     version = ".".join(map(str, (*writable(format_), 0)))
-    leaves: dict[str, Any] = dict(named_leaves(params))
+    leaves = dict(named_leaves(params))
     positions = getattr(model.config, "position_embedding_type", "")
     if positions == "fixed":
         raise ValueError(
@@ -263,7 +262,7 @@ def written_rows(model: Model, format_: str) -> list[TensorRow]:
 
 
 def export_weights(
-    model: Model, leaves: Mapping[str, Any], format_: str, pruned: Collection[str] | None
+    model: Model, leaves: Params, format_: str, pruned: Collection[str] | None
 ) -> dict[str, LazyArray]:
     """Map a release's names to tensors that hold the leaves, in its order; they are read late.
 

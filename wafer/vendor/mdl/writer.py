@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 
 from wafer.data.rowfiles.hdf5 import create_hdf5
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.files import atomic_write
-from wafer.models.lazy import LazyArray
 
 # What the Model Zoo's runtime calls each dtype, counted from 1.
 _DTYPES = (
@@ -27,7 +27,7 @@ class Link(NamedTuple):
     first: str
 
 
-Leaf = LazyArray | Link | str | int | float
+Leaf = LazyArray | Link | str | int | float | None
 Tree = Mapping[Any, "Tree"] | list["Tree"] | tuple["Tree", ...] | Leaf
 
 
@@ -75,7 +75,7 @@ def _put(file: h5py.File, name: str, tensor: LazyArray) -> None:
     file.create_dataset(name, data=value).attrs["__NUMPY__"] = True
 
 
-def _record(leaf: Leaf) -> dict[str, Any]:
+def _record(leaf: Leaf) -> Mapping[str, object]:
     if isinstance(leaf, LazyArray):
         return {
             "__TORCH__": True,
@@ -95,7 +95,7 @@ def _record(leaf: Leaf) -> dict[str, Any]:
     return value | {"__NONE__": True}
 
 
-def _node(tree: Any, name: str, leaves: dict[str, Leaf]) -> dict[str, Any]:
+def _node(tree: Tree, name: str, leaves: dict[str, Leaf]) -> dict[str, object]:
     """Describe a tree as ``torch.utils._pytree.treespec_dumps`` does; collect its leaves.
 
     Args:

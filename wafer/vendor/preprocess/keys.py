@@ -68,7 +68,7 @@ OLDER_ALONE = frozenset(_OLDER_ALONE.split())
 """Keys that files with a read hook do not have."""
 
 
-def _release(value: Any) -> Any:
+def _release(value: object) -> str | None:
     """A release without its last number; 2.1 is how YAML reads 2.10, and had no such files."""
     if value is None:
         return None

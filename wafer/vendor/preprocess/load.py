@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from wafer.data.preprocess.effects import unused_keys
 from wafer.data.preprocess.rows.hooks import HOOKS
@@ -16,6 +16,7 @@ from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.errors import SectionError, did_you_mean
 from wafer.models.sections import parse
 from wafer.models.user.trust import owner_of
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.preprocess.keys import (
     GROUPS,
     NO_EFFECT,
@@ -58,7 +59,7 @@ _TOKENIZERS = {"gpt2tokenizer": "GPT2Tokenizer", "neoxtokenizer": "NeoXTokenizer
 _LLAMA = "CustomLlama3Tokenizer"
 
 
-def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> Settings:
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, object]) -> Settings:
     """Merge a YAML file and flags; flags win.
 
     Args:
@@ -90,13 +91,13 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
     return settings
 
 
-def _is_hooked(keys: Mapping[str, Any]) -> bool:
+def _is_hooked(keys: Mapping[str, object]) -> bool:
     """Whether keys are of the form with a read hook."""
     known = ("read_hook", "data", "is_multimodal", "use_single_image_token")
     return any(key in keys for key in known) or keys.get("mode") in get_args(Mode)
 
 
-def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
+def _flat(raw: object, path: str | pathlib.Path) -> YamlMapping:
     """Keys without their groups.
 
     Raises:
@@ -104,7 +105,7 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
-    out: dict[str, Any] = {}
+    out: YamlMapping = {}
     for key, value in raw.items():
         inner = ({} if value is None else value) if key in GROUPS else {key: value}
         if not isinstance(inner, Mapping):
@@ -116,7 +117,7 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
     return out
 
 
-def _renamed(keys: dict[str, Any]) -> dict[str, Any]:
+def _renamed(keys: YamlMapping) -> YamlMapping:
     """With today's names of keys."""
     for name in [name for name in SPELLINGS if name in keys]:
         key, value = SPELLINGS[name], keys.pop(name)
@@ -126,7 +127,7 @@ def _renamed(keys: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _hooked(keys: dict[str, Any], flags: Mapping[str, Any], raw: Any) -> dict[str, Any]:
+def _hooked(keys: YamlMapping, flags: Mapping[str, object], raw: YamlMapping) -> YamlMapping:
     """The settings that the keys of a file with a read hook mean; logs what has no effect.
 
     Raises:
@@ -174,7 +175,7 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any], raw: Any) -> dict[st
     return keys | {"described": described, "rules": rules}
 
 
-def _with_images(keys: dict[str, Any]) -> dict[str, Any]:
+def _with_images(keys: YamlMapping) -> YamlMapping:
     """Keys of a file of 2.3 with ``multimodal``, which names its columns apart; others as given."""
     if "multimodal" not in keys:
         return keys
@@ -187,7 +188,7 @@ def _with_images(keys: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _read_source(keys: dict[str, Any], flags: Mapping[str, Any]) -> None:
+def _read_source(keys: YamlMapping, flags: Mapping[str, object]) -> None:
     """Put the files that ``data`` means in its place."""
     data = keys.pop("data", None) if "data" in keys else None
     given = data is not None or "input_dir" in keys or keys.get("metadata_files")
@@ -202,7 +203,7 @@ def _read_source(keys: dict[str, Any], flags: Mapping[str, Any]) -> None:
     keys |= {"input_dir": inputs_of(source), "subsets": subsets_of(source)}
 
 
-def _unnested(keys: dict[str, Any]) -> bool:
+def _unnested(keys: YamlMapping) -> bool:
     """Take the names that release 2.3 nests under ``data_keys`` out of them; whether it does."""
     arguments = keys.get("read_hook_kwargs")
     if not isinstance(arguments, Mapping) or "data_keys" not in arguments:
@@ -216,7 +217,7 @@ def _unnested(keys: dict[str, Any]) -> bool:
     return True
 
 
-def _name_hook(keys: dict[str, Any], release: tuple[int, int]) -> None:
+def _name_hook(keys: YamlMapping, release: tuple[int, int]) -> None:
     """Give the hook our name; leave out arguments that it does not read, and say so."""
     name, arguments = keys.get("read_hook"), keys.get("read_hook_kwargs")
     if not isinstance(name, str) or not name:
@@ -249,15 +250,15 @@ def hook_name(name: str, release: tuple[int, int] = (2, 10)) -> str:
     if not module and name in HOOKS:
         return name
     if function not in _HOOKS:
-        hint = did_you_mean(function, _HOOKS)
         raise DataError(
-            f"read_hook: {name} is not known{hint}; known: {', '.join(_HOOKS)}. A hook of your own "
-            "is module:function, a file of the working directory"
+            f"read_hook: {name} is not known{did_you_mean(function, _HOOKS)}; known: "
+            f"{', '.join(_HOOKS)}. A hook of your own is module:function, a file of the working "
+            "directory"
         )
     return (_HOOKS | _HOOKS_2_3 if release < (2, 4) else _HOOKS)[function]
 
 
-def _shorten(keys: dict[str, Any]) -> None:
+def _shorten(keys: YamlMapping) -> None:
     """Leave out what the vendor's tool does not read of ``truncate_to_msl``."""
     shorten = keys.get("truncate_to_msl")
     if isinstance(shorten, Mapping) and "truncation_mode" in shorten:
@@ -269,7 +270,7 @@ def _shorten(keys: dict[str, Any]) -> None:
         keys["truncate_to_msl"] = rest
 
 
-def _tokenizer(own: HookKeys, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _tokenizer(own: HookKeys, keys: Mapping[str, object]) -> YamlMapping:
     """The settings of the tokenizer that a file names.
 
     Raises:

@@ -1,16 +1,16 @@
 """Older preprocessing files, which name a mode or a processor instead of a read hook."""
 
 import logging
-from typing import Any
 
 from wafer.data.preprocess.settings import RowRules
 from wafer.models.errors import Problem, SectionError, did_you_mean
 from wafer.models.sections import parse
+from wafer.models.user.yamlfile import YamlMapping
 from wafer.vendor.preprocess.keys import NO_EFFECT, OLDER, OlderKeys
 
 _LOG = logging.getLogger(__name__)
 _PLAIN = RowRules(plain=True, named_marks=False, overlap=True, lines=False)
-_MODES: dict[str, dict[str, Any]] = {
+_MODES: dict[str, YamlMapping] = {
     "LMData": {},
     "LMData_VSL": {"use_vsl": True},
     "Summarization": {"mode": "finetuning"},
@@ -46,7 +46,7 @@ _IMAGE_ARGUMENTS = (
 _AROUND = ("prompt_prefix", "completion_prefix", "eos_after_prompt")
 
 
-def hooked_form(keys: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def hooked_form(keys: YamlMapping) -> tuple[YamlMapping, YamlMapping]:
     """An older file of token ids or of images as one with a read hook; others as they are.
 
     Args:
@@ -79,7 +79,7 @@ def hooked_form(keys: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"use_ftfy": False} | keys | hook | source, given | {"rules": {"plain": True}}
 
 
-def older_settings(keys: dict[str, Any]) -> dict[str, Any]:
+def older_settings(keys: YamlMapping) -> YamlMapping:
     """Return the settings that the keys of an older file mean.
 
     Args:
@@ -106,20 +106,22 @@ def older_settings(keys: dict[str, Any]) -> dict[str, Any]:
     return settings | {"rules": _PLAIN.model_dump()}
 
 
-def _with_mode(keys: dict[str, Any]) -> dict[str, Any]:
+def _with_mode(keys: YamlMapping) -> YamlMapping:
     """With the mode that ``dataset_processor`` means."""
     keys = dict(keys)
     processor = keys.pop("dataset_processor", None)
     if processor is not None and "mode" not in keys:
         if processor not in _PROCESSORS:
-            hint = did_you_mean(processor, _PROCESSORS)
-            message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
+            message = (
+                f"{processor!r} is not known{did_you_mean(processor, _PROCESSORS)}; known: "
+                f"{', '.join(_PROCESSORS)}"
+            )
             raise SectionError([Problem(("setup", "dataset_processor"), message)])
         keys["mode"] = _PROCESSORS[processor]
     return keys
 
 
-def _hook(own: OlderKeys) -> dict[str, Any]:
+def _hook(own: OlderKeys) -> YamlMapping:
     """The hook that reads the columns which the keys name.
 
     Raises:

@@ -4,7 +4,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ class DataSource(Section):
     subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None  #: a run of each
     top_level_as_subsets: Bool = False  #: every folder of the source is a run of its own
 
-    def model_post_init(self, _: Any) -> None:
+    def model_post_init(self, _: object) -> None:
         """Refuse what a local source has not."""
         keys = ("split", "cache_dir", "data_dir") if self.type == "local" else ()
         if given := [key for key in keys if getattr(self, key) is not None]:
@@ -48,7 +48,7 @@ class DataSource(Section):
 _USUAL = ("train", "validation", "valid", "dev", "test", "eval")
 
 
-def data_source(data: Any) -> DataSource:
+def data_source(data: object) -> DataSource:
     """Check ``setup.data``; keywords of ``load_dataset`` without effect here are logged.
 
     Raises:

@@ -1,5 +1,6 @@
 """``wafer csl compile``, ``run`` and ``shims``: options of public scripts, files, exit codes."""
 
+import functools
 import json
 import os
 import subprocess
@@ -27,13 +28,14 @@ def compiled(monkeypatch, tmp_path):
     return calls
 
 
-@pytest.mark.parametrize("output", [["-o", "deep/out"], ["-o=deep/out"], ["--output=deep/out"]])
-def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
-    command = ["csl", "compile", "--arch=wse3", "--fabric-dims=10,4", "./layout.csl"]
-    command += ["--fabric-offsets=4,1", "--params=N:16,dx:-2", "--params=b:true", "--colors=x_in:1"]
-    command += [*output, "--memcpy", "--channels=1", "--width-west-buf=0", "--verbose"]
-    assert main(command) == 0
-    assert "to deep/out" in capsys.readouterr().out
+@pytest.mark.parametrize("output", ["-o deep/out", "-o=deep/out", "--output=deep/out"])
+def test_options_of_public_scripts(compiled, output, tmp_path, cli):
+    said = cli(
+        "csl compile --arch=wse3 --fabric-dims=10,4 ./layout.csl --fabric-offsets=4,1 "
+        f"--params=N:16,dx:-2 --params=b:true --colors=x_in:1 {output} --memcpy --channels=1 "
+        "--width-west-buf=0 --verbose"
+    )
+    assert "to deep/out" in said
     params, colors = {"N": "16", "dx": "-2", "b": "true"}, {"x_in": "1"}
     options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "buffers": (0, 0)}
     options |= {"import_paths": (), "sdk": "", "memcpy": True}
@@ -43,8 +45,8 @@ def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
     assert (out["params"], out["colors"]) == (params, colors)
 
 
-def test_defaults(compiled, tmp_path):
-    assert main(["csl", "compile", "layout.csl", "--channels", "1"]) == 0
+def test_defaults(compiled, tmp_path, cli):
+    cli("csl compile layout.csl --channels 1")
     assert compiled[0][2]["arch"] == "wse2"
     assert (tmp_path / "out" / "wafer.json").is_file()
 
@@ -52,45 +54,42 @@ def test_defaults(compiled, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--params=N"], "--params=N: 'N' is not NAME:VALUE"),
-        (["--params=N:1", "--params=N:2"], "'N' is given as 1 and as 2"),
+        ("--params=N", "--params=N: 'N' is not NAME:VALUE"),
+        ("--params=N:1 --params=N:2", "'N' is given as 1 and as 2"),
     ],
 )
-def test_wrong_options(compiled, options, message, capsys):
-    assert main(["csl", "compile", "layout.csl", *options]) == 1
-    assert message in capsys.readouterr().err
+def test_wrong_options(compiled, options, message, cli):
+    assert message in cli(f"csl compile layout.csl {options}", 1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fabric-dims=9,4"], "it takes --fabric-dims=10,4 or more"),
-        (["--fabric-dims=10,3"], "it takes --fabric-dims=10,4 or more"),
-        (["--fabric-dims=12,4", "--width-west-buf=2"], "give --fabric-offsets=6,1"),
-        (["--fabric-offsets=4,0"], "give --fabric-offsets=4,1"),
+        ("--fabric-dims=9,4", "it takes --fabric-dims=10,4 or more"),
+        ("--fabric-dims=10,3", "it takes --fabric-dims=10,4 or more"),
+        ("--fabric-dims=12,4 --width-west-buf=2", "give --fabric-offsets=6,1"),
+        ("--fabric-offsets=4,0", "give --fabric-offsets=4,1"),
     ],
 )
-def test_a_fabric_that_is_too_small(options, message, tmp_path, capsys):
+def test_a_fabric_that_is_too_small(options, message, tmp_path, cli):
     layout = tmp_path / "layout.csl"
     layout.write_text("layout { @set_rectangle(3, 2); }", encoding="utf-8")
-    folder = f"-o={tmp_path / 'out'}"
-    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=10,4"]) == 0
-    assert main(["csl", "compile", str(layout), folder, "--memcpy", *options]) == 1
-    assert message in capsys.readouterr().err
+    command = f"csl compile {layout} -o={tmp_path}/out"
+    cli(f"{command} --fabric-dims=10,4")
+    assert message in cli(f"{command} --memcpy {options}", 1)
 
 
-def test_without_memcpy_a_program_may_fill_its_fabric(tmp_path, capsys):
+def test_without_memcpy_a_program_may_fill_its_fabric(tmp_path, cli):
     """As before SDK 0.9: neither margins nor offsets, unless the layout imports memcpy."""
-    layout, folder = tmp_path / "layout.csl", f"-o={tmp_path / 'out'}"
-    text = "layout { @set_rectangle(3, 2); }"
+    layout, text = tmp_path / "layout.csl", "layout { @set_rectangle(3, 2); }"
+    command = f"csl compile {layout} -o={tmp_path}/out --fabric-dims=3,2"
     layout.write_text(text, encoding="utf-8")
-    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=3,2"]) == 0
+    cli(command)
     out = json.loads((tmp_path / "out" / "out.json").read_text(encoding="utf-8"))
     assert out["fabric_offsets"] == [0, 0]
     imports = 'const m = @import_module("<memcpy/get_params>", .{ .width = 3, .height = 2 });\n'
     layout.write_text(imports + text, encoding="utf-8")
-    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=3,2"]) == 1
-    assert "it takes --fabric-dims=10,4 or more" in capsys.readouterr().err
+    assert "it takes --fabric-dims=10,4 or more" in cli(command, 1)
 
 
 def test_numbers_that_are_none(compiled, capsys):
@@ -99,12 +98,7 @@ def test_numbers_that_are_none(compiled, capsys):
     assert "'8' is not two numbers, as in 8,3" in capsys.readouterr().err
 
 
-def test_no_such_file(tmp_path, capsys):
-    assert main(["csl", "compile", str(tmp_path / "none.csl")]) == 1
-    assert "none.csl" in capsys.readouterr().err
-
-
-def test_a_script_with_our_modules(tmp_path):
+def test_a_script_with_our_modules(tmp_path, cli):
     """Every module that public programs import is there; arguments and exit status pass."""
     script = tmp_path / "run.py"
     script.write_text(
@@ -117,18 +111,17 @@ def test_a_script_with_our_modules(tmp_path):
         "sys.exit(3 if sys.argv[1:] == ['--name', 'out', '-m=5'] else 4)\n",
         encoding="utf-8",
     )
-    assert main(["csl", "run", str(script), "--name", "out", "-m=5"]) == 3
+    cli(f"csl run {script} --name out -m=5", 3)
 
 
-@pytest.mark.parametrize("command", [["run"], ["trace", "--profile"]])
-def test_no_such_script(command, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["run", "trace --profile"])
+def test_no_such_script(command, tmp_path, cli):
     (tmp_path / "run.py").touch()
-    assert main(["csl", *command, str(tmp_path / "rum.py")]) == 1
-    assert capsys.readouterr().err == (
+    assert cli(f"csl {command} {tmp_path}/rum.py", 1) == (
         f"wafer: error: {tmp_path / 'rum.py'} does not exist; did you mean 'run.py'?\n"
     )
-    assert main(["csl", *command, str(tmp_path)]) == 1
-    assert f"{tmp_path}: a folder; expected a Python script" in capsys.readouterr().err
+    said = cli(f"csl {command} {tmp_path}", 1)
+    assert f"{tmp_path}: a folder; expected a Python script" in said
 
 
 def test_compiling_starts_at_once():
@@ -139,22 +132,16 @@ def test_compiling_starts_at_once():
     assert ran.stdout == "False\n"
 
 
-def test_commands_for_scripts(tmp_path, capfd):
+def test_commands_for_scripts(tmp_path):
     """A script that finds ``cs_python`` on its PATH, also as the first line of a file."""
     assert main(["csl", "shims", str(tmp_path / "bin")]) == 0
     script = tmp_path / "run.py"
     script.write_text("#!/usr/bin/env cs_python\nimport cerebras.sdk\nprint('SUCCESS!')\n")
     script.chmod(0o755)
-    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        [str(script)], env=os.environ | {"PATH": path}, cwd=tmp_path, check=False
-    )
-    assert result.returncode == 0
-    assert "SUCCESS!" in capfd.readouterr().out
-    listed = subprocess.run(
-        ["cslc", "--help"], env=os.environ | {"PATH": path}, capture_output=True, check=True
-    )
-    assert b"--fabric-dims" in listed.stdout
+    env = os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    run = functools.partial(subprocess.run, env=env, capture_output=True, check=True)
+    assert b"SUCCESS!" in run([str(script)], cwd=tmp_path).stdout
+    assert b"--fabric-dims" in run(["cslc", "--help"]).stdout
 
 
 def test_a_script_that_loses_bits_of_time_stamps_is_warned_of(tmp_path, capfd):

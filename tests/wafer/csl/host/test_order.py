@@ -10,17 +10,6 @@ from wafer.csl.host.order import MemcpyOrder, places
 ROW, COL = MemcpyOrder.ROW_MAJOR, MemcpyOrder.COL_MAJOR
 
 
-def test_row_major_by_hand():
-    """Two columns, one row, three items: PE (0, 0) has the first three."""
-    np.testing.assert_array_equal(places(ROW, 2, 1, 3), [[[0, 1, 2], [3, 4, 5]]])
-
-
-def test_column_major_by_hand():
-    """Rows are fastest, then columns, then items."""
-    expected = [[[0, 4], [2, 6]], [[1, 5], [3, 7]]]
-    np.testing.assert_array_equal(places(COL, 2, 2, 2), expected)
-
-
 @pytest.mark.parametrize(
     ("order", "along", "expected"),
     [

@@ -245,39 +245,42 @@ class Line:
     cycle, x, y, text = 968, 2, 1, "hello"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((0, 0, 3, 3, 1), {}, r"PEs \(0, 0\) to \(2, 2\) are not all inside the program's 3 x 2"),
-        ((0, 0, 3, 2, 2), {}, r"the host's array has 6 item\(s\); 2 for each PE in .* are 12"),
-        ((0, 0, 3, 2), {}, r"expected first column, first row, columns, rows, items of each PE"),
-        ((0, 0, 3, 2, 1), {"streamed": True}, "no option 'streamed'"),
-        (
-            (0, 0, 3, 2, 1),
-            {"streaming": True},
-            "color 0 is no MEMCPYH2D .* MEMCPYH2D_1 = 3",
-        ),
-    ],
-)
-def test_wrong_regions(runtime, arguments, options, message):
+H2D = {
+    r"PEs \(0, 0\) to \(2, 2\) are not all inside the program's 3 x 2": (0, 0, 0, 3, 3, 1),
+    r"the host's array has 6 item\(s\); 2 for each PE in .* are 12": (0, 0, 0, 3, 2, 2),
+    r"expected first column, first row, columns, rows, items of each PE": (0, 0, 0, 3, 2),
+    r"'work' is a fn.*launch it instead of copying": (1, 0, 0, 1, 1, 1),
+    "no symbol 7: get_id gives 0 to 2": (7, 0, 0, 1, 1, 1),
+}
+WRONG = {
+    **{
+        message: lambda runtime, words=words: copy(runtime, *words)
+        for message, words in H2D.items()
+    },
+    "no option 'streamed'": lambda runtime: copy(runtime, 0, 0, 0, 3, 2, 1, streamed=True),
+    "color 0 is no MEMCPYH2D .* MEMCPYH2D_1 = 3": (
+        lambda runtime: copy(runtime, 0, 0, 0, 3, 2, 1, streaming=True)
+    ),
+    r"no exported symbol 'wrok'; did you mean 'work'\?": lambda runtime: runtime.launch("wrok"),
+    r"no exported symbol 'q9'\. The layout exports ": lambda runtime: runtime.get_id("q9"),
+    r"'a' is a .*not a function": lambda runtime: runtime.launch("a"),
+    r"array is float16; memcpy takes .* 32-bit items": (
+        lambda runtime: runtime.memcpy_h2d(0, np.zeros(6, np.float16), 0, 0, 1, 1, 1)
+    ),
+    r"shape .* is not contiguous": (
+        lambda runtime: runtime.memcpy_d2h(np.zeros((6, 2), np.uint32)[:, 0], 0, 0, 0, 1, 1, 1)
+    ),
+    r"pe.csl has no variable 'arrray'; did you mean 'array'": (
+        lambda runtime: runtime.read_symbol(0, 0, "arrray")
+    ),
+}
+
+
+def copy(runtime, symbol, *words, **options):
+    runtime.memcpy_h2d(symbol, np.zeros(6, np.uint32), *words, **options)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_regions_names_and_arrays(runtime, message):
     with pytest.raises(HostError, match=message):
-        runtime.memcpy_h2d(0, np.zeros(6, np.uint32), *arguments, **options)
-
-
-def test_wrong_names_and_arrays(runtime):
-    with pytest.raises(HostError, match=r"no exported symbol 'wrok'; did you mean 'work'\?"):
-        runtime.launch("wrok")
-    with pytest.raises(HostError, match=r"no exported symbol 'q9'\. The layout exports "):
-        runtime.get_id("q9")
-    with pytest.raises(HostError, match=r"'work' is a fn.*launch it instead of copying"):
-        runtime.memcpy_h2d(runtime.get_id("work"), np.zeros(1, np.uint32), 0, 0, 1, 1, 1)
-    with pytest.raises(HostError, match=r"'a' is a .*not a function"):
-        runtime.launch("a")
-    with pytest.raises(HostError, match="no symbol 7: get_id gives 0 to 2"):
-        runtime.memcpy_h2d(7, np.zeros(1, np.uint32), 0, 0, 1, 1, 1)
-    with pytest.raises(HostError, match=r"array is float16; memcpy takes .* 32-bit items"):
-        runtime.memcpy_h2d(0, np.zeros(6, np.float16), 0, 0, 1, 1, 1)
-    with pytest.raises(HostError, match=r"shape .* is not contiguous"):
-        runtime.memcpy_d2h(np.zeros((6, 2), np.uint32)[:, 0], 0, 0, 0, 1, 1, 1)
-    with pytest.raises(HostError, match=r"pe.csl has no variable 'arrray'; did you mean 'array'"):
-        runtime.read_symbol(0, 0, "arrray")
+        WRONG[message](runtime)

@@ -150,7 +150,7 @@ def _assembled(
             unknown[name] = value
     if not unknown:
         return Value(kind, known)
-    code = ev.running(at, "this descriptor")
+    code = ev.require_code(at, "this descriptor")
     register = ev.register(Value(kind, known), at)
     for name, value in unknown.items():
         part = ev.register(value, at)
@@ -207,7 +207,7 @@ def _changed(ev: Evaluator, node: tree.Builtin, name: str, part: Value) -> Value
         ev.fail(node.at, f"{node.name} changes a descriptor, found {described(value)}")
     if is_known(value) and is_known(part):
         return Value(value.type, value.data._replace(**{name: part.data}))
-    code = ev.running(node.at, "this descriptor")
+    code = ev.require_code(node.at, "this descriptor")
     register = ev.register(value, node.at)
     other = ev.register(part, node.at)
     return Value(
@@ -245,7 +245,7 @@ def _increment(ev: Evaluator, node: tree.Builtin) -> Value:
     if isinstance(address, Reference) and is_known(elements):
         moved = address._replace(extra=address.extra + elements.data * size)
         return Value(descriptor.type, descriptor.data._replace(address=moved))
-    code = ev.running(at, "this descriptor")
+    code = ev.require_code(at, "this descriptor")
     register = ev.register(descriptor, at)
     address = code.result(Op.DSD_GET, Field.ADDRESS, register)
     if is_known(elements):
@@ -295,7 +295,7 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> None:
     """The length of the next operation that reads or writes a FIFO; 0: the other operand's."""
-    at, code = node.at, ev.running(node.at, node.name)
+    at, code = node.at, ev.require_code(node.at, node.name)
     fifo, length = ev.value(node.arguments[0]), ev.value(node.arguments[1])
     if str(fifo.type) != "fifo":
         ev.fail(at, f"expected a FIFO, found {described(fifo)}")

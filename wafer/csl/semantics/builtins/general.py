@@ -65,7 +65,7 @@ def _bitcast(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(kind, _from_bits(kind, bits_of(value.type, value.data)))
 
 
-def _from_bits(kind: types.Type, bits: int) -> Any:
+def _from_bits(kind: types.Type, bits: int) -> int | float:
     if types.is_float(kind):
         size = types.size_of(kind)
         word = np.array([bits], np.uint16 if size == 2 else np.uint32)
@@ -77,7 +77,7 @@ def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) 
     """The same bits in a register; integers are brought into the form of their sign."""
     if is_known(value) and not types.is_number(kind):
         return Value(kind, value.data)
-    code, target = ev.running(at, "this value"), types.machine_type(kind)
+    code, target = ev.require_code(at, "this value"), types.machine_type(kind)
     register = ev.register(value, at)
     unsigned = Type[f"U{8 * types.size_of(kind)}"]  # both types have this size
     if types.is_integer(kind) and target is not None:
@@ -123,7 +123,7 @@ def _assert(ev: Evaluator, node: tree.Builtin) -> None:
     value = condition(ev, node.arguments[0])
     if is_known(value) and value.data:
         return
-    code = ev.running(node.at, "this assertion")
+    code = ev.require_code(node.at, "this assertion")
     after, text = Label(), f"@assert failed at {node.at}"
     code.add(Op.JUMP_IF, 0, after, ev.register(value, node.at))
     code.add(Op.FAULT, 0, ev.unit.message(text))
@@ -259,7 +259,7 @@ _TYPED = _FUNCTIONS | {Intrinsic.PRINT}
 def _machine(
     ev: Evaluator, result: types.Type, intrinsic: Intrinsic, values: list[Value], at: Position
 ) -> Value:
-    code = ev.running(at, f"what {intrinsic.name} does")
+    code = ev.require_code(at, f"what {intrinsic.name} does")
     registers = [ev.register(value, at) for value in values]
     if intrinsic in _TYPED:  # says of which type its argument is
         registers.append(int(types.machine_type(values[0].type) or 0))
@@ -293,7 +293,7 @@ def _config(ev: Evaluator, node: tree.Builtin) -> Value | None:
     address, *given = (coerce(ev, ev.value(a), types.U16, node.at) for a in node.arguments)
     if given and ev.code is None:
         ev = ev.at_start()
-    code = ev.running(node.at, "a configuration register")
+    code = ev.require_code(node.at, "a configuration register")
     registers = [ev.register(value, node.at) for value in (address, *given)]
     if not given:
         return Value(types.U16, Register(code.result(Op.CONFIG_GET, 0, *registers)))

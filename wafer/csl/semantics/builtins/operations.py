@@ -137,7 +137,7 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
-    ev.running(at, f"what {node.name} does")
+    ev.require_code(at, f"what {node.name} does")
     given = Fields(ev, config, at)
     index = given.take("index")
     columns, operands = _config(ev, given, at), list[Value | None]()
@@ -163,7 +163,7 @@ def _written(
     ev: Evaluator, op: DsdOp, columns: dict[str, Any], operands: list[Value | None], at: Position
 ) -> Value:
     """Write an operation with its operands' registers; whether it ended by its length."""
-    code = ev.running(at, f"what @{op.name.lower()} does")
+    code = ev.require_code(at, f"what @{op.name.lower()} does")
     registers = [ev.register(operand, at) for operand in operands if operand is not None]
     base = code.new(len(registers))
     for position, register in enumerate(registers):
@@ -308,7 +308,7 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
     row = ev.unit.tables.row("dsr_loads", file=file, id=number, kind=kind, **columns)
     if ev.code is None:
         ev = ev.at_start()
-    code = ev.running(at, "a DSR")
+    code = ev.require_code(at, "a DSR")
     code.add(Op.LOAD_DSR, 0, row, ev.register(value, at))
 
 
@@ -316,7 +316,7 @@ def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> None:
     (file, number), pointer = _dsr(ev, node), ev.value(node.arguments[1])
     if not isinstance(pointer.type, types.Pointer):
         ev.fail(node.at, f"expected a pointer, found {described(pointer)}")
-    code = ev.running(node.at, "a DSR")
+    code = ev.require_code(node.at, "a DSR")
     code.add(Op.DSR_BASE, file, 0, number, ev.register(pointer, node.at))
 
 
@@ -324,7 +324,7 @@ def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> None:
 
 
 def _length(ev: Evaluator, value: Value, at: Position) -> int:
-    code = ev.running(at, "a length")
+    code = ev.require_code(at, "a length")
     if is_known(value):
         return code.constant(value.data.length)
     return code.result(Op.DSD_GET, Field.LENGTH, ev.register(value, at))
@@ -334,7 +334,7 @@ def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
     """The descriptor in a DSR; anything else itself."""
     if str(value.type) not in _DSRS:
         return value
-    register = ev.running(at, "a DSR").result(Op.DSR_GET, _DSRS[str(value.type)], value.data)
+    register = ev.require_code(at, "a DSR").result(Op.DSR_GET, _DSRS[str(value.type)], value.data)
     return Value(types.predefined("mem1d_dsd"), Register(register))
 
 
@@ -343,7 +343,7 @@ def _map(ev: Evaluator, node: tree.Builtin) -> None:
     function, at = ev.value(node.arguments[0]), node.at
     if not isinstance(function.data, Function):
         ev.fail(at, f"expected a function, found {described(function)}")
-    code = ev.running(at, "what @map does")
+    code = ev.require_code(at, "what @map does")
     values = [_loaded(ev, ev.value(argument), at) for argument in node.arguments[1:]]
     formals = function.type.formals if isinstance(function.type, types.FunctionType) else ()
     count = len(function.data.node.formals)
@@ -381,7 +381,7 @@ def _next(ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Posit
     """The next element of a descriptor."""
     if not types.is_descriptor(value.type):
         return value
-    machine, code = types.machine_type(kind), ev.running(at, "an element")
+    machine, code = types.machine_type(kind), ev.require_code(at, "an element")
     if machine is None:
         ev.fail(at, f"@map cannot pass elements as {kind}")
     register = ev.register(value, at)
@@ -395,7 +395,7 @@ def _next(ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Posit
 
 def _put(ev: Evaluator, output: Value, result: Value, counter: int, at: Position) -> None:
     """Store what the function has returned."""
-    code, machine = ev.running(at, "an element"), types.machine_type(result.type)
+    code, machine = ev.require_code(at, "an element"), types.machine_type(result.type)
     if machine is None:
         ev.fail(at, f"@map cannot store a result of type {result.type}")
     if isinstance(output.type, types.Pointer):

@@ -145,7 +145,7 @@ def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:
     queue = ev.register(ev.value(node.arguments[0]), node.at)
-    ev.running(node.at, "a queue").result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, queue)
+    ev.require_code(node.at, "a queue").result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, queue)
 
 
 BUILTINS = {

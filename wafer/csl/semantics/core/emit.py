@@ -52,7 +52,7 @@ class Code:
         return first
 
     def add(self, op: Op, kind: int = 0, a: Any = 0, b: Any = 0, c: Any = 0) -> None:
-        """Write one instruction."""
+        """Write one instruction; ``Op`` lists what its operands a, b and c are."""
         self.rows.append([op, kind, a, b, c])
         self.places.append(self.at)
 

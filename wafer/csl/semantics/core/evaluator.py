@@ -2,7 +2,13 @@
 
 What a name, an expression or a statement means does not depend on when it happens. With ``code``,
 values that are not known stay in registers and operations on them are written down; without, they
-are an error. The rules for each kind of node are tables of the unit (:mod:`.unit`).
+are an error. The rules for each kind of node are tables of the unit (``Rules``); the modules of
+``semantics.language`` and ``semantics.builtins`` fill them.
+
+``x = y + 1;`` in a function, for one: ``execute`` finds the rule of an assignment in
+``language.statements``. That resolves ``x`` to a place, evaluates ``y + 1`` with ``value`` and the
+rules of ``language.expressions`` (a LOAD and an ADD, each added to ``code``), coerces the result to
+the place's type, and has ``write`` add the STORE.
 """
 
 from typing import Any, NamedTuple, NoReturn
@@ -39,7 +45,7 @@ class Failure(Exception):
     """Raised where evaluation cannot go on.
 
     Attributes:
-        problem: what to report; None if it has been.
+        problem: what to report; None if it has been reported, or if an attempt may fail.
     """
 
     def __init__(self, problem: Diagnostic | None) -> None:
@@ -92,6 +98,7 @@ class Evaluator:
         return self if self.code is None else self._twin(None)
 
     def _twin(self, code: Code | None) -> "Evaluator":
+        # Loops around and names in memory belong to this one's code, which the twin leaves.
         twin = Evaluator(self.unit, self.module, code)
         twin.scopes, twin.result = self.scopes, self.result
         return twin
@@ -119,7 +126,7 @@ class Evaluator:
         try:
             return self.value(node)
         except Failure as again:  # a declaration reports its error once: the attempt had it
-            raise again if again.problem else failure from None
+            raise (again if again.problem else failure) from None
 
     def at_start(self) -> "Evaluator":
         """The same names, for code that a PE runs before its first task."""
@@ -194,8 +201,8 @@ class Evaluator:
         if sdk and feature and not self.module.library and not feature.is_in(sdk):
             self.fail(at, feature.text, f"compiled with --sdk={sdk}")
 
-    def running(self, at: Position, what: str) -> Code:
-        """The code that an operation is to be written to."""
+    def require_code(self, at: Position, what: str) -> Code:
+        """The code that an operation is written to; fail where there is none."""
         if self.code is None:
             self.fail(
                 at,
@@ -211,7 +218,7 @@ class Evaluator:
         if self.code is not None:
             self.code.at = node.at
         try:
-            return self.unit.rules.values[type(node)](self, node)
+            return self.unit.rules.expressions[type(node)](self, node)
         except RecursionError:
             self.fail(
                 node.at,
@@ -273,7 +280,7 @@ class Evaluator:
         return Cell(name, kind, None, running=True, alignment=alignment)
 
     def read(self, place: Place, at: Position) -> Value:
-        """The value at a place."""
+        """The value at a place; emit what loads it, unless it is known or in a register."""
         kind = place.type
         match place:
             case RegisterVariable(_, register):
@@ -287,20 +294,20 @@ class Evaluator:
                     return Value(kind, reference.data())
                 except IndexError:
                     self.fail(at, f"index {reference.path[-1]} is beyond the array's end")
-            case KnownPlace(_, reference):
-                code = self.running(at, f"the variable '{reference.cell.name}'")
+            case KnownPlace(_, reference):  # of a running PE: its address is known, its value not
+                code = self.require_code(at, f"the variable '{reference.cell.name}'")
                 place = MemoryPlace(kind, code.constant(self.unit.address(reference, at)), 0)
         assert isinstance(place, MemoryPlace)
         if (machine := types.machine_type(kind)) is None:
             return Value(kind, Memory(place.register, place.offset))
-        code = self.running(at, "memory")
+        code = self.require_code(at, "memory")
         return Value(kind, Register(code.result(Op.LOAD, machine, place.register, place.offset)))
 
     def write(self, place: Place, value: Value, at: Position) -> None:
-        """Assign a value, which has the place's type."""
+        """Assign a value, which has the place's type, or emit what does."""
         match place:
             case RegisterVariable(_, register):
-                code = self.running(at, "this variable")
+                code = self.require_code(at, "this variable")
                 self.register(value, at, into=register)
                 return
             case KnownPlace(_, reference) if not reference.cell.running:
@@ -315,36 +322,36 @@ class Evaluator:
                     self.fail(at, f"index {reference.path[-1]} is beyond the array's end")
                 return
             case KnownPlace(kind, reference):
-                code = self.running(at, f"the variable '{reference.cell.name}'")
+                code = self.require_code(at, f"the variable '{reference.cell.name}'")
                 place = MemoryPlace(kind, code.constant(self.unit.address(reference, at)), 0)
         assert isinstance(place, MemoryPlace)
-        code = self.running(at, "memory")
+        code = self.require_code(at, "memory")
         if (machine := types.machine_type(place.type)) is not None:
             register = self.register(value, at)
             code.add(Op.STORE, machine, place.register, register, place.offset)
         elif size := types.size_of(place.type):
-            target = self._shifted(code, place.register, place.offset)
+            target = self._plus_offset(code, place.register, place.offset)
             code.add(Op.MOVE, 0, target, self.aggregate(value, at), size)
 
-    def _shifted(self, code: Code, register: int, offset: int) -> int:
+    def _plus_offset(self, code: Code, register: int, offset: int) -> int:
         if not offset:
             return register
         return code.result(Op.ADD, Type.U16, register, code.constant(offset))
 
     def address(self, place: Place, at: Position) -> Value:
-        """A pointer to a place."""
+        """A pointer to a place; emit its address, unless that is known."""
         match place:
             case KnownPlace(kind, reference):
                 return Value(types.Pointer(kind, const=reference.cell.constant), reference)
             case MemoryPlace(kind, register, offset):
-                code = self.running(at, "an address")
-                shifted = self._shifted(code, register, offset)
-                return Value(types.Pointer(kind), Register(shifted))
+                code = self.require_code(at, "an address")
+                start = self._plus_offset(code, register, offset)
+                return Value(types.Pointer(kind), Register(start))
         return self.fail(at, "this variable has no address")
 
     def register(self, value: Value, at: Position, into: int | None = None) -> int:
-        """The register that holds a scalar."""
-        code = self.running(at, "this value")
+        """The register that holds a scalar; emit what puts it there, unless it is in one."""
+        code = self.require_code(at, "this value")
         match value.data:
             case Register(number):
                 if into is None:
@@ -367,10 +374,10 @@ class Evaluator:
         return self.unit.bits(value, at)
 
     def aggregate(self, value: Value, at: Position) -> int:
-        """A register with the address of an array's or struct's content."""
-        code = self.running(at, "memory")
+        """Emit what puts the address of an array's or struct's content into a register."""
+        code = self.require_code(at, "memory")
         if isinstance(value.data, Memory):
-            return self._shifted(code, *value.data)
+            return self._plus_offset(code, *value.data)
         cell = Cell("a constant", value.type, value.data, constant=True)
         return code.constant(self.unit.address(Reference(cell), at))
 

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def rounded(kind: types.Type, number: float) -> float:
             return math.inf if number > 0 else -math.inf
 
 
-def bits_of(kind: types.Type, data: Any) -> int:
+def bits_of(kind: types.Type, data: float) -> int:
     """What a register holds: an integer itself, a float's bit pattern."""
     if types.is_float(kind):
         assert isinstance(kind, types.Plain)
@@ -74,7 +74,7 @@ def bits_of(kind: types.Type, data: Any) -> int:
     return int(data)
 
 
-def bytes_of(kind: types.Plain, data: list[Any]) -> bytes:
+def bytes_of(kind: types.Plain, data: Sequence[float]) -> bytes:
     """Numbers as memory holds them, little end first."""
     with np.errstate(over="ignore"):
         return np.array(data, f"<{kind.name[0]}{types.size_of(kind)}").tobytes()

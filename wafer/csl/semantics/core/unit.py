@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 class Rules:
     """How each kind of node is evaluated: functions of the evaluator and the node."""
 
-    values: dict[type[tree.Node], Callable[..., Value]]
+    expressions: dict[type[tree.Node], Callable[..., Value]]
     statements: dict[type[tree.Node], Callable[..., Any]]
     builtins: Mapping[str, Callable[..., Value | None]]
 

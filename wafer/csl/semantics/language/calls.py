@@ -51,7 +51,7 @@ def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -
             return _call(ev, target.data, arguments, at)
     if not isinstance(target.type, types.FunctionType):
         ev.fail(at, f"expected a function, found {described(target)}")
-    code = ev.running(at, "which function this is")
+    code = ev.require_code(at, "which function this is")
     formals = target.type.formals
     if len(formals) != len(arguments):
         ev.fail(at, f"this function takes {len(formals)} argument(s), found {len(arguments)}")
@@ -163,7 +163,7 @@ def _arrived(ev: Evaluator, kind: types.Type) -> Value:
 
 def _frame(ev: Evaluator, values: list[Value], at: Position) -> int:
     """Put arguments into a callee's first registers, which lie above all that are in use."""
-    code = ev.running(at, "this call")
+    code = ev.require_code(at, "this call")
     registers = []
     for value in values:
         if types.machine_type(value.type) is not None:
@@ -180,7 +180,7 @@ def _own(ev: Evaluator, value: Value, at: Position) -> Value:
     """A copy of an array or struct in memory that nothing else changes."""
     cell = ev.local_cell("an argument", value.type, at)
     ev.write(KnownPlace(value.type, Reference(cell)), value, at)
-    code = ev.running(at, "memory")
+    code = ev.require_code(at, "memory")
     return Value(value.type, Memory(code.constant(ev.unit.address(Reference(cell), at)), 0))
 
 

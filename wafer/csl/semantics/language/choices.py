@@ -62,7 +62,7 @@ def _either(
     body, otherwise = ways
     if otherwise is None:
         ev.fail(at, "a choice at run time needs an else")
-    code, other, after = ev.running(at, "this choice"), Label(), Label()
+    code, other, after = ev.require_code(at, "this choice"), Label(), Label()
     result = code.new()
     code.add(Op.JUMP_UNLESS, 0, other, ev.register(test, at))
     first = typed(ev, body, wanted)

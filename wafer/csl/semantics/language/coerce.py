@@ -73,7 +73,7 @@ def _integer(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Val
 
 def cast(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     """A running number as another type, by an instruction."""
-    code = ev.running(at, "this value")
+    code = ev.require_code(at, "this value")
     target, source = types.machine_type(kind), types.machine_type(value.type)
     assert target is not None
     assert source is not None
@@ -125,7 +125,7 @@ def _assembled(
     ev: Evaluator, parts: list[tuple[Any, Value]], kind: types.Type, at: Position
 ) -> Value:
     """An array or struct in memory, from values of which some are not known."""
-    code = ev.running(at, "a part of this value")
+    code = ev.require_code(at, "a part of this value")
     cell = Cell("a value", kind, zero(ev, kind, at), running=True)
     for step, value in parts:
         reference = Reference(cell, (step,))

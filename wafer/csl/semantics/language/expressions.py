@@ -55,7 +55,7 @@ def _logical(ev: Evaluator, node: tree.Binary) -> Value:
     left = condition(ev, node.left)
     if is_known(left):
         return left if left.data == decides else condition(ev, node.right)
-    code, after = ev.running(node.at, "this value"), Label()
+    code, after = ev.require_code(node.at, "this value"), Label()
     result = code.new()
     ev.register(left, node.at, into=result)
     code.add(Op.JUMP_IF if decides else Op.JUMP_UNLESS, 0, after, result)

@@ -198,7 +198,7 @@ def pointed(ev: Evaluator, pointer: Value, at: Position) -> KnownPlace | MemoryP
         ev.fail(at, f"expected a pointer, found {described(pointer)}")
     if isinstance(pointer.data, Reference):
         return KnownPlace(kind.target, pointer.data)
-    ev.running(at, "what this pointer points to")
+    ev.require_code(at, "what this pointer points to")
     return MemoryPlace(kind.target, ev.register(pointer, at), 0)
 
 
@@ -220,7 +220,7 @@ def flat(ev: Evaluator, kind: types.Type, indices: list[Value], at: Position) ->
         for value, extent in zip(indices, kind.shape, strict=True):
             number = number * extent + value.data
         return Value(types.COMPTIME_INT, number)
-    code = ev.running(at, "this index")
+    code = ev.require_code(at, "this index")
     total = None
     for value, extent in zip(indices, kind.shape, strict=True):
         term = ev.register(_word(ev, value, at), at)
@@ -289,7 +289,7 @@ def element(
         if isinstance(base, KnownPlace):
             return KnownPlace(kind, _part(base.reference, base.type, index.data))
         return MemoryPlace(kind, base.register, base.offset + index.data * types.size_of(kind))
-    code = ev.running(at, "this index")
+    code = ev.require_code(at, "this index")
     if isinstance(base, KnownPlace):
         address = ev.unit.address(base.reference, at)
         base = MemoryPlace(base.type, code.constant(address), 0)

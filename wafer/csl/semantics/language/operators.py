@@ -24,7 +24,7 @@ def prefixed(ev: Evaluator, sign: str, value: Value, at: Position) -> Value:
     if not {"-": types.is_number(kind), "~": integer, "!": kind == types.BOOL}[sign]:
         ev.fail(at, f"'{sign}' applies to {operands}, found {described(value)}")
     if not is_known(value):
-        code, machine = ev.running(at, "this value"), types.machine_type(kind)
+        code, machine = ev.require_code(at, "this value"), types.machine_type(kind)
         assert machine is not None
         return narrowed(code, kind, code.result(op, machine, ev.register(value, at)))
     if sign == "!":
@@ -58,7 +58,7 @@ def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) 
 
 def _operation(ev: Evaluator, op: Op, left: Value, right: Value, at: Position) -> Value:
     """An instruction on two values of one type; its result has that type, too."""
-    code, kind = ev.running(at, "this value"), types.machine_type(left.type)
+    code, kind = ev.require_code(at, "this value"), types.machine_type(left.type)
     if kind is None:
         ev.fail(at, f"a value of type {left.type} exists at compile time only")
     first, second = ev.register(left, at), ev.register(right, at)

@@ -66,7 +66,7 @@ def _body(ev: Evaluator, statements: tuple[tree.Node, ...]) -> Jump | None:
 
 def _labelled(ev: Evaluator, block: tree.Block) -> Jump | None:
     """A labelled block of running code: ``break :label value`` leaves it."""
-    code = ev.running(block.at, "this block")
+    code = ev.require_code(block.at, "this block")
     loop = Loop(block.label, Label(), None, code.new(), [])
     ev.loops.append(loop)
     _body(ev, block.body)
@@ -193,7 +193,7 @@ def _switch(ev: Evaluator, node: tree.Switch) -> Jump | None:
     if is_known(subject):
         arm = chosen_arm(ev, node, subject)
         return run(ev, arm.body) if arm is not None else None
-    code, after, ends, exhaustive = ev.running(node.at, "this value"), Label(), True, False
+    code, after, ends, exhaustive = ev.require_code(node.at, "this value"), Label(), True, False
     kind = types.machine_type(subject.type)
     assert kind is not None
     register = ev.register(subject, node.at)
@@ -263,7 +263,7 @@ def _round(ev: Evaluator, node: tree.For | tree.While, after: Label) -> Jump | N
 
 
 def _running_while(ev: Evaluator, node: tree.While) -> None:
-    code, start, after = ev.running(node.at, "this loop"), Label(), Label()
+    code, start, after = ev.require_code(node.at, "this loop"), Label(), Label()
     code.here(start)
     value = condition(ev, node.condition)
     if is_known(value):
@@ -316,7 +316,7 @@ def _rounds(ev: Evaluator, iterable: Value, at: Position) -> Iterator[Value]:
 
 def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> None:
     """A counter from start by step to stop; over an array, an index."""
-    code, at = ev.running(node.at, "this loop"), node.at
+    code, at = ev.require_code(node.at, "this loop"), node.at
     if isinstance(iterable.data, Range):
         kind, start, stop, step = iterable.data
     elif isinstance(iterable.type, types.Array):

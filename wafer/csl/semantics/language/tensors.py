@@ -89,7 +89,7 @@ def moved_by(ev: Evaluator, pointer: Value, elements: Value, at: Position) -> Va
     if is_known(elements) and isinstance(pointer.data, Reference):
         extra = pointer.data.extra + elements.data * size
         return Value(kind, pointer.data._replace(extra=extra))
-    code = ev.running(at, "this address")
+    code = ev.require_code(at, "this address")
     if is_known(elements):
         if not elements.data:
             return pointer

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from tokenizers import Encoding
 from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.rows.batch import EncodingBatch
 from wafer.data.preprocess.rows.chat import render_chat
-from wafer.data.preprocess.rows.hooks import Turns
+from wafer.data.preprocess.rows.image_hooks import Turn, Turns
 from wafer.data.preprocess.rows.images import image_sequence
 from wafer.data.preprocess.rows.preferences import preference_rows
 from wafer.data.preprocess.rows.prompted_images import PromptedImage, prompted_image_row
@@ -197,12 +197,12 @@ def read_ids(batch: EncodingBatch, turns: Turns) -> np.ndarray | None:
     return np.stack([ids[:-1], mask, ids[1:]]).astype(np.int32)
 
 
-def _first_value(turn: Mapping[str, Any]) -> Any:
+def _first_value(turn: Turn) -> Any:
     """The first region of a turn, as its hook gave it."""
     return next(value for key, value in turn["content"][0].items() if key != "include_tags")
 
 
-def _ids(turn: Mapping[str, Any], size: int) -> list[int]:
+def _ids(turn: Turn, size: int) -> list[int]:
     value = _first_value(turn)
     try:
         ids = [-1 if isinstance(token, bool) else operator.index(token) for token in value]

@@ -1,7 +1,7 @@
 """One batch of records on its way to sequences: what errors tell, and what is counted."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from tokenizers import Encoding, Tokenizer
 
@@ -11,6 +11,8 @@ from wafer.data.preprocess.rows.regions import Defaults, Document, Range, TextRe
 from wafer.data.preprocess.settings import Settings
 from wafer.data.text.tokenizer import tokenizing
 from wafer.errors import DataError
+
+Made = TypeVar("Made")
 
 
 def utf8_size(text: str) -> int:
@@ -30,30 +32,34 @@ class EncodingBatch:
         settings: Settings = encoder.settings
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
-        self.counts, self.left_out, self._where = ReadCounts(), list[str](), ""
+        self._sums: dict[str, int] = dict.fromkeys(ReadCounts._fields, 0)
+        self.left_out, self._where = list[str](), ""
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         attentions = settings.semantic_attention_mask
         self.image_mark = settings.image_token if settings.is_multimodal else ""
         self.defaults = Defaults(weights, drops, self.clean, attentions, self.image_mark)
 
+    @property
+    def counts(self) -> ReadCounts:
+        """The sums."""
+        return ReadCounts(**self._sums)
+
     def count(self, **more: int) -> None:
         """Add to the sums."""
-        self.counts = self.counts.plus(**more)
+        for key, n in more.items():
+            self._sums[key] += n
 
     def clean(self, text: str) -> str:
         """Mend a text and count it."""
         if not isinstance(text, str):
             raise DataError(f"read_hook: a region is {type(text).__name__}; expected text")
-        clean = mended(text, self.settings)
-        self.count(
-            characters=len(text),
-            raw_bytes=utf8_size(text),
-            clean_characters=len(clean),
-            clean_bytes=utf8_size(clean),
-        )
+        clean, size = mended(text, self.settings), utf8_size(text)
+        clean_size = size if clean is text else utf8_size(clean)
+        self.count(characters=len(text), raw_bytes=size)
+        self.count(clean_characters=len(clean), clean_bytes=clean_size)
         return clean
 
-    def attempt(self, function: Callable[[], Any], what: Any, where: str = "") -> Any:
+    def attempt(self, function: Callable[[], Made], what: object, where: str = "") -> Made | None:
         """Call a function for one record; None where it is left out.
 
         Args:
@@ -75,7 +81,7 @@ class EncodingBatch:
             self.count(empty=1)
         return made
 
-    def kept(self, rows: Iterable[Any]) -> list[Any]:
+    def kept(self, rows: Iterable[Made | None]) -> list[Made]:
         """Return the rows that are not None; the others are discarded."""
         every = list(rows)
         kept = [row for row in every if row is not None]
@@ -107,7 +113,7 @@ class EncodingBatch:
         return ids
 
 
-def problem_of(error: Exception, settings: Settings, what: Any, where: str) -> str:
+def problem_of(error: Exception, settings: Settings, what: object, where: str) -> str:
     """Return what is wrong with a record that is left out.
 
     Args:

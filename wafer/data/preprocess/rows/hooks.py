@@ -13,25 +13,23 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from wafer.data.preprocess.rows.image_hooks import IMAGE_HOOKS
+from wafer.data.preprocess.rows.image_hooks import IMAGE_HOOKS, Example, Turn, Turns
 from wafer.data.text.turns import read_turns
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.errors import did_you_mean
 from wafer.models.user.code import find
 
-Turns = list[dict[str, Any]]
-Example = Mapping[str, Any]
 Hook = Callable[..., Turns]
 _LLAMA = re.compile(
     r"<\|start_header_id\|>(.*?)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL
 )
 
 
-def _turn(role: str, value: Any, name: str = "text") -> dict[str, Any]:
+def _turn(role: str, value: object, name: str = "text") -> Turn:
     return {"type": role, "content": [{name: value}]}
 
 
-def _stripped(value: Any) -> Any:
+def _stripped(value: str | None) -> str | None:
     return value.strip() if value else None
 
 
@@ -82,7 +80,7 @@ def _chat(
     return out + [_turn(r, _stripped(text)) for r, text in zip(roles, texts, strict=True)]
 
 
-def _role(turn: Any, index: int, key: str) -> str:
+def _role(turn: str | Turn, index: int, key: str) -> str:
     """Who speaks; turns are counted where nothing says it."""
     named = None if isinstance(turn, str) else turn.get(key)
     return named or ("user", "assistant")[index % 2]
@@ -127,7 +125,7 @@ def _plain_pair(
     )
 
 
-def _contexts(value: Any, field: str) -> list[str]:
+def _contexts(value: object, field: str) -> list[str]:
     """Texts of contexts: a list of texts, or of objects with text and perhaps title (DPR's)."""
     if not isinstance(value, list):
         raise DataError(f"field '{field}' is {type(value).__name__}, expected a list of contexts")
@@ -167,7 +165,7 @@ HOOKS: dict[str, Callable[..., Turns]] = {
 """Our hooks by name."""
 
 
-def load_hook(name: str, arguments: Mapping[str, Any]) -> Hook:
+def load_hook(name: str, arguments: Mapping[str, object]) -> Hook:
     """Find a hook and bind its arguments.
 
     Args:
@@ -191,7 +189,7 @@ def load_hook(name: str, arguments: Mapping[str, Any]) -> Hook:
     return functools.partial(hook, **arguments)
 
 
-def _problems(hook: Hook, given: Mapping[str, Any], *, typed: bool) -> list[tuple[str, str]]:
+def _problems(hook: Hook, given: Mapping[str, object], *, typed: bool) -> list[tuple[str, str]]:
     """(key, why) of what is wrong with arguments; types count where the hook is ours."""
     parameters = list(inspect.signature(hook, eval_str=typed).parameters.values())[1:]
     rest = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -211,7 +209,7 @@ def _problems(hook: Hook, given: Mapping[str, Any], *, typed: bool) -> list[tupl
     return out
 
 
-def _mismatch(kind: Any, value: Any) -> list[str]:
+def _mismatch(kind: Any, value: object) -> list[str]:
     """What a type expects of a value, where it is no such."""
     try:
         TypeAdapter(kind).validate_python(value, strict=True)

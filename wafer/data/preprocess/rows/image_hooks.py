@@ -12,7 +12,8 @@ from pydantic import Field
 
 from wafer.errors import DataError
 
-Turns = list[dict[str, Any]]
+Turn = dict[str, Any]  # its role and its regions
+Turns = list[Turn]
 Example = Mapping[str, Any]
 Mark = Annotated[str, Field(min_length=1)]
 _ROLES = {"human": "user", "gpt": "assistant"} | {r: r for r in ("user", "assistant", "system")}
@@ -36,7 +37,7 @@ SYSTEM_PROMPTS = dict(zip(get_args(SystemPrompt), _PROMPTS, strict=True))
 """Name -> text of a system turn."""
 
 
-def _path(value: Any) -> Any:
+def _path(value: object) -> object:
     """The path of an image; data sets of the hub have an object with it."""
     return value.get("path") if isinstance(value, dict) else value
 
@@ -78,7 +79,7 @@ def _turns(
     return turns
 
 
-def _turn(role: str, text: str, image: Any, mark: str, phase: int) -> dict[str, Any]:
+def _turn(role: str, text: str, image: object, mark: str, phase: int) -> Turn:
     """One turn, its image first.
 
     Raises:
@@ -175,7 +176,7 @@ def _plain_pairs(
     image_key: str | None = None,
     image_token: Mark = "<image>",
     system_prompt_style: SystemPrompt | None = None,
-    **_: Any,
+    **_: object,
 ) -> Turns:
     """Prompts and completions in turn; the first has the image, and no image mark is left.
 

@@ -115,7 +115,9 @@ def loss_written(settings: Settings, row: np.ndarray) -> np.ndarray:
     return row
 
 
-def _side_by_side(settings: Settings, ids: RowVocabulary, group: Any, draws: Draws) -> Row:
+def _side_by_side(
+    settings: Settings, ids: RowVocabulary, group: Sequence[np.ndarray], draws: Draws
+) -> Row:
     """Sequences side by side: [3, n] each, or [2, n], whose last token of all is a label alone."""
     del draws
     if settings.rules.plain:
@@ -143,7 +145,9 @@ def _fim_row(settings: Settings, ids: RowVocabulary, tokens: np.ndarray, draws: 
     return (lm_row(whole, settings.max_seq_length, ids.pad_id),)
 
 
-def _moved(body: list[int], settings: Settings, ids: RowVocabulary, rng: Any) -> list[int]:
+def _moved(
+    body: list[int], settings: Settings, ids: RowVocabulary, rng: np.random.Generator
+) -> list[int]:
     _, tokenizer = current()
     if ids.fim is None:
         return body

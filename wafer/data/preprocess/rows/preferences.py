@@ -1,7 +1,6 @@
 """Rows of a prompt with a chosen and a rejected answer, for DPO."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ def _parts(prompt: list[int], whole: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _shortened(
-    prompt: list[int], answer: list[int], longest: int, settings: Any
+    prompt: list[int], answer: list[int], longest: int, settings: Settings
 ) -> tuple[list[int], list[int]]:
     """The last tokens of a prompt that is too long, then the first ones of the answer."""
     length = settings.max_seq_length

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.data.preprocess.rows.hooks import Turns
+from wafer.data.preprocess.rows.image_hooks import Turn, Turns
 from wafer.errors import DataError
 
 Range = tuple[int, int]
@@ -53,7 +53,7 @@ class _Part(NamedTuple):
     path: str = ""
 
 
-def _masks(turn: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _masks(turn: Turn) -> tuple[Any, Any, Any]:
     """Loss weights, drop mask and attention mask of a turn; None or empty: not given."""
     names = ("semantic_loss_weight", "semantic_drop_mask", "semantic_attention_mask")
     for name in names:
@@ -63,7 +63,7 @@ def _masks(turn: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return turn.get(names[0]), turn.get(names[1]), turn.get(names[2])
 
 
-def _parts(turn: Mapping[str, Any], defaults: Defaults, usual: int, tag: str) -> list[_Part]:
+def _parts(turn: Turn, defaults: Defaults, usual: int, tag: str) -> list[_Part]:
     """The regions of a turn without those to drop; ``tag`` goes around a text with its name."""
     weights, drops, attentions = _masks(turn)
     parts = []
@@ -113,7 +113,7 @@ def is_chat(turns: Turns) -> bool:
     return turns[0].get("type") not in ("prompt", "completion")
 
 
-def _turn_parts(turn: Mapping[str, Any], defaults: Defaults) -> list[_Part] | None:
+def _turn_parts(turn: Turn, defaults: Defaults) -> list[_Part] | None:
     """The regions of a finetuning turn; None where one has no text."""
     usual = int(turn["type"] in ("assistant", "completion"))
     parts = _parts(turn, defaults, usual, "<{name}>{text}</{name}>")

@@ -32,8 +32,7 @@ def read_text_turns(batch: EncodingBatch, turns: Turns) -> Document | None:
 def ended_texts(batch: EncodingBatch, documents: Sequence[Document]) -> list[np.ndarray]:
     """[n] ids of each text, and the end mark."""
     ids = batch.plain_ids([document.text for document in documents])
-    mark = np.int32(batch.ids.eos_id)
-    return batch.kept(np.append(to_array(one), mark) if one else None for one in ids)
+    return batch.kept(to_array([*one, batch.ids.eos_id]) if one else None for one in ids)
 
 
 def ended_sentences(batch: EncodingBatch, documents: Sequence[Document]) -> list[np.ndarray]:

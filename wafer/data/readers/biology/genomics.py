@@ -64,7 +64,12 @@ def token_states(bases: np.ndarray, k: int, count: int) -> np.ndarray:
     return shares.reshape(size, count).astype(np.float32)
 
 
-def _features(cfg: Any, count: int, codes: np.ndarray, bases: np.ndarray) -> dict[str, np.ndarray]:
+def _features(
+    cfg: Any,
+    count: int,
+    codes: np.ndarray,
+    bases: np.ndarray,
+) -> dict[str, np.ndarray]:
     """A row: [CLS], the k-mers, [SEP]; special tokens and padding have no state."""
     length, k = cfg.max_sequence_length, cfg.kmer_size
     ids = kmer_ids(codes, k)

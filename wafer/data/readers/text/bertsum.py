@@ -56,7 +56,7 @@ def oracle(sentences: Sequence[str], reference: str, most: int) -> list[int]:
     return [int(i in chosen) for i in range(len(split))]
 
 
-def _text(value: Any) -> str:
+def _text(value: str | Sequence[object]) -> str:
     return value if isinstance(value, str) else " ".join(map(str, value))
 
 
@@ -88,7 +88,7 @@ def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Article:
     return Article(ids, segments, heads, labels, sentences, _joined(reference))
 
 
-def _joined(reference: Any) -> str:
+def _joined(reference: str | Sequence[str | Sequence[object]]) -> str:
     return reference if isinstance(reference, str) else " ".join(map(_text, reference))
 
 

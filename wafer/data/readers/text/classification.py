@@ -10,6 +10,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, text_row
+from wafer.data.sections.base import TextInput
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
@@ -54,7 +55,7 @@ class ClassifierScorer:
 
 
 def _dataset(
-    cfg: Any,
+    cfg: TextInput,
     context: Context,
     rows: Sequence[tuple[str, int, Sequence[str]]],
     files: Sequence[pathlib.Path],
@@ -95,7 +96,7 @@ def checked_label(row: Row, label: Any, num_labels: int | None) -> int:
     return number
 
 
-def sst2(cfg: Any, context: Context) -> Dataset:
+def sst2(cfg: TextInput, context: Context) -> Dataset:
     """Read SST-2: train.tsv or dev.tsv with the columns ``sentence`` and ``label``.
 
     Raises:
@@ -111,7 +112,7 @@ def sst2(cfg: Any, context: Context) -> Dataset:
     return _dataset(cfg, context, rows, files)
 
 
-def _mnli_files(cfg: Any, *, training: bool) -> Iterator[tuple[str, list[pathlib.Path]]]:
+def _mnli_files(cfg: TextInput, *, training: bool) -> Iterator[tuple[str, list[pathlib.Path]]]:
     if not training and any(pathlib.Path(place).is_file() for place in cfg.data_dir):
         for path in find_files(cfg.data_dir, ()):
             yield "mismatched" if "mismatched" in path.name else "matched", [path]
@@ -122,7 +123,7 @@ def _mnli_files(cfg: Any, *, training: bool) -> Iterator[tuple[str, list[pathlib
         yield group, find_files(cfg.data_dir, names)
 
 
-def mnli(cfg: Any, context: Context) -> Dataset:
+def mnli(cfg: TextInput, context: Context) -> Dataset:
     """Read MNLI: train, dev_matched and dev_mismatched, as TSV or as MultiNLI's JSON lines.
 
     Rows without agreement (gold label '-') are left out, as everywhere.

@@ -47,13 +47,13 @@ def _part(cfg: Any, context: Context, place: str) -> pathlib.Path:
     return folder / split
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     return value if isinstance(value, str) else None
 
 
-def _numbers(value: Any, mask: Any = None, *, size: int) -> np.ndarray | None:
+def _numbers(value: object, mask: object = None, *, size: int) -> np.ndarray | None:
     """[n] int32 ids where the mask is not 0; None where the column holds something else."""
     try:
         ids = np.asarray(value, np.int64)

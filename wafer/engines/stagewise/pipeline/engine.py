@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.base import Features, Fill
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
 from wafer.engines.stagewise.core import Core, Stagewise, core_of
@@ -36,6 +36,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 from wafer.models.base import Aux
 from wafer.models.paths import named_leaves
+from wafer.optim.step import Metrics, TrainState
 
 _LOG = logging.getLogger(__name__)
 

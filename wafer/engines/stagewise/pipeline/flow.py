@@ -10,7 +10,7 @@ program, which runs as its forward task; its backward task is then the rest of t
 import collections
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from wafer.engines.stagewise.branches import BranchArrays
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, add
-from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut
+from wafer.engines.stagewise.passes import StageCall, StageInputs, cut
 from wafer.engines.stagewise.pipeline.record import Recorder
 from wafer.engines.stagewise.pipeline.regions import Copies, StageRegion
 from wafer.engines.stagewise.pipeline.schedule import StageTask, forward_schedule, schedule
@@ -47,7 +47,9 @@ class Pipe(NamedTuple):
         homes = (r for r, region in enumerate(self.regions) if uses and uses[0] in region.stages)
         return next(homes, 0)
 
-    def program(self, function: Any, place: int, index: int, **choices: Any) -> Any:
+    def program(
+        self, function: Callable[..., PyTree], place: int, index: int, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         """Return a function's program for a stage of the model, compiled for a place."""
         return self.places.programs[place].program(function, *self.plan.at(index), **choices)
 
@@ -138,23 +140,23 @@ class Flow:
 
     def _inputs(
         self, place: int, index: int, micro: int
-    ) -> tuple[tuple[BranchArrays, ...], StageSpecs]:
+    ) -> tuple[tuple[BranchArrays, ...], StageInputs]:
         names = self.plan.stages[index].params
         parts = tuple(self._weights[place, name] for name in names)
         batch, key = self._batches[micro][place], self.ledger.starts[place].key
-        return parts, StageSpecs(batch, key, np.int32(index))
+        return parts, StageInputs(batch, key, np.int32(index))
 
     def _forward(self, task: StageTask) -> tuple[PyTree, PyTree]:
         region, micro = self.pipe.regions[task.stage], task.micro
         place, last = self.pipe.copies.place(region, micro), len(self.plan.stages) - 1
         carry = self._carries.pop((task.stage, micro), None)
         for i in region.stages:
-            parts, where = self._inputs(place, i, micro)
+            parts, inputs = self._inputs(place, i, micro)
             if i == last:
-                return self._turn(task, parts, where, carry)
+                return self._turn(task, parts, inputs, carry)
             options = {"keep": self.keep, "train": True, "dense": self.ledger.change}
             forward = self.pipe.program(StageCall.forward, place, i, **options)
-            after, kept = forward(parts, carry, where)
+            after, kept = forward(parts, carry, inputs)
             self._saved[i, micro] = carry, kept
             carry = after
         following = self.pipe.copies.place(self.pipe.regions[task.stage + 1], micro)
@@ -162,14 +164,14 @@ class Flow:
         return carry, None
 
     def _turn(
-        self, task: StageTask, parts: Any, where: StageSpecs, carry: PyTree
+        self, task: StageTask, parts: Any, inputs: StageInputs, carry: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Run the last stage both ways."""
         region, index = self.pipe.regions[task.stage], len(self.plan.stages) - 1
         place = self.pipe.copies.place(region, task.micro)
         program = self.pipe.program(StageCall.last, place, index, dense=self.ledger.change)
         scale = self.ledger.starts[place].scale
-        (grads, aux), cotangent = program(parts, carry, where, scale)
+        (grads, aux), cotangent = program(parts, carry, inputs, scale)
         self._collect(index, grads, region)
         self.ledger.count(aux)
         self._cotangents[task.stage, task.micro] = cotangent
@@ -183,10 +185,10 @@ class Flow:
         for i in reversed(region.stages):
             if i == len(self.plan.stages) - 1:
                 continue  # with its forward task
-            parts, where = self._inputs(place, i, micro)
+            parts, inputs = self._inputs(place, i, micro)
             backward = self.pipe.program(StageCall.backward, place, i, dense=self.ledger.change)
             carry, kept = self._saved.pop((i, micro))
-            grads, cotangent = backward(parts, carry, where, (cotangent, kept))
+            grads, cotangent = backward(parts, carry, inputs, (cotangent, kept))
             self._collect(i, grads, region)
             watched_too.append(grads if self._recorder else None)
             watched = cotangent or watched  # the first stage has an input without gradient
@@ -209,7 +211,7 @@ class Flow:
     def _settle(self, region: StageRegion) -> None:
         """Note which gradients are whole once a region has seen every micro-batch."""
         for i in reversed(region.stages):
-            for name, total in self.ledger.finish_branch(
+            for name, total in self.ledger.add_gradients(
                 i, self._sums.pop(i), region.place
             ).items():
                 self._ready[name] = total
@@ -264,7 +266,7 @@ def evaluate(
             options = {"keep": False, "train": False, "dense": False}
             forward = pipe.program(StageCall.forward, place, i, **options)
             carry, _ = forward(
-                own, carry, StageSpecs(batches[micro][place], keys[place], np.int32(i))
+                own, carry, StageInputs(batches[micro][place], keys[place], np.int32(i))
             )
         else:
             following = pipe.copies.place(pipe.regions[task.stage + 1], micro)

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -34,7 +34,7 @@ class Recorder:
         ]
         self._sent: list[tuple[StageTask, int, float, concurrent.futures.Future[float]]] = []
 
-    def dispatched(self, task: StageTask, place: int, begin: float, result: Any) -> None:
+    def dispatched(self, task: StageTask, place: int, begin: float, result: object) -> None:
         """Note a task.
 
         Args:

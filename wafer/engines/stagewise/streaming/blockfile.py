@@ -55,7 +55,7 @@ def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def _bytes(array: Any) -> memoryview:
+def _bytes(array: object) -> memoryview:
     """The memory of an array in C order, whatever its dtype and rank."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -96,7 +96,7 @@ class BlockFile:
             return np.empty(leaf.shape, leaf.dtype)
         return np.memmap(self.path, leaf.dtype, "r", offset + leaf.offset, leaf.shape)
 
-    def write(self, array: Any, offset: int) -> None:
+    def write(self, array: object, offset: int) -> None:
         """Write an array's bytes."""
         data, count = _bytes(array), 0
         while count < len(data):
@@ -124,7 +124,7 @@ class BlockFile:
             return None
         return sequence, json.loads(body)
 
-    def commit(self, record: Mapping[str, Any]) -> None:
+    def commit(self, record: Mapping[str, object]) -> None:
         """Write a commit record over the older of the two."""
         body = json.dumps(record).encode()
         if len(body) > _HEADER - _HEAD.size:
@@ -140,7 +140,7 @@ class BlockFile:
             self._fd = -1
 
 
-def spill(file: IO[bytes], array: Any) -> np.ndarray:
+def spill(file: IO[bytes], array: object) -> np.ndarray:
     """Append an array to a temporary file; returns a read-only map, which outlives the file."""
     array = np.asarray(array)
     if not array.nbytes:

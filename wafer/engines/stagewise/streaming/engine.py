@@ -20,7 +20,7 @@ import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.base import Features, Fill
 from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
@@ -40,8 +40,9 @@ from wafer.engines.stagewise.streaming.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
 from wafer.models.base import Aux
-from wafer.models.lazy import LazyArray
+from wafer.models.checkpoint.lazy import LazyArray
 from wafer.models.paths import map_named, named_leaves
+from wafer.optim.step import Metrics, TrainState
 from wafer.sparsity import SparseState
 from wafer.sparsity.stored import sentinel
 
@@ -102,7 +103,7 @@ class Streaming(Stagewise):
         )
         return self._begin(state, counters)
 
-    def _draw(self, key: Array) -> Iterator[tuple[str, Any]]:
+    def _draw(self, key: Array) -> Iterator[tuple[str, PyTree]]:
         if isinstance(self.mover.store, RamStore):
             params = dict(self.core.model.init(key))
             for name in self._names:
@@ -126,7 +127,7 @@ class Streaming(Stagewise):
         self.density |= {branch.full(key): share for key, share in kept.items()}
         return counters
 
-    def _begin(self, state: TrainState, counters: list[Any]) -> TrainState:
+    def _begin(self, state: TrainState, counters: list[Array]) -> TrainState:
         """Make the plan of the sweep and the state around the records."""
         self._plan = make_plan(self.core.model.stages, self._branches)
         self._frame = self._handles()
@@ -144,7 +145,7 @@ class Streaming(Stagewise):
         """
         store, shapes = self.mover.store, {}
 
-        def handle(record: str, leaf: str, like: Any) -> LazyArray:
+        def handle(record: str, leaf: str, like: PyTree) -> LazyArray:
             read = lambda: np.asarray(store.view(record)[leaf])
             return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")
 
@@ -222,7 +223,7 @@ class Streaming(Stagewise):
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def _whole(self, name: str, counters: list[Any]) -> tuple[PyTree, PyTree, SparseState]:
+    def _whole(self, name: str, counters: list[np.ndarray]) -> tuple[PyTree, PyTree, SparseState]:
         """Read a branch on the host: (params, optimizer state, sparse state) by full names."""
         branch, view = self._branches[name], self.mover.store.view
         host = lambda kind: {k: np.asarray(x) for k, x in view(f"{name}/{kind}").items()}

@@ -56,7 +56,7 @@ class RamStore:
         del scratch
         self._records[record] = dict(leaves)
 
-    def fetch(self, record: str) -> dict[str, Any]:
+    def fetch(self, record: str) -> dict[str, PyTree]:
         """Read a record: the newest contents, committed or not."""
         return self._records[record]
 
@@ -66,7 +66,7 @@ class RamStore:
         """Replace a record's contents; shapes and dtypes stay. Lasts from the next commit on."""
         self._records[record] = dict(leaves)
 
-    def commit(self, meta: Mapping[str, Any]) -> None:
+    def commit(self, meta: Mapping[str, object]) -> None:
         """Make everything put since the last commit current, at once."""
         self.meta = dict(meta)
 
@@ -186,7 +186,7 @@ class FileStore:
         for name in commit["second"]:
             self._records[name].current = 1
 
-    def _write_commit(self, meta: Mapping[str, Any], *, torn: bool) -> None:
+    def _write_commit(self, meta: Mapping[str, object], *, torn: bool) -> None:
         second = [name for name, r in self._records.items() if r.newest == 1]
         with self._explain_errors("cannot be written"):
             self._settle()
@@ -257,7 +257,7 @@ class FileStore:
             with self._explain_errors("cannot be written"):
                 self._file.write(array, r.places[place] + leaf.offset)
 
-    def commit(self, meta: Mapping[str, Any]) -> None:
+    def commit(self, meta: Mapping[str, object]) -> None:
         """See ``RamStore``."""
         with self._lock:
             self._write_commit(dict(meta), torn=False)

@@ -1,14 +1,19 @@
 """One optimizer step as a sweep: down the stages, up again, each branch updated as it is reached.
 
+A branch is a part of the parameters that stages read as one. Its records in the store are weights,
+topology, moments (its optimizer state) and, for a while, gradients. A system is one of the devices
+that share the batch. Arrays of the batch begin with [N, A]: systems, micro-batches of each.
+
 Weights are on the systems for one stage at a time. What stays between the two ways are the stages'
-inputs and, as far as ``residual_bytes`` allows, what their products with weights gave. Updates
-that depend on all gradients (clipping by global norm, skipped overflows, a new topology) wait in
-the store until the sweep is over and run in a second pass.
+inputs and, as far as ``residual_bytes`` allows, what their products with weights gave (the
+residuals). Where an update depends on all gradients (clipping by global norm, skipped overflows, a
+new topology) gradients wait in the store until the sweep is over; updates then run in a second
+pass.
 """
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +24,7 @@ from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan
-from wafer.engines.stagewise.passes import StageCall, StageSpecs
+from wafer.engines.stagewise.passes import StageCall, StageInputs
 from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.streaming.traffic import Mover
 from wafer.models.base import Aux, Batch
@@ -52,42 +57,45 @@ class StreamingSweep:
     def __init__(self, ledger: GradientLedger, mover: Mover, *, residual_bytes: int) -> None:
         self.ledger, self.mover, self.residual_bytes = ledger, mover, residual_bytes
         self.plan, self.programs = ledger.plan, ledger.places.programs[0]
-        self._held: dict[str, Any] = {}  # structure of gradients that wait in the store
+        self._held_trees: dict[str, Any] = {}  # structure of gradients that wait in the store
 
     def run(self, batch: Batch) -> None:
         """Go down, up, and through the second pass if there is one."""
         stages, last = self.plan.stages, len(self.plan.stages) - 1
-        keep = self._keep(batch)
+        keeps = self._keep(batch)
         order = [*range(last), *reversed(range(last + 1))]  # down, the last one once, and up
-        jobs = (functools.partial(self._load, i, up=k >= last) for k, i in enumerate(order))
+        jobs = (functools.partial(self._load, i, up=n >= last) for n, i in enumerate(order))
         fetched = self.mover.ahead(jobs)
         carries: list[Any] = [None]
-        residue: list[Any] = []
+        saved: list[Any] = []  # residuals of each stage, or None
         for i in range(last):
-            options = {"keep": keep[i], "train": True, "dense": self.ledger.change}
+            options = {"keep": keeps[i], "train": True, "dense": self.ledger.change}
             forward = self._program(StageCall.forward, i, **options)
             parts = tuple(next(fetched).parts.values())
-            carry, kept = forward(parts, carries[-1], self._where(batch, i))
+            carry, kept = forward(parts, carries[-1], self._inputs(batch, i))
+            del parts  # one stage's weights go before those of the next but one come
             self.mover.pace("forward", stages[i].name, carry)
             carries.append(carry)
-            residue.append(kept)
+            saved.append(kept)
         cotangent = self._turn(batch, carries.pop(), next(fetched))
         for i in reversed(range(last)):
             now = next(fetched)
             backward = self._program(StageCall.backward, i, dense=self.ledger.change)
-            back = cotangent, residue.pop()
+            back = cotangent, saved.pop()
             parts = tuple(now.parts.values())
-            grads, cotangent = backward(parts, carries.pop(), self._where(batch, i), back)
+            grads, cotangent = backward(parts, carries.pop(), self._inputs(batch, i), back)
             self.mover.pace("backward", stages[i].name, cotangent)
             self._settle(i, grads, now)
-            del now, parts, grads  # one stage's weights go before those of the next but one come
+            del now, parts, grads
         self._second_pass()
 
-    def _program(self, function: Any, index: int, **choices: Any) -> Any:
+    def _program(
+        self, function: Callable[..., PyTree], index: int, **choices: Hashable
+    ) -> Callable[..., PyTree]:
         return self.programs.program(function, *self.plan.at(index), **choices)
 
-    def _where(self, batch: Batch, index: int) -> StageSpecs:
-        return StageSpecs(batch, self.ledger.starts[0].key, np.int32(index))
+    def _inputs(self, batch: Batch, index: int) -> StageInputs:
+        return StageInputs(batch, self.ledger.starts[0].key, np.int32(index))
 
     def _load(self, index: int, *, up: bool) -> _Fetched:
         _, branches = self.plan.at(index)
@@ -102,8 +110,8 @@ class StreamingSweep:
         """Run the last stage both ways."""
         index = len(self.plan.stages) - 1
         program = self._program(StageCall.last, index, dense=self.ledger.change)
-        where, scale = self._where(batch, index), self.ledger.starts[0].scale
-        (grads, aux), cotangent = program(tuple(now.parts.values()), carry, where, scale)
+        inputs, scale = self._inputs(batch, index), self.ledger.starts[0].scale
+        (grads, aux), cotangent = program(tuple(now.parts.values()), carry, inputs, scale)
         self.mover.pace("backward", self.plan.stages[index].name, aux)
         self.ledger.count(aux)
         self._settle(index, grads, now)
@@ -111,7 +119,7 @@ class StreamingSweep:
 
     def _settle(self, index: int, grads: tuple[PyTree, ...], now: _Fetched) -> None:
         """Use the gradients that are whole after a stage: update, or hold them back."""
-        for name, total in self.ledger.finish_branch(index, grads).items():
+        for name, total in self.ledger.add_gradients(index, grads).items():
             if self.ledger.deferred:
                 self._hold(name, now.parts[name], total)
             else:
@@ -119,7 +127,7 @@ class StreamingSweep:
 
     def _hold(self, name: str, part: BranchArrays, grads: PyTree) -> None:
         self.ledger.measure(name, part, grads)
-        leaves, self._held[name] = jax.tree.flatten(grads)
+        leaves, self._held_trees[name] = jax.tree.flatten(grads)
         record = {str(i): leaf for i, leaf in enumerate(leaves)}
         self.mover.write(f"{name}/grads", record, scratch=True)
 
@@ -135,17 +143,16 @@ class StreamingSweep:
         """Update what waits, and the branches no stage reads."""
         if self.ledger.overflowed:
             return
-        names = [name for name in reversed(tuple(self.plan.branches)) if name in self._held]
-        names += self.plan.unread
+        names = [*self._held_trees, *self.plan.unread]
         jobs = (functools.partial(self._load_branch, name) for name in names)
         for name, now in zip(names, self.mover.ahead(jobs), strict=True):
             held = now.grads
-            grads = None if held is None else self._held[name].unflatten(held)
+            grads = None if held is None else self._held_trees[name].unflatten(held)
             self._update(name, now, grads)
 
     def _load_branch(self, name: str) -> _Fetched:
         part = _load_part(self.mover, self.plan.branches[name])
-        held = name in self._held
+        held = name in self._held_trees
         grads = list(self.mover.load(f"{name}/grads").values()) if held else None
         return _Fetched({name: part}, {name: self._moments(name)}, grads)
 
@@ -166,7 +173,7 @@ class StreamingSweep:
         for i in range(len(self.plan.stages) - 1):
             parts = tuple(branch.shapes for branch in self.plan.at(i)[1])
             forward = self._program(StageCall.forward, i, keep=True, train=True, dense=False)
-            carry, kept = jax.eval_shape(forward, parts, carry, self._where(batch, i))
+            carry, kept = jax.eval_shape(forward, parts, carry, self._inputs(batch, i))
             total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
             sizes.append(total // self.programs.mesh.size)
         return sizes
@@ -194,6 +201,6 @@ def evaluate(
     for i, at in enumerate(before):
         options = {"keep": False, "train": False, "dense": False}
         forward = programs.program(StageCall.forward, *at, **options)
-        carry, _ = forward(next(fetched), carry, StageSpecs(batch, key, np.int32(i)))
+        carry, _ = forward(next(fetched), carry, StageInputs(batch, key, np.int32(i)))
         mover.pace("forward", at[0].name, carry)
     return programs.program(StageCall.score, *last, names=names)(next(fetched), carry, batch)

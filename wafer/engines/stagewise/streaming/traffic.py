@@ -62,7 +62,7 @@ class Mover:
 
     # --- reading --------------------------------------------------------------------------
 
-    def load(self, record: str) -> dict[str, Any]:
+    def load(self, record: str) -> dict[str, PyTree]:
         """Bring a record to the systems."""
         pending = self._writing.get(record)
         if pending is not None:
@@ -79,7 +79,7 @@ class Mover:
         self._record("fetch", record, begin)
         return placed
 
-    def ahead(self, jobs: Iterable[Callable[[], Any]]) -> Iterator[PyTree]:
+    def ahead(self, jobs: Iterable[Callable[[], PyTree]]) -> Iterator[PyTree]:
         """Yield the results of jobs in order, each begun while the one before is used."""
         if self._in_place:
             yield from (job() for job in jobs)
@@ -98,7 +98,7 @@ class Mover:
 
     # --- writing --------------------------------------------------------------------------
 
-    def keep(self, leaves: Mapping[str, PyTree]) -> dict[str, Any]:
+    def keep(self, leaves: Mapping[str, PyTree]) -> dict[str, PyTree]:
         """Turn device arrays into what the store holds."""
         if self._in_place:
             return dict(leaves)
@@ -140,7 +140,7 @@ class Mover:
         self._slots.acquire()
         self._writing[record] = self._writer.submit(work)
 
-    def commit(self, meta: Mapping[str, Any]) -> None:
+    def commit(self, meta: Mapping[str, object]) -> None:
         """Wait for all writes and make the step current.
 
         Raises:
@@ -153,7 +153,7 @@ class Mover:
 
     # --- pace and record ------------------------------------------------------------------
 
-    def pace(self, lane: str, name: str, result: Any) -> None:
+    def pace(self, lane: str, name: str, result: PyTree) -> None:
         """Let the host run one program ahead of the systems, no more: memory stays bounded.
 
         Args:

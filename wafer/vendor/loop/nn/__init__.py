@@ -6,9 +6,9 @@ A model derives from ``nn.Module`` and is made of ``nnx``'s layers. After ``comp
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from flax import nnx
+from jaxtyping import PyTree
 
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
@@ -37,11 +37,11 @@ class LoopModule(nnx.Module):
         """Names and parameters."""
         return self._compiled().named_parameters()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, PyTree]:
         """Copy parameters and running statistics to the host, as a nested dict."""
         return self._compiled().state_dict()
 
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Replace parameters and running statistics.
 
         Raises:
@@ -49,13 +49,13 @@ class LoopModule(nnx.Module):
         """
         self._compiled().load_state_dict(tree)
 
-    def apply(self, algorithm: Any) -> "LoopModule":
+    def apply(self, algorithm: object) -> "LoopModule":
         """Attach a sparsity algorithm, as in releases 2.2+; the optimizer needs it as well."""
         self._compiled().apply(algorithm)
         return self
 
     def train(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, mode: bool = True, **attributes: Any
+        self, mode: bool = True, **attributes: object
     ) -> "LoopModule":
         """Switch dropout on (or off)."""
         del attributes
@@ -63,7 +63,7 @@ class LoopModule(nnx.Module):
         return self
 
     def eval(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, **attributes: Any
+        self, **attributes: object
     ) -> "LoopModule":
         """Switch dropout off."""
         return self.train(mode=False, **attributes)

@@ -134,7 +134,7 @@ class CompiledModel:
     modules return what they return. Running statistics (BatchNorm) change while ``training``.
     """
 
-    def __init__(self, model: Any, where: Backend) -> None:
+    def __init__(self, model: object, where: Backend) -> None:
         self.backend, self.inner = where, model
         self.training = True
         self.sparsity: Any = None  # a sparse.SparsityAlgorithm once attached
@@ -147,7 +147,7 @@ class CompiledModel:
         if not self._functions.needs_input:
             self._initialize()
 
-    def _initialize(self, *args: Any, **kwargs: Any) -> None:
+    def _initialize(self, *args: PyTree, **kwargs: PyTree) -> None:
         params, running = self._functions.init(self.backend.key(), *args, **kwargs)
         loaded, self._loaded = self._loaded, None
         self.set_params(params)
@@ -162,7 +162,7 @@ class CompiledModel:
     # --- parameters -----------------------------------------------------------------------
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """The parameter tree.
 
         Raises:
@@ -195,22 +195,22 @@ class CompiledModel:
         """Names and parameters."""
         return Parameters(self, named=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, PyTree]:
         """Copy parameters and running statistics to the host, as a nested dict."""
         return to_tree(self.variables)
 
     @property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> dict[str, PyTree]:
         """Parameters, and running statistics under ``running_state`` where there are any."""
         running = self.backend.state.get(self._running)
         return {**self.params, _RUNNING: running} if running else dict(self.params)
 
     @variables.setter
-    def variables(self, tree: Mapping[str, Any]) -> None:
+    def variables(self, tree: Mapping[str, object]) -> None:
         self.set_params({name: branch for name, branch in tree.items() if name != _RUNNING})
         self.backend.state[self._running] = tree.get(_RUNNING, {})
 
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+    def load_state_dict(self, tree: Mapping[str, object]) -> None:
         """Replace parameters and running statistics; waits until the module has parameters.
 
         Raises:
@@ -245,7 +245,7 @@ class CompiledModel:
 
     # --- computing ------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Compute; arguments that are not arrays (``train=True``) are settings, not data."""
         if not self.ready:
             self._initialize(*args, **kwargs)
@@ -267,8 +267,14 @@ class CompiledModel:
         return out
 
     def _apply(
-        self, params: PyTree, running: PyTree, key: Any, *args: Any, half: Any, **kwargs: Any
-    ) -> Any:
+        self,
+        params: PyTree,
+        running: PyTree,
+        key: Array | None,
+        *args: PyTree,
+        half: DTypeLike | None,
+        **kwargs: PyTree,
+    ) -> tuple[PyTree, PyTree]:
         """Compute in the half type under ``amp.autocast``; the output is float32 then."""
         if half is None:
             return self._functions.apply(params, running, key, *args, **kwargs)
@@ -284,7 +290,7 @@ def _cast(tree: PyTree, source: DTypeLike, target: DTypeLike) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
-def compile(model: Any, backend: Backend | str | None = None) -> CompiledModel:  # vendor's name
+def compile(model: object, backend: Backend | str | None = None) -> CompiledModel:  # vendor's name
     """Put a model on a backend.
 
     Args:

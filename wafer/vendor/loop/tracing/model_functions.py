@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -21,11 +21,11 @@ class ModelFunctions(NamedTuple):
     #: (key, *args, **kwargs) -> (params, running state), nested dicts of arrays [...]
     init: Callable[..., tuple[PyTree, PyTree]]
     #: (params, running state, key, *args, training, **kwargs) -> (output, running state)
-    apply: Callable[..., tuple[Any, PyTree]]
+    apply: Callable[..., tuple[PyTree, PyTree]]
     needs_input: bool  #: whether ``init`` needs the arguments of a call
 
 
-def functions_of(model: Any) -> ModelFunctions:
+def functions_of(model: object) -> ModelFunctions:
     """Return the functions of a model.
 
     Raises:
@@ -46,8 +46,14 @@ def functions_of(model: Any) -> ModelFunctions:
 
 
 def _apply_bundle(
-    model: Model, params: PyTree, running: PyTree, key: Array | None, batch: Any, *, training: bool
-) -> Any:
+    model: Model,
+    params: PyTree,
+    running: PyTree,
+    key: Array | None,
+    batch: Batch | Mapping[str, Array],
+    *,
+    training: bool,
+) -> tuple[Array, PyTree]:
     del training  # a key is dropout
     batch = batch if isinstance(batch, Batch) else _stream(batch)
     return model.loss(params, batch, key)[0], running
@@ -67,7 +73,9 @@ def _stream(features: Mapping[str, Array]) -> Batch:
     return to_batch(columns)
 
 
-def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
+def _init_linen(
+    model: nn.Module, key: Array, *args: PyTree, **kwargs: PyTree
+) -> tuple[PyTree, PyTree]:
     init = jax.jit(lambda rngs: model.init(rngs, *args, **_mode(model, kwargs, training=False)))
     variables = dict(init({"params": key, "dropout": key}))
     return variables.pop("params", {}), variables
@@ -78,10 +86,10 @@ def _apply_linen(
     params: PyTree,
     running: PyTree,
     key: Array | None,
-    *args: Any,
+    *args: PyTree,
     training: bool,
-    **kwargs: Any,
-) -> Any:
+    **kwargs: PyTree,
+) -> tuple[PyTree, PyTree]:
     rngs = {} if key is None else {"dropout": key}
     kwargs = _mode(model, kwargs, training=training)
     variables = {"params": params, **running}
@@ -90,7 +98,7 @@ def _apply_linen(
     return model.apply(variables, *args, rngs=rngs, mutable=list(running), **kwargs)
 
 
-def _mode(model: nn.Module, kwargs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+def _mode(model: nn.Module, kwargs: Mapping[str, PyTree], *, training: bool) -> dict[str, PyTree]:
     """Tell a module that asks whether it trains, as ``model.train()`` does in PyTorch."""
     asked = inspect.signature(type(model).__call__).parameters
     modes = {"train": training, "training": training, "deterministic": not training}
@@ -100,13 +108,18 @@ def _mode(model: nn.Module, kwargs: Mapping[str, Any], *, training: bool) -> dic
 def _nnx_functions(model: nnx.Module) -> ModelFunctions:
     graph, params, streams, running = nnx.split(model, nnx.Param, nnx.RngState, ...)
 
-    def init(key: Array, *_: Any, **__: Any) -> tuple[PyTree, PyTree]:
+    def init(key: Array, *_: object, **__: object) -> tuple[PyTree, PyTree]:
         del key  # the module was made with keys of its own
         return _by_name(params), _by_name(running)
 
     def apply(
-        weights: PyTree, state: PyTree, key: Array | None, *args: Any, training: bool, **kwargs: Any
-    ) -> tuple[Any, PyTree]:
+        weights: PyTree,
+        state: PyTree,
+        key: Array | None,
+        *args: PyTree,
+        training: bool,
+        **kwargs: PyTree,
+    ) -> tuple[PyTree, PyTree]:
         parts = (_refilled(params, weights), streams, _refilled(running, state))
         module = nnx.merge(graph, *parts, copy=True)
         (nnx.Module.train if training else nnx.Module.eval)(module)
@@ -119,7 +132,7 @@ def _nnx_functions(model: nnx.Module) -> ModelFunctions:
     return ModelFunctions(init, apply, needs_input=False)
 
 
-def _by_name(state: Any) -> dict[str, Any]:
+def _by_name(state: PyTree) -> dict[str, PyTree]:
     """Turn an nnx state into nested dicts with text keys: indices of lists become text."""
     text = lambda node: (
         {str(k): text(v) for k, v in node.items()} if isinstance(node, Mapping) else node
@@ -127,7 +140,7 @@ def _by_name(state: Any) -> dict[str, Any]:
     return text(nnx.to_pure_dict(state))
 
 
-def _refilled(template: Any, tree: Mapping[str, Any]) -> Any:
+def _refilled(template: PyTree, tree: PyTree) -> PyTree:
     """Put arrays by name into a copy of an nnx state, whose order is another."""
     structure = jax.tree.structure(template)
     numbered = _by_name(jax.tree.unflatten(structure, range(structure.num_leaves)))

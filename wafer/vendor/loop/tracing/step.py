@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from wafer.engines.programs import shapes_of
 from wafer.loop.machine import PRECISION, Backend, current_backend
@@ -21,14 +22,16 @@ class _Calls:
         self.calls: list[tuple[Callable[..., Any], Any, list[Any], list[int]]] = []
         self.arrays: list[Any] = []
 
-    def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(
+        self, fn: Callable[..., object], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> None:
         """Remember a call for the end of the step."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
         self.arrays += [leaves[i] for i in where]
         self.calls.append((fn, structure, leaves, where))
 
-    def replay(self, values: list[Any]) -> None:
+    def replay(self, values: list[jax.Array]) -> None:
         """Call everything with this step's values."""
         rest = iter(values)
         for fn, structure, leaves, where in self.calls:
@@ -49,12 +52,12 @@ class _Calls:
 class _Traced:
     """A step: compiled for each shape of its arguments, run on the backend's slots."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., object]) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._programs: dict[Any, tuple[Any, _Calls]] = {}
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree) -> PyTree:
         where = current_backend()
         if where.tracing:  # a step inside a step
             return self._fn(*args)
@@ -79,7 +82,7 @@ class _Traced:
             _later(where, functools.partial(calls.replay, values))
         return out
 
-    def _discover(self, where: Backend, args: tuple[Any, ...]) -> None:
+    def _discover(self, where: Backend, args: tuple[PyTree, ...]) -> None:
         """Run the body until every Linen module has seen an input."""
         while not all(getattr(part, "ready", True) for part in where.parts):
             where.recorder = lambda *_: None  # closures wait for a step that is run
@@ -91,17 +94,17 @@ class _Traced:
                 where.recorder = None
             return  # the body calls no module that lacks parameters
 
-    def _compile(self, where: Backend, args: tuple[Any, ...]) -> tuple[Any, _Calls]:
+    def _compile(self, where: Backend, args: tuple[PyTree, ...]) -> tuple[Any, _Calls]:
         calls = _Calls()
 
-        def body(state: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
+        def body(state: dict[str, PyTree], inputs: tuple[PyTree, ...]) -> PyTree:
             with where.traced(state, calls.record):
                 out = self._fn(*inputs)
                 for model in (part for part in where.parts if isinstance(part, CompiledModel)):
                     Gradients(model).drop_if_unread()
                 return where.state, out, calls.arrays
 
-        def step(state: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
+        def step(state: dict[str, PyTree], inputs: tuple[PyTree, ...]) -> PyTree:
             calls.calls.clear()
             result = evaluate(body, state, inputs)
             calls.forget_tracers()
@@ -115,7 +118,7 @@ class _Traced:
             return lowered if where.stops_after == "validate" else lowered.compile(), calls
 
 
-def trace(fn: Callable[..., Any]) -> Callable[..., Any]:
+def trace(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compile a step: everything in its body becomes one function on the device.
 
     The body is ordinary statements over compiled models, optimizers and scalers, and JAX
@@ -125,7 +128,7 @@ def trace(fn: Callable[..., Any]) -> Callable[..., Any]:
     return _Traced(fn)
 
 
-def _later(where: Backend, call: Callable[[], Any]) -> None:
+def _later(where: Backend, call: Callable[[], object]) -> None:
     """Run a call at the end of the loop's iteration; at once when there is no loop."""
     if where.stops_after:
         return
@@ -135,14 +138,14 @@ def _later(where: Backend, call: Callable[[], Any]) -> None:
         where.executor.at_end_of_step(call)
 
 
-def step_closure(fn: Callable[..., Any]) -> Callable[..., None]:
+def step_closure(fn: Callable[..., object]) -> Callable[..., None]:
     """Make a function wait for the end of the step: its arguments are arrays with values then.
 
     Inside a traced step and in the loop around it alike; without a loop it runs at once.
     """
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> None:
+    def call(*args: object, **kwargs: object) -> None:
         where = current_backend()
         if where.recorder is not None:
             where.recorder(fn, args, kwargs)
@@ -152,13 +155,13 @@ def step_closure(fn: Callable[..., Any]) -> Callable[..., None]:
     return call
 
 
-def checkpoint_closure(fn: Callable[..., Any]) -> Callable[..., None]:
+def checkpoint_closure(fn: Callable[..., object]) -> Callable[..., None]:
     """Make a function wait for the end of the steps that ``checkpoint_steps`` selects.
 
     Those are every ``checkpoint_steps``-th step and the last one. Outside a loop it runs at once.
     """
 
-    def if_due(*args: Any, **kwargs: Any) -> None:
+    def if_due(*args: object, **kwargs: object) -> None:
         executor = current_backend().executor
         if executor is None or executor.is_checkpoint_step:
             fn(*args, **kwargs)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 _MARK = jex.Primitive("wafer_backward")
 _MARK.multiple_results = True
@@ -40,7 +40,7 @@ def differentiate(loss: Array, leaves: Sequence[Array]) -> list[Array]:
     return _MARK.bind(loss, *leaves)
 
 
-def evaluate(fn: Callable[..., Any], *args: Any) -> Any:
+def evaluate(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
     """Run ``fn(*args)``, in which ``differentiate`` may be called any number of times.
 
     Args:
@@ -54,8 +54,8 @@ def evaluate(fn: Callable[..., Any], *args: Any) -> Any:
     program = closed.jaxpr
     env = dict(zip(program.constvars, closed.consts, strict=True))
     env |= dict(zip(program.invars, jax.tree.leaves(args), strict=True))
-    seen: list[Any] = []  # equations before the mark
-    waiting: list[Any] = []  # those of them that are not computed yet
+    seen: list[jex.JaxprEqn] = []  # equations before the mark
+    waiting: list[jex.JaxprEqn] = []  # those of them that are not computed yet
     for eqn in program.eqns:
         if eqn.primitive is _MARK:
             _backward(eqn, seen, waiting, env)
@@ -69,7 +69,7 @@ def evaluate(fn: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shape), leaves)
 
 
-def _refuse_inner(eqn: Any) -> None:
+def _refuse_inner(eqn: jex.JaxprEqn) -> None:
     for inner in jex.jaxprs_in_params(eqn.params):
         for part in inner.eqns:
             if part.primitive is _MARK:
@@ -80,11 +80,11 @@ def _refuse_inner(eqn: Any) -> None:
             _refuse_inner(part)
 
 
-def _read(env: dict[Any, Any], var: Any) -> Any:
+def _read(env: dict[jex.Var, PyTree], var: jex.Var | jex.Literal) -> PyTree:
     return var.val if isinstance(var, jex.Literal) else env[var]
 
 
-def _run(eqns: Sequence[Any], env: dict[Any, Any]) -> None:
+def _run(eqns: Sequence[jex.JaxprEqn], env: dict[jex.Var, PyTree]) -> None:
     """Compute equations in order; their results join ``env``."""
     if not eqns:
         return
@@ -101,7 +101,12 @@ def _run(eqns: Sequence[Any], env: dict[Any, Any]) -> None:
     env |= dict(zip(results, values, strict=True))
 
 
-def _backward(mark: Any, seen: Sequence[Any], waiting: Sequence[Any], env: dict[Any, Any]) -> None:
+def _backward(
+    mark: jex.JaxprEqn,
+    seen: Sequence[jex.JaxprEqn],
+    waiting: Sequence[jex.JaxprEqn],
+    env: dict[jex.Var, PyTree],
+) -> None:
     """Compute everything before a mark, and the gradients it stands for.
 
     What depends on the leaves runs under ``jax.vjp``; its results leave as auxiliary output, so
@@ -109,7 +114,7 @@ def _backward(mark: Any, seen: Sequence[Any], waiting: Sequence[Any], env: dict[
     """
     loss, *leaves = mark.invars
     reached = {v for v in leaves if not isinstance(v, jex.Literal)}
-    dependent: list[Any] = []
+    dependent: list[jex.JaxprEqn] = []
     for eqn in seen:
         if any(v in reached for v in eqn.invars if not isinstance(v, jex.Literal)):
             dependent.append(eqn)
@@ -119,8 +124,8 @@ def _backward(mark: Any, seen: Sequence[Any], waiting: Sequence[Any], env: dict[
     fresh = [eqn for eqn in waiting if id(eqn) in inside]
     results = [v for e in fresh for v in e.outvars if not isinstance(v, jex.DropVar)]
 
-    def forward(values: Sequence[Any]) -> tuple[Any, Any]:
-        local = env | dict(zip(leaves, values, strict=True))
+    def forward(values: Sequence[Array]) -> tuple[Array, list[PyTree]]:
+        local: dict[Any, PyTree] = env | dict(zip(leaves, values, strict=True))
         _run(dependent, local)
         return _read(local, loss), [local[v] for v in results]
 

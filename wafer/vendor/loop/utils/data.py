@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from wafer.data.sections.rows import RandomDataProcessor
 from wafer.loop.distributed import CSConfig
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
-from wafer.profile.rates import RateTracker
+from wafer.profiling.rates import RateTracker
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,28 +33,30 @@ class DataLoader:
         kwargs: passed to it.
     """
 
-    def __init__(self, fn: Callable[..., Iterable[Any]], *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Iterable[PyTree]], *args: object, **kwargs: object
+    ) -> None:
         if not callable(fn):
             raise TypeError(
                 f"DataLoader takes a function that makes the batches, not {type(fn).__name__}: "
                 "DataLoader(get_batches, batch_size)"
             )
-        self._make: Callable[[], Iterable[Any]] = lambda: fn(*args, **kwargs)
-        self._batches_ahead: Iterable[Any] | None = self._make()
+        self._make: Callable[[], Iterable[PyTree]] = lambda: fn(*args, **kwargs)
+        self._batches_ahead: Iterable[PyTree] | None = self._make()
 
     def __len__(self) -> int:
         if self._batches_ahead is None:
             self._batches_ahead = self._make()
         return len(self._batches_ahead)  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PyTree]:
         """Begin a pass."""
         batches, self._batches_ahead = self._batches_ahead, None
         return iter(self._make() if batches is None else batches)
 
 
 def get_random_dataloader(
-    input_params: Mapping[str, Any], shuffle: bool = False, num_classes: int = 10
+    input_params: Mapping[str, object], shuffle: bool = False, num_classes: int = 10
 ) -> DataLoader:
     """Make random batches for any task, the vendor's stand-in for data.
 
@@ -87,7 +88,7 @@ def get_random_dataloader(
     data = random_rows(section, Context(config=model, input_shape=shape))
     passes = itertools.count()
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[PyTree]:
         seed = params.get("seed", 0) + next(passes)
         order = dataclasses.replace(data, shuffle=shuffle, shuffle_seed=seed)
         for batch in order.loader(section.batch_size, num_epochs=1):
@@ -152,7 +153,7 @@ class DataExecutor:
         checkpoint_steps: int | None = None,
         activation_steps: int = 1,
         cs_config: CSConfig | None = None,
-        writer: Any = None,
+        writer: object = None,
     ) -> None:
         del activation_steps
         if num_steps is None:
@@ -187,11 +188,11 @@ class DataExecutor:
             return False
         return self.on_final_iteration or self.user_iteration % self.checkpoint_steps == 0
 
-    def at_end_of_step(self, call: Callable[[], Any]) -> None:
+    def at_end_of_step(self, call: Callable[[], object]) -> None:
         """Queue a call for the end of the running step."""
         self._calls.append(call)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PyTree]:
         """Run: place batches on the systems, and call the closures after each step."""
         where = current_backend()
         where.use(self.cs_config.num_csx)
@@ -219,7 +220,7 @@ class DataExecutor:
         for call in calls:
             call()
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[PyTree]:
         step = 0
         while step < self.num_steps:
             before = step
@@ -243,7 +244,7 @@ def place_batch(batch: PyTree) -> PyTree:
     host = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     batch = jax.tree.map(host, batch)  # tensors of a PyTorch loader are no leaves of JAX
 
-    def sharding(leaf: Any) -> NamedSharding:
+    def sharding(leaf: jax.Array | np.ndarray) -> NamedSharding:
         shape = np.shape(leaf)
         if shape and shape[0] % count:
             raise ValueError(

@@ -1,6 +1,6 @@
 """How fast samples go by, under the vendor's name."""
 
-from wafer.profile import rates
+from wafer.profiling import rates
 
 
 class LoopRates(rates.RateTracker):

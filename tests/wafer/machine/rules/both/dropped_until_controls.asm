@@ -1,20 +1,8 @@
 #! rule: data dropped until two control wavelets have come
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: QUIET
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
   fabric r0 0 3
   memory r1 words 3
   fabric r2 2 1
@@ -28,13 +16,6 @@ local 8:
   operate MOV16 dest=FABRIC src0=MEMORY at=r0
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   fabric r0 0 2
   operate DFILT src0=FABRIC asynchronous=1 action=ACTIVATE target=9 at=r0
   return

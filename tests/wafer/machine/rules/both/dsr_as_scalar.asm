@@ -1,20 +1,8 @@
 #! rule: a DSR as the scalar
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: QUIET
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
   memory r0 words 2
   load_dsr file=2 id=1 kind=MEMORY saves_address=1 at=r0
   memory r1 words 2
@@ -27,11 +15,4 @@ local 8:
   store.u16 r6 r5 16
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   return

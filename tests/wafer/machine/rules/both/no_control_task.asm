@@ -1,33 +1,14 @@
 #! rule: a control task that there is not
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: FAULT
 #! fault: asks for control task 5
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
   fabric r0 2 1
   const r1 0x40050000
   operate MOV32 dest=FABRIC src0=SCALAR asynchronous=1 at=r0
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   return
 control 1:
   return

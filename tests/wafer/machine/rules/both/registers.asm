@@ -1,21 +1,9 @@
 #! rule: registers
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: FAULT
 #! fault: no configuration register at word address 0x7f00
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
   const r0 0x7f69
   const r1 0x21
   config_set r0 r1
@@ -41,13 +29,6 @@ local 8:
   operate MOV16 dest=FABRIC src0=MEMORY asynchronous=1 at=r13
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   const r0 0x7f62
   const r1 0x21
   config_set r0 r1

@@ -1,20 +1,8 @@
 #! rule: significands and other exponents, without a full significand and beyond the range too
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: QUIET
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
 .data s u32 0x40C00000 0xBEC00000 0 0x00000007 0x7F7FFFFF 0x7F800000
 .data h u16 0x4600 0xB600 0x8000 0x0003 0x7BFF 0xFC00
 .data by i16 -2 3 7 -1 4 100
@@ -42,11 +30,4 @@ local 8:
   operate FSCALEH dest=MEMORY src0=MEMORY src1=MEMORY at=r0
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   return

@@ -1,21 +1,9 @@
 #! rule: values as wavelets, to a PE that takes them late
 #! arch: wse2 wse3
-#! memory: 256
-#! tiles: 0 1
-#! route 0 0 0: R E
-#! route 1 0 0: W R
-#! route 0 0 1: R E
-#! route 1 0 1: W R
+#! like: pair
 #! run: FAULT
 #! fault: local task 8: an output descriptor is read
 === sender
-.active 8
-.fabric sends=1 queue=2 color=0 indexed=3
-.fabric sends=1 queue=3 color=1
-.fabric sends=1 queue=2 color=0 control=1
-.queue out 2 color=0
-.data words u16 11 12 13 14
-local 8:
   const r0 0
   const r1 1
   const r2 20
@@ -36,13 +24,6 @@ again:
   send.u32 r8 r0
   return
 === receiver
-.active 8
-.fabric queue=2 color=0
-.fabric queue=3 color=1
-.fabric queue=4
-.queue in 2 color=0
-.space into 128
-local 8:
   wait.1 0 0 90
   const r0 0
   const r1 1

@@ -1,0 +1,1 @@
+"""How results show themselves: tables as HTML, figures without pyplot."""

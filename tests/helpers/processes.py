@@ -1,0 +1,15 @@
+"""Programs in a Python of their own."""
+
+import os
+import subprocess
+import sys
+
+
+def ended(program, **settings):
+    """Run a program to its end, with settings added to the environment; it must succeed.
+
+    -P: the installed packages, which have the libraries, not the folder the tests run in.
+    """
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"} | settings
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

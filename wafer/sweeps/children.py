@@ -1,0 +1,164 @@
+"""Runs of a sweep as child processes, so many at a time; an interruption ends them in order.
+
+A run of code that no module has is run in this process, which has it.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+from wafer.errors import ConfigError, Problem
+from wafer.models.user.trust import child_environment
+from wafer.sweeps.trials import ERROR, Trial
+
+_POLL = 0.1  # seconds between looks
+_PATIENCE = 600  # seconds that a step and a checkpoint may take
+
+
+class _Child(NamedTuple):
+    """A run in its process."""
+
+    trial: Trial  #: which
+    process: subprocess.Popen[bytes]  #: of it
+    began: float  #: ``time.monotonic()`` then
+    since: int  #: length of the log before
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    jobs: int,
+    say: Callable[[Trial, str, float], None],
+    run_here: Callable[[Trial], int],
+) -> dict[str, str]:
+    """Run what is not finished, in order.
+
+    Args:
+        trials: to run, in this order but for those that come after another.
+        jobs: processes at a time.
+        say: called as each ends, with why it is not finished ('' when it is) and its seconds.
+        run_here: runs one whose code this process alone has; returns the number of the signal that
+            ended it, else 0.
+
+    Returns:
+        Name -> reason of those that are not finished.
+
+    Raises:
+        ConfigError: several at a time of code that this process alone has.
+        KeyboardInterrupt: the sweep was interrupted; its runs have written their checkpoints.
+    """
+    _require_modules(trials, jobs)
+    waiting, running, reasons = list(trials), list[_Child](), dict[str, str]()
+    able = lambda: next((trial for trial in waiting if not trial.blocked), None)
+
+    def ended(trial: Trial, reason: str, seconds: float) -> None:
+        say(trial, reason, seconds)
+        if reason:
+            reasons[trial.name] = reason
+
+    with _interruptible():
+        try:
+            while waiting or running:
+                while len(running) < jobs and (ready := able()):
+                    waiting.remove(ready)
+                    if ready.arm.held:
+                        ended(ready, *_run_here(ready, run_here))
+                    else:
+                        running.append(_start(ready))
+                if waiting and not running:  # what they come after is not finished
+                    reasons |= {
+                        t.name: f"it begins with {t.blocked}, which is not" for t in waiting
+                    }
+                    waiting.clear()
+                for child in [c for c in running if c.process.poll() is not None]:
+                    running.remove(child)
+                    ended(child.trial, *_finish(child))
+                time.sleep(_POLL)
+        finally:
+            for child in running:  # nobody waits for them any more
+                child.process.send_signal(signal.SIGTERM)
+            for child in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(_PATIENCE)
+                    _finish(child)
+    return reasons
+
+
+def _require_modules(trials: Sequence[Trial], jobs: int) -> None:
+    for arm in (trial.arm for trial in trials if trial.arm.held and jobs > 1):
+        message = (
+            f"{arm.held[0]!r} is in this process alone, which runs one at a time, not {jobs}. "
+        )
+        message += "Move it into a module, or leave `jobs` out"
+        raise ConfigError([Problem(("arms", arm.name), message)])
+
+
+def command(trial: Trial) -> list[str]:
+    """Return the command that starts a run, or lets it go on from where it is."""
+    options = [word for key, value in trial.options().items() for word in (f"--{key}", value)]
+    first = [sys.executable, "-P", "-m", "wafer", "run"]
+    return [*first, "--params", str(trial.file), *options]
+
+
+def _start(trial: Trial) -> _Child:
+    trial.write()
+    with trial.log.open("ab") as log:
+        since = log.tell()
+        # A session of its own: Ctrl-C reaches a run once, as the signal that the sweep sends.
+        process = subprocess.Popen(
+            command(trial),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=child_environment() | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+    return _Child(trial, process, time.monotonic(), since)
+
+
+def _finish(child: _Child) -> tuple[str, float]:
+    seconds = time.monotonic() - child.began
+    return child.trial.finish(child.process.returncode, seconds, child.since), seconds
+
+
+def _run_here(trial: Trial, run: Callable[[Trial], int]) -> tuple[str, float]:
+    """Run one in this process; an interruption ends the sweep, too."""
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    began, stop, code = time.monotonic(), 0, 0
+    with trial.log.open("a", encoding="utf-8") as log:
+        since = log.tell()
+        try:
+            trial.write()
+            stop = run(trial)
+        except (Exception, SystemExit) as error:  # of the user's code: any; the other runs go on
+            code = 1
+            log.write(f"{traceback.format_exc()}{ERROR}{' '.join(str(error).split())}\n")
+    seconds = time.monotonic() - began
+    reason = trial.finish(128 + stop if stop else code, seconds, since)
+    if stop:
+        raise KeyboardInterrupt
+    return reason, seconds
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C is taken, so that no run is left behind."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,224 @@
+"""From runs to a table: mean, standard deviation, and differences between runs of one seed.
+
+Differences are paired by seed and tested by Student's t; all pairs of arms of a table share its
+level of 5 % by Holm's method (Holm 1979).
+"""
+
+import csv
+import itertools
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from wafer.models.files import atomic_write
+
+_LEVEL = 0.05
+
+
+class TrialResult(NamedTuple):
+    """One finished run."""
+
+    arm: str  #: arm, group, seed: which
+    group: str
+    seed: int
+    metric: float  #: of its last evaluation
+    parameters: int  #: parameters, kept, tokens, training, inference: see ``Costs``
+    kept: int
+    tokens: int
+    training: float
+    inference: float
+    seconds: float  #: that its processes took, from start to end
+
+
+_HEADS = {
+    "parameters": "parameters",
+    "kept": "weights_kept",
+    "tokens": "tokens",
+    "training": "training_flops",
+    "inference": "inference_flops_per_token",
+    "seconds": "seconds",
+}
+
+
+class Summary(NamedTuple):
+    """One arm over its seeds; None where there are too few of them."""
+
+    arm: str  #: its name
+    runs: int  #: n, how many
+    mean: float  #: of the metric
+    deviation: float | None  #: of the metric, with n - 1
+    pairs: int  #: seeds that the first arm has, too
+    difference: float | None  #: mean of (this arm - first arm), seed by seed; None for the first
+    error: float | None  #: standard error of that mean
+    p: float | None  #: of that difference, as in ``PairedArms``
+
+    @property
+    def resolved(self) -> bool | None:
+        """Whether the difference is one at 5 %."""
+        return None if self.p is None else self.p <= _LEVEL
+
+
+class PairedArms(NamedTuple):
+    """Two arms over the seeds that both have."""
+
+    arm: str
+    other: str
+    seeds: tuple[int, ...]
+    difference: float  #: mean of (arm - other), seed by seed
+    error: float | None  #: standard error of that mean; None for one seed
+    #: two-sided, by Student's t with n - 1 degrees of freedom, adjusted by Holm's method for all
+    #: pairs of the table; None for one seed
+    p: float | None
+
+    @property
+    def resolved(self) -> bool | None:
+        """Whether the difference is one at 5 %."""
+        return None if self.p is None else self.p <= _LEVEL
+
+
+def summaries(rows: Sequence[TrialResult], first: str) -> list[Summary]:
+    """Summarise arms, in the order of their first rows.
+
+    Args:
+        rows: of finished runs.
+        first: name of the arm that the others are compared with.
+    """
+    with_first: dict[str, PairedArms] = {}
+    for pair in pairs(rows):
+        if pair.other == first:
+            with_first[pair.arm] = pair
+        elif pair.arm == first:
+            with_first[pair.other] = pair._replace(difference=-pair.difference)
+    return [_summary(arm, own, with_first.get(arm)) for arm, own in _by_arm(rows).items()]
+
+
+def _by_arm(rows: Iterable[TrialResult]) -> dict[str, dict[int, float]]:
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        values.setdefault(row.arm, {})[row.seed] = row.metric
+    return values
+
+
+def _summary(arm: str, own: dict[int, float], pair: PairedArms | None) -> Summary:
+    deviation = statistics.stdev(own.values()) if len(own) > 1 else None
+    mean, runs = statistics.fmean(own.values()), len(own)
+    if pair is None:
+        return Summary(arm, runs, mean, deviation, 0, None, None, None)
+    rest = len(pair.seeds), pair.difference, pair.error, pair.p
+    return Summary(arm, runs, mean, deviation, *rest)
+
+
+def pairs(rows: Iterable[TrialResult]) -> list[PairedArms]:
+    """Compare every two arms that share a seed, each with those before it.
+
+    Args:
+        rows: of finished runs.
+    """
+    values = _by_arm(rows)
+    compared = [
+        pair
+        for other, arm in itertools.combinations(values, 2)
+        if (pair := _pair(arm, other, values[arm], values[other])).seeds
+    ]
+    tested = sorted((pair for pair in compared if pair.p is not None), key=lambda pair: pair.p or 0)
+    adjusted: dict[tuple[str, str], float] = {}
+    highest = 0.0
+    for rank, pair in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - rank) * (pair.p or 0)))
+        adjusted[pair.arm, pair.other] = highest
+    return [pair._replace(p=adjusted.get((pair.arm, pair.other))) for pair in compared]
+
+
+def _pair(arm: str, other: str, own: dict[int, float], others: dict[int, float]) -> PairedArms:
+    seeds = tuple(seed for seed in own if seed in others)
+    differences = [own[seed] - others[seed] for seed in seeds]
+    mean = statistics.fmean(differences) if seeds else 0.0
+    if len(seeds) < 2:
+        return PairedArms(arm, other, seeds, mean, None, None)
+    error = statistics.stdev(differences) / math.sqrt(len(seeds))
+    return PairedArms(arm, other, seeds, mean, error, _two_sided(mean, error, len(seeds) - 1))
+
+
+def _two_sided(mean: float, error: float, freedom: int) -> float:
+    """Chance of a t this far from 0 where there is no difference."""
+    from scipy import stats  # half a second to import
+
+    if not error:
+        return 0.0 if mean else 1.0
+    return float(2 * stats.t.sf(abs(mean) / error, freedom))
+
+
+Printed = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, heads, rows of cells
+
+
+def tables(
+    arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]
+) -> tuple[Printed, Printed]:
+    """Lay the arms of a sweep out, and its pairs of arms.
+
+    Args:
+        arms: of ``summaries``.
+        metric: that they hold.
+        rows: of finished runs.
+    """
+    heads = (
+        "arm", "n", metric, "standard deviation", "difference to the first", "standard error",
+        "p", "resolved", "weights kept", "training FLOPs",
+    )  # fmt: skip
+    costs = {row.arm: row for row in rows}
+    lines = [
+        (
+            one.arm, str(one.runs), f"{one.mean:.5g}", _number(one.deviation),
+            _number(one.difference, sign="+"), _number(one.error), _number(one.p),
+            _ANSWERS[one.resolved], f"{costs[one.arm].kept:,}", f"{costs[one.arm].training:.4g}",
+        )
+        for one in arms
+    ]  # fmt: skip
+    paired = [
+        (
+            f"{pair.arm} − {pair.other}", " ".join(map(str, pair.seeds)),
+            _number(pair.difference, sign="+"), _number(pair.error), _number(pair.p),
+            _ANSWERS[pair.resolved],
+        )
+        for pair in pairs(rows)
+    ]  # fmt: skip
+    pair_heads = ("arms", "seeds", "difference", "standard error", "p", "resolved")
+    return ("Arms", heads, lines), ("Pairs of arms", pair_heads, paired)
+
+
+def markdown(arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]) -> str:
+    """Write the tables of a sweep.
+
+    Args:
+        arms: of ``summaries``.
+        metric: that they hold.
+        rows: of finished runs.
+    """
+    line = lambda cells: f"| {' | '.join(cells)} |\n"
+    return "\n".join(
+        line(heads) + "|---" * len(heads) + "|\n" + "".join(map(line, cells))
+        for _, heads, cells in tables(arms, metric, rows)
+    )
+
+
+_ANSWERS = {None: "", True: "yes", False: "no"}
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.3g}"
+
+
+def write_csv(path: pathlib.Path, heads: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    """Write a CSV that appears whole."""
+    with atomic_write(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(heads)
+        writer.writerows(lines)
+
+
+def write_runs(path: pathlib.Path, metric: str, rows: Sequence[TrialResult]) -> None:
+    """Write ``runs.csv``: a line for each finished run."""
+    heads = ["arm", "group", "seed", metric, *_HEADS.values()]
+    write_csv(path, heads, rows)
