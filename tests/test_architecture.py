@@ -77,13 +77,13 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7320,  # records of before; functions of the commands (38a); types; 38b; results show (38b)
+    "models": 7320,  # records of before; functions of commands (38a); results show (38b)
     "sparsity": 4324,  # levels may be traced arrays (38a); results show (38b)
     "vsl": 1828,
     "wafer": 1015,  # an experiment's init and step (38a)
-    "wafer/commands": 2853,  # records of before; functions of the commands (38a); 38b; results show (38b)
+    "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
-    "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a); types
+    "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
     "wafer/csl": 7076,
     "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
@@ -92,7 +92,7 @@ STATEMENTS = {
     "wafer/machine": 2964,  # results show (38b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1197,  # functions of the commands (38a); types; results show (38b)
+    "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
     "wafer/sweeps": 796,  # functions of the commands (38a)
     "wafer/vendor": 5203,  # functions of the commands (38a)
 }

@@ -71,8 +71,8 @@ def test_verdicts_by_hand(scripts):
 def test_every_arm_of_the_study_is_a_sound_run_file(scripts, tmp_path):
     study, _ = scripts
     table = study.arms()
-    assert len(table) == 26
+    assert len(table) == 33
     arms = {name: study.changes(*table[name][:3], 0.003, 0.02) for name in table}
     content = {"base": str(study.BASE), "seeds": [1], "arms": arms}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
-    assert len(read_sweep(tmp_path / "sweep.yaml").arms) == 26
+    assert len(read_sweep(tmp_path / "sweep.yaml").arms) == 33
