@@ -104,7 +104,7 @@ def digits(cfg: Any, context: Context) -> Dataset:
             "DigitsDataProcessor reads the digits that scikit-learn brings, and it is not "
             "installed: pip install scikit-learn"
         ) from None
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = map(np.asarray, load_digits(return_X_y=True))
     training = context.training if cfg.split is None else cfg.split == "train"
     part = slice(0, len(pixels) * 4 // 5) if training else slice(len(pixels) * 4 // 5, None)
     images = (pixels[part] / 8 - 1).astype(np.float32)  # 0..16 -> -1..1
