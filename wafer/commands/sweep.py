@@ -125,7 +125,7 @@ def _main(args: argparse.Namespace) -> int:
     if outcome.rows:
         _print(f"\n{outcome}", end="")
     for group, law in outcome.laws.items():
-        _print(f"\n{_said(group, law)}")
+        _print(f"\n{_law_text(group, law)}")
     if not outcome.missing:
         return 0
     lines = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
@@ -284,7 +284,7 @@ def _row(trial: "Trial", metric: str) -> "TrialResult":
     return TrialResult(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
 
 
-def _said(group: str, law: "Law") -> str:
+def _law_text(group: str, law: "Law") -> str:
     """A fit in words."""
     said = ", ".join(
         f"{name} = {law.constants[name]:.4g} ({law.low[name]:.3g} to {law.high[name]:.3g})"

@@ -300,11 +300,11 @@ def convert(
 
 
 def _convert(args: argparse.Namespace) -> int:
-    done = _converted(args)
-    tokenizer = ", with its tokenizer" if done.tokenizer else ", no tokenizer found"
+    summary = _converted(args)
+    tokenizer = ", with its tokenizer" if summary.tokenizer else ", no tokenizer found"
     sys.stdout.write(
-        f"{done.path}: {done.model}, {args.src_fmt} to {args.tgt_fmt}, {done.tensors} tensors, "
-        f"{done.parameters:,} parameters{tokenizer}\n"
+        f"{summary.path}: {summary.model}, {args.src_fmt} to {args.tgt_fmt}, {summary.tensors} "
+        f"tensors, {summary.parameters:,} parameters{tokenizer}\n"
     )
     return 0
 
