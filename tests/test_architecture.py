@@ -77,10 +77,10 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7326,  # records of before; functions of commands (38a); results show (38b)
-    "sparsity": 4324,  # levels may be traced arrays (38a); results show (38b)
+    "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
+    "sparsity": 4325,  # levels may be traced arrays (38a); results show (38b)
     "vsl": 1828,
-    "wafer": 1015,  # an experiment's init and step (38a)
+    "wafer": 1018,  # an experiment's init and step (38a)
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
