@@ -85,7 +85,7 @@ STATEMENTS = {
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
     "wafer/csl": 7076,
-    "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
+    "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,

@@ -96,8 +96,8 @@ def main():
     shapes, rounds, repeats = (SHAPES[:1], 2, 3) if args.quick else (SHAPES, 2, 7)
     print(harness.environment())
     rows = {}
-    for shape, (name, section) in itertools.product(shapes, CASES.items()):
-        case = f"{shape[0]} x {shape[1]:,}, {name}"
+    for shape, (method, section) in itertools.product(shapes, CASES.items()):
+        case = f"{shape[0]} x {shape[1]:,}, {method}"
         arms, seconds = programs(section, shape, rounds)
         harness.agree({name: arm() for name, arm in arms.items()}, 1e-5)
         times = harness.interleave(arms, repeats, seconds=15)
