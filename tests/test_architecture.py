@@ -78,9 +78,9 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
-    "sparsity": 4326,  # levels may be traced arrays (38a); results and legends show (38b)
+    "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
-    "wafer": 1020,  # an experiment's init and step (38a); films in rows (38b)
+    "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2983,  # results show (38b); streams that wait for the host (33a)
+    "wafer/machine": 2991,  # results show (38b); streams that wait for the host (33a)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
