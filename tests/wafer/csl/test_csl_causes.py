@@ -11,6 +11,7 @@ import pytest
 
 import wafer.csl
 from wafer.csl.host.region import MemcpyDataType
+from wafer.machine.tools.causes import HELD
 
 LAYOUT = """const memcpy = @import_module("<memcpy/get_params>", .{{
   .width = 3, .height = 1, .MEMCPYH2D_1 = 6, .MEMCPYD2H_1 = 7,
@@ -181,7 +182,11 @@ ROWS = [
     ("an empty FIFO", WIRE, go(f"@mov16(to_c, fifo, {async_()});{HERE}")),
     ("a full FIFO", WIRE, go(SEND, f"@mov16(fifo, c8, {async_()});{HERE}")),
     ("fewer words from the host than taken", [], go(f"@mov16(mem, h8, {async_()});{HERE}")),
-    ("fewer words sent than the host reads", [], go(f"@mov16(to_h, mem);{HERE}\n{FREE}")),
+    ("fewer words sent than the host reads", [],
+     go(f"@mov16(to_h, mem, .{{ .async = true }});{HERE}\n{FREE}")),
+    (HELD, [], go(f"@mov16(to_h, most);{HERE}\n{FREE}")),
+    (HELD, [], go(f"@mov16(mem, h8);{HERE}\n{FREE}")),
+    ("more words sent than taken", [], go(f"@mov16(half, h4);{HERE}\n{FREE}")),
     ("a stream that no PE sends", [], go(FREE)),
 ]  # fmt: skip
 
@@ -197,17 +202,21 @@ def report(folder, kind, routes, code, arch):
         warnings.simplefilter("ignore", wafer.csl.CslWarning)
         runtime = wafer.csl.Runtime(wafer.csl.compile(folder / "layout.csl", arch=arch))
     with pytest.raises(wafer.csl.DeadlockError) as caught:
-        drive(runtime, kind)
+        drive(runtime, kind, code)
     return str(caught.value), marked
 
 
-def drive(runtime, kind):
+def drive(runtime, kind, code):
     """Send what the kind is about, call the function, and read what it is about, or memory."""
     result, short = np.zeros(24, np.uint32), MemcpyDataType.MEMCPY_16BIT
     if "from the host" in kind:
         runtime.memcpy_h2d(6, result[:4], 0, 0, 1, 1, 4, streaming=True, nonblock=True)
+    if "(half, h4)" in code:
+        runtime.memcpy_h2d(6, result, 0, 0, 1, 1, 24, streaming=True, nonblock=True)
     runtime.launch("go", nonblock=True)
-    if "host reads" in kind or "stream" in kind.split():
+    if "(mem, h8);" in code:
+        runtime.memcpy_h2d(6, result, 0, 0, 1, 1, 24, streaming=True, nonblock=True)
+    if "(to_h" in code or kind == "a stream that no PE sends":
         runtime.memcpy_d2h(result[:16], 7, 0, 0, 1, 1, 16, streaming=True)
     runtime.memcpy_d2h(result, runtime.get_id("y"), 0, 0, 3, 1, 8, data_type=short)
 

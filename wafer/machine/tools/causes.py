@@ -6,7 +6,7 @@ itself; without an end it is a circle. What the programs do with a color is read
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +36,15 @@ from wafer.machine.tools.reports import (
 _MOST = 3  # causes that are shown
 _LONGEST = 1000  # routers that are searched for the senders of a color
 COMMAND = "no unblock_cmd_stream()"
+HELD = "a stream that waits for an earlier command of the host"
 Cell = tuple[int, int]
 _Key = tuple[Any, ...]  # of what something waits for
+_KINDS = {
+    Reason.THREAD_BLOCKED: "a blocked microthread",
+    Reason.FIFO_EMPTY: "an empty FIFO",
+    Reason.FIFO_FULL: "a full FIFO",
+    Reason.FOR_THREAD: "a microthread that still runs",
+}
 _AT_REST = (Reason.FOR_COMMAND, Reason.WORD_UNREAD, Reason.TASK_BLOCKED)  # no operation
 
 
@@ -79,7 +86,7 @@ def _followed(image: Image, waiting: Sequence[Waiting]) -> list[list[int]]:
     """Which others each waits for, by number."""
     holders = defaultdict[_Key, set[int]](set)
     for number, each in enumerate(waiting):
-        for key in _keys(each):
+        for key in _keys(image, each):
             holders[key].add(number)
     return [
         sorted(set[int]().union(*(holders[key] for key in _targets(image, each))) - {number})
@@ -87,13 +94,16 @@ def _followed(image: Image, waiting: Sequence[Waiting]) -> list[list[int]]:
     ]
 
 
-def causes_of(image: Image, reported: Sequence[object], read: int | None = None) -> list[str]:
+def causes_of(
+    image: Image, reported: Sequence[object], read: int | None = None, held: Set[int] = frozenset()
+) -> list[str]:
     """Return the likely causes of a deadlock, the surest first, one for each line of a program.
 
     Args:
         image: that ran.
         reported: what waits, of the machine.
         read: color of the stream that the host reads; None: it waits for something else.
+        held: colors of streams of the host that wait for the command stream.
 
     Returns:
         None for the text of the JAX machine.
@@ -101,7 +111,7 @@ def causes_of(image: Image, reported: Sequence[object], read: int | None = None)
     waiting = [each for each in reported if isinstance(each, Waiting)]
     ranks = _ranks(image, waiting)
     roots = [waiting[k] for rank in (0, 1) for k in range(len(waiting)) if ranks[k] == rank]
-    found = [cause for each in roots for cause in _of_root(image, each)]
+    found = [cause for each in roots for cause in _of_root(image, each, held)]
     if not roots and waiting:
         found = list(_circle(image, waiting))
     if not found and not reported and read is not None:
@@ -114,7 +124,7 @@ def causes_of(image: Image, reported: Sequence[object], read: int | None = None)
     return [f"{group[0]}{more(group)}" for group in order[:_MOST]]
 
 
-def _keys(each: Waiting) -> Iterator[_Key]:
+def _keys(image: Image, each: Waiting) -> Iterator[_Key]:
     """What others may name it by."""
     x, y = each.x, each.y
     if each.code == Reason.IN_ROUTER:
@@ -124,7 +134,8 @@ def _keys(each: Waiting) -> Iterator[_Key]:
         yield ("queue", x, y, each.detail)
     else:
         yield ("pe", x, y)
-        if each.code not in _AT_REST:
+        served = each.code == Reason.FOR_DATA and each.detail in _of_host(image)
+        if each.code not in _AT_REST and not served:
             yield ("runs", x, y)
         elif each.code == Reason.TASK_BLOCKED:
             yield ("blocked", x, y)
@@ -140,8 +151,7 @@ def _targets(image: Image, each: Waiting) -> Iterator[_Key]:
         if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
             yield ("pe", x, y)
     elif each.code == Reason.FOR_ROOM:
-        program, place = program_of(image, x, y), (each.file, each.line)
-        colors = {u.color for u in _sent(image, x, y) if place_of(program, u.pc) == place}
+        colors = _colors(image, each)
         yield from [("router", x, y, color) for color in colors] or [("routers", x, y)]
     elif each.code == Reason.FOR_DATA and each.detail >= 0:
         yield ("router", x, y, each.detail)
@@ -171,19 +181,24 @@ def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]
     return sorted(seen - {(x, y)})
 
 
-def _of_root(image: Image, each: Waiting) -> Iterator[Cause]:
+def _of_root(image: Image, each: Waiting, held: Set[int]) -> Iterator[Cause]:
     """The cause behind something that waits for nothing that waits."""
     where = f"PE ({each.x}, {each.y})"
     place = f"{each.file}:{each.line}" if each.line else each.file
     program = program_of(image, each.x, each.y)
     waits = f"{where}: {each.who} waits for {each.reason}"
     assert program is not None or each.code == Reason.IN_ROUTER
+    colors = _colors(image, each) if each.code in (Reason.FOR_DATA, Reason.FOR_ROOM) else set()
+    streamed = colors & _of_host(image)
     match each.code:
-        case Reason.IN_ROUTER:
+        case _ if streamed & held:
+            yield Cause(HELD, waits, place)
+        case Reason.IN_ROUTER if each.refused or each.outside:
             kind = "no route from the PE" if each.outside else "a neighbor that takes no word"
             sent = [_place(program, use.pc) for use in _sent(image, each.x, each.y)]
-            place = place or (sent or [""])[0]
-            yield Cause(kind if each.outside or each.refused else "a full router", waits, place)
+            yield Cause(kind, waits, place or (sent or [""])[0])
+        case Reason.FOR_DATA if streamed:
+            yield Cause("fewer words from the host than taken", waits, place)
         case Reason.FOR_DATA:
             yield _missing(image, each, waits, place)
         case Reason.WORD_UNREAD:
@@ -192,18 +207,26 @@ def _of_root(image: Image, each: Waiting) -> Iterator[Cause]:
             place = _place(program, int(program.local_tasks[each.detail]))
             text = f"{waits}; {_unblocks(program, Gate.LOCAL, each.detail)}"
             yield Cause("a blocked local task", text, place)
-        case Reason.THREAD_BLOCKED:
-            yield Cause("a blocked microthread", waits, place)
         case Reason.FOR_COMMAND:
             yield _not_freed(program, where, each, place)
-        case Reason.FIFO_EMPTY:
-            yield Cause("an empty FIFO", f"{waits}, and no operation fills it", place)
-        case Reason.FIFO_FULL:
-            yield Cause("a full FIFO", f"{waits}, and no operation empties it", place)
-        case Reason.FOR_THREAD:
-            yield Cause("a microthread that still runs", waits, place)
+        case Reason.FOR_ROOM if streamed:
+            yield Cause("words that the host does not read", waits, place)
         case _:
-            yield Cause("a wait without an end", waits, place)
+            yield Cause(_KINDS.get(Reason(each.code), "a wait without an end"), waits, place)
+
+
+def _of_host(image: Image) -> set[int]:
+    """Colors of words from the host, or to it."""
+    return {*image.streams, *(port.color for port in image.ports.values())}
+
+
+def _colors(image: Image, each: Waiting) -> set[int]:
+    """The colors that an operation waits for."""
+    if each.code == Reason.FOR_DATA:
+        return {each.detail}
+    program, place = program_of(image, each.x, each.y), (each.file, each.line)
+    sent = _sent(image, each.x, each.y)
+    return {use.color for use in sent if place_of(program, use.pc) == place}
 
 
 def _place(program: Program | None, pc: int) -> str:
@@ -211,43 +234,37 @@ def _place(program: Program | None, pc: int) -> str:
     return f"{file}:{line}" if line else file
 
 
-def _uses(image: Image, cell: Cell, color: int, *, sends: bool) -> list[FabricUse] | None:
-    """Operations of a PE on a color; None if it has some whose color is not known."""
-    program = program_of(image, *cell)
-    if program is None:
-        return []
-    uses = list(fabric_uses(program, image.arch))
-    own = [use for use in uses if use and use.color == color and use.sends == sends]
-    return None if None in uses and not own else own
-
-
 def _missing(image: Image, each: Waiting, waits: str, place: str) -> Cause:
     """Why no more data of a color come to an operation."""
     x, y, color = each.x, each.y, each.detail
     if "no route" in each.reason:
         return Cause("no RAMP in the route", waits, place)
-    if color in {*image.streams, *(p.color for p in image.ports.values() if not p.to_host)}:
-        text = f"{waits}, of which the host sends no more"
-        return Cause("fewer words from the host than taken", text, place)
     cells = _sources(image, x, y, color)
-    sending = {cell: _uses(image, cell, color, sends=True) for cell in cells}
     if not cells:
         sides = " and ".join(side_names(sides_of(image, x, y, color, enter=True))) or "nowhere"
         route = place_of_route(image, x, y, color)
-        text = f"{waits}, which its router takes from {sides}, where no route leads it"
-        return Cause("no route to the PE", f"{text} ({route})", place)
-    senders = {cell: uses for cell, uses in sending.items() if uses}
-    if senders:
-        cell, uses = next(iter(senders.items()))
-        at = _place(program_of(image, *cell), uses[0].pc)
-        text = f"{waits}, of which PE {cell} has sent all (at {at})"
+        text = f"{waits}, which its router takes from {sides}, where no route leads it ({route})"
+        return Cause("no route to the PE", text, place)
+    programs = [program_of(image, *cell) for cell in cells]
+    unknown = any(None in fabric_uses(p, image.arch) for p in programs if p is not None)
+    senders = _senders(image, cells, color)
+    if senders or unknown:
+        text = f"{waits}, of which no more come{'; ' if senders else ''}{', '.join(senders[:2])}"
         return Cause("fewer words sent than taken", text, place)
-    if None in sending.values():
-        return Cause("fewer words sent than taken", f"{waits}, and no PE still sends", place)
-    others = sorted({use.color for cell in cells for use in _sent(image, *cell)} - {color})
-    text = f"{waits}, and no PE on its way sends that color"
+    others = sorted({use.color for cell in cells for use in _sent(image, *cell)})
+    text = f"{waits}, which no PE on its way sends"
     text += f"; they send {', '.join(map(str, others))}" if others else ""
     return Cause("a color that no PE sends", text, place)
+
+
+def _senders(image: Image, cells: Sequence[Cell], color: int) -> list[str]:
+    """The PEs of some that send a color, each with the line."""
+    return [
+        f"PE {cell} sends at {_place(program_of(image, *cell), use.pc)}"
+        for cell in cells
+        for use in _sent(image, *cell)
+        if use.color == color
+    ]
 
 
 def _sent(image: Image, x: int, y: int) -> list[FabricUse]:
@@ -262,33 +279,28 @@ def _unread(image: Image, each: Waiting, where: str) -> Iterator[Cause]:
     x, y, color = each.x, each.y, each.detail
     program = program_of(image, x, y)
     assert program is not None
-    cells = _sources(image, x, y, color)
-    senders = [(cell, uses[0]) for cell in cells if (uses := _uses(image, cell, color, sends=True))]
-    sent = ", ".join(
-        f"PE {cell} sends at {_place(program_of(image, *cell), use.pc)}"
-        for cell, use in senders[:2]
-    )
-    queues = [q for q in range(8) if int(program.tables["queues"][q, 0]) == color]
+    senders = _senders(image, _sources(image, x, y, color), color)
+    sent = ", ".join(senders[:2]) or "the host sends them"
+    queues = np.flatnonzero(program.tables["queues"][:8, 0] == color).tolist()
     tasks = [color] if image.arch == "wse2" else queues
-    entries = [int(program.data_tasks[k]) for k in tasks if program.data_tasks[k] >= 0]
-    taking = _uses(image, (x, y), color, sends=False)
-    place = _place(program, taking[0].pc) if taking else ""
-    first = _place(program_of(image, *senders[0][0]), senders[0][1].pc) if senders else ""
-    if entries:
-        name = next((n for n, pc in program.tasks.items() if pc == entries[0]), "?")
+    for task in (k for k in tasks if program.data_tasks[k] >= 0):
+        entry = int(program.data_tasks[task])
+        name = next((name for name, pc in program.tasks.items() if pc == entry), "?")
         text = f"{where}: words of color {color} wait for data task '{name}'"
-        text += f"; {_unblocks(program, Gate.DATA, tasks[0])}"
-        yield Cause("a blocked data task", text, _place(program, entries[0]))
+        text += f"; {_unblocks(program, Gate.DATA, task)}"
+        yield Cause("a blocked data task", text, _place(program, entry))
         return
     for left, top, sides in [*_merging(image, x, y, color)][: len(senders) > 1]:
         text = f"PE {left, top}: its router takes color {color} from {sides}; {sent}"
         yield Cause("two senders into one router", text, place_of_route(image, left, top, color))
+    uses = [use for use in fabric_uses(program, image.arch) if not use or not use.sends]
+    taking = [_place(program, use.pc) for use in uses if use and use.color == color]
     if taking:
         text = f"{where}: words of color {color} are left when its operations have ended; {sent}"
-        yield Cause("more words sent than taken", text, place)
-    elif taking is not None:
-        text = f"{where}: no task or operation takes words of color {color}; {sent}"
-        yield Cause("words that nothing takes", text, first)
+        yield Cause("more words sent than taken", text, taking[0])
+    elif None not in uses:
+        text = f"{where}: no task or operation takes words of color {color}"
+        yield Cause("words that nothing takes", text, sent)
 
 
 def _sources(image: Image, x: int, y: int, color: int) -> list[Cell]:
