@@ -55,7 +55,7 @@ def test_as_many_words_as_queues_routers_and_ramps_hold(runtime):
         send(runtime, STRAIGHT, words, nonblock=False)
     lines = str(error.value).split("\n  ")
     assert lines[0].endswith("the host waits for the stream of color 3 to PEs (0, 0) to (0, 0)")
-    assert lines[1] == f"PE (0, 0) has taken {most - 4} of {most + 1}"
+    assert f"PE (0, 0) has taken {most - 4} of {most + 1}" in lines
 
 
 def test_what_comes_later_waits_for_a_stream_that_nothing_can_answer(runtime):
@@ -64,15 +64,15 @@ def test_what_comes_later_waits_for_a_stream_that_nothing_can_answer(runtime):
     with pytest.raises(DeadlockError) as error:
         runtime.task_wait(later)
     lines = str(error.value).split("\n  ")
-    assert lines[1:3] == [
+    order = lines.index(
         "the host's commands run in order, and 1 word(s) of each PE in (0, 0) to (0, 0) from the"
-        " stream of color 4 comes before it",
-        "PE (0, 0) has sent 0 of 1",
-    ]
+        " stream of color 4 comes before it"
+    )
+    assert lines[order + 1] == "PE (0, 0) has sent 0 of 1"
     assert not first.finished
 
 
 def test_a_stream_waits_for_unblock_cmd_stream(runtime):
     runtime.launch("never")
-    with pytest.raises(DeadlockError, match="must lead to unblock_cmd_stream"):
+    with pytest.raises(DeadlockError, match=r"for unblock_cmd_stream\(\) after function never"):
         send(runtime, WEIGHTS, [1], nonblock=False)
