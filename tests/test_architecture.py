@@ -84,17 +84,17 @@ STATEMENTS = {
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7110,  # streams are commands of the host (33a)
+    "wafer/csl": 7220,  # streams are commands of the host, mistakes that are named (33a)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2991,  # results show (38b); streams that wait for the host (33a)
+    "wafer/machine": 3276,  # results show (38b); streams wait for the host, causes (33a)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
     "wafer/sweeps": 796,  # functions of the commands (38a)
-    "wafer/vendor": 5203,  # functions of the commands (38a)
+    "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a

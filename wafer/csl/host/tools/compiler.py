@@ -113,10 +113,9 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _release(text: str) -> str:
     try:
-        release(text or "0")
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no release, as 1.4 is") from None
-    return text
+        return text and ".".join(map(str, release(text)))
+    except CompileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

@@ -216,6 +216,11 @@ def _check_bounds(
         nodes: where they are named.
     """
     length = _known_length(ev, values)
+    lengths = [_memory_length(ev, value) for value in values]
+    if len(set(filter(None, lengths))) > 1:
+        text = ", ".join(str(each or "-") for each in lengths)
+        at = nodes[0].at
+        ev.warn(at, f"operands in memory of different lengths ({text}); the first source's counts")
     for value, width, node in zip(values, widths, nodes, strict=False):
         if length and _shape_size(ev, value) == 0:
             ev.fail(
@@ -244,6 +249,13 @@ def _shape_size(ev: Evaluator, value: Value) -> int | None:
     if str(value.type) != "mem4d_dsd" or not isinstance(value.data, Descriptor):
         return None
     return math.prod(ev.unit.tables.at("shapes", value.data.length)[:4])
+
+
+def _memory_length(ev: Evaluator, value: Value) -> int | None:
+    """Elements of a known descriptor of memory; None for other operands."""
+    if str(value.type) == "mem1d_dsd" and isinstance(value.data, Descriptor):
+        return value.data.length
+    return _shape_size(ev, value)
 
 
 def _dimensions(ev: Evaluator, value: Value, length: int) -> list[tuple[int, int]]:
