@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7217,  # mistakes that are named; streams are commands of the host (33a)
+    "wafer/csl": 7219,  # mistakes that are named; streams are commands of the host (33a)
     "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,

@@ -181,7 +181,8 @@ ROWS = [
     ("an empty FIFO", WIRE, go(f"@mov16(to_c, fifo, {async_()});{HERE}")),
     ("a full FIFO", WIRE, go(SEND, f"@mov16(fifo, c8, {async_()});{HERE}")),
     ("fewer words from the host than taken", [], go(f"@mov16(mem, h8, {async_()});{HERE}")),
-    ("fewer words sent than the host reads", [], go(f"@mov16(to_h, mem, {async_()});{HERE}\n{FREE}")),
+    ("fewer words sent than the host reads", [],
+     go(f"@mov16(to_h, mem, {async_()});{HERE}\n{FREE}")),
     ("a stream that the host does not read yet", [], go(f"@mov16(to_h, mem);{HERE}\n{FREE}")),
     ("a stream that no PE sends", [], go(FREE)),
 ]  # fmt: skip

@@ -38,6 +38,12 @@ _LONGEST = 1000  # routers that are searched for the senders of a color
 COMMAND = "no unblock_cmd_stream()"
 Cell = tuple[int, int]
 _Key = tuple[Any, ...]  # of what something waits for
+_KINDS = {
+    Reason.THREAD_BLOCKED: ("a blocked microthread", ""),
+    Reason.FIFO_EMPTY: ("an empty FIFO", ", and no operation fills it"),
+    Reason.FIFO_FULL: ("a full FIFO", ", and no operation empties it"),
+    Reason.FOR_THREAD: ("a microthread that still runs", ""),
+}
 _AT_REST = (Reason.FOR_COMMAND, Reason.WORD_UNREAD, Reason.TASK_BLOCKED)  # no operation
 
 
@@ -191,21 +197,14 @@ def _of_root(image: Image, each: Waiting) -> Iterator[Cause]:
             place = _place(program, int(program.local_tasks[each.detail]))
             text = f"{waits}; {_unblocks(program, Gate.LOCAL, each.detail)}"
             yield Cause("a blocked local task", text, place)
-        case Reason.THREAD_BLOCKED:
-            yield Cause("a blocked microthread", waits, place)
         case Reason.FOR_COMMAND:
             yield _not_freed(program, where, each, place)
-        case Reason.FIFO_EMPTY:
-            yield Cause("an empty FIFO", f"{waits}, and no operation fills it", place)
-        case Reason.FIFO_FULL:
-            yield Cause("a full FIFO", f"{waits}, and no operation empties it", place)
-        case Reason.FOR_THREAD:
-            yield Cause("a microthread that still runs", waits, place)
         case Reason.FOR_ROOM if _colors_sent(image, each) & image.streams.keys():
             text = f"{waits}, and the host's memcpy_d2h of its color has not begun"
             yield Cause("a stream that the host does not read yet", text, place)
         case _:
-            yield Cause("a wait without an end", waits, place)
+            kind, why = _KINDS.get(Reason(each.code), ("a wait without an end", ""))
+            yield Cause(kind, waits + why, place)
 
 
 def _place(program: Program | None, pc: int) -> str:
