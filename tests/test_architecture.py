@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7220,  # streams are commands of the host, mistakes that are named (33a)
+    "wafer/csl": 7222,  # streams are commands of the host, mistakes that are named (33a)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
