@@ -78,7 +78,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
-    "sparsity": 4325,  # levels may be traced arrays (38a); results show (38b)
+    "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
     "wafer": 1018,  # an experiment's init and step (38a)
     "wafer/commands": 2856,  # functions of commands (38a); results show (38b); csl view (75)
@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3241,  # results show (38b); streams that wait (33a); the view of a run (75)
+    "wafer/machine": 3249,  # results show (38b); streams that wait (33a); the view of a run (75)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)

@@ -35,6 +35,7 @@ def draw_heat_map(
     axes = fig.subplots()
     fig.colorbar(axes.imshow(plane, vmax=highest, **_STYLE), label=meaning)
     axes.set(title=title, xlabel="x", ylabel="y")
+    axes.locator_params(integer=True)
     if path:
         fig.savefig(path)
     return fig
