@@ -103,7 +103,7 @@ export class Panels {
     }
     return [section(`Color ${run.colors[slot]}`, "color",
                     element("p", {}, `${links} routers pass a word on in this cycle; ${held.length} PEs hold words of it.`),
-                    wrong.slice(0, 20), table(["PE", "in router", "on the ramp to it", "in queue"], held.slice(0, 200)))];
+                    wrong.slice(0, 20), element("div", { class: "list" }, table(["PE", "in router", "on the ramp to it", "in queue"], held.slice(0, 200))))];
   }
 
   #sourceLine(line) {
@@ -134,7 +134,7 @@ export class Panels {
     const rows = text ? text.split("\n").map((content, k) => row(k + 1, content)) : [row(chosen, name)];
     const places = here.get(line) ?? [];
     return [section(name.split("/").slice(-2).join("/"), "source",
-                    element("p", { id: "line" }, `Line ${chosen}: ${share(line).toFixed(1)} % of all cycles; ${places.length} PEs are at it. `,
+                    element("p", { id: "line" }, `${chosen ? `Line ${chosen}` : "The operation"}: ${share(line).toFixed(1)} % of all cycles; ${places.length} PEs are at it. `,
                             places.slice(0, 12).flatMap((place) => [this.peLink(place), " "])),
                     element("div", { class: "lines" }, table(["line", "cycles", "PEs", "source"], rows)))];
   }

@@ -5,7 +5,7 @@ import { MOVES, Run, STATES } from "./model.js";
 import { Panels } from "./panels.js";
 import { Plane } from "./plane.js";
 
-const COLORS = ["#dfe4ea", "#3f9b5f", "#e8a13a", "#c0587e", "#8d86c9", "#d22c2c"];
+const COLORS = ["#e6e9ed", "#8fcaa4", "#f3c47e", "#e08fae", "#b9b3e4", "#d22c2c"];
 const hue = (color) => `hsl(${(color * 137) % 360} 85% 38%)`;
 
 export function showRun(header) {
