@@ -62,16 +62,16 @@ def main() -> None:
             machine = run(image, function, trace.VIEW)
             page = pages / f"{name}.html"
             trace.view(machine, name).save(page)
-            rows[f"recording_{name}"] = times["on"].cpu / times["off"].cpu
-            rows[f"page_{name}_mb"] = page.stat().st_size / 1e6
+            rows[f"{name} / recording"] = times["on"].cpu / times["off"].cpu
+            rows[f"{name} / page, MB"] = page.stat().st_size / 1e6
             if browser:
-                rows[f"open_{name}_ms"] = min(browser.open(page) for _ in range(3))
-            text = {key: round(value, 2) for key, value in rows.items() if name in key}
-            print(f"{name}: {machine.cycle} cycles, {machine.trace.detail.sampled}, {text}")
+                rows[f"{name} / opens in, ms"] = min(browser.open(page) for _ in range(3))
+            shown = {key: round(value, 2) for key, value in rows.items() if name in key}
+            print(f"{machine.cycle} cycles", shown, flush=True)
         if browser:
             browser.close()
     print(harness.environment())
-    harness.report(rows)
+    harness.report(rows, units=lambda _: "")
 
 
 if __name__ == "__main__":

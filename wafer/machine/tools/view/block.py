@@ -36,9 +36,11 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, np.ndarray] | None = N
             )
         steps = np.diff(numbers, prepend=0)
         delta = bool(np.abs(steps).sum() < np.abs(numbers).sum())
-        content = (steps if delta else numbers).astype("<i4")
-        kinds[name] = {"length": len(numbers), "delta": delta}
-        planes.append(content.view(np.uint8).reshape(-1, 4).T.tobytes())
+        signed = (steps if delta else numbers).astype("<i4")
+        content = (signed << 1 ^ signed >> 31).view("<u4")  # small numbers of either sign are small
+        width = next(k for k in range(5) if k == 4 or not (content >> 8 * k).any())
+        kinds[name] = {"length": len(numbers), "delta": delta, "width": width}
+        planes.append(content.view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes())
     head = {"format": FORMAT, "version": VERSION, **header, "columns": kinds}
     text = json.dumps(head, separators=(",", ":")).encode()
     return gzip.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 6, mtime=0)
@@ -64,11 +66,15 @@ def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         )
     columns, at = {}, 4 + size
     for name, kind in header.pop("columns").items():
-        size = 4 * kind["length"]
-        planes = np.frombuffer(content, np.uint8, size, at).reshape(4, -1)
-        values = np.ascontiguousarray(planes.T).view("<i4").reshape(-1)
+        length, width = kind["length"], kind["width"]
+        planes = np.zeros((length, 4), np.uint8)
+        planes[:, :width] = (
+            np.frombuffer(content, np.uint8, length * width, at).reshape(width, length).T
+        )
+        packed = planes.view("<u4").reshape(-1)
+        values = (packed >> 1).view("<i4") ^ -(packed & 1).view("<i4")
         columns[name] = np.cumsum(values, dtype=np.int32) if kind["delta"] else values
-        at += size
+        at += length * width
     return header, columns
 
 
