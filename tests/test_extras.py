@@ -26,7 +26,6 @@ print(json.dumps(statuses))
 # Command -> what its one line says; the extra.
 REFUSED = {
     "plan --picture scaling.svg -p none.yaml": ("--picture needs the package", "pictures"),
-    "csl trace --film film.gif none.py": ("--film needs the package matplotlib", "pictures"),
     "csl trace --picture time.png none.py": ("--picture needs the package", "pictures"),
     "data dedup -i a.parquet -o kept": ("reading a.parquet needs the package pyarrow", "data"),
     "checkpoint info packed.mdl": ("which is compressed, needs the package hdf5plugin", "mdl"),

@@ -1,4 +1,4 @@
-"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``trace``, and more."""
+"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``view``, and more."""
 
 import argparse
 import sys
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from wafer.csl.host.tools import traced
     from wafer.csl.host.tools.compiler import add_options
-    from wafer.csl.host.tools.traced import add_trace_options, trace_script
 
     build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
     build.set_defaults(run=_compile)
@@ -39,15 +39,17 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     script.set_defaults(run=_run)
     script.add_argument("script", type=Path, help="its file, most often run.py")
     script.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    traced = commands.add_parser(
-        "trace", help="as run, and show what the PEs did when", allow_abbrev=False
-    )
-    traced.set_defaults(run=trace_script)
-    add_trace_options(traced)
-    traced.add_argument("script", type=Path, help="its file, most often run.py")
-    traced.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="of the script; the options above may follow"
-    )
+    for name, what, declare, function in (
+        ("trace", "as run, and show what the PEs did when", *traced.TRACE),
+        ("view", "as run, and write a page that shows the run", *traced.VIEWED),
+    ):
+        command = commands.add_parser(name, help=what, allow_abbrev=False)
+        command.set_defaults(run=function)
+        declare(command)
+        also = "" if name == "trace" else "; or a compiled program's folder, or a recording"
+        command.add_argument("script", type=Path, help=f"its file, most often run.py{also}")
+        rest = "of the script; the options above may follow"
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help=rest)
     example = commands.add_parser("example", help="list the example programs, or write one")
     example.set_defaults(run=_example)
     example.add_argument("name", nargs="?", help="of the example; without it all are listed")

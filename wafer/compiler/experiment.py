@@ -26,6 +26,7 @@ from wafer.compiler.graph import Graph
 from wafer.compiler.picture import picture_html, save
 from wafer.compiler.plan import Compiled
 from wafer.compiler.report import from_json, report_text, summary, summary_html, to_json
+from wafer.compiler.view import floor_view
 from wafer.config import RunConfig
 from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
@@ -42,7 +43,10 @@ from wafer.version import __version__, code_digest
 from wafer.vsl.attend import attention_as
 
 _LOG = logging.getLogger(__name__)
-FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
+FILES = (
+    *("compile_report.txt", "compile_report.json", "floor_plan.html"),
+    *("floor_plan.svg", "floor_plan.png"),  # with matplotlib
+)
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
 
@@ -166,7 +170,8 @@ def _key(experiment: Experiment, options: CompileOptions, inference: Inference |
 def _write(compiled: Compiled, folder: pathlib.Path, files: Sequence[str]) -> None:
     (folder / FILES[0]).write_text(report_text(compiled), encoding="utf-8")
     (folder / FILES[1]).write_text(json.dumps(to_json(compiled), indent=1), encoding="utf-8")
-    if len(files) > 2:
+    floor_view(compiled).save(folder / FILES[2])
+    if len(files) > 3:
         save(compiled, folder)
 
 
@@ -219,7 +224,7 @@ def compile_experiment(
         ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
     cfg = experiment.cfg
-    files = FILES if has("matplotlib", "drawing the floor plan") else FILES[:2]
+    files = FILES if has("matplotlib", "drawing the floor plan") else FILES[:3]
     options = options_of(experiment, seed=seed, spec=spec)
     key = _key(experiment, options, inference)
     asked = cfg.runconfig.compile_dir

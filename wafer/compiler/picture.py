@@ -32,7 +32,8 @@ def layer_colors(compiled: Compiled) -> dict[str, tuple[float, float, float]]:
     }
 
 
-def _fill(color: tuple[float, float, float], kind: str) -> tuple[float, float, float]:
+def fill_color(color: tuple[float, float, float], kind: str) -> tuple[float, float, float]:
+    """Return a kernel's (red, green, blue), from its layer's color and its kind."""
     hue, light, saturation = color
     return colorsys.hls_to_rgb(hue, min(0.9, max(0.3, light + _LIGHTER.get(kind, 0.0))), saturation)
 
@@ -153,7 +154,7 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
     for number, (dx, dy) in enumerate(plan.replicas):
         for region, kernel in zip(plan.regions, compiled.kernels, strict=True):
             here = region._replace(x=region.x + dx, y=region.y + dy)
-            fill = _fill(colors[kernel.layer], kernel.kind)
+            fill = fill_color(colors[kernel.layer], kernel.kind)
             corner = here.x, here.y
             ax.add_patch(
                 Rectangle(
@@ -179,7 +180,9 @@ def draw(compiled: Compiled) -> Any:
     from matplotlib.patches import Rectangle
 
     x, y, width, height = window = _window(compiled)
-    under = _STEP * (len(_figures(compiled)) + 0.4) + 0.19 * (len(_named_layers(compiled)) + 2.5)
+    under = _STEP * (len(plan_figures(compiled)) + 0.4) + 0.19 * (
+        len(_named_layers(compiled)) + 2.5
+    )
     across, down, wide, tall = _page(width, height, under + _SMALL)
     figure = new_figure(figsize=(across, down), facecolor=_PAPER)
     left, top = 0.35 / across, 1 - 0.75 / down
@@ -208,8 +211,8 @@ def draw(compiled: Compiled) -> Any:
     return figure
 
 
-def _figures(compiled: Compiled) -> list[tuple[str, str]]:
-    """What is written beside the plan."""
+def plan_figures(compiled: Compiled) -> list[tuple[str, str]]:
+    """Return the figures of a plan, each with its name."""
     lines = [
         ("samples/s", f"{compiled.samples:,.0f}"),
         ("cycles per sample", f"{compiled.cycles:,}"),
@@ -240,13 +243,13 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
     """The figures, and which color is which layer; at: (x, top, step) in parts of the page."""
     from matplotlib.patches import Patch
 
-    (x, top, step), colors, lines = at, layer_colors(compiled), _figures(compiled)
+    (x, top, step), colors, lines = at, layer_colors(compiled), plan_figures(compiled)
     for number, (name, value) in enumerate(lines):
         y = top - step * (number + 0.45)
         figure.text(x, y, name, fontsize=8.5, color=_QUIET, va="bottom")
         figure.text(x, y, value, fontsize=10.5, color=_INK, va="top", weight="bold")
     named = _named_layers(compiled)
-    layers = [Patch(facecolor=_fill(colors[n], "matmul"), label=n) for n in named]
+    layers = [Patch(facecolor=fill_color(colors[n], "matmul"), label=n) for n in named]
     under = top - step * (len(lines) + 0.4)
 
     def legend(patches: list[Any], title: str, at: float) -> Any:
@@ -264,7 +267,7 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
 
     figure.add_artist(legend(layers, "layer", x - 0.008))
     kinds = [k for k in _LIGHTER if any(kernel.kind == k for kernel in compiled.kernels)]
-    shades = [Patch(facecolor=_fill((0.6, 0.62, 0.0), kind), label=kind) for kind in kinds]
+    shades = [Patch(facecolor=fill_color((0.6, 0.62, 0.0), kind), label=kind) for kind in kinds]
     legend(shades, "shade: kind", x - 0.008 + 1.6 / figure.get_figwidth())
 
 

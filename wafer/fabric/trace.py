@@ -1,7 +1,7 @@
 """See a program run: the machine's recording, drawn by ``wafer.machine.tools.trace``.
 
-Programs in CSL have the same: timeline, filmstrip or GIF of the wavelets, heat map, Chrome
-trace, profile by operation.
+Programs in CSL have the same: view in a browser, timeline, heat map, Chrome trace, profile by
+operation.
 """
 
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from numpy.typing import ArrayLike
 from wafer.fabric.program.tables import Program
 from wafer.fabric.simulator import FabricState, run
 from wafer.machine.tools import trace as drawing
-from wafer.machine.tools.recording import Recording, Trace
-from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
+from wafer.machine.tools.recording import VIEW, Trace
+from wafer.machine.tools.trace import View, chrome_trace, profile, profile_text, timeline, view
 
 __all__ = [
     "Trace",
+    "View",
     "chrome_trace",
-    "filmstrip",
-    "gif",
     "heat_map",
     "profile",
     "profile_text",
     "record",
     "timeline",
+    "view",
 ]
 
 _LINKS = ("west", "east", "south", "north", "ramp")
@@ -45,12 +45,12 @@ def record(
         options: of ``Recording``: 'rectangle' of PEs, 'begin' and 'end', 'windows', ….
 
     Returns:
-        The state then, and the recording.
+        The state then, for :func:`view`, and the recording.
 
     Raises:
         CompileError: the C++ machine is not built.
     """
-    state = run(program, values, cycles, record=Recording(**options))
+    state = run(program, values, cycles, record=VIEW._replace(**options))
     return state, state.machine.trace
 
 

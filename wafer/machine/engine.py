@@ -17,7 +17,7 @@ from wafer.machine.codes import Op
 from wafer.machine.image import Image, Program
 from wafer.machine.setup import lay_out
 from wafer.machine.tools.counting import WORK, counts_of
-from wafer.machine.tools.recording import EVENT, Recording, Trace, settings_of, trace_of
+from wafer.machine.tools.recording import ROWS, Recording, Trace, asked, settings_of, trace_of
 from wafer.machine.tools.reports import Waiting, waiting_for
 from wafer.vsl.native.library import Library, how_to_build
 
@@ -96,7 +96,7 @@ class Machine(WaferMachine):
 
     def _numbers(self) -> list[int]:
         """As ``csl_numbers`` lists them."""
-        out = np.zeros(10, np.int64)
+        out = np.zeros(13, np.int64)
         self._c("numbers", out)
         return out.tolist()
 
@@ -108,7 +108,7 @@ class Machine(WaferMachine):
         return Status(self._c("run", most_cycles, self._threads))
 
     def _fault(self) -> list[int]:
-        return self._numbers()[4:]
+        return self._numbers()[7:]
 
     def _call(self, cell: int, entry: int, arguments: Any) -> str:
         if self._c("launch", cell, entry, arguments, len(arguments)):
@@ -222,13 +222,18 @@ class Machine(WaferMachine):
             raise CompileError(
                 "nothing was recorded; make the machine, or the runtime, with record=Recording()"
             )
-        cycle, _, every, full = self._numbers()[:4]
-        width, height, windows = self._recorded[[2, 3, 7]].tolist()
-        links = np.zeros((windows, height, width, len(PORTS)), np.uint32)
-        events = np.zeros(self._c("recording", links, 0, 0), EVENT)
-        self._c("recording", links, events, len(events))
-        now = {"every": every, "cycle": cycle, "full": full}
-        return trace_of(self.image, self._recorded, events, links, **now)
+        cycle, _, every, full, *kept = self._numbers()[:7]
+        rows = {
+            kind: self._rows(number, dtype) for number, (kind, dtype) in enumerate(ROWS.items())
+        }
+        now = {"every": every, "cycle": cycle, "full": full, "kept": kept}
+        return trace_of(self.image, self._recorded, rows, **now)
+
+    def _rows(self, kind: int, dtype: np.dtype) -> np.ndarray:
+        """Rows of a kind that was recorded, by its place in ``ROWS``."""
+        rows = np.zeros(self._c("recording", kind, 0, 0), dtype)
+        self._c("recording", kind, rows, len(rows))
+        return rows
 
 
 def machine_for(
@@ -242,7 +247,7 @@ def machine_for(
 
     Args:
         image: compiled.
-        record: what ``trace`` is to hold; None: nothing.
+        record: what ``trace`` is to hold; None: what ``recorded`` asks for.
         check_bounds: whether an operation that reads or writes beyond a variable is a fault.
         implementation: "native" (C++), "jax", or "auto": native where built.
 
@@ -254,9 +259,11 @@ def machine_for(
         raise CompileError(f"implementation {implementation!r}; there are auto, jax and native")
     if implementation == "native" and not available():
         raise CompileError(f"the native machine is not built; to build it: {how_to_build()}")
+    wanted, machines = asked() if record is None else (record, [])
     if implementation != "jax" and available():
-        return Machine(image, record=record, check_bounds=check_bounds)
-    if record is not None or check_bounds:
+        machines.append(Machine(image, record=wanted, check_bounds=check_bounds))
+        return machines[-1]
+    if wanted is not None or check_bounds:
         raise CompileError(
             "the JAX machine records nothing and checks no bounds; the C++ machine does:"
             f" {how_to_build()}"

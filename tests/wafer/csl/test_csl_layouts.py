@@ -9,7 +9,6 @@ import pytest
 
 from wafer.csl import CslError, DeadlockError, HostError
 from wafer.csl.host.artifacts import load
-from wafer.csl.host.tools.traced import recorded
 from wafer.csl.regions import (
     Color,
     Edge,
@@ -26,7 +25,7 @@ from wafer.csl.regions import (
 from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes, find_path
 from wafer.csl.regions.routing import Sides, registers_of
-from wafer.machine.tools.recording import Recording
+from wafer.machine.tools.recording import Recording, recorded
 from wafer.vendor.sdk.sdk import SdkRuntime
 
 W, E, S, N, RAMP = Route

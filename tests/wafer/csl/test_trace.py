@@ -17,6 +17,7 @@ from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
 from wafer.machine.tools.recording import TASK
 from wafer.machine.tools.trace import profile_of
+from wafer.machine.tools.view.block import page, unpack
 
 LIBRARY = Path(wafer.csl.__file__).parent / "library"
 
@@ -98,7 +99,7 @@ def test_a_recording_does_not_depend_on_the_threads(tmp_path):
     )
     seen = [ran(image, threads=count, record=Recording()).trace for count in (1, 3)]
     assert len(seen[0].begin) == 12
-    for one, other in zip(*seen, strict=True):
+    for one, other in zip(*([*each[:-1], *each.detail] for each in seen), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -194,12 +195,9 @@ def test_pictures(sending, tmp_path):
     seen = run(sending)
     axes = trace.timeline(seen, str(tmp_path / "t.png")).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PE (0, 0)", "PE (1, 0)"]
-    film = trace.filmstrip(seen, 4).axes
-    assert [axis.get_aspect() for axis in film[:4]] == [1, 1, 1, 1]  # a PE is a square
-    assert [axis.get_ylabel() for axis in film[4:]] == ["words a cycle"]
-    trace.heat_map(seen, "east", str(tmp_path / "h.png"))
-    trace.gif(seen, str(tmp_path / "film.gif"), frames=3)
-    assert (tmp_path / "film.gif").read_bytes()[:3] == b"GIF"
+    assert {text.get_text() for text in axes.texts} == {"go", "finish"}
+    (plane, _) = trace.heat_map(seen, "east", str(tmp_path / "h.png")).axes
+    assert plane.get_aspect() == 1  # a PE is a square
     with pytest.raises(ValueError, match="there are task, west, east"):
         trace.heat_map(seen, "up")
 
@@ -229,14 +227,13 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_command_writes_what_is_asked_for(folder, cli):
     path = list(sys.path)
-    asked = "--chrome trace.json --film film.gif --picture t.png --profile --energy"
+    asked = "--chrome trace.json --picture t.png --profile --energy"
     printed = cli(f"csl trace run.py --name out {asked}")
     assert "SUCCESS\n" in printed
     assert "tasks and operations in cycles 0 to" in printed
     assert f"pe.csl:{LINE_OF_IN}" in printed
     assert "pJ a cycle; at 0.85 GHz" in printed
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
-    assert (folder / "film.gif").exists()
     assert (folder / "t.png").exists()
     assert sys.path == path
 
@@ -251,9 +248,8 @@ def test_the_command_keeps_the_scripts_status_and_its_options(folder, cli):
     ("words", "said"),
     [
         ("run.py --name out", ["nothing to show; give --chrome"]),
-        ("--profile none.py", ["made no SdkRuntime"]),
+        ("--profile none.py", ["ran no program on PEs"]),
         ("--picture t.xyz long.py", ["--picture t.xyz: unknown kind of file; endings: ", "png"]),
-        ("--film t.xyz long.py", ["--film t.xyz: unknown kind of file; endings: gif, png, webp"]),
     ],
 )
 def test_the_command_refuses_what_shows_nothing_before_the_run(folder, words, said, cli):
@@ -273,3 +269,52 @@ def test_a_profile_names_files_as_a_reader_looks_for_them(tmp_path, monkeypatch)
     shown = trace.profile_text(profile_of({(file, 7): 10 - k for k, file in enumerate(files)}))
     places = [row.split()[2] for row in shown.splitlines()[1:]]
     assert places == ["src/pe.csl:7", "<memcpy/memcpy>:7", "/far/pe.csl:7"]
+
+
+def test_the_view_of_a_script_of_a_folder_and_of_a_recording(folder, cli):
+    assert "wrote run.view\n" in cli("csl view run.py --name out -o run.view --from 2")
+    header, columns = unpack((folder / "run.view").read_bytes())
+    assert (header["title"], header["cycles"][0]) == ("run.py", 2)
+    assert columns["run_count"].sum() > 0
+    cli("csl view run.view -o run.html")
+    assert (folder / "run.html").read_text() == page((folder / "run.view").read_bytes())
+    cli("csl view -o routes.view out")
+    header, columns = unpack((folder / "routes.view").read_bytes())
+    assert (header["cycles"], header["report"]) == ([0, 1], [])
+    assert columns["route"].tolist() == [16 | 2 << 5, 1 | 16 << 5]
+
+
+def test_the_view_of_a_deadlock_prints_the_address_of_its_cause(folder, capsys):
+    """No task frees the command stream, so the copy waits for ever."""
+    copy = "\nimport numpy\ny = numpy.zeros(8, numpy.int32)\n"
+    copy += 'runner.memcpy_d2h(y, runner.get_id("y"), 0, 0, 2, 1, 4)\n'
+    text = SCRIPT.replace("\nrunner.stop()", copy)
+    (folder / "run.py").write_text(text, encoding="utf-8")
+    assert main(["csl", "view", "run.py", "--name", "out", "-o", "run.view"]) == 1
+    out, err = capsys.readouterr()
+    header, _ = unpack((folder / "run.view").read_bytes())
+    assert header["ending"] in err
+    first, cycle = header["report"][0], header["cycles"][1] - 1
+    assert f"run.view#cycle={cycle}&pe={first['x']},{first['y']}\n" in out
+
+
+def test_the_view_of_a_program_of_the_fabric(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    script = "from wafer import fabric\nfrom wafer.fabric.library import lowering\n"
+    script += "for _ in range(2): fabric.simulate(lowering.broadcast_program(4, 2, 3))\n"
+    (tmp_path / "two.py").write_text(script, encoding="utf-8")
+    assert "wrote two-1.view\nwrote two-2.view\n" in cli("csl view two.py -o two.view")
+    header, _ = unpack((tmp_path / "two-2.view").read_bytes())
+    assert (header["title"], header["size"]) == ("two.py, 2", [4, 2])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run.py", "no file to write; give -o FILE.html"),
+        ("none.py -o x.html", "none.py does not exist"),
+        ("layout.csl -o x.html", "view: no recording"),
+    ],
+)
+def test_the_view_refuses_what_it_can_not_show(folder, words, said, cli):
+    assert said in cli(f"csl view {words}", 1)

@@ -212,9 +212,6 @@ def test_traces(tmp_path):
     (sent, *_) = [e for e in events if e["name"] == "fmovs(fabout(0), x, n=3)"]
     assert (sent["ts"], sent["dur"], sent["args"]["of"]) == (0, 3, "main (local task 0)")
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == events
-    trace.gif(film, str(tmp_path / "t.gif"), frames=2)
-    assert (tmp_path / "t.gif").read_bytes()[:3] == b"GIF"
-    trace.filmstrip(film, 2, str(tmp_path / "t.png"))
     trace.timeline(film, str(tmp_path / "l.png"))
     figure = trace.heat_map(state, "east", str(tmp_path / "h.png"))
     assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(3 / 11)

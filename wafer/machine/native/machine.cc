@@ -48,7 +48,7 @@ void load(Wafer& w, Reader& in) {
       lane.pos_rx = lane.pos_tx = lane.switches >> 13 & 3;
       lane.torn_rx = lane.torn_tx = lane.color & kTorn;
       lane.depth = own_depth(w, core, slot);
-      aim(lane);
+      aim(w, cell, slot, lane);
     }
     if (!core.code) continue;
     const Program& p = program(core);
@@ -69,7 +69,12 @@ void load(Wafer& w, Reader& in) {
     w.at(cell, slot).filtered = true;
   }
   for (const auto& settings : in.rows<Recorder::Settings>())
-    w.recorder = std::make_unique<Recorder>(settings, w.rows, w.width);
+    w.recorder = std::make_unique<Recorder>(settings, w.rows, w.width, w.slots);
+  for (int lane = 0; w.recorder && lane < w.cells() * w.slots; ++lane) {
+    const Lane& at = w.lanes[size_t(lane)];
+    if (at.color || at.switches)
+      w.recorder->route(lane / w.slots, lane % w.slots, at.rx, at.tx, at.pos_tx);
+  }
 }
 
 // A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
@@ -210,13 +215,15 @@ void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
 int64_t csl_run(void* m, int64_t most, int64_t threads) { return of(m).run(most, threads); }
 
 // The cycle; lines printed; of a recording the cycles of a window, the cycle in which the events'
-// limit was reached (or -1); of a fault its kind, cell, task, task's id, pc, detail.
+// limit was reached (or -1), the cycles between sampled states, those before which words and values
+// are kept; of a fault its kind, cell, task, task's id, pc, detail.
 void csl_numbers(void* m, int64_t* out) {
   const Machine& machine = of(m);
   const Fault& f = machine.all.fault;
   const Recorder* r = machine.w.recorder.get();
   const int64_t numbers[] = {machine.w.cycle, int64_t(machine.all.prints.size()),
-                             r ? r->every() : 1, r ? r->stopped() : -1,
+                             r ? r->every() : 1, r ? r->stopped() : -1, r ? r->sampled() : 1,
+                             r ? r->words_until() : 0, r ? r->values_until() : 0,
                              f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
   std::copy(std::begin(numbers), std::end(numbers), out);
 }
@@ -320,12 +327,22 @@ void csl_work(void* m, int64_t program, Work* out) {
   }
 }
 
-// Copies the words over links and up to `most` events; returns how many there are.
-int64_t csl_recording(void* m, uint32_t* links, Event* events, int64_t most) {
+// Copies up to `most` rows of a kind that was recorded: words over links, events, states, runs of words,
+// routes, values of words; returns how many there are.
+int64_t csl_recording(void* m, int64_t kind, void* out, int64_t most) {
   const Recorder& recorder = *of(m).w.recorder;
-  const auto all = recorder.events();
-  std::copy(recorder.links().begin(), recorder.links().end(), links);
-  std::copy_n(all.begin(), std::min(most, int64_t(all.size())), events);
-  return int64_t(all.size());
+  const auto copied = [&](const auto& rows) {
+    using Row = std::remove_const_t<std::remove_reference_t<decltype(rows[0])>>;
+    std::copy_n(rows.begin(), std::min(most, int64_t(rows.size())), static_cast<Row*>(out));
+    return int64_t(rows.size());
+  };
+  switch (kind) {
+    case 0: return copied(recorder.links());
+    case 1: return copied(recorder.events());
+    case 2: return copied(recorder.states());
+    case 3: return copied(recorder.runs());
+    case 4: return copied(recorder.routes());
+    default: return copied(recorder.values());
+  }
 }
 }

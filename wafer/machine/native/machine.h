@@ -26,11 +26,13 @@ struct Waiting {
     // 2. Run tasks: the instructions that fall into this cycle.
     moved |= run_tasks(w, core, w.cycle, worker);
     // 3. Step operations: one step of one operation.
+    bool works = false;
     if (core.threads) {
       const bool waits = core.main == Main::kOperating;
-      moved |= step_operations(w, core, worker);
+      moved |= works = step_operations(w, core, worker);
       if (waits && core.main == Main::kRunning) w.wake[cell] = w.cycle + 1;
     }
+    if (w.recorder) record_state(w, core, works);
     // 4. Drain: a word of an output queue goes to the ramp, and words of the host come in.
     if (core.sending || worker->fresh) sent = drain(w, core, &moved, worker);
   }

@@ -37,6 +37,7 @@ inline void queue_up(Wafer& w, Core& core, Wavelet sent) {
   const int place = (out.head + out.size) % kQueues;
   out.words[place] = sent, out.since[place] = uint32_t(w.cycle), out.size += 1;
   core.sending |= bit;
+  if (w.recorder) w.recorder->queued(core.cell, w.slots + sent.queue(), sent.word());
   if (out.size == w.costs.output_depth[sent.queue()]) core.full |= bit;
 }
 
@@ -104,6 +105,7 @@ inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
     const int slot = leaves(w, core, sent, worker);
     if (slot == kStays) continue;
     out.head = (out.head + 1) % kQueues, out.size += -1;
+    if (w.recorder) w.recorder->word(core.cell, w.slots + queue, kTaken);
     core.full &= ~(1 << queue);
     if (!out.size) core.sending &= ~(1 << queue), flush(core);
     *moved = true;
@@ -125,6 +127,7 @@ inline bool feed(Wafer& w, Core& core) {
     if (port == kRamp ? lane.size >= lane.depth : lane.router[1] || !(lane.rx >> port & 1)) continue;
     if (port == kRamp) push_word(core, slot, word.word(), word.flag() & kControl);
     else word.join(&lane.arriving), w.incoming[core.cell] |= 1u << slot;
+    if (w.recorder && port == kRamp) w.recorder->queued(core.cell, slot, word.word());
     exchange.in.pop_front(), moved = true;
   }
   return moved;
@@ -141,13 +144,13 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
     // What is swapped needs the other color of its pair, which no other PE may have.
     if (word & (kSwapX | kSwapY) && w.partner[its] < 0) return false;
     lane.color = uint16_t(word), lane.torn_rx = lane.torn_tx = word & kTorn;
-    return aim(lane), true;
+    return aim(w, core.cell, its, lane), true;
   }
   if (address >= 0x7F40 && address < 0x7F58 && its >= 0) {
     Lane& lane = core.lanes[its];
     if (!sets) return *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13, true;
     lane.switches = uint16_t(word), lane.pos_rx = lane.pos_tx = word >> 13 & 3;
-    return aim(lane), true;
+    return aim(w, core.cell, its, lane), true;
   }
   if (address >= 0x7F58 && address < 0x7F60) {
     if (sets) core.thread_words[queue] = uint16_t(word); else *value = core.thread_words[queue];
@@ -173,7 +176,7 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
 inline void leave_teardown(Wafer& w, Core& core, int color) {
   Lane& lane = core.lanes[w.slot[color]];
   lane.torn_rx = lane.torn_tx = false;
-  aim(lane);
+  aim(w, core.cell, w.slot[color], lane);
 }
 
 }  // namespace

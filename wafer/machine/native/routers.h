@@ -39,9 +39,21 @@ inline int ports_at(const Lane& lane, int position, bool input) {
   return ports;
 }
 
-inline void aim(Lane& lane) {
+inline void aim(const Wafer& w, int cell, int slot, Lane& lane) {
   lane.rx = lane.torn_rx ? 0 : ports_at(lane, lane.pos_rx, true);
   lane.tx = lane.torn_tx ? 0 : ports_at(lane, lane.pos_tx, false);
+  if (w.recorder) w.recorder->route(cell, slot, lane.rx, lane.tx, lane.pos_tx);
+}
+
+// The words that come into a router and its queue in a cycle, and those that the CE takes and sends.
+inline void record_lane(const Wafer& w, int cell, int slot, bool got, bool own, const Wavelet* falls,
+                        int popped, bool sent) {
+  Recorder& recorder = *w.recorder;
+  if (got) recorder.word(cell, slot, kEnters);
+  if (own) recorder.word(cell, slot, kClimbs);
+  if (falls) recorder.queued(cell, slot, falls->word());
+  for (; popped > 0; --popped) recorder.word(cell, slot, kTaken);
+  if (sent) recorder.word(cell, slot, kRises);
 }
 
 inline int following(const Lane& lane, int position) {
@@ -167,7 +179,7 @@ inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
   if (outer && w.open) leave(w, cell, slot, outer, leaves);
   uint32_t* const links = &w.links[size_t(cell) * kPorts];
   each(uint32_t(need), [&](int port) { ++links[port]; });
-  if (w.recorder) w.recorder->words(cell, uint32_t(need));
+  if (w.recorder) w.recorder->words(cell, uint32_t(need)), w.recorder->word(cell, slot, kLeaves, need);
   each(uint32_t(inner), [&](int side) {
     const int its = arriving(w, lane, slot, side);
     Lane& there = (&lane)[w.reach[side] + its - slot];
@@ -216,7 +228,7 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   lane.pos_rx = obeyed(lane, lane.pos_rx, in) & 15, lane.pos_tx = obeyed(lane, lane.pos_tx, out) & 15;
   if (in == kTeardown) lane.torn_rx = true;
   if (out == kTeardown) lane.torn_tx = true, core.torn |= 1u << w.colors[slot];
-  aim(lane);
+  aim(w, core.cell, slot, lane);
 }
 
 // Moves one color, onto whose ramp a word may come.
@@ -229,6 +241,7 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   const Wavelet head = lane.router[0], left = go ? head : Wavelet(), full = lane.router[1];
   Wavelet first = go ? full : head, second = go ? Wavelet() : full;
   Wavelet entered = lane.up[0], rising = lane.up[1], down = lane.down;
+  const int popped = lane.popped;
   lane.popped = 0, lane.go = false;
 
   // 1. Arrivals: from the CE, then from the neighbours.
@@ -242,6 +255,7 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
 
   // 2. Down to the CE's queue.
   const bool falls = down && queue_room;
+  if (w.recorder) record_lane(w, core.cell, slot, bool(got), own, falls ? &down : nullptr, popped, bool(sent));
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
   if (go && lane.ports & kRampPort) down = head;
 

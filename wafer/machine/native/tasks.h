@@ -53,6 +53,7 @@ inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker*
     return false;
   }
   pop_word(core, slot);
+  if (w.recorder) w.recorder->word(core.cell, slot, kTaken);
   start_task(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);
   reg(core, 0) = word;
   return true;
@@ -122,6 +123,24 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   }
   core.debt += core.debt == 0;
   wait_out(w, core, cycle);
+}
+
+// The state of a PE in this cycle, after its tasks and operations; works: an operation did a step.
+inline void record_state(Wafer& w, const Core& core, bool works) {
+  const bool own = core.main == Main::kOperating || (core.main == Main::kIdle && core.threads);
+  const int thread = core.main == Main::kOperating ? kMainThread : core.threads ? __builtin_ctz(core.threads) : 0;
+  // `run_alone` has gone on to the next instruction, which has not been paid for.
+  const int at = core.busy && !core.paid ? core.pc - 1 : core.pc;
+  const int pc = own ? running(core, thread).pc : core.main == Main::kIdle ? -1 : at;
+  int state = core.main == Main::kReceiving ? kWaitsForWord : core.main == Main::kSending ? kWaitsToSend
+              : core.main == Main::kIdle ? kStateIdle : kWaitsOtherwise;
+  if (works || core.busy || core.main == Main::kRunning) {
+    state = kComputes;
+  } else if (own) {
+    const Wait& wait = core.waits[thread];
+    state = wait.needs & ~core.queued ? kWaitsForWord : wait.fills & core.full ? kWaitsToSend : kWaitsOtherwise;
+  }
+  w.recorder->state(core.cell, state, pc);
 }
 
 // Goes on with the task; whether it did anything.

@@ -1,18 +1,23 @@
 """What a run did when: tasks and operations as intervals, words over links by windows of cycles."""
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
+from wafer.machine.setup import colors_of
 from wafer.machine.tools.reports import task_label
 from wafer.models.shown.html import table
 
 # The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
 TASK, OWN_THREAD = 9, 8
 _MOST_BYTES = 1 << 30  # of the counts of links
+_MOST_SIDE = 128  # PEs of a rectangle whose words are recorded, unless it is given
 _LAST = (1 << 63) - 1  # cycle
 EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
     [
@@ -20,6 +25,20 @@ EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
         *(("task", "<i4"), ("task_id", "<i4"), ("elements", "<u4")),
     ]
 )
+STATE = np.dtype([("cycle", "<i8"), *((n, "<i4") for n in ("cell", "state", "pc", "unused"))])
+RUN = np.dtype(
+    [
+        *(("begin", "<i8"), ("cell", "<i4"), ("count", "<u4"), ("stride", "<u4")),
+        *((name, "u1") for name in ("lane", "step", "ports", "unused")),
+    ]
+)
+ROUTE = np.dtype(
+    [("cycle", "<i8"), ("cell", "<i4"), *((n, "u1") for n in ("slot", "rx", "tx", "position"))]
+)
+VALUE = np.dtype([("cell", "<i4"), ("lane", "<i4"), ("word", "<u4")])
+# What the machine keeps, in the order of ``csl_recording`` in native/machine.cc.
+_ROWS = ("links", "events", "states", "runs", "routes", "values")
+ROWS = dict(zip(_ROWS, (np.dtype("<u4"), EVENT, STATE, RUN, ROUTE, VALUE), strict=True))
 
 
 class Recording(NamedTuple):
@@ -27,12 +46,63 @@ class Recording(NamedTuple):
 
     begin: int = 0  #: begin, end: cycles [begin, end); None: to the run's end
     end: int | None = None
-    rectangle: tuple[int, int, int, int] | None = None  #: (x, y, width, height) of PEs; None: all
+    #: (x, y, width, height) of PEs; None: all, or with ``words`` the first 128 x 128
+    rectangle: tuple[int, int, int, int] | None = None
     #: tasks and operations that have ended; after so many no more are kept
     events: int = 2_000_000
     #: of cycles in which words over links are counted. They are one cycle long at first and double
     #: when a run takes more
     windows: int = 256
+    #: changes of PEs' states that are kept; beyond, those of every 2nd, 4th, … cycle are. 0: none
+    states: int = 0
+    words: int = 0  #: runs of words of a color at a PE; after so many no more are kept. 0: none
+    values: int = 0  #: of words that enter queues, in the same way
+
+
+RECORDED: ContextVar[tuple[Recording, list[Any]] | None] = ContextVar("recorded", default=None)
+"""What new machines record, and those that were made meanwhile."""
+_MOST_RECORDED = 8  # machines: a script may make thousands
+
+
+@contextmanager
+def recorded(recording: Recording) -> Iterator[list[Any]]:
+    """Let the first machines that ``machine_for`` makes within record their runs.
+
+    Args:
+        recording: of each of them.
+
+    Yields:
+        The machines, in order.
+    """
+    machines: list[Any] = []
+    token = RECORDED.set((recording, machines))
+    try:
+        yield machines
+    finally:
+        RECORDED.reset(token)
+
+
+def asked() -> tuple[Recording | None, list[Any]]:
+    """What the next machine is to record, and the list that it joins if it records."""
+    recording, machines = RECORDED.get() or (None, [])
+    return (recording, machines) if len(machines) < _MOST_RECORDED else (None, [])
+
+
+class Detail(NamedTuple):
+    """What the view shows besides intervals and links: rows as the machine keeps them."""
+
+    states: np.ndarray  #: [n] STATE; by PE, then by cycle: what it does from a cycle on
+    runs: np.ndarray  #: [n] RUN; by PE, lane, step, then by cycle
+    routes: np.ndarray  #: [n] ROUTE; by PE, slot, then by cycle: a router's ports for a color
+    values: np.ndarray  #: [n] VALUE; by PE, lane, then in the order in which they enter its queue
+    colors: tuple[int, ...]  #: of the lanes; behind them are the 8 output queues
+    sampled: int  #: cycles from one state to the next
+    words_until: int  #: cycle before which words are kept
+    values_until: int  #: cycle before which their values are kept
+
+
+VIEW = Recording(states=4_000_000, words=2_000_000, values=1_000_000)
+"""What the view shows, and at most how much of it."""
 
 
 class Trace(NamedTuple):
@@ -58,6 +128,7 @@ class Trace(NamedTuple):
     cycles: tuple[int, int]  #: (first, last + 1) that were recorded
     rectangle: tuple[int, int, int, int]  #: (x, y, width, height) of the PEs
     full: int | None  #: cycle in which the limit of events was reached; None if it was not
+    detail: Detail  #: rows of what ``Recording`` names with a limit above 0
 
     def __repr__(self) -> str:
         (first, end), (_, _, width, height) = self.cycles, self.rectangle
@@ -74,13 +145,14 @@ class Trace(NamedTuple):
 
 
 def settings_of(recording: Recording, image: Image) -> np.ndarray:
-    """[8] int64 as the machine reads them.
+    """[11] int64 as the machine reads them.
 
     Raises:
         CompileError: PEs that are not there, no cycles, or more than memory should be spent on.
     """
     height, width = image.tiles.shape
-    x, y, w, h = recording.rectangle or (0, 0, width, height)
+    most = _MOST_SIDE if recording.words else max(width, height)
+    x, y, w, h = recording.rectangle or (0, 0, min(width, most), min(height, most))
     if min(x, y) < 0 or min(w, h) < 1 or x + w > width or y + h > height:
         raise CompileError(
             f"recording of {w} x {h} PEs from ({x}, {y}) on: the program has {width} x {height}"
@@ -95,37 +167,52 @@ def settings_of(recording: Recording, image: Image) -> np.ndarray:
             f"recording {recording.windows} windows of {w} x {h} PEs takes {size >> 20} MiB, of"
             f" {_MOST_BYTES >> 20}; name a smaller rectangle of PEs, or 2 windows or more"
         )
-    return np.array([x, y, w, h, begin, last, recording.events, recording.windows], np.int64)
+    limits = recording.events, recording.windows, *recording[5:]
+    return np.array([x, y, w, h, begin, last, *limits], np.int64)
 
 
 def trace_of(
     image: Image,
     settings: np.ndarray,
-    events: np.ndarray,
-    links: np.ndarray,
+    rows: dict[str, np.ndarray],
     *,
     every: int,
     cycle: int,
     full: int,
+    kept: Sequence[int],
 ) -> Trace:
     """What was recorded, by columns.
 
     Args:
         image: that ran.
         settings: of ``settings_of``.
-        events: as the machine has kept them.
-        links: [windows, height, width, 5].
+        rows: by the names of ``ROWS``, as the machine has kept them.
         every: cycles of a window.
         cycle: now.
         full: cycle of the last event, -1 if all were kept.
+        kept: cycles between states, those before which words and values are kept.
     """
     x, y, width, height, first, last = settings[:6].tolist()
     last = max(first, min(last, cycle))
+    events = rows["events"]
     events = events[np.lexsort([events[name] for name in ("lane", "cell", "begin")])]
     number = lambda name: events[name].astype(np.int64)
     columns = image.tiles.shape[1]
     names, name, files, place = _places(image, events)
     windows = -(-(last - first) // every)
+    links = rows["links"].reshape(-1, height, width, len(PORTS))
+    states = rows["states"]
+    ordered = lambda kind, *by: rows[kind][np.lexsort([rows[kind][name] for name in by[::-1]])]
+    detail = Detail(
+        states=states[states["cycle"] < max(last, first + 1)],
+        runs=ordered("runs", "cell", "lane", "step", "begin"),
+        routes=ordered("routes", "cell", "slot"),
+        values=ordered("values", "cell", "lane"),
+        colors=tuple(colors_of(image)),
+        sampled=kept[0],
+        words_until=min(last, kept[1]),
+        values_until=min(last, kept[2]),
+    )
     return Trace(
         begin=number("begin"),
         end=number("end"),
@@ -143,6 +230,7 @@ def trace_of(
         cycles=(first, last),
         rectangle=(x, y, width, height),
         full=None if full < 0 else full,
+        detail=detail,
     )
 
 

@@ -1,4 +1,4 @@
-"""See a run: timeline of tasks and operations, film of the wavelets, Chrome trace, profile.
+"""See a run: its view in a browser, timeline of tasks and operations, Chrome trace, profile.
 
 A trace is ``runtime.trace`` or ``machine.trace`` of a CSL program, or what
 ``wafer.fabric.trace.record`` returns of a ``Layout``'s.
@@ -13,30 +13,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
+from wafer.frames import draw_heat_map, picked, write_events
 from wafer.machine.arch import PORTS
-from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
+from wafer.machine.tools.recording import OWN_THREAD, TASK, VIEW, Trace
+from wafer.machine.tools.view.run import View, view
 from wafer.models.shown.figures import new_figure
 from wafer.models.shown.html import table
 
 __all__ = [
+    "VIEW",
     "Line",
     "LineProfile",
+    "View",
     "chrome_trace",
-    "filmstrip",
-    "gif",
     "heat_map",
     "profile",
     "profile_of",
     "profile_text",
     "timeline",
     "utilisation",
+    "view",
 ]
 
 _LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 _MOST_ROWS = 64  # of a timeline
 _TASK_COLOR, _OPERATION_COLOR, _MICROTHREAD_COLOR = "tab:blue", "tab:orange", "tab:green"
-_WORDS = "words a cycle"
+_LETTERS = 110  # across a timeline
+_MOST_NAMES = 200  # of tasks, written where they fit
 _LINKS = tuple({"W": "west", "E": "east", "S": "south", "N": "north"}.get(p, "ramp") for p in PORTS)
 
 
@@ -96,6 +99,18 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, object]:
     return write_events(events, path)
 
 
+def _write_names(axes: Any, trace: Trace, tasks: np.ndarray, y: float) -> None:
+    """Write the names of a PE's tasks onto their bars, where there is room."""
+    cycles = trace.cycles[1] - trace.cycles[0]
+    for task in tasks[:_MOST_NAMES].tolist():
+        name, begin, end = trace.names[trace.name[task]], trace.begin[task], trace.end[task]
+        name = name.removeprefix("function ").partition(" (")[0]
+        if (end - begin) * _LETTERS > cycles * len(name):
+            axes.text(
+                (begin + end) / 2, y, name, fontsize=7, ha="center", va="center", clip_on=True
+            )
+
+
 def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
     """Draw tasks and operations over time, a row per PE; returns the matplotlib figure.
 
@@ -120,6 +135,7 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
             rows = here & kind
             spans = np.stack([trace.begin[rows], trace.end[rows] - trace.begin[rows]], axis=1)
             axes.broken_barh(spans.tolist(), (row + below, height), facecolors=color, alpha=0.8)
+        _write_names(axes, trace, np.flatnonzero(here & (trace.thread == TASK)), row - 0.22)
     labels = [f"PE ({x}, {y})" for y, x in pes.tolist()]
     axes.set(xlabel="cycle", xlim=trace.cycles, yticks=range(len(pes)), yticklabels=labels)
     axes.set_title("tasks (blue), operations they wait for (orange), microthreads (green)")
@@ -127,43 +143,6 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
     if path:
         fig.savefig(path)
     return fig
-
-
-def _frames(trace: Trace, count: int) -> tuple[np.ndarray, list[str]]:
-    """[n, H, W] words over the links to the neighbours and down the ramp, per cycle; titles."""
-    words = trace.links.sum(axis=3) / trace.every
-    if not len(words):
-        words = np.zeros((1, *words.shape[1:]))
-    first = np.linspace(0, len(words), min(count, len(words)) + 1).astype(int)[:-1]
-    means = np.add.reduceat(words, first) / np.diff([*first, len(words)])[:, None, None]
-    return means, [f"cycle {trace.cycles[0] + pick * trace.every}" for pick in first]
-
-
-def filmstrip(trace: Trace, frames: int = 8, path: str | None = None):  # noqa: ANN201
-    """Draw equal spans of cycles side by side: how many words a cycle each router passes on.
-
-    Args:
-        trace: recorded.
-        frames: at most.
-        path: file to write too.
-
-    Returns:
-        The matplotlib figure.
-    """
-    planes, titles = _frames(trace, frames)
-    return draw_filmstrip(planes, titles, _WORDS, highest=max(planes.max(), 1e-9), path=path)
-
-
-def gif(trace: Trace, path: str, frames: int = 60) -> None:
-    """Write an animated GIF of the same planes.
-
-    Args:
-        trace: recorded.
-        path: of the file.
-        frames: at most.
-    """
-    planes, titles = _frames(trace, frames)
-    write_gif(planes, titles, _WORDS, highest=max(planes.max(), 1e-9), path=path)
 
 
 def utilisation(trace: Trace) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.host.tools.traced import RECORDED
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
 from wafer.machine.costs import uncertainty
@@ -43,13 +42,9 @@ class SdkRuntime(Runtime):
         if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
-        image = load(bindir)
-        offsets = offsets_of(bindir)
-        recording, runtimes = RECORDED.get() or (None, [])
         self._loaded = False
         self._refused = "the program does not run yet; call runner.load() and runner.run() first"
-        super().__init__(image, log="sim.log", offsets=offsets, record=recording)
-        runtimes.append(self)
+        super().__init__(load(bindir), log="sim.log", offsets=offsets_of(bindir))
 
     def load(self) -> None:
         """Load the program."""

@@ -1,0 +1,226 @@
+"""What the view's recording holds: states, words, queues, routes, memory; and its block."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from helpers.csl_program import compiled, ran
+from helpers.paths import ROOT
+
+import wafer.csl
+from wafer.csl import trace
+from wafer.errors import CompileError
+from wafer.machine.costs import ARCHS
+from wafer.machine.engine import available
+from wafer.machine.tools.recording import TASK, VIEW
+from wafer.machine.tools.view.block import pack, page, unpack
+
+SENDING = ROOT / "tests" / "wafer" / "csl" / "programs" / "sending" / "layout.csl"
+COMPUTES, FOR_WORD, TO_SEND = 1, 2, 3
+LEAVES, ENTERS, QUEUED, TAKEN, RISES, CLIMBS = range(6)
+native = pytest.mark.skipif(not available(), reason="the machine is not built")
+
+
+def test_a_block_keeps_every_number():
+    columns = {
+        "up": np.arange(5) * 70_000,
+        "any": np.array([3, -(2**31) + 1, 2**31 - 1, 0]),
+        "zero": np.zeros(4, int),
+        "none": np.zeros(0, int),
+    }
+    header, again = unpack(pack({"title": "ä"}, columns))
+    assert (header["title"], header["version"]) == ("ä", 1)
+    assert again.keys() == columns.keys()
+    for name, values in columns.items():
+        np.testing.assert_array_equal(again[name], values)
+    assert pack({}, columns) == pack({}, columns)
+    with pytest.raises(CompileError, match="'up' has more than 32 bits"):
+        pack({}, {"up": np.array([2**31])})
+
+
+@pytest.mark.parametrize("block", [b"", b"\x1f\x8b", pack({})[:-4], page(pack({})).encode()])
+def test_other_bytes_are_no_recording(block):
+    with pytest.raises(CompileError, match="no recording"):
+        unpack(block)
+
+
+@pytest.fixture(scope="module")
+def sending():
+    return wafer.csl.compile(SENDING)
+
+
+def counted(detail, image, lane, step, ports=None):
+    """[PEs] words of a step at a lane."""
+    runs = detail.runs[(detail.runs["lane"] == lane) & (detail.runs["step"] == step)]
+    if ports is not None:
+        runs = runs[runs["ports"] >> ports & 1 == 1]
+    return np.bincount(runs["cell"], runs["count"], image.tiles.size)
+
+
+@native
+def test_words_go_the_way_that_the_cycles_of_the_machine_say(sending):
+    seen = ran(sending, record=VIEW).trace
+    (out,) = np.flatnonzero(seen.thread == 2)
+    begin = int(seen.begin[out])
+    runs = seen.detail.runs[["begin", "cell", "count", "stride", "step", "ports"]]
+    lane = seen.detail.runs["lane"] == seen.detail.colors.index(0)
+    # Up two cycles, a hop, down two: docs/concepts/machine.md.
+    assert [*map(tuple, runs[lane].tolist())] == [
+        (begin + 3, 0, 4, 1, LEAVES, 2),
+        (begin + 2, 0, 4, 1, ENTERS, 0),
+        (begin, 0, 4, 1, RISES, 0),
+        (begin + 2, 0, 4, 1, CLIMBS, 0),
+        (begin + 4, 1, 4, 1, LEAVES, 16),
+        (begin + 3, 1, 4, 1, ENTERS, 0),
+        (begin + 5, 1, 4, 1, QUEUED, 0),
+        (begin + 6, 1, 4, 1, TAKEN, 0),
+    ]
+    assert seen.detail.values["word"].tolist() == [1, 2, 3, 4]
+    assert seen.detail.routes[["cell", "rx", "tx"]].tolist() == [(0, 16, 2), (1, 1, 16)]
+
+
+@native
+@pytest.mark.parametrize("limit", [9, 40, 100_000])
+def test_words_recorded_are_those_of_the_links(sending, limit):
+    """Also when a run ends in the middle: no word is lost or counted twice."""
+    machine = ran(sending, cycles=limit, record=VIEW)
+    detail = machine.trace.detail
+    links = machine.links.reshape(-1, 5)
+    lane = detail.colors.index(0)
+    for port in range(5):
+        np.testing.assert_array_equal(counted(detail, sending, lane, LEAVES, port), links[:, port])
+    enters, leaves = (counted(detail, sending, lane, step) for step in (ENTERS, LEAVES))
+    assert ((enters - leaves >= 0) & (enters - leaves <= 2)).all()  # a router holds two words
+
+
+@native
+def test_a_window_counts_the_words_before_it(sending):
+    whole, part = (ran(sending, record=VIEW._replace(begin=k)).trace.detail for k in (0, 12))
+    lane = whole.colors.index(0)
+    for step in range(6):
+        before, after = (counted(detail, sending, lane, step) for detail in (whole, part))
+        np.testing.assert_array_equal(before, after)
+    assert part.runs["begin"].min() >= 11
+    assert part.states["cycle"].min() >= 12
+
+
+def cycles_in(seen, state, cell):
+    """Cycles of a PE in a state."""
+    rows = seen.detail.states[seen.detail.states["cell"] == cell]
+    ends = np.append(rows["cycle"][1:], seen.cycles[1])
+    return int((ends - rows["cycle"])[rows["state"] == state].sum())
+
+
+@native
+def test_states_are_the_cycles_that_the_machine_counts(sending, tmp_path):
+    machine = ran(sending, record=VIEW)
+    seen, switch = machine.trace, ARCHS["wse2"].switch_task
+    tasks = np.bincount(seen.x[seen.thread == TASK], minlength=2)
+    for cell, worked in enumerate(machine.worked[0][0].tolist()):
+        assert cycles_in(seen, COMPUTES, cell) == worked + switch * tasks[cell]
+    (into,) = np.flatnonzero(seen.thread == 3)
+    rows = seen.detail.states[seen.detail.states["cell"] == 1]
+    waits = rows[rows["state"] == FOR_WORD]
+    assert sending.programs[1].lines[waits["pc"][0], 1] == seen.line[into]
+
+
+@native
+def test_a_pe_that_can_not_send_waits_to_send(tmp_path):
+    text = """
+const c = @get_color(4);
+const OUT = @get_dsd(fabout_dsd, .{
+  .fabric_color = c, .extent = 40, .output_queue = @get_output_queue(2) });
+fn go() void { @mov32(OUT, 7, .{ .async = true }); } // refused while compiling if the task waited
+"""
+    route = ".{ .routes = .{ .rx = .{ EAST }, .tx = .{ WEST } } }"
+    routes = f"@set_color_config(0, 0, @get_color(4), {route});"
+    image = compiled(tmp_path, text, routes=routes)
+    machine = ran(image, cycles=200, record=VIEW)
+    seen = machine.trace
+    assert seen.detail.states["state"][-1] == TO_SEND
+    lane = seen.detail.colors.index(4)
+    held = counted(seen.detail, image, lane, RISES) - counted(seen.detail, image, lane, CLIMBS)
+    queue = len(seen.detail.colors) + 2
+    queued = counted(seen.detail, image, queue, QUEUED) - counted(seen.detail, image, queue, TAKEN)
+    assert (held.tolist(), queued.tolist()) == ([2], [6])  # the ramp, and output queue 2 of WSE-2
+
+
+@native
+def test_limits_are_kept_and_said(sending):
+    small = VIEW._replace(states=6, words=3, values=2)
+    machine = ran(sending, record=small)
+    view = trace.view(machine)
+    header, columns = unpack(view.block)
+    assert header["sampled"] > 1
+    assert len(columns["state"]) <= 6
+    assert 0 < header["words_until"] < header["cycles"][1]
+    assert 0 < header["values_until"] < header["cycles"][1]
+    said = " ".join(header["notes"])
+    for text in ("states of every", "single words until cycle", "values of words until cycle"):
+        assert text in said
+    whole = ran(sending, record=VIEW).trace.detail.states
+    sampled = machine.trace.detail.states
+    for cell in (0, 1):  # what is kept is the state of its cycle
+        rows, own = (s[s["cell"] == cell] for s in (sampled, whole))
+        at = np.searchsorted(own["cycle"], rows["cycle"], side="right") - 1
+        np.testing.assert_array_equal(rows["state"], own["state"][at])
+    moved = np.zeros(10)
+    np.add.at(moved, columns["link_index"] % 10, columns["link_words"])
+    assert moved.sum() <= machine.links.sum()
+
+
+@native
+def test_a_recording_of_the_view_does_not_depend_on_the_threads(sending):
+    tall = sending._replace(
+        tiles=np.tile(sending.tiles, (4, 1)),
+        **{n: np.tile(getattr(sending, n), (4, 1, *[1] * (getattr(sending, n).ndim - 2)))
+           for n in ("colors", "switches", "routed", "filters", "route_lines")},
+    )  # fmt: skip
+    one, other = (trace.view(ran(tall, threads=n, record=VIEW)).block for n in (1, 3))
+    assert one == other
+
+
+@native
+def test_memory_is_what_the_machine_reads(sending):
+    machine = ran(sending, record=VIEW)
+    header, columns = unpack(trace.view(machine).block)
+    program = header["programs"][int(columns["tile"][1])]
+    (at, kept) = next((s[2], s[3]) for s in program["symbols"] if s[0] == "y")
+    start = int(columns["memory_start"][1]) + at
+    held = columns["memory"][start : start + kept].astype(np.uint8).view("<i4")
+    assert held.tolist() == [11, 2, 3, 4]
+
+
+@native
+def test_without_its_limits_nothing_of_the_view_is_kept(sending):
+    detail = ran(sending, record=wafer.csl.Recording()).trace.detail
+    assert [len(rows) for rows in detail[:4]] == [0, 0, 0, 0]
+
+
+@native
+def test_scripts_that_make_many_machines_record_the_first(sending):
+    from wafer.machine.engine import machine_for
+    from wafer.machine.tools.recording import recorded
+
+    with recorded(VIEW) as machines:
+        for _ in range(10):
+            machine_for(sending)
+    assert len(machines) == 8
+    assert machines[0].trace.detail.colors
+
+
+def test_the_live_page_of_the_docs_is_the_page_as_it_is():
+    text = (ROOT / "docs" / "pictures" / "find-the-mistake.html").read_text(encoding="utf-8")
+    (block,) = re.findall(r'id="block">([^<]+)<', text)
+    header, _ = unpack(base64.b64decode(block))
+    assert "nothing can move any more" in header["ending"]
+    assert page(base64.b64decode(block)) == text, (
+        "run docs/howto/find-the-mistake.md, copy its page"
+    )
+
+
+def test_the_page_needs_no_network_and_little_room():
+    text = page(pack({}))
+    assert len(text) <= 300_000
+    assert not re.findall(r"(?:src|href)=[\"']?https?:|@import|fetch\(|XMLHttpRequest", text)

@@ -1,0 +1,1 @@
+"""The view of a run or a floor plan: one HTML page with its data in one block."""
