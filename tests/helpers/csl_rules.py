@@ -5,6 +5,7 @@
 """
 
 import re
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from helpers.paths import ROOT
 import wafer.csl
 
 CSL_RULES = ROOT / "tests" / "wafer" / "csl" / "rules"
+# Of a program that starts by itself.
+_NO_FUNCTION = "no PE exports 'go', which the layout exports; @export_symbol(go) in a PE's file"
 _LINE = re.compile(r"^//! (\w+)(?: at (\d+) (\d+))?: (.*)$", re.MULTILINE)
 
 
@@ -39,7 +42,16 @@ def csl_rules(folder=CSL_RULES):
 
 
 def compiled_rule(rule):
-    """The image of a rule's program."""
+    """The image of a rule's program, once its warnings are those that its head has."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", wafer.csl.CslWarning)
+        image = _compiled(rule)
+    said = [text for each in caught if (text := str(each.message)) != _NO_FUNCTION]
+    assert said == rule.texts("warns"), said
+    return image
+
+
+def _compiled(rule):
     if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
         return wafer.csl.compile(rule.path, arch=rule.arch)
     near = rule.path.is_relative_to(CSL_RULES)
