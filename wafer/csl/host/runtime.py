@@ -17,7 +17,7 @@ from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
-from wafer.machine.tools.causes import COMMAND, HELD, by_cause, causes_of
+from wafer.machine.tools.causes import COMMAND, HELD, explain
 from wafer.machine.tools.recording import Recording, Trace
 from wafer.machine.tools.trace import LineProfile, profile_of
 from wafer.models.errors import did_you_mean
@@ -460,14 +460,14 @@ class Runtime:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
-        waiting = by_cause(self.image, self.machine.waiting())
         first = self._commands[0] if task in self._commands else task
         if first is not task:
             lines.append(f"the host's commands run in order, and {first.what} comes before it")
         read = first.color if isinstance(first, Receive) else None
         streams = [each for each in self._commands if isinstance(each, Send | Receive)]
         held = {each.color for each in streams if not each.begun}
-        lines += (causes := causes_of(self.image, waiting, read, held))
+        waiting, causes = explain(self.image, self.machine.waiting(), read, held)
+        lines += causes
         freed = causes and not any(cause.startswith((COMMAND, HELD)) for cause in causes)
         if first.begun:
             lines += first.missing(self.machine)

@@ -69,17 +69,16 @@ def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
     waiting = [each for each in reported if isinstance(each, Waiting)]
     if len(waiting) < len(reported):
         return list(reported)
-    ranks = _ranks(image, waiting)
-    return [waiting[k] for k in sorted(range(len(waiting)), key=ranks.__getitem__)]
+    return [each for _, each in _ranked(image, waiting)]
 
 
-def _ranks(image: Image, waiting: Sequence[Waiting]) -> list[int]:
+def _ranked(image: Image, waiting: Sequence[Waiting]) -> list[tuple[int, Waiting]]:
     """0: a word that no router takes; 1: it waits for nothing that waits; 2: the rest."""
-    follow = _followed(image, waiting)
-    return [
-        0 if each.refused or each.outside else 1 + bool(follow[number])
-        for number, each in enumerate(waiting)
+    ranks = [
+        (0 if each.refused or each.outside else 1 + bool(others), each)
+        for each, others in zip(waiting, _followed(image, waiting), strict=True)
     ]
+    return sorted(ranks, key=lambda ranked: ranked[0])
 
 
 def _followed(image: Image, waiting: Sequence[Waiting]) -> list[list[int]]:
@@ -94,10 +93,10 @@ def _followed(image: Image, waiting: Sequence[Waiting]) -> list[list[int]]:
     ]
 
 
-def causes_of(
+def explain(
     image: Image, reported: Sequence[object], read: int | None = None, held: Set[int] = frozenset()
-) -> list[str]:
-    """Return the likely causes of a deadlock, the surest first, one for each line of a program.
+) -> tuple[list[object], list[str]]:
+    """Return what waits, as ``by_cause``, and the likely causes of the deadlock.
 
     Args:
         image: that ran.
@@ -106,11 +105,12 @@ def causes_of(
         held: colors of streams of the host that wait for the command stream.
 
     Returns:
-        None for the text of the JAX machine.
+        Causes are the surest first, each once for a line of a program; none for the text of the
+        JAX machine.
     """
     waiting = [each for each in reported if isinstance(each, Waiting)]
-    ranks = _ranks(image, waiting)
-    roots = [waiting[k] for rank in (0, 1) for k in range(len(waiting)) if ranks[k] == rank]
+    ranked = _ranked(image, waiting)
+    roots = [each for rank, each in ranked if rank < 2]
     found = [cause for each in roots for cause in _of_root(image, each, held)]
     if not roots and waiting:
         found = list(_circle(image, waiting))
@@ -121,7 +121,11 @@ def causes_of(
         groups.setdefault((cause.kind, cause.place), []).append(cause)
     order = sorted(groups.values(), key=lambda group: group[0].kind == COMMAND)
     more = lambda group: f", and {len(group) - 1} more PEs" if len(group) > 1 else ""
-    return [f"{group[0]}{more(group)}" for group in order[:_MOST]]
+    text = len(waiting) < len(reported)
+    return (
+        list(reported) if text else [each for _, each in ranked],
+        [f"{group[0]}{more(group)}" for group in order[:_MOST]],
+    )
 
 
 def _keys(image: Image, each: Waiting) -> Iterator[_Key]:
