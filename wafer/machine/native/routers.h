@@ -49,11 +49,8 @@ inline void aim(const Wafer& w, int cell, int slot, Lane& lane) {
 inline void record_lane(const Wafer& w, int cell, int slot, bool got, bool own, const Wavelet* falls,
                         int popped, bool sent) {
   Recorder& recorder = *w.recorder;
-  if (got) recorder.word(cell, slot, kEnters);
-  if (own) recorder.word(cell, slot, kClimbs);
+  if (got || sent || popped) recorder.lane(cell, slot, got, own, sent, popped);
   if (falls) recorder.queued(cell, slot, falls->word());
-  for (; popped > 0; --popped) recorder.word(cell, slot, kTaken);
-  if (sent) recorder.word(cell, slot, kRises);
 }
 
 inline int following(const Lane& lane, int position) {
