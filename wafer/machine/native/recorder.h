@@ -94,14 +94,6 @@ class Recorder {
     *there = {};
   }
 
-  // Words leave a router by some ports in this cycle.
-  void words(int cell, uint32_t ports) {
-    const int64_t at = place(cell);
-    if (at < 0 || !window_) return;
-    for (uint32_t* const counts = window_ + at * kPorts; ports; ports &= ports - 1)
-      ++counts[__builtin_ctz(ports)];
-  }
-
   // What a PE does in this cycle, and until the next one in which this is called.
   void state(int cell, int state, int pc) {
     const int64_t at = place(cell);
@@ -122,18 +114,23 @@ class Recorder {
 
   // A word does a step in this cycle. Words at even distances are one run; those before the first
   // recorded cycle count as of the one before it.
-  void word(int cell, int lane, Step step, int ports = 0) {
+  void word(int cell, int lane, Step step) {
     const int64_t at = place(cell);
     if (at < 0 || cycle_ >= words_until_) return;
-    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), ports);
+    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), 0);
   }
 
-  // What a lane does in this cycle: a word enters the router, climbs into it, rises onto the ramp;
-  // words that are taken.
-  void lane(int cell, int lane, bool enters, bool climbs, bool rises, int taken) {
+  // What a lane does in this cycle: a word leaves the router by some ports, enters it, climbs into it,
+  // rises onto the ramp; words that are taken.
+  void lane(int cell, int lane, bool leaves, uint32_t ports, bool enters, bool climbs, bool rises,
+            int taken) {
     const int64_t at = place(cell);
-    if (at < 0 || cycle_ >= words_until_) return;
+    if (at < 0) return;
+    for (uint32_t mask = leaves && window_ ? ports : 0; mask; mask &= mask - 1)
+      ++window_[at * kPorts + __builtin_ctz(mask)];
+    if (cycle_ >= words_until_) return;
     const size_t k = size_t((at * lanes() + lane) * kSteps);
+    if (leaves) step_of(cell, k + kLeaves, int(ports));
     if (enters) step_of(cell, k + kEnters, 0);
     if (climbs) step_of(cell, k + kClimbs, 0);
     if (rises) step_of(cell, k + kRises, 0);

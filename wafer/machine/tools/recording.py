@@ -98,7 +98,7 @@ class Detail(NamedTuple):
     values_until: int  #: cycle before which their values are kept
 
 
-VIEW = Recording(states=4_000_000, words=8_000_000, values=2_000_000)
+VIEW = Recording(states=4_000_000, words=8_000_000, values=1_000_000)
 """What the view shows, and at most how much of it."""
 
 
