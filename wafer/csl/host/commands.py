@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from wafer.csl.host.errors import HostError
+from wafer.csl.host.errors import HostError, warn_host
 from wafer.csl.host.words import low_bits
 from wafer.machine.arch import ROUTER_DEPTH
 from wafer.machine.base import Rectangle, WaferMachine
@@ -119,17 +119,18 @@ class Copy(Task):
         items = self.places.shape[2]
         end = address + ((items - 1) * self.stride + 1) * width
         name, symbol = program.variable_at(address) or ("the memory", None)
-        if self.to_host or symbol is None:
-            last = len(program.memory) + READABLE_BEYOND * self.to_host
-        else:
-            last = symbol.address + symbol.bytes
-        if items and end > last:
-            room = max(0, (last - address) // width + self.stride - 1) // self.stride
-            kind = f" of type {symbol.type}" if symbol else ""
-            raise HostError(
-                f"{self.what}: {items} items of {self.bits} bits for each PE; '{name}'{kind} on PE"
-                f" ({x}, {y}) has room for {room}"
-            )
+        memory = len(program.memory) + READABLE_BEYOND * self.to_host
+        last = memory if symbol is None else symbol.address + symbol.bytes
+        if not items or end <= last:
+            return
+        room = max(0, (last - address) // width + self.stride - 1) // self.stride
+        kind = f" of type {symbol.type}" if symbol else ""
+        text = f"{self.what}: {items} items of {self.bits} bits for each PE; '{name}'{kind} on PE"
+        text += f" ({x}, {y}) has room for {room}"
+        if not self.to_host or end > memory:
+            raise HostError(text)
+        if (x, y) == self.rectangle[:2]:
+            warn_host(f"{text}, and the rest is read from what lies behind it")
 
     def _move(
         self, machine: WaferMachine, x: int, y: int, address: int, places: np.ndarray

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wafer.csl.host.commands import IN_FLIGHT, SETTLES, Copy, HostCall, Receive, Send, Task
-from wafer.csl.host.errors import DeadlockError, FaultError, HostError
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError, warn_host
 from wafer.csl.host.order import places
 from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
@@ -17,8 +17,8 @@ from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
+from wafer.machine.tools.causes import COMMAND, HELD, by_cause, causes_of
 from wafer.machine.tools.recording import Recording, Trace
-from wafer.machine.tools.reports import by_cause
 from wafer.machine.tools.trace import LineProfile, profile_of
 from wafer.models.errors import did_you_mean
 
@@ -41,6 +41,8 @@ class Runtime:
         check_bounds: whether an operation that reads or writes beyond a variable is a fault, of a
             new machine.
     """
+
+    _refused = ""  # why no command can be taken now; '' if one can
 
     def __init__(
         self,
@@ -157,7 +159,12 @@ class Runtime:
         kind = self.image.exports[self.get_id(name)].type
         return self._call(name, raw_arguments(name, kind, words), nonblock)
 
+    def _check_running(self) -> None:
+        if self._refused:
+            raise HostError(self._refused)
+
     def _call(self, name: str, words: list[int], nonblock: bool) -> Task:
+        self._check_running()
         having = {k for k, p in enumerate(self.image.programs) if name in p.functions}
         at = [(x, y) for x, y in self.whole.pes() if self.image.tiles[y, x] in having]
         if not at:
@@ -251,6 +258,7 @@ class Runtime:
         return name
 
     def _port(self, name: str, *, to_host: bool) -> HostPort:
+        self._check_running()
         port = self.image.ports[self.get_port_id(name)]
         if port.to_host != to_host:
             does = ("takes words from the host: send", "sends words to the host: receive")
@@ -311,6 +319,7 @@ class Runtime:
 
     def _places(self, region: CopyRegion, array: np.ndarray) -> np.ndarray:
         """[height, width, items], once the region and the array are known to fit."""
+        self._check_running()
         at, width, height = region.rectangle, region.rectangle.width, region.rectangle.height
         beyond = at.x + width > self.whole.width or at.y + height > self.whole.height
         if min(at.x, at.y) < 0 or beyond:
@@ -319,11 +328,13 @@ class Runtime:
                 f" {self.whole.width} x {self.whole.height}"
             )
         where = places(region.options.order, width, height, region.items, region.same_along)
-        if array.size <= where.max():
-            raise HostError(
-                f"the host's array has {array.size} item(s); {region.items} for each PE in"
-                f" {region.text} are {where.max() + 1}"
-            )
+        count = where.max(initial=-1) + 1
+        text = f"the host's array has {array.size} item(s); {region.items} for each PE in"
+        text += f" {region.text} are {count}"
+        if array.size < count:
+            raise HostError(text)
+        if array.size > count:
+            warn_host(f"{text}, and the rest is left; give the items of each PE, or a part")
         return where
 
     def _check_stream(self, color: int, direction: str) -> None:
@@ -449,15 +460,20 @@ class Runtime:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
+        waiting = by_cause(self.image, self.machine.waiting())
         first = self._commands[0] if task in self._commands else task
         if first is not task:
             lines.append(f"the host's commands run in order, and {first.what} comes before it")
+        read = first.color if isinstance(first, Receive) else None
+        streams = [each for each in self._commands if isinstance(each, Send | Receive)]
+        held = {each.color for each in streams if not each.begun}
+        lines += (causes := causes_of(self.image, waiting, read, held))
+        freed = causes and not any(cause.startswith((COMMAND, HELD)) for cause in causes)
         if first.begun:
             lines += first.missing(self.machine)
-        elif self.machine.commands_waiting(self.whole):
+        elif not freed and self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = by_cause(self.image, self.machine.waiting())
         shown = [str(each) for each in waiting]
         if len(lines) + len(shown) > _SHOWN:
             more = len(lines) + len(shown) - _SHOWN

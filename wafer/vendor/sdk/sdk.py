@@ -42,13 +42,23 @@ class SdkRuntime(Runtime):
         if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
+        self._loaded = False
+        self._refused = "the program does not run yet; call runner.load() and runner.run() first"
         super().__init__(load(bindir), log="sim.log", offsets=offsets_of(bindir))
 
     def load(self) -> None:
-        """The program was loaded when the runtime was made."""
+        """Load the program."""
+        self._loaded = True
 
     def run(self) -> None:
-        """The program runs whenever the host waits for it."""
+        """Start the program, which runs whenever the host waits for it.
+
+        Raises:
+            HostError: it is not loaded.
+        """
+        if not self._loaded:
+            raise HostError("run() of a program that is not loaded; call runner.load() first")
+        self._refused = ""
 
     def dump_core(self, corefile: str | Path) -> None:
         """Keep the PEs' memory as it is now, for ``debug_util`` and in a file.
@@ -61,6 +71,7 @@ class SdkRuntime(Runtime):
     def stop(self) -> None:
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
         super().stop()
+        self._refused = "the program was stopped; call stop() after the last copy or launch"
         with Path("sim.log").open("a", encoding="utf-8") as log:
             log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
         save_cores(self._folder, self.image, self.machine)
@@ -81,6 +92,8 @@ class SdkRuntime(Runtime):
         ]
 
     def __enter__(self) -> Self:
+        self.load()
+        self.run()
         return self
 
     def __exit__(self, kind: type | None, *error: object) -> None:

@@ -8,6 +8,7 @@ from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
+from wafer.csl.syntax.source import CslWarning
 
 ROW, COL = MemcpyOrder.ROW_MAJOR, MemcpyOrder.COL_MAJOR
 SHORT, LONG = MemcpyDataType.MEMCPY_16BIT, MemcpyDataType.MEMCPY_32BIT
@@ -73,7 +74,8 @@ def test_what_would_go_beyond_the_variable_is_refused(runtime, machine):
     np.testing.assert_array_equal(machine.memory[0, 0], before)
     machine.memory[0, 0][COUNT] = 7
     back = np.zeros(9, np.uint32)
-    runtime.memcpy_d2h(back, a, 0, 0, 1, 1, 9, data_type=SHORT)
+    with pytest.warns(CslWarning, match="has room for 8, and the rest is read from what lies behi"):
+        runtime.memcpy_d2h(back, a, 0, 0, 1, 1, 9, data_type=SHORT)
     assert back[8] == 7
     with pytest.raises(HostError, match="400 items of 16 bits for each PE"):
         runtime.memcpy_d2h(np.zeros(400, np.uint32), a, 0, 0, 1, 1, 400, data_type=SHORT)
@@ -249,8 +251,8 @@ H2D = {
     r"PEs \(0, 0\) to \(2, 2\) are not all inside the program's 3 x 2": (0, 0, 0, 3, 3, 1),
     r"the host's array has 6 item\(s\); 2 for each PE in .* are 12": (0, 0, 0, 3, 2, 2),
     r"expected first column, first row, columns, rows, items of each PE": (0, 0, 0, 3, 2),
-    r"'work' is a fn.*launch it instead of copying": (1, 0, 0, 1, 1, 1),
-    "no symbol 7: get_id gives 0 to 2": (7, 0, 0, 1, 1, 1),
+    r"'work' is a fn.*launch it instead of copying": (1, 0, 0, 3, 2, 1),
+    "no symbol 7: get_id gives 0 to 2": (7, 0, 0, 3, 2, 1),
 }
 WRONG = {
     **{

@@ -9,8 +9,9 @@ import numpy as np
 
 from wafer.machine.base import WaferMachine
 from wafer.machine.image import Image, Program
+from wafer.machine.tools.causes import by_cause
 from wafer.machine.tools.recording import Trace
-from wafer.machine.tools.reports import Reason, Waiting, by_cause
+from wafer.machine.tools.reports import Reason, Waiting
 from wafer.machine.tools.view.block import pack, page
 
 _LANES = 8  # of output queues, behind the colors
