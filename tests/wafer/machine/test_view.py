@@ -9,8 +9,10 @@ from helpers.csl_program import compiled, ran
 from helpers.paths import ROOT
 
 import wafer.csl
+from wafer import fabric
 from wafer.csl import trace
 from wafer.errors import CompileError
+from wafer.fabric.library import lowering
 from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
 from wafer.machine.tools.recording import TASK, VIEW
@@ -50,12 +52,19 @@ def sending():
     return wafer.csl.compile(SENDING)
 
 
+def parts(detail):
+    """PE, lane, step and ports of each run, all PEs recorded."""
+    key, lanes = detail.runs["key"].astype(int), len(detail.colors) + 8
+    return (key >> 5) // (6 * lanes), (key >> 5) // 6 % lanes, (key >> 5) % 6, key & 31
+
+
 def counted(detail, image, lane, step, ports=None):
     """[PEs] words of a step at a lane."""
-    runs = detail.runs[(detail.runs["lane"] == lane) & (detail.runs["step"] == step)]
+    cells, lanes, steps, by = parts(detail)
+    rows = (lanes == lane) & (steps == step)
     if ports is not None:
-        runs = runs[runs["ports"] >> ports & 1 == 1]
-    return np.bincount(runs["cell"], runs["count"], image.tiles.size)
+        rows &= by >> ports & 1 == 1
+    return np.bincount(cells[rows], detail.runs["count"][rows], image.tiles.size)
 
 
 @native
@@ -63,10 +72,12 @@ def test_words_go_the_way_that_the_cycles_of_the_machine_say(sending):
     seen = ran(sending, record=VIEW).trace
     (out,) = np.flatnonzero(seen.thread == 2)
     begin = int(seen.begin[out])
-    runs = seen.detail.runs[["begin", "cell", "count", "stride", "step", "ports"]]
-    lane = seen.detail.runs["lane"] == seen.detail.colors.index(0)
+    cells, lanes, steps, ports = parts(seen.detail)
+    numbers = [seen.detail.runs[name] for name in ("begin", "count", "stride")]
+    lane = lanes == seen.detail.colors.index(0)
     # Up two cycles, a hop, down two: docs/concepts/machine.md.
-    assert [*map(tuple, runs[lane].tolist())] == [
+    rows = np.stack([numbers[0], cells, *numbers[1:], steps, ports], axis=1)[lane]
+    assert [*map(tuple, rows.tolist())] == [
         (begin + 3, 0, 4, 1, LEAVES, 2),
         (begin + 2, 0, 4, 1, ENTERS, 0),
         (begin, 0, 4, 1, RISES, 0),
@@ -92,6 +103,18 @@ def test_words_recorded_are_those_of_the_links(sending, limit):
         np.testing.assert_array_equal(counted(detail, sending, lane, LEAVES, port), links[:, port])
     enters, leaves = (counted(detail, sending, lane, step) for step in (ENTERS, LEAVES))
     assert ((enters - leaves >= 0) & (enters - leaves <= 2)).all()  # a router holds two words
+
+
+@native
+def test_words_of_the_first_cycle_are_recorded():
+    """A Layout sends from cycle 0 on: three words of the first column, to the others."""
+    state, seen = fabric.trace.record(lowering.broadcast_program(4, 2, 3))
+    (color,) = seen.detail.colors
+    image, lane = state.machine.image, seen.detail.colors.index(color)
+    assert counted(seen.detail, image, lane, RISES).tolist() == [3, 0, 0, 0] * 2
+    assert counted(seen.detail, image, lane, TAKEN).tolist() == [0, 3, 3, 3] * 2
+    leaves = [counted(seen.detail, image, lane, LEAVES, port) for port in range(5)]
+    np.testing.assert_array_equal(np.stack(leaves), state.links.reshape(5, -1))
 
 
 @native

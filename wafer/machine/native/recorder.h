@@ -6,6 +6,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <vector>
 
 #include "program.h"
@@ -33,14 +34,18 @@ struct StateRow {
 // What words do at a lane: a color of a PE, or behind the colors one of its output queues. They rise
 // from the CE onto the ramp, and climb from it into the router.
 enum Step { kLeaves, kEnters, kQueued, kTaken, kRises, kClimbs, kSteps };
-// `count` words do so from a cycle on, one in `stride` cycles; ports: by which they leave.
+// `count` words do so from a cycle on, one in `stride` cycles. The key's lowest five bits are the ports by
+// which they leave, and behind them is (place * lanes + lane) * steps + step.
 struct Run {
-  int64_t begin;
-  int32_t cell;
-  uint32_t count, stride;
-  uint8_t lane, step, ports, unused;
+  uint32_t begin, key, count, stride;
 };
-static_assert(sizeof(Run) == 24, "as RUN in recording.py");
+// The last run of a lane and step: of one word while the stride is 0, else until before `next`, which
+// is a cycle that is over for one word.
+struct OpenRun {
+  uint32_t next;
+  uint16_t stride;
+  uint8_t ports, used;
+};
 
 // The ports of a router for a color from a cycle on.
 struct RouteRow {
@@ -64,7 +69,10 @@ class Recorder {
       : settings_(settings), columns_(columns), slots_(slots), rows_(size_t(rows)),
         running_(size_t(area() * kLanes)), links_(size_t(settings.windows * area() * kPorts)),
         states_(size_t(settings.states ? area() : 0)), routes_(size_t(rows)), runs_(size_t(rows)),
-        values_(size_t(rows)), open_(size_t(settings.words ? area() * lanes() * kSteps : 0)) {
+        values_(size_t(rows)), last_(states_.size()),
+        open_(size_t(settings.words ? area() * lanes() * kSteps : 0), {UINT32_MAX, 0, 0, 0}),
+        begins_(open_.size()),
+        early_(settings.from ? open_.size() : 0), window_(settings.from ? nullptr : links_.data()) {
     for (int cell = 0; cell < rows * columns; ++cell) {
       const int64_t x = cell % columns - settings.x, y = cell / columns - settings.y;
       const bool inside = x >= 0 && x < settings.width && y >= 0 && y < settings.height;
@@ -86,18 +94,14 @@ class Recorder {
     *there = {};
   }
 
-  // Words leave a router by some ports in this cycle.
-  void words(int cell, uint32_t ports) {
-    const int64_t at = place(cell);
-    if (cycle_ < settings_.from || cycle_ >= settings_.to || at < 0) return;
-    uint32_t* const counts = &links_[size_t((window() * area() + at) * kPorts)];
-    for (; ports; ports &= ports - 1) ++counts[__builtin_ctz(ports)];
-  }
-
   // What a PE does in this cycle, and until the next one in which this is called.
   void state(int cell, int state, int pc) {
     const int64_t at = place(cell);
     if (!settings_.states || at < 0 || cycle_ >= settings_.to) return;
+    uint64_t* const last = &last_[size_t(at)];
+    const uint64_t now = uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
+    if (*last == now) return;
+    *last = now;
     const StateRow row{std::max(cycle_, settings_.from), cell, state, pc, 0};
     state_count_.fetch_add(keep(&states_[size_t(at)], row), std::memory_order_relaxed);
   }
@@ -110,20 +114,27 @@ class Recorder {
 
   // A word does a step in this cycle. Words at even distances are one run; those before the first
   // recorded cycle count as of the one before it.
-  void word(int cell, int lane, Step step, int ports = 0) {
+  void word(int cell, int lane, Step step) {
     const int64_t at = place(cell);
     if (at < 0 || cycle_ >= words_until_) return;
-    const int64_t cycle = std::max(cycle_, settings_.from - 1);
-    Run& run = open_[size_t((at * lanes() + lane) * kSteps + step)];
-    const int64_t stride = cycle - run.begin - int64_t(run.stride) * (int64_t(run.count) - 1);
-    if (run.count && run.ports == ports && stride <= INT32_MAX &&
-        (run.count == 1 || stride == run.stride)) {
-      ++run.count, run.stride = uint32_t(stride);
-      return;
-    }
-    if (run.count) runs_[size_t(cell / columns_)].push_back(run);
-    run = {cycle, cell, 1, 0, uint8_t(lane), uint8_t(step), uint8_t(ports), 0};
-    run_count_.fetch_add(1, std::memory_order_relaxed);
+    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), 0);
+  }
+
+  // What a lane does in this cycle: a word leaves the router by some ports, enters it, climbs into it,
+  // rises onto the ramp; words that are taken.
+  void lane(int cell, int lane, bool leaves, uint32_t ports, bool enters, bool climbs, bool rises,
+            int taken) {
+    const int64_t at = place(cell);
+    if (at < 0) return;
+    for (uint32_t mask = leaves && window_ ? ports : 0; mask; mask &= mask - 1)
+      ++window_[at * kPorts + __builtin_ctz(mask)];
+    if (cycle_ >= words_until_) return;
+    const size_t k = size_t((at * lanes() + lane) * kSteps);
+    if (leaves) step_of(cell, k + kLeaves, int(ports));
+    if (enters) step_of(cell, k + kEnters, 0);
+    if (climbs) step_of(cell, k + kClimbs, 0);
+    if (rises) step_of(cell, k + kRises, 0);
+    for (; taken > 0; --taken) step_of(cell, k + kTaken, 0);
   }
 
   // A word enters a queue; its value is kept.
@@ -141,28 +152,31 @@ class Recorder {
     if (value_count_ >= settings_.values) values_until_ = std::min(values_until_, cycle);
     if (settings_.states && state_count_ >= settings_.states) thin();
     if (count_ >= settings_.events && stopped_ == INT64_MAX) stopped_ = cycle;
-    while (cycle < settings_.to && cycle >= settings_.from && window() >= settings_.windows) halve();
+    const bool inside = cycle < settings_.to && cycle >= settings_.from;
+    while (inside && window() >= settings_.windows) halve();
+    window_ = inside ? &links_[size_t(window() * area() * kPorts)] : nullptr;
   }
 
   // What has not ended lasts until now.
   std::vector<Event> events() const {
-    std::vector<Event> out;
-    for (const auto& row : rows_) out.insert(out.end(), row.begin(), row.end());
+    std::vector<Event> out = joined<Event>(rows_);
     for (const Event& e : running_)
       if (e.cell >= 0 && cycle_ >= settings_.from)
         out.push_back(until(e, std::min({cycle_, settings_.to, stopped_})));
     return out;
   }
   const std::vector<uint32_t>& links() const { return links_; }
-  std::vector<StateRow> states() const { return joined(states_); }  // by PE
+  std::vector<StateRow> states() const { return joined<StateRow>(states_); }  // by PE
   std::vector<Run> runs() const {
-    std::vector<Run> out = joined(runs_);
-    for (const Run& run : open_)
-      if (run.count) out.push_back(run);
+    std::vector<Run> out = joined<Run>(runs_);
+    for (size_t k = 0; k < open_.size(); ++k)
+      if (open_[k].used) out.push_back(run(k));
+    for (size_t k = 0; k < early_.size(); ++k)
+      if (early_[k]) out.push_back({uint32_t(settings_.from - 1), uint32_t(k) << 5, early_[k], 0});
     return out;
   }
-  std::vector<RouteRow> routes() const { return joined(routes_); }
-  std::vector<ValueRow> values() const { return joined(values_); }
+  std::vector<RouteRow> routes() const { return joined<RouteRow>(routes_); }
+  std::vector<ValueRow> values() const { return joined<ValueRow>(values_); }
   int64_t sampled() const { return sampled_; }
   // Cycles before which words, and their values, are kept.
   int64_t words_until() const { return words_until_; }
@@ -178,15 +192,44 @@ class Recorder {
   int64_t place(int cell) const { return places_[size_t(cell)]; }
 
   template <class Row>
-  static std::vector<Row> joined(const std::vector<std::vector<Row>>& rows) {
+  using Rows = std::vector<std::deque<Row>>;  // by row of PEs; what is there is never moved
+
+  template <class Row, class Lists>
+  static std::vector<Row> joined(const Lists& lists) {
     std::vector<Row> out;
-    for (const auto& row : rows) out.insert(out.end(), row.begin(), row.end());
+    for (const auto& list : lists) out.insert(out.end(), list.begin(), list.end());
     return out;
+  }
+
+  Run run(size_t k) const {
+    const OpenRun& open = open_[k];
+    const uint32_t begin = begins_[k], words = open.stride ? (open.next - begin) / open.stride : 1;
+    return {begin, uint32_t(k) << 5 | open.ports, words, open.stride};
+  }
+
+  [[gnu::always_inline]] void step_of(int cell, size_t k, int ports) {
+    OpenRun& open = open_[k];
+    if (open.next == uint32_t(cycle_) && open.ports == ports) open.next += open.stride;
+    else begin_run(cell, k, ports);
+  }
+
+  // A word that does not go on with the last run of its lane and step.
+  [[gnu::noinline]] void begin_run(int cell, size_t k, int ports) {
+    OpenRun& open = open_[k];
+    if (cycle_ < settings_.from) return void(++early_[k]);
+    const uint32_t cycle = uint32_t(cycle_), since = cycle - begins_[k];
+    if (open.used && !open.stride && open.ports == ports && since && since <= UINT16_MAX) {
+      open.stride = uint16_t(since), open.next = cycle + since;
+      return;
+    }
+    if (open.used) runs_[size_t(cell / columns_)].push_back(run(k));
+    open = {cycle - 1, 0, uint8_t(ports), 1}, begins_[k] = cycle;
+    run_count_.fetch_add(1, std::memory_order_relaxed);
   }
 
   // Adds a state to those of a PE; how many more there are. When states are sampled, that of a
   // sampled cycle is the last one up to it.
-  int64_t keep(std::vector<StateRow>* rows, StateRow row) const {
+  [[gnu::noinline]] int64_t keep(std::vector<StateRow>* rows, StateRow row) const {
     const size_t before = rows->size();
     const int64_t since = row.cycle - settings_.from;
     row.cycle = settings_.from + (since + sampled_ - 1) / sampled_ * sampled_;
@@ -232,15 +275,18 @@ class Recorder {
   }
 
   const Settings settings_;
-  const int64_t columns_, slots_;
-  std::vector<std::vector<Event>> rows_;  // that have ended
+  const int columns_, slots_;
+  Rows<Event> rows_;  // that have ended
   std::vector<Event> running_;            // by PE and lane
   std::vector<uint32_t> links_;  // by window, PE and port
   std::vector<std::vector<StateRow>> states_;  // by PE
-  std::vector<std::vector<RouteRow>> routes_;
-  std::vector<std::vector<Run>> runs_;  // that have ended
-  std::vector<std::vector<ValueRow>> values_;
-  std::vector<Run> open_;  // by PE, lane and step
+  Rows<RouteRow> routes_;
+  Rows<Run> runs_;  // that have ended
+  Rows<ValueRow> values_;
+  std::vector<uint64_t> last_;  // state of each PE, and its instruction
+  std::vector<OpenRun> open_;   // by PE, lane and step; where they begin, and words of before
+  std::vector<uint32_t> begins_, early_;
+  uint32_t* window_;  // of links_, in this cycle; none: not recorded
   std::vector<int32_t> places_;  // of cells in the rectangle
   int64_t cycle_ = 0, every_ = 1, sampled_ = 1, stopped_ = INT64_MAX;
   int64_t words_until_ = settings_.words ? settings_.to : 0;

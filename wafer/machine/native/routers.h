@@ -45,17 +45,6 @@ inline void aim(const Wafer& w, int cell, int slot, Lane& lane) {
   if (w.recorder) w.recorder->route(cell, slot, lane.rx, lane.tx, lane.pos_tx);
 }
 
-// The words that come into a router and its queue in a cycle, and those that the CE takes and sends.
-inline void record_lane(const Wafer& w, int cell, int slot, bool got, bool own, const Wavelet* falls,
-                        int popped, bool sent) {
-  Recorder& recorder = *w.recorder;
-  if (got) recorder.word(cell, slot, kEnters);
-  if (own) recorder.word(cell, slot, kClimbs);
-  if (falls) recorder.queued(cell, slot, falls->word());
-  for (; popped > 0; --popped) recorder.word(cell, slot, kTaken);
-  if (sent) recorder.word(cell, slot, kRises);
-}
-
 inline int following(const Lane& lane, int position) {
   if (position < 3 && (lane.switches >> 4 * position & 7) < kPorts) return position + 1;
   return lane.switches & 1 << 12 ? 0 : position;
@@ -179,7 +168,6 @@ inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
   if (outer && w.open) leave(w, cell, slot, outer, leaves);
   uint32_t* const links = &w.links[size_t(cell) * kPorts];
   each(uint32_t(need), [&](int port) { ++links[port]; });
-  if (w.recorder) w.recorder->words(cell, uint32_t(need)), w.recorder->word(cell, slot, kLeaves, need);
   each(uint32_t(inner), [&](int side) {
     const int its = arriving(w, lane, slot, side);
     Lane& there = (&lane)[w.reach[side] + its - slot];
@@ -255,7 +243,9 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
 
   // 2. Down to the CE's queue.
   const bool falls = down && queue_room;
-  if (w.recorder) record_lane(w, core.cell, slot, bool(got), own, falls ? &down : nullptr, popped, bool(sent));
+  if (w.recorder && (go || got || sent || popped))
+    w.recorder->lane(core.cell, slot, go, uint32_t(lane.ports), bool(got), own, bool(sent), popped);
+  if (w.recorder && falls) w.recorder->queued(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
   if (go && lane.ports & kRampPort) down = head;
 

@@ -16,7 +16,7 @@ from wafer.models.shown.html import table
 
 # The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
 TASK, OWN_THREAD = 9, 8
-_MOST_BYTES = 1 << 30  # of the counts of links
+_MOST_BYTES = 1 << 30  # of the counts of links, and of the runs that words are in
 _MOST_SIDE = 128  # PEs of a rectangle whose words are recorded, unless it is given
 _LAST = (1 << 63) - 1  # cycle
 EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
@@ -26,12 +26,7 @@ EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
     ]
 )
 STATE = np.dtype([("cycle", "<i8"), *((n, "<i4") for n in ("cell", "state", "pc", "unused"))])
-RUN = np.dtype(
-    [
-        *(("begin", "<i8"), ("cell", "<i4"), ("count", "<u4"), ("stride", "<u4")),
-        *((name, "u1") for name in ("lane", "step", "ports", "unused")),
-    ]
-)
+RUN = np.dtype([(name, "<u4") for name in ("begin", "key", "count", "stride")])
 ROUTE = np.dtype(
     [("cycle", "<i8"), ("cell", "<i4"), *((n, "u1") for n in ("slot", "rx", "tx", "position"))]
 )
@@ -92,7 +87,9 @@ class Detail(NamedTuple):
     """What the view shows besides intervals and links: rows as the machine keeps them."""
 
     states: np.ndarray  #: [n] STATE; by PE, then by cycle: what it does from a cycle on
-    runs: np.ndarray  #: [n] RUN; by PE, lane, step, then by cycle
+    #: [n] RUN; key: of ports the lowest 5 bits, then the step, the lane, the place of the PE in the
+    #: rectangle, by which they are sorted, then by cycle
+    runs: np.ndarray
     routes: np.ndarray  #: [n] ROUTE; by PE, slot, then by cycle: a router's ports for a color
     values: np.ndarray  #: [n] VALUE; by PE, lane, then in the order in which they enter its queue
     colors: tuple[int, ...]  #: of the lanes; behind them are the 8 output queues
@@ -101,7 +98,7 @@ class Detail(NamedTuple):
     values_until: int  #: cycle before which their values are kept
 
 
-VIEW = Recording(states=4_000_000, words=2_000_000, values=1_000_000)
+VIEW = Recording(states=4_000_000, words=8_000_000, values=1_000_000)
 """What the view shows, and at most how much of it."""
 
 
@@ -162,6 +159,7 @@ def settings_of(recording: Recording, image: Image) -> np.ndarray:
     if not 0 <= begin < last <= _LAST:
         raise CompileError(f"recording from cycle {begin} to {end}: there is no cycle between them")
     size = recording.windows * w * h * len(PORTS) * 4
+    size += w * h * (len(colors_of(image)) + 8) * 6 * 12 if recording.words else 0
     if recording.windows < 2 or not 0 <= recording.events <= _LAST or size > _MOST_BYTES:
         raise CompileError(
             f"recording {recording.windows} windows of {w} x {h} PEs takes {size >> 20} MiB, of"
@@ -201,11 +199,11 @@ def trace_of(
     names, name, files, place = _places(image, events)
     windows = -(-(last - first) // every)
     links = rows["links"].reshape(-1, height, width, len(PORTS))
-    states = rows["states"]
+    states, runs = rows["states"], rows["runs"]
     ordered = lambda kind, *by: rows[kind][np.lexsort([rows[kind][name] for name in by[::-1]])]
     detail = Detail(
         states=states[states["cycle"] < max(last, first + 1)],
-        runs=ordered("runs", "cell", "lane", "step", "begin"),
+        runs=runs[np.lexsort([runs["begin"], runs["key"] >> 5])],
         routes=ordered("routes", "cell", "slot"),
         values=ordered("values", "cell", "lane"),
         colors=tuple(colors_of(image)),

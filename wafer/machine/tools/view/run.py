@@ -14,7 +14,7 @@ from wafer.machine.tools.recording import Trace
 from wafer.machine.tools.reports import Reason, Waiting
 from wafer.machine.tools.view.block import pack, page
 
-_LANES, _STEPS = 8, 6  # of output queues behind the colors; steps of a lane
+_LANES = 8  # of output queues, behind the colors
 _MEMORY = 4 << 20  # bytes of all PEs
 _KEPT = (1 << 16, 1024, 256, 64, 16, 0)  # of each symbol
 _TEXT = 2 << 20  # characters of sources
@@ -171,11 +171,11 @@ def _words(image: Image, trace: Trace, sources: _Sources) -> dict[str, np.ndarra
     after = (detail.words_until - trace.cycles[0]) // trace.every * trace.links[0:1].size
     moved = np.flatnonzero(links[after:]) + after if detail.words_until < trace.cycles[1] else []
     return {
-        "run_key": (key(runs, lanes) + runs["lane"]) * _STEPS + runs["step"],
+        "run_key": runs["key"] >> 5,
         "run_begin": runs["begin"],
         "run_count": runs["count"],
         "run_stride": runs["stride"],
-        "run_ports": runs["ports"],
+        "run_ports": runs["key"] & 31,
         "route_key": key(routes, slots) + routes["slot"],
         "route_cycle": routes["cycle"],
         "route": ports | routes["position"].astype(int) << 10,
