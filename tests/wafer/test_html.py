@@ -142,7 +142,8 @@ def recorded(rows):
     columns = {"begin": zeros, "end": zeros + 5, "x": zeros, "y": zeros, "thread": zeros + TASK}
     columns |= {"name": np.arange(rows), "names": (BAD,) * rows, "file": zeros, "files": ("f",)}
     columns |= {"line": zeros, "elements": zeros, "links": np.zeros((1, 1, 1, 5)), "every": 1}
-    return Trace(**columns, cycles=(0, 5), rectangle=(0, 0, 33, 1), full=None)
+    columns |= {"full": None, "detail": None}
+    return Trace(**columns, cycles=(0, 5), rectangle=(0, 0, 33, 1))
 
 
 def line_profile(rows):
