@@ -84,12 +84,12 @@ STATEMENTS = {
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7110,  # streams are commands of the host (33a)
+    "wafer/csl": 7199,  # streams are commands of the host (33a); code, runtime in a PE (71)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2983,  # results show (38b); streams that wait for the host (33a)
+    "wafer/machine": 2993,  # results show (38b); streams wait for the host (33a); footprints (71)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
