@@ -97,6 +97,19 @@ class Symbol(NamedTuple):
     type: str  #: as a host understands it: 'f32', 'u16', '[*]f32', 'fn(i16)void', …
 
 
+class Footprint(NamedTuple):
+    """Bytes of a PE's memory that a program takes, by what is in them."""
+
+    variables: int  #: with the gaps between them
+    code: int  #: estimated
+    stack: int  #: of the runtime
+    rest: int  #: of the runtime: its code and data, the table of tasks
+
+    def total(self, error: float = 0.0) -> int:
+        """Return the bytes of all, with the code off by a fraction."""
+        return self.variables + round(self.code * (1 + error)) + self.stack + self.rest
+
+
 class Program(NamedTuple):
     """The code of a PE, shared by all PEs with the same file and parameters."""
 
@@ -127,6 +140,7 @@ class Program(NamedTuple):
     #: whether its waits are all that its code costs: loading operands, starting tasks and banks
     #: included. A ``Layout``'s, whose overheads were fitted to whole programs
     waits: bool = False
+    footprint: Footprint | None = None  #: in the vendor's SDK; None: of a ``Layout``
 
     def variable_at(self, address: int) -> tuple[str, Symbol] | None:
         """The global that a byte address is in, with its name; None if it is in none."""

@@ -16,13 +16,13 @@ import numpy as np
 
 from wafer.csl.host.words import argument_types
 from wafer.errors import CompileError
-from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
+from wafer.machine.image import Export, Footprint, HostPort, Image, Preset, Program, Symbol
 from wafer.models.files import JsonObject, atomic_write, made_folder
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.machine.base import WaferMachine
 
-_VERSION = 4
+_VERSION = 5
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"
 
@@ -193,6 +193,7 @@ def _join(arrays: dict[str, np.ndarray], rest: JsonObject) -> Image:
             fields[name] = tuple(fields[name])
         for table in ("symbols", "exports"):
             fields[table] = {name: Symbol(*s) for name, s in fields[table].items()}
+        fields["footprint"] = fields["footprint"] and Footprint(*fields["footprint"])
         programs.append(Program(**fields, **own, tables=tables))
     return Image(
         arch=rest["arch"],

@@ -24,6 +24,7 @@ from wafer.csl.semantics.core.fabric import Fabric
 from wafer.csl.semantics.core.unit import Limits, Rules, Unit
 from wafer.csl.semantics.core.values import Module, Value, frozen
 from wafer.csl.semantics.files import Files
+from wafer.csl.semantics.footprint import check_memory, footprint
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
@@ -126,13 +127,18 @@ class _Compiled(NamedTuple):
 def _programs(unit: Unit, layout: LayoutState) -> dict[Any, _Compiled]:
     """The distinct programs of a layout, by their tiles' keys."""
     out = dict[Any, _Compiled | None]()
-    problems = list[Diagnostic]()
+    problems, largest = list[Diagnostic](), (-1, unit)
     for tile in filter(None, layout.tiles.values()):
         if (key := _key(tile)) not in out:
             own = unit.of_program()
             program = compile_program(own, tile, layout)
             out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules))
             problems += own.problems
+            if program and (size := footprint(own).total()) > largest[0]:
+                largest = size, own
+    errors, warnings = check_memory(largest[1])
+    problems += errors
+    unit.warnings += warnings
     if problems:
         raise CslError(dict.fromkeys(problems), unit.files.source(problems[0].at))
     return {key: compiled for key, compiled in out.items() if compiled}

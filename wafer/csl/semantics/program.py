@@ -11,6 +11,7 @@ from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
+from wafer.csl.semantics.footprint import ERROR, footprint, runtime_bytes
 from wafer.csl.semantics.language.calls import write_functions
 from wafer.csl.semantics.language.names import declared, signature
 from wafer.csl.semantics.language.statements import run
@@ -102,8 +103,8 @@ def _place_variables(unit: Unit) -> None:
     """Give variables addresses in the order of their declarations; programs rely on neighbours.
 
     What is no array, and keeps its value, lies behind them: the vendor's compiler makes a constant
-    of it. Where all that files mention is more than the SRAM holds, only what the code uses gets a
-    place.
+    of it. Where all that files mention is more than there is room for, only what the code uses gets
+    a place.
     """
     cells = list[tuple[Cell, Position]]()
     changed = frozenset[str]().union(*(unit.files.opened(m.path).changed for m in unit.modules))
@@ -119,7 +120,7 @@ def _place_variables(unit: Unit) -> None:
                     continue
                 if exported or name in changed or isinstance(cell.type, types.Array):
                     cells.append((cell, declaration.at))
-    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
+    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM - runtime_bytes(unit):
         for cell, at in cells:
             unit.address(Reference(cell), at)
 
@@ -129,7 +130,7 @@ def _place_rest(unit: Unit) -> bool:
 
     Debuggers read them. Returns whether there were any.
     """
-    end = unit.end
+    end, room = unit.end, SRAM - footprint(unit).total(ERROR) + unit.end
     for module in unit.modules:
         for name, declaration in module.declarations.items():
             if module.library or not isinstance(declaration, tree.Variable):
@@ -138,7 +139,7 @@ def _place_rest(unit: Unit) -> bool:
             if cell is None or cell.address is not None:
                 continue
             multiple = max(cell.alignment, WORD)
-            if unit.end + multiple + types.size_of(cell.type) <= SRAM:
+            if unit.end + multiple + types.size_of(cell.type) <= room:
                 unit.address(Reference(cell), declaration.at)
     return unit.end > end
 
@@ -289,6 +290,7 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
             for name, (target, at) in variables.items()
         },
         frame=frame,
+        footprint=footprint(unit),
         tasks={
             function.node.name: _first_instruction(unit, function)
             for bound in unit.setup.bindings.values()

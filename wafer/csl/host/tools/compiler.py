@@ -1,15 +1,21 @@
 """The vendor's compiler command: its options, and the folder that it leaves."""
 
 import argparse
+import collections
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer.csl.host.artifacts import save
 from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from wafer.machine.image import Image
 
 ARCHS = ("wse2", "wse3")
 
@@ -28,7 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of")
     for side in ("west", "east"):
         add(f"--width-{side}-buf", type=int, default=0, help="columns of the fabric")
-    for flag in ("--memcpy", "--no-memcpy", "--verbose"):
+    add("--verbose", action="store_true", help="list what is in the memory of a PE")
+    for flag in ("--memcpy", "--no-memcpy"):
         add(flag, action="store_true", help=argparse.SUPPRESS)
     for name in ("--channels", "--max-parallelism"):
         add(name, type=int, help=argparse.SUPPRESS)
@@ -86,7 +93,27 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=offsets)
+    if args.verbose:
+        sys.stdout.writelines(f"{line}\n" for line in memory_lines(image))
     return folder
+
+
+def memory_lines(image: "Image") -> Iterator[str]:
+    """Yield what each program of CSL takes of a PE's memory: a line, and one for each variable."""
+    sram, counts = ARCHITECTURES[image.arch].sram_bytes, collections.Counter[Any]()
+    for k, program in enumerate(image.programs):
+        rows = sorted(program.symbols.items(), key=lambda row: -row[1].bytes)
+        if program.footprint is not None:
+            counts[program.name, program.footprint, tuple(rows)] += int((image.tiles == k).sum())
+    for (name, taken, rows), pes in counts.items():
+        others = taken.variables - sum({s.address: s.bytes for _, s in rows}.values())
+        yield (
+            f"{name}: {taken.total():,} of {sram:,} bytes on {pes} PE{'s' * (pes > 1)}: variables"
+            f" {taken.variables:,}, code about {taken.code:,}, stack {taken.stack}, rest"
+            f" {taken.rest:,}"
+        )
+        yield from (f"  {symbol.bytes:>6,}  {name}: {symbol.type}" for name, symbol in rows)
+        yield f"  {others:>6,}  others: constants, libraries, gaps"
 
 
 def _imports_memcpy(layout: Path) -> bool:

@@ -287,7 +287,7 @@ class Evaluator:
         """A variable of this function in memory, where its calls within each other share it."""
         if self.code is not None:
             self.unit.functions.locals.setdefault(self.code.owner, (name, at))
-        return Cell(name, kind, None, running=True, alignment=alignment)
+        return Cell(name, kind, None, running=True, alignment=alignment, at=at)
 
     def read(self, place: Place, at: Position) -> Value:
         """The value at a place; emit what loads it, unless it is known or in a register."""

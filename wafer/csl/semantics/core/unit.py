@@ -264,7 +264,10 @@ class Unit:
         return label
 
     def address(self, reference: Reference, at: Position) -> int:
-        """Where a part of a cell is in the PE's memory; the cell gets a place if it has none."""
+        """Where a part of a cell is in the PE's memory; the cell gets a place if it has none.
+
+        Whether all fit is checked once all have a place.
+        """
         cell = reference.cell
         if cell.address is None:
             try:
@@ -273,14 +276,10 @@ class Unit:
                 message = f"'{cell.name}' cannot be used while the program runs: {error}"
                 raise CslError([Diagnostic(at, message)]) from error
             multiple = max(cell.alignment, WORD)
-            start = -(-self.end // multiple) * multiple
-            if start + size > SRAM:
-                whose = self.modules[0].name if self.modules else "the program"
-                message = f"the variables of {whose} need more than the {SRAM} bytes of a PE's SRAM"
-                hint = f"'{cell.name}' has {size} bytes, and {max(SRAM - start, 0)} are left"
-                raise CslError([Diagnostic(at, message, hint)])
-            cell.address, self.end = start, start + size
+            cell.address = -(-self.end // multiple) * multiple
+            self.end = cell.address + size
             self.cells.append(cell)
+            cell.at = cell.at or at
         return cell.address + reference.offset()
 
     def bits(self, value: Value, at: Position) -> Any:
@@ -300,7 +299,9 @@ class Unit:
         raise CslError([Diagnostic(at, f"a value of type {value.type} is of compile time alone")])
 
     def memory(self) -> np.ndarray:
-        """uint8; the PE's memory at the start."""
+        """uint8; the PE's memory at the start; empty if variables do not fit."""
+        if self.end > SRAM:
+            return np.zeros(0, np.uint8)
         memory = np.zeros(self.end, np.uint8)
         index = 0
         while index < len(self.cells):  # encoding may give further cells a place

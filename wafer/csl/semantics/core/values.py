@@ -65,6 +65,7 @@ class Cell:
     constant: bool = False  #: whether nobody may
     alignment: int = 0  #: bytes that its address is a multiple of, 0 for the type's
     address: int | None = None  #: in the PE's memory, once something asks for it
+    at: Position | None = None  #: its declaration, else where something first asked for the address
 
 
 class Reference(NamedTuple):

@@ -80,6 +80,7 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         running=variable and ev.unit.running,
         constant=not variable,
         alignment=max(multiples, default=0),
+        at=node.at,
     )
     names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
     if cell.running:
