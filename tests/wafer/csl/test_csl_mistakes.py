@@ -79,6 +79,11 @@ WARNINGS = [
      "local task 9 is activated here, and no task is bound to it"),
     (UNBLOCK, "  @activate(@get_local_task_id(11));\n", "pe.csl:19",
      "local task 11 is activated here, and no task is bound to it"),
+    (".extent = words, .fabric_color = c, .input_queue",
+     ".extent = 5, .fabric_color = c, .input_queue", "pe.csl:25",
+     "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    ("@initialize_queue(iq, .{ .color = c });", "", "pe.csl:25",
+     "no color is bound to input queue 2 of PE (1, 0)"),
     (GO, SHORT, "pe.csl:24", "operands in memory of different lengths (4, 2)"),
     ('@export_name("go", fn()void);', '@export_name("go", fn()void); @export_name("g", fn()void);',
      "layout.csl:14", "no PE exports 'g', which the layout exports"),
@@ -91,9 +96,9 @@ OPTIONS = [
 ]
 
 
-def run(tmp_path, *changes):
+def run(tmp_path, *changes, strict=False):
     """What the program does, up to the second PE's words."""
-    runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3"))
+    runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3", strict=strict))
     runtime.launch("go", nonblock=True)
     result, short = np.zeros(8, np.uint32), MemcpyDataType.MEMCPY_16BIT
     runtime.memcpy_d2h(result, runtime.get_id("y"), 0, 0, 2, 1, 4, data_type=short)
@@ -111,7 +116,7 @@ def test_what_is_said(tmp_path, old, new, error, said):
         assert said in "\n".join(map(str, runtime.machine.waiting()))
         return
     with pytest.raises(error) as caught:
-        run(tmp_path, (old, new))
+        run(tmp_path, (old, new), strict=error is CslError)
     assert said in str(caught.value)
 
 
@@ -122,6 +127,9 @@ def test_what_is_warned_of(tmp_path, old, new, place, said):
     first = caught[0]
     assert said in str(first.message)
     assert f"{Path(first.filename).name}:{first.lineno}" == place
+    with pytest.raises(CslError) as refused:
+        wire(tmp_path, [(old, new)], arch="wse3", strict=True)
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(("params", "said"), OPTIONS)

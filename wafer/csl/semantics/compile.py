@@ -28,7 +28,7 @@ from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
-from wafer.csl.semantics.routed import check_routed, unbound_tasks
+from wafer.csl.semantics.routed import misrouted, unbound_tasks
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import (
@@ -254,6 +254,7 @@ def compile_layout(
     memcpy: bool = True,
     comptime_func_depth_limit: int | None = None,
     max_inlined_iterations: int | None = None,
+    strict: bool = False,
 ) -> Image:
     """Compile a program.
 
@@ -272,6 +273,7 @@ def compile_layout(
             compiling; None: 200.
         max_inlined_iterations: rounds of one inline loop; None: any number. Above 1,000,000 it is
             the limit of steps while compiling, too.
+        strict: whether what the vendor's compiler takes, and is likely a mistake, is an error.
 
     Raises:
         CompileError: no such release.
@@ -286,6 +288,8 @@ def compile_layout(
     with _deep_stack():
         layout = _layout(unit, Path(path), params or {})
         image = image_of(unit, layout, params or {})
-    check_routed(image)
-    emit_warnings([*unit.warnings, *unbound_tasks(image)])
+    warnings = [*unit.warnings, *misrouted(image), *unbound_tasks(image)]
+    if strict and warnings:
+        raise CslError(dict.fromkeys(warnings), files.source(warnings[0].at))
+    emit_warnings(warnings)
     return image

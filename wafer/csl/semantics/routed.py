@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wafer.csl.syntax.source import CslError, Diagnostic, Position
+from wafer.csl.syntax.source import Diagnostic, Position
 from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH, neighbor
 from wafer.machine.codes import NO_SWITCH, Action, Gate, Op
 from wafer.machine.image import Image, Program
@@ -27,11 +27,10 @@ _SWAPS = 0xC00
 _MOST_CELLS = 4096  # PEs of a program that are looked at
 
 
-def check_routed(image: Image) -> None:
-    """Refuse operations on colors without a route, or with one that a neighbor does not take.
+def misrouted(image: Image) -> Iterator[Diagnostic]:
+    """Name operations on colors without a route, or with one that a neighbor does not take.
 
-    Raises:
-        CslError: an operation that can never end, at its line.
+    Each can never end. The vendor's compiler takes them.
     """
     problems = dict[Position, Diagnostic]()
     for number, program in enumerate(image.programs):
@@ -45,8 +44,7 @@ def check_routed(image: Image) -> None:
             file, line = program.lines[use.pc]
             at = Position(program.files[file], int(line), 1)
             problems.setdefault(at, Diagnostic(at, *wrong[use]))
-    if problems:
-        raise CslError(list(problems.values()))
+    yield from problems.values()
 
 
 def unbound_tasks(image: Image) -> Iterator[Diagnostic]:

@@ -207,7 +207,10 @@ def _check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
 def _check_bounds(
     ev: Evaluator, values: list[Value], widths: Sequence[int], nodes: Sequence[tree.Node]
 ) -> None:
-    """Refuse an operation that a known descriptor has no elements for, or not within its variable.
+    """Check that known descriptors have elements for an operation, and within their variables.
+
+    One beyond its variable is a warning: the vendor's compiler takes it, and the operation may end
+    before (``.on_control``).
 
     Args:
         ev: of the operation.
@@ -236,7 +239,7 @@ def _check_bounds(
         first = base + sum(min(end, 0) for end in ends)
         last = base + sum(max(end, 0) for end in ends) + width - 1
         if not 0 <= first <= last < size:
-            ev.fail(
+            ev.warn(
                 node.at,
                 f"{length} elements of {width} bytes reach beyond '{cell.name}' of type"
                 f" {cell.type}: bytes {first} to {last} of {size}",
