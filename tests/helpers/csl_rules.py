@@ -14,6 +14,8 @@ from helpers.paths import ROOT
 import wafer.csl
 
 CSL_RULES = ROOT / "tests" / "wafer" / "csl" / "rules"
+# Of a program that starts by itself.
+_NO_FUNCTION = "no PE exports 'go', which the layout exports; @export_symbol(go) in a PE's file"
 _LINE = re.compile(r"^//! (\w+)(?: at (\d+) (\d+))?: (.*)$", re.MULTILINE)
 
 
@@ -40,12 +42,20 @@ def csl_rules(folder=CSL_RULES):
 
 
 def compiled_rule(rule):
-    """The image of a rule's program; warnings are errors of a rule that says an error."""
+    """The image of a rule's program; its warnings are those of its head, or errors of it."""
     options = {"arch": rule.arch, "strict": bool(rule.texts("error"))}
-    with warnings.catch_warnings(action="ignore", category=wafer.csl.CslWarning):
-        if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
-            return wafer.csl.compile(rule.path, **options)
-        near = rule.path.is_relative_to(CSL_RULES)
-        name = rule.path.relative_to(CSL_RULES).as_posix() if near else rule.path.name
-        options |= {} if near else {"import_paths": (str(rule.path.parent),)}
-        return wafer.csl.compile(CSL_RULES / "one.csl", {"file": name}, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", wafer.csl.CslWarning)
+        image = _compiled(rule, options)
+    said = [text for each in caught if (text := str(each.message)) != _NO_FUNCTION]
+    assert said == rule.texts("warns"), said
+    return image
+
+
+def _compiled(rule, options):
+    if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
+        return wafer.csl.compile(rule.path, **options)
+    near = rule.path.is_relative_to(CSL_RULES)
+    name = rule.path.relative_to(CSL_RULES).as_posix() if near else rule.path.name
+    options |= {} if near else {"import_paths": (str(rule.path.parent),)}
+    return wafer.csl.compile(CSL_RULES / "one.csl", {"file": name}, **options)
