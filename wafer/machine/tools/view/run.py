@@ -114,9 +114,9 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "profile": lines,
         **sources.tables(),
     }
-    where = next(iter([fault] if fault else report), None)
-    address = f"#cycle={header['cycles'][1] - 1}&pe={where['x']},{where['y']}" if where else ""
-    return View(pack(header, columns), address if header["ending"] else "")
+    cause = [fault] if fault else report if ending else []
+    where = [f"#cycle={header['cycles'][1] - 1}&pe={row['x']},{row['y']}" for row in cause[:1]]
+    return View(pack(header, columns), "".join(where))
 
 
 def _places(trace: Trace, cells: np.ndarray, columns: int) -> np.ndarray:
