@@ -103,7 +103,7 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "cycles": (trace.cycles[0], max(trace.cycles[0] + 1, trace.cycles[1] + bool(fault))),
         "sampled": trace.detail.sampled,
         "every": trace.every,
-        "words_until": trace.detail.words_until,
+        "words_until": trace.detail.words_until + bool(fault),
         "values_until": trace.detail.values_until,
         "notes": _notes(trace, image, kept),
         "names": trace.names,

@@ -50,7 +50,7 @@ export class Axis {
     this.#tasks(draw, x, lanes + 4, height - lanes - 20);
     draw.fillStyle = draw.strokeStyle = "#24313f";
     draw.font = "11px sans-serif";
-    for (const tick of x.ticks(8)) draw.fillText(tick.toLocaleString("en"), x(tick) + 2, height - 4);
+    for (const tick of x.ticks(8).filter(Number.isInteger)) draw.fillText(tick.toLocaleString("en"), x(tick) + 2, height - 4);
     draw.strokeRect(x(cycle), 0, Math.max(1, x(cycle + 1) - x(cycle)), height - 16);
   }
   #tasks(draw, x, top, room) {
