@@ -140,6 +140,7 @@ def test_a_fault_is_at_its_line(show, tmp_path):
     assert page.text("#pe h3") == "PE (1, 0)"
     assert page.text("#state").startswith("fault at pe.csl:")
     assert page.text("#at") == "y[k * 5000] = 3;"
+    assert "Words were kept until" not in page.text("#queues")
 
 
 def test_a_program_of_the_fabric(show):

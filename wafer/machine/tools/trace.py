@@ -39,7 +39,6 @@ _LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 _MOST_ROWS = 64  # of a timeline
 _TASK_COLOR, _OPERATION_COLOR, _MICROTHREAD_COLOR = "tab:blue", "tab:orange", "tab:green"
 _LETTERS = 110  # across a timeline
-_MOST_NAMES = 200  # of tasks, written where they fit
 _LINKS = tuple({"W": "west", "E": "east", "S": "south", "N": "north"}.get(p, "ramp") for p in PORTS)
 
 
@@ -102,7 +101,7 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, object]:
 def _write_names(axes: Any, trace: Trace, tasks: np.ndarray, y: float) -> None:
     """Write the names of a PE's tasks onto their bars, where there is room."""
     cycles = trace.cycles[1] - trace.cycles[0]
-    for task in tasks[:_MOST_NAMES].tolist():
+    for task in tasks.tolist():
         name, begin, end = trace.names[trace.name[task]], trace.begin[task], trace.end[task]
         name = name.removeprefix("function ").partition(" (")[0]
         if (end - begin) * _LETTERS > cycles * len(name):

@@ -13,7 +13,6 @@ from wafer.models.files import require_path
 if TYPE_CHECKING:  # the machine need not be loaded to say which options there are
     from wafer.machine.base import WaferMachine
     from wafer.machine.tools.recording import Recording, Trace
-    from wafer.machine.tools.view.run import View
 
 # Option -> name of a function of wafer.machine.tools.trace, and what it writes.
 _FILES = {
@@ -161,7 +160,8 @@ def view_script(args: argparse.Namespace) -> int:
         return 0
     block = args.script.read_bytes()
     unpack(block)  # refuses other files
-    _save_view(View(block), args.output)
+    View(block).save(args.output)
+    sys.stdout.write(f"wrote {args.output}\n")
     return 0
 
 
@@ -172,14 +172,10 @@ def _write_view(
 
     ending = str(problem).partition("\n")[0] if problem else ""
     title = f"{args.script}, {number}" if number else str(args.script)
-    _save_view(view(machine, title, ending), _numbered(args.output, number))
-
-
-def _save_view(view: "View", path: Path) -> None:
-    view.save(path)
-    sys.stdout.write(f"wrote {path}\n")
-    if view.address:
-        sys.stdout.write(f"the likely cause: {path}{view.address}\n")
+    path, shown = _numbered(args.output, number), view(machine, title, ending)
+    shown.save(path)
+    at = f"the likely cause: {path}{shown.address}\n" if shown.address else ""
+    sys.stdout.write(f"wrote {path}\n{at}")
 
 
 def _numbered(path: Path, number: int) -> Path:

@@ -103,7 +103,7 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "cycles": (trace.cycles[0], max(trace.cycles[0] + 1, trace.cycles[1] + bool(fault))),
         "sampled": trace.detail.sampled,
         "every": trace.every,
-        "words_until": trace.detail.words_until,
+        "words_until": trace.detail.words_until + bool(fault),
         "values_until": trace.detail.values_until,
         "notes": _notes(trace, image, kept),
         "names": trace.names,
@@ -114,9 +114,9 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "profile": lines,
         **sources.tables(),
     }
-    where = next(iter([fault] if fault else report), None)
-    address = f"#cycle={header['cycles'][1] - 1}&pe={where['x']},{where['y']}" if where else ""
-    return View(pack(header, columns), address if header["ending"] else "")
+    cause = [fault] if fault else report if ending else []
+    where = [f"#cycle={header['cycles'][1] - 1}&pe={row['x']},{row['y']}" for row in cause[:1]]
+    return View(pack(header, columns), "".join(where))
 
 
 def _places(trace: Trace, cells: np.ndarray, columns: int) -> np.ndarray:

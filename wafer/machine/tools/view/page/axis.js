@@ -13,7 +13,6 @@ export class Axis {
     this.zoom = zoom().scaleExtent([1, Math.max(2, run.end - run.first)]).on("zoom", (event) => {
       this.zoomed = event.transform;
       this.#sample();
-      this.paint(this.cycle, this.place);
     });
     select(canvas).call(this.zoom);
     canvas.addEventListener("click", (event) => go(Math.floor(this.x().invert(event.offsetX))));
@@ -21,7 +20,6 @@ export class Axis {
       const all = [[0, 0], [canvas.clientWidth, canvas.clientHeight]];
       this.zoom.extent(all).translateExtent(all);
       this.#sample();
-      this.paint(this.cycle, this.place);
     }).observe(canvas);
   }
   x() {
@@ -34,6 +32,7 @@ export class Axis {
       const cycle = Math.min(this.run.end - 1, Math.max(this.run.first, Math.floor(at)));
       this.samples.push([at, at + step, this.run.shares(cycle)]);
     }
+    this.paint(this.cycle, this.place);
   }
   paint(cycle, place) {
     Object.assign(this, { cycle, place });
@@ -51,7 +50,7 @@ export class Axis {
     this.#tasks(draw, x, lanes + 4, height - lanes - 20);
     draw.fillStyle = draw.strokeStyle = "#24313f";
     draw.font = "11px sans-serif";
-    for (const tick of x.ticks(8)) draw.fillText(tick.toLocaleString("en"), x(tick) + 2, height - 4);
+    for (const tick of x.ticks(8).filter(Number.isInteger)) draw.fillText(tick.toLocaleString("en"), x(tick) + 2, height - 4);
     draw.strokeRect(x(cycle), 0, Math.max(1, x(cycle + 1) - x(cycle)), height - 16);
   }
   #tasks(draw, x, top, room) {

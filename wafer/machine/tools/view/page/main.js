@@ -11,5 +11,4 @@ readBlock(byId("block").textContent).then((header) => {
   document.body.dataset.ready = performance.now().toFixed(0); // milliseconds
 }).catch((error) => {
   byId("facts").textContent = `This page cannot be shown: ${error.message}`;
-  throw error;
 });

@@ -185,8 +185,7 @@ function half(bits) {
 }
 const number = (bytes, name) => [bytes, (view, at) => view[`get${name}`](at, true)];
 const KINDS = {
-  f16: [2, (view, at) => half(view.getUint16(at, true))], f32: number(4, "Float32"),
+  f16: [2, (view, at) => half(view.getUint16(at, true))], f32: number(4, "Float32"), bool: number(1, "Uint8"),
   i8: number(1, "Int8"), i16: number(2, "Int16"), i32: number(4, "Int32"), i64: number(8, "BigInt64"),
   u8: number(1, "Uint8"), u16: number(2, "Uint16"), u32: number(4, "Uint32"), u64: number(8, "BigUint64"),
-  bool: number(1, "Uint8"),
 };

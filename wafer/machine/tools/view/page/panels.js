@@ -92,17 +92,15 @@ export class Panels {
   color({ cycle, slot }) {
     if (slot < 0) return [];
     const { run } = this, held = [], wrong = [];
-    let links = 0;
     for (let place = 0; place < run.places; ++place) {
       const counts = [run.inRouter(place, slot, cycle), run.onRamp(place, slot, cycle), run.inQueue(place, slot, cycle)];
-      if (run.leaving(place, slot, cycle)) ++links;
       const cells = [this.peLink(place), ...counts];
       if (cycle < run.words_until && counts.some((n) => n > 0)) held.push({ attributes: { "data-pe": run.at(place) }, cells });
       for (const side of run.refused(place, slot, cycle))
         wrong.push(element("p", { class: "wrong" }, this.peLink(place), " sends to ", this.#refusal(place, slot, cycle, side)));
     }
     return [section(`Color ${run.colors[slot]}`, "color",
-                    element("p", {}, `${links} routers pass a word on in this cycle; ${held.length} PEs hold words of it.`),
+                    element("p", {}, `${held.length} PEs hold words of it.`),
                     wrong.slice(0, 20), element("div", { class: "list" }, table(["PE", "in router", "on the ramp to it", "in queue"], held.slice(0, 200))))];
   }
 

@@ -142,7 +142,7 @@ export function showRun(header) {
   }
   function report() {
     const rows = run.fault ? [run.fault] : run.report;
-    if (rows.length) byId("report").append(element("p", {}, run.ending || "At the end wait:"));
+    if (rows.length && !run.fault) byId("report").append(element("p", {}, run.ending || "At the end wait:"));
     byId("report").classList.toggle("wrong", Boolean(run.ending));
     byId("report").append(...rows.slice(0, 200).map((row) => {
       const place = run.place(row.x, row.y), color = run.colors.indexOf(row.color);
