@@ -60,7 +60,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
     texts = [
         t or next((v[k] for k in kinds if k in v), "") for t, v in zip(texts, values, strict=True)
     ]
-    shown = "".join(text for text in texts if not text.startswith("<Figure"))
+    shown = "".join(text for text in texts if not text.startswith(("<Figure", "<IPython")))
     shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colors
     shown = re.sub(r"(?m)^━.* \d+/\d+ .*\n+", "", shown)  # progress bars that ended
     folder = re.escape(f"{tempfile.gettempdir()}/tmp")
