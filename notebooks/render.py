@@ -17,7 +17,7 @@ import nbformat
 
 ROOT = pathlib.Path(__file__).parent.parent
 _OUTPUT = re.compile(
-    r"<!-- output of (\S+) -->\n(?:```text\n(.*?)\n```\n|(\|.*?)\n<!-- end -->\n)", re.DOTALL
+    r"<!-- output of (\S+) -->\n(?:```text\n(.*?)\n```\n|\n(\|.*?)\n\n<!-- end -->\n)", re.DOTALL
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -44,7 +44,7 @@ def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
         parts.append(f"```python\n{cell.source}\n```\n")
         if cell.id in outputs:
             text = outputs[cell.id]
-            shown = f"{text}\n<!-- end -->" if text.startswith("|") else f"```text\n{text}\n```"
+            shown = f"\n{text}\n\n<!-- end -->" if text.startswith("|") else f"```text\n{text}\n```"
             parts.append(f"<!-- output of {cell.id} -->\n{shown}\n")
         if "picture" in cell.metadata:
             name = cell.metadata["picture"]
