@@ -128,12 +128,22 @@ class Machine(WaferMachine):
         port: tuple[int, int, str],
         words: np.ndarray,
         controls: np.ndarray | None = None,
-    ) -> None:
+    ) -> int:
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
         flags = np.zeros(len(words), np.uint8)
         flags[:] = False if controls is None else controls
-        if not self._c("send", *self._port(color, port), words, flags, len(words)):
+        left = self._c("send", *self._port(color, port), words, flags, len(words))
+        if left < 0:
             self._refuse_port(color, port)
+        return left
+
+    def hold_streams(self, words: int) -> None:
+        self._c("hold", words)
+
+    def expect(self, stream: tuple[int, int, int], words: int) -> None:
+        color, x, y = stream
+        if not self._c("expect", self._cell(x, y), color, words):
+            super().expect(stream, words)
 
     def receivable(self, color: int, port: tuple[int, int, str]) -> int:
         there = self._c("receive", *self._port(color, port), 0, 0)
