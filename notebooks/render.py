@@ -16,6 +16,9 @@ import tempfile
 import nbformat
 
 ROOT = pathlib.Path(__file__).parent.parent
+_OUTPUT = re.compile(
+    r"<!-- output of (\S+) -->\n(?:```text\n(.*?)\n```\n|\n(\|.*?)\n\n<!-- end -->\n)", re.DOTALL
+)
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -28,7 +31,7 @@ def kept_outputs(path: pathlib.Path) -> dict[str, str]:
     """What the cells printed when the page was written, by cell id."""
     page = page_of(path)
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    return dict(re.findall(r"<!-- output of (\S+) -->\n```text\n(.*?)\n```\n", text, re.DOTALL))
+    return {i: fenced or table for i, fenced, table in re.findall(_OUTPUT, text)}
 
 
 def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
@@ -40,7 +43,9 @@ def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```\n")
         if cell.id in outputs:
-            parts.append(f"<!-- output of {cell.id} -->\n```text\n{outputs[cell.id]}\n```\n")
+            text = outputs[cell.id]
+            shown = f"\n{text}\n\n<!-- end -->" if text.startswith("|") else f"```text\n{text}\n```"
+            parts.append(f"<!-- output of {cell.id} -->\n{shown}\n")
         if "picture" in cell.metadata:
             name = cell.metadata["picture"]
             parts.append(f"![{name.removesuffix('.png')}](../pictures/{name})\n")
@@ -55,8 +60,9 @@ def printed(cell: nbformat.NotebookNode) -> str:
     texts = [
         t or next((v[k] for k in kinds if k in v), "") for t, v in zip(texts, values, strict=True)
     ]
-    shown = "".join(text for text in texts if not text.startswith("<Figure"))
+    shown = "".join(text for text in texts if not text.startswith(("<Figure", "<IPython")))
     shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colors
+    shown = re.sub(r"(?m)^━.* \d+/\d+ .*\n+", "", shown)  # progress bars that ended
     folder = re.escape(f"{tempfile.gettempdir()}/tmp")
     return re.sub(rf"{folder}\w+", "folder", shown).rstrip()
 
@@ -77,7 +83,7 @@ def run(path: pathlib.Path) -> dict[str, str]:
 
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}  # where Jupyter starts its kernel
-    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    nbclient.NotebookClient(notebook, timeout=900, resources=resources).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         if "picture" in cell.metadata:

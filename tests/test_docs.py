@@ -213,3 +213,18 @@ def test_the_reference_lists_every_public_name(path):
 def test_no_page_is_only_a_line_for_a_generator():
     generated = re.compile(r"^(:::|--8<--).*$|^#.*$", flags=re.MULTILINE)
     assert not [name(path) for path in PAGES if not generated.sub("", path.read_text()).strip()]
+
+
+def test_the_navigation_has_five_short_groups_from_which_every_page_is_reached():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    home, *groups = [entry for row in nav for entry in row.values()]
+    assert len(groups) == 5
+    assert max(len(group) for group in groups) <= 8
+    pages = [home, *(page for group in groups for row in group for page in row.values())]
+    reached, ahead = set(), {DOCS / page for page in pages}
+    while ahead:
+        page = ahead.pop()
+        reached.add(page)
+        links = re.findall(r"\]\(([^)#:\s]+\.md)", page.read_text(encoding="utf-8"))
+        ahead |= {(page.parent / link).resolve() for link in links} - reached
+    assert reached == set(DOCS.rglob("*.md"))

@@ -8,6 +8,8 @@ import sys
 import tarfile
 import zipfile
 
+import nbclient
+import nbformat
 import pytest
 from helpers.paths import ROOT
 
@@ -27,8 +29,8 @@ for package in "wafer.vsl.native", "wafer.sparsity.kernels", "wafer.fabric.nativ
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
 files = write_example("life", pathlib.Path("life"))
 assert wafer.example("gpt_pystdlib")["model"]["name"] == "gpt2"
-assert wafer.cli.main(["notebooks", "11_csl"]) == 0
-assert pathlib.Path("11_csl.ipynb").stat().st_size > 1000
+assert wafer.cli.main(["notebooks", "09_csl"]) == 0
+assert pathlib.Path("09_csl.ipynb").stat().st_size > 1000
 assert {"layout.csl", "run.py", "commands_wse2.sh", "README.md"} <= {file.name for file in files}
 """
 LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
@@ -83,6 +85,19 @@ def test_a_wheel_has_the_libraries_and_serves_every_python(tmp_path, site):
     (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
     (tmp_path / "pe.csl").write_text(PE, encoding="utf-8")
     ended(tmp_path, site, "-P", "-c", USE, str(site), str(tmp_path / "layout.csl"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")  # pyzmq's loop
+def test_the_wheels_notebooks_run_in_an_empty_folder(tmp_path, site, monkeypatch):
+    """`.ci/wheel` does so in an environment with the extra `notebooks` alone."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    notebook = nbformat.read(site / "wafer" / "notebooks" / "09_csl.ipynb", as_version=4)
+    inside = f"import wafer; assert wafer.__file__.startswith({str(site)!r}), wafer.__file__"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(inside))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=900, resources=resources).execute()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

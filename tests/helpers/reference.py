@@ -17,6 +17,7 @@ _TABLE = re.compile(r"\| name \| what it is \|\n(?:\|.*\n)+\n")
 _VALUES = {
     "ALGORITHMS": "The algorithms that a section can name: name, class.",
     "AnyArray": "An array of JAX or NumPy.",
+    "EXAMPLES": "The folder of the example programs, each with its host script.",
     "Operand": "What an operation reads or writes: memory, a queue, a constant, a wavelet.",
     "WSE2": "A CS-2's wafer.",
     "WSE3": "A CS-3's wafer.",

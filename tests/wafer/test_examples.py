@@ -36,12 +36,12 @@ def test_notebooks_are_listed_and_written(cli, tmp_path):
     assert [line.split()[0] for line in cli("notebooks").splitlines()] == names
     assert "A program in CSL" in cli("notebooks")
 
-    cli(["notebooks", "11_csl", "-o", tmp_path / "one"])
+    cli(["notebooks", "09_csl", "-o", tmp_path / "one"])
     (written,) = (tmp_path / "one").iterdir()
     nbformat.validate(nbformat.read(written, as_version=4))
     written.write_text("changed by a user")
-    assert "11_csl.ipynb is there already" in cli(["notebooks", "-o", tmp_path / "one"], 1)
+    assert "09_csl.ipynb is there already" in cli(["notebooks", "-o", tmp_path / "one"], 1)
     assert [written.read_text()] == [path.read_text() for path in written.parent.iterdir()]
     cli(["notebooks", "-o", tmp_path / "all"])
     assert sorted(path.stem for path in (tmp_path / "all").iterdir()) == names
-    assert "did you mean '11_csl'?" in cli("notebooks 11_cls", 1)
+    assert "did you mean '09_csl'?" in cli("notebooks 09_cls", 1)

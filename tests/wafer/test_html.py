@@ -170,6 +170,7 @@ RESULTS = {  # what makes it of so many rows -> a value of it
 @pytest.mark.parametrize("make", RESULTS)
 def test_a_result_shows_itself_in_a_notebook(make, monkeypatch):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # where rich prints by display
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels do
     for rows in (2, MANY):
         result, value = make(rows), RESULTS[make]
         page = result._repr_html_()
@@ -178,6 +179,7 @@ def test_a_result_shows_itself_in_a_notebook(make, monkeypatch):
         assert len(page.encode()) < 100_000
         assert value in "".join(Page(page).text)
     assert value in repr(make(2))
+    assert "\x1b" not in repr(make(2))
 
 
 def test_a_compilation_has_its_floor_plan_as_a_picture():

@@ -225,7 +225,9 @@ def summary_html(compiled: Compiled) -> str:
 
 def _render(*tables: Table) -> str:
     text = io.StringIO()
-    Console(file=text, width=100, highlight=False, force_jupyter=False).print(*tables, sep="")
+    Console(  # plain text, in a notebook, too
+        file=text, width=100, highlight=False, force_jupyter=False, color_system=None
+    ).print(*tables, sep="")
     return text.getvalue()
 
 

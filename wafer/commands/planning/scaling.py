@@ -102,7 +102,9 @@ class ScalingPlan:
         for row in self._rows:
             scaled.add_row(*row)
         text = io.StringIO()
-        console = Console(file=text, width=120, highlight=False, force_jupyter=False)
+        console = Console(  # plain text, in a notebook, too
+            file=text, width=120, highlight=False, force_jupyter=False, color_system=None
+        )
         console.print(scaled)
         if stages:
             title = f"N = {first.systems}"
