@@ -81,7 +81,7 @@ STATEMENTS = {
     "sparsity": 4324,  # levels may be traced arrays (38a); results show (38b)
     "vsl": 1828,
     "wafer": 1015,  # an experiment's init and step (38a)
-    "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
+    "wafer/commands": 2864,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
     "wafer/csl": 7076,
@@ -93,7 +93,7 @@ STATEMENTS = {
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
-    "wafer/sweeps": 796,  # functions of the commands (38a)
+    "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
     "wafer/vendor": 5203,  # functions of the commands (38a)
 }
 
