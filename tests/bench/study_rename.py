@@ -2,21 +2,23 @@
 
     python tests/bench/study_rename.py FOLDER
 
-FOLDER: its STAGE.csv, or its stages' folders with runs.csv. A row ``l-static80_0.012_0.04024``
+FOLDER: its STAGE.csv, or its stages' folders, finished or not. A row ``l-static80_0.012_0.04024``
 becomes ``static80@4x2`` of docs/results/study/tuning.csv: multiples of the arm's own rate and
 scale. A final row joins runs.csv with the multiples that FOLDER's final.yaml (or final/sweep.yaml)
 gives its arm.
 """
 
 import csv
+import json
 import math
 import pathlib
 import re
 import sys
 
 import yaml
-from study_rows import RAW, merge_rows
+from study_rows import METRIC, RAW, merge_rows, read_rows
 
+from wafer.sweeps.costs import costs_of
 from wafer.sweeps.files import SweepArm, read_sweep, tuned_arm
 from wafer.sweeps.table import TrialResult
 from wafer.sweeps.trials import Trial
@@ -46,6 +48,10 @@ def renamed(
         raise SystemExit(f"{row.arm}: the scale {scale} is no power of 2 times {scale_of(arm)}")
     name = f"{arm.name}@{grid.name(point)}" if tuning else arm.name
     chosen = tuned_arm(arm, grid, point, name)
+    if not row.parameters:  # of a stage that is not finished
+        costs = costs_of(chosen.experiment, chosen.steps)
+        group = "dense" if costs.kept == costs.parameters else "sparse"
+        row = row._replace(group=group, **costs._asdict())
     digest = Trial(chosen, row.seed, pathlib.Path()).digest
     return row._replace(arm=name, run_file=digest)
 
@@ -60,6 +66,12 @@ def old_rows(folder: pathlib.Path) -> list[TrialResult]:
                 TrialResult(a, g, int(s), float(v), *map(int, c[:3]), *map(float, c[3:]))
                 for a, g, s, v, *c in lines
             ]
+    for path in sorted(folder.glob("*/*/*/result.json")):
+        result, seed = json.loads(path.read_text(encoding="utf-8")), int(path.parent.name)
+        known = (path.parent.parent.name, seed)
+        if known not in {(row.arm, row.seed) for row in rows}:
+            bits = result["metrics"][METRIC]
+            rows.append(TrialResult(known[0], "", seed, bits, 0, 0, 0, 0, 0, result["seconds"]))
     return rows
 
 
@@ -88,9 +100,11 @@ def main() -> None:
             tuning.append(renamed(row, arms[new_name(match[1])], *pair, tuning=True))
         elif row.arm in final and row.seed != TUNING:
             runs.append(renamed(row, arms[new_name(row.arm)], *final[row.arm], tuning=False))
-    merge_rows("tuning", tuning)
-    merge_rows("runs", runs)
-    print(f"{len(tuning)} tuning runs, {len(runs)} final runs")
+    for table, rows in (("tuning", tuning), ("runs", runs)):
+        there = {(row.arm, row.seed) for row in read_rows(table)}  # first results stay
+        new = [row for row in rows if (row.arm, row.seed) not in there]
+        merge_rows(table, new)
+        print(f"{table}: {len(new)} of {len(rows)} rows are new")
 
 
 if __name__ == "__main__":
