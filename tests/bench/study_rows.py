@@ -48,13 +48,13 @@ def merge_rows(table: str, rows: Iterable[TrialResult], folder: pathlib.Path = R
 
 
 def read_seconds(folder: pathlib.Path) -> tuple[dict[str, float], str]:
-    """Read the seconds of whole trainings, and the machine and the day on which they were taken."""
+    """Read the seconds of whole trainings, and where and when they were measured."""
     path = folder / "seconds.csv"
     if not path.exists():
         return {}, ""
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
-    about = sorted({f"{line['processor']}, {line['date']}" for line in lines})
+    about = sorted({f"{line['processor']}, load {line['load']}, {line['date']}" for line in lines})
     return {line["arm"]: float(line["seconds"]) for line in lines}, "; ".join(about)
 
 

@@ -134,7 +134,8 @@ def main() -> None:
         assert first.train is not None
         loader = first.train.loader(first.experiment.batch("train").samples, None)
         batches = [next(loader) for _ in range(steps)]
-        measured = measure(trainings, batches, 1 if args.quick else args.repeats)
+        repeats = 1 if args.quick else args.repeats
+        measured = measure(trainings, batches, repeats)
     measured = {name: seconds * STEPS / steps for name, seconds in measured.items()}
     lengths = {arm: n for plan in plans(RAW, []) for arm, n in plan.steps.items()}
     about = (harness.processor(), datetime.date.today().isoformat(), f"{os.getloadavg()[2]:.1f}")
@@ -144,7 +145,7 @@ def main() -> None:
         for arm, seconds in derived(lengths, measured).items():
             own = trainings.get(arm)
             products = own.products if own else "derived"
-            writer.writerow((arm, f"{seconds:.3f}", products, args.repeats, *about))
+            writer.writerow((arm, f"{seconds:.3f}", products, repeats, *about))
     harness.report({f"{arm} / dense": s / measured["dense"] for arm, s in measured.items()})
 
 
