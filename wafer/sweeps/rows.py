@@ -1,4 +1,7 @@
-"""Rows of finished runs: from results on the disk, else from earlier tables of the same runs."""
+"""Rows of finished runs: from earlier tables of the same runs, else from results on the disk.
+
+A run that is repeated for its weights keeps its row, so that what tuning chose stays.
+"""
 
 import functools
 import math
@@ -69,10 +72,10 @@ def value_of(trial: Trial, asked: str | None, known: KnownRows) -> float | None:
         asked: name of the metric; None for the default.
         known: rows of earlier tables.
     """
-    result = trial.result()
-    if result is None:
-        row = known.get(trial)
-        return None if row is None else row.metric
+    if (row := known.get(trial)) is not None:
+        return row.metric
+    if (result := trial.result()) is None:
+        return None
     return result.metrics.get(metric_of(asked, [trial]) or "", math.inf)
 
 
@@ -88,9 +91,9 @@ def rows_of(trials: Sequence[Trial], metric: str | None, known: KnownRows) -> li
 
 
 def _row(trial: Trial, metric: str, known: KnownRows) -> TrialResult | None:
-    result = trial.result()
-    if result is None:
-        return known.get(trial)
+    row, result = known.get(trial), trial.result()
+    if row is not None or result is None:
+        return row
     costs = costs_of(trial.arm.experiment, trial.arm.steps, result.levels)
     group = trial.arm.group or ("dense" if costs.kept == costs.parameters else "sparse")
     value, seconds = result.metrics.get(metric, math.inf), result.seconds
