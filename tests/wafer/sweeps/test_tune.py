@@ -7,16 +7,17 @@ import shutil
 
 import pytest
 import yaml
-from helpers.runs import config, write_yaml
+from helpers.runs import config, tiny, write_yaml
 
 import wafer
 import wafer.cli
-from wafer.errors import ConfigError
+from wafer.errors import ConfigError, TrainingError
 from wafer.models.errors import SectionError
 from wafer.sweeps import children
 from wafer.sweeps.files import read_sweep
 from wafer.sweeps.grid import points_to_try, read_grid, search
 from wafer.sweeps.table import read_runs
+from wafer.sweeps.tuning import _DIVERGED
 
 RATE = "optimizer.learning_rate"
 TUNE = {"seed": 9, "times": {RATE: [0.5, 1, 2]}}
@@ -254,3 +255,11 @@ def test_a_table_of_another_form_is_refused(tmp_path):
         wafer.sweep(write(tmp_path, {"a": {}}, known="."), tmp_path / "out")
     with (tmp_path / "runs.csv").open() as file:
         assert next(csv.reader(file)) == ["arm", "loss"]  # it is left alone
+
+
+@pytest.mark.slow
+def test_the_message_of_a_diverged_run_is_known(tmp_path):
+    settings = {"max_steps": 20, "model_dir": str(tmp_path), "checkpoint_steps": 0}
+    with pytest.raises(TrainingError) as error:
+        wafer.train(tiny(optimizer={"learning_rate": 1e20}, runconfig=settings))
+    assert _DIVERGED.search(str(error.value))
