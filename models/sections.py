@@ -29,6 +29,10 @@ from wafer.models.errors import Problem, SectionError, did_you_mean
 
 Layers = Annotated[int, Field(gt=0, le=100_000)]  # each is traced: more would take hours
 _PATHS = ("dir", "dirs", "file", "files", "path", "paths", "folder")  # ends of keys
+TRACED = (
+    "a traced array; expected a value known when the program is made. Of a run file only levels "
+    "and drop fractions may be traced; for a rate, replace `Experiment.tx` (docs/guides/one-jit.md)"
+)
 LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32
 LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
@@ -49,13 +53,18 @@ class Section(BaseModel):
     )
     #: key of other libraries -> what says the same here; for the message alone
     elsewhere: ClassVar[Mapping[str, str]] = {}
+    #: keys that are read before the section is parsed; for the message alone
+    read_before: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse booleans, which Python counts as integers; a field's own reader sees to itself."""
+    def _known_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse traced arrays, and booleans where a number is due, unless the field reads them."""
         field = cls.model_fields[str(info.field_name)]
         items = value if isinstance(value, list | tuple) else (value,)
+        is_traced = any(c.__name__ == "Tracer" for item in items for c in type(item).__mro__)
+        if is_traced and field.annotation is not Any:  # by its name: jax is not imported here
+            raise ValueError(TRACED)
         read = any(isinstance(item, BeforeValidator) for item in field.metadata)
         if not read and any(isinstance(item, bool) for item in items):
             allowed = _leaf_types(field.annotation)
@@ -214,7 +223,7 @@ def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseMo
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
         section = _class_at(root, path[:-1])
-        known = tuple(section.model_fields) if section else ()
+        known = (*section.model_fields, *getattr(section, "read_before", ())) if section else ()
         listed = f"; known: {', '.join(known)}" if 0 < len(known) < 10 else ""
         others = getattr(section, "elsewhere", {}).get(path[-1])
         if others is not None and others.split(".")[0].split(":")[0] in known:

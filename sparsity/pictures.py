@@ -108,10 +108,12 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
     names = [_short(name) for name in last]
     level.barh(names, list(levels(last).values()), color=list(colors.values()))
     level.invert_yaxis()
-    level.set(xlabel=f"pruned at step {steps[-1]}", xlim=(0, 1))
+    level.set(xlabel=f"share that is pruned at step {steps[-1]}", xlim=(0, 1))
     for name, values in kept.items():
-        evolution.plot(steps, values, ".-", color=colors[name])
-    evolution.set(xlabel="step", ylabel=f"kept since step {steps[0]}", ylim=(0, 1.02))
+        evolution.plot(steps, values, ".-", color=colors[name], label=_short(name))
+    evolution.set(xlabel="step", ylabel=f"share kept since step {steps[0]}", ylim=(0, 1.02))
+    if len(kept) <= 10:  # as many as there are colors
+        evolution.legend(frameon=False, fontsize="x-small", ncols=2)
     for name, mask in last.items():
         own = degrees(mask)
         _histogram(incoming, own.incoming, colors[name])

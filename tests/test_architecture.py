@@ -77,24 +77,24 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7326,  # records of before; functions of commands (38a); results show (38b)
-    "sparsity": 4324,  # levels may be traced arrays (38a); results show (38b)
+    "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
+    "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
-    "wafer": 1015,  # an experiment's init and step (38a)
+    "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 2864,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7076,
-    "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
+    "wafer/csl": 7222,  # streams are commands of the host, mistakes that are named (33a)
+    "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2964,  # results show (38b)
+    "wafer/machine": 3283,  # results show (38b); streams wait for the host, causes (33a)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
     "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
-    "wafer/vendor": 5203,  # functions of the commands (38a)
+    "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a

@@ -198,7 +198,11 @@ class Experiment:
 
         Raises:
             ConfigError: the file has a teacher, whose weights only engines read.
+            TypeError: ``topology`` is a traced array.
         """
+        if isinstance(topology, jax.core.Tracer):
+            fix = "scan the steps that are due apart from the others (docs/guides/one-jit.md)"
+            raise TypeError(f"topology: a traced array; expected True or False. {fix}")
         if self.cfg.distillation is not None:
             message = "an experiment's step has no teacher; drop the section, or use wafer.train"
             raise ConfigError([Problem(("distillation",), message)])

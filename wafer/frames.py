@@ -11,6 +11,7 @@ from wafer.models.errors import optional
 from wafer.models.shown.figures import new_figure
 
 _STYLE = {"vmin": 0, "cmap": "inferno", "interpolation": "nearest"}  # a PE is a square
+_WIDEST = 9.0  # inches of a row of frames, as wide as a notebook's page
 
 
 def picked(frames: int, count: int) -> list[int]:
@@ -35,6 +36,7 @@ def draw_heat_map(
     axes = fig.subplots()
     fig.colorbar(axes.imshow(plane, vmax=highest, **_STYLE), label=meaning)
     axes.set(title=title, xlabel="x", ylabel="y")
+    axes.locator_params(integer=True)
     if path:
         fig.savefig(path)
     return fig
@@ -68,7 +70,7 @@ def draw_filmstrip(
     highest: float,
     path: str | None = None,
 ) -> Any:
-    """Draw frames side by side, or below each other where they are wide; returns the figure.
+    """Draw frames in rows, or below each other where they are wide; returns the figure.
 
     Args:
         planes: [n, H, W].
@@ -80,10 +82,14 @@ def draw_filmstrip(
     count, height, width = planes.shape
     below = width > 3 * height
     wide, tall = _size(planes.shape, min(8.0, 0.5 * width) if below else 2.0)
-    grid = (count, 1) if below else (1, count)
-    size = (wide + 2.0, count * (tall + 0.35) + 0.8) if below else (count * wide + 1.4, tall + 1.1)
+    columns = 1 if below else min(count, int(_WIDEST / wide))
+    rows = -(-count // columns)
+    size = (columns * wide + (2.0 if below else 1.4), rows * (tall + 0.35) + 0.8)
     fig = new_figure(figsize=size, layout="constrained")
-    axes = fig.subplots(*grid, squeeze=False).ravel()
+    grid = fig.subplots(rows, columns, squeeze=False).ravel()
+    axes = grid[:count]
+    for unused in grid[count:]:
+        unused.set_visible(False)
     images = [axis.imshow(p, vmax=highest, **_STYLE) for axis, p in zip(axes, planes, strict=True)]
     for axis, title in zip(axes, titles, strict=True):
         axis.set(xticks=[], yticks=[])

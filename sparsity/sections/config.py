@@ -286,6 +286,7 @@ class PatternSection(Section):
 class GroupSection(Section):
     """One group; an algorithm's own attributes join it as keys."""
 
+    read_before = ("algorithm",)
     sparsity: Any = None  #: share of weights that are 0: a number below 1, or a schedule
     schedule: Any = None  #: sparsity that changes with the step
     init_method: Any = "random"  #: how the first mask is chosen

@@ -5,6 +5,7 @@
 """
 
 import re
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +40,12 @@ def csl_rules(folder=CSL_RULES):
 
 
 def compiled_rule(rule):
-    """The image of a rule's program."""
-    if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
-        return wafer.csl.compile(rule.path, arch=rule.arch)
-    near = rule.path.is_relative_to(CSL_RULES)
-    name = rule.path.relative_to(CSL_RULES).as_posix() if near else rule.path.name
-    options = {"arch": rule.arch} | ({} if near else {"import_paths": (str(rule.path.parent),)})
-    return wafer.csl.compile(CSL_RULES / "one.csl", {"file": name}, **options)
+    """The image of a rule's program; warnings are errors of a rule that says an error."""
+    options = {"arch": rule.arch, "strict": bool(rule.texts("error"))}
+    with warnings.catch_warnings(action="ignore", category=wafer.csl.CslWarning):
+        if "\nlayout {" in rule.path.read_text(encoding="utf-8"):
+            return wafer.csl.compile(rule.path, **options)
+        near = rule.path.is_relative_to(CSL_RULES)
+        name = rule.path.relative_to(CSL_RULES).as_posix() if near else rule.path.name
+        options |= {} if near else {"import_paths": (str(rule.path.parent),)}
+        return wafer.csl.compile(CSL_RULES / "one.csl", {"file": name}, **options)

@@ -17,7 +17,7 @@ def route(x, rx, tx, more=""):
     return f"  @set_color_config({x}, 0, c, .{{ .routes = {routes}{more} }});\n"
 
 
-def wire(folder, changes=(), *, routes=None, arch="wse2", **params):
+def wire(folder, changes=(), *, routes=None, arch="wse2", strict=False, **params):
     """Compile it in a folder, with (old, new) texts of either file, other routes and params."""
     if routes is not None:
         changes = [*changes, (_ROUTES, routes)]
@@ -27,4 +27,4 @@ def wire(folder, changes=(), *, routes=None, arch="wse2", **params):
         texts = {name: text.replace(old, new, 1) for name, text in texts.items()}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return wafer.csl.compile(folder / "layout.csl", params, arch=arch)
+    return wafer.csl.compile(folder / "layout.csl", params, arch=arch, strict=strict)

@@ -151,6 +151,7 @@ MISTAKES = [
     (SOME | {"update": {"freq": 2}}, "static takes no update"),
     (SOME | {"drop_fraction": 0.1, "update": {"freq": 2}}, "no update and no drop_fraction"),
     (SOME | {"param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),
+    ({"algoritm": "set", "sparsity": 0.5}, r"algoritm: unknown key; did you mean 'algorithm'\?"),
     (SOME | {"param_filter": {"*": 1}}, "a dict is not a filter"),
     (SOME | {"param_filter": {"regex": ["fc("]}}, r"'fc\(' is no regex"),
     (SETS | GROUPS | {"balance_out_groups": 2}, "exclude each other"),

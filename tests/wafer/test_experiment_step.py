@@ -56,6 +56,31 @@ def test_its_steps_are_those_of_the_resident_engine():
     assert int(state.step) == int(state.sparse.step) == STEPS
 
 
+TRACED = {  # what a run file or a call has a traced array for -> the message
+    "learning_rate": "learning_rate: .*a traced array; expected a value known when the program",
+    "weight_decay_rate": "weight_decay_rate: .*a traced array",
+    "freq": r"sparsity\.update\.freq: .*a traced array",
+    "topology": "topology: a traced array; expected True or False",
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_what_decides_the_program_may_not_be_traced(name):
+    def run(value):
+        if name == "topology":
+            start = base().init(jax.random.key(0))
+            return base().step(start, rows_of(0), topology=value)[1]["loss"]
+        if name == "freq":
+            ours = experiment(sparsity=RIGL | {"update": {"freq": value}})
+        else:
+            rate = {"optimizer_type": "AdamW", "learning_rate": 0.1}
+            ours = experiment(optimizer=rate | {name: value})
+        return ours.init(jax.random.key(0)).step
+
+    with pytest.raises((ConfigError, TypeError), match=TRACED[name]):
+        jax.eval_shape(run, 1)
+
+
 @functools.cache
 def base():
     return experiment()

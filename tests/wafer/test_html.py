@@ -167,7 +167,8 @@ RESULTS = {  # what makes it of so many rows -> a value of it
 
 
 @pytest.mark.parametrize("make", RESULTS)
-def test_a_result_shows_itself_in_a_notebook(make):
+def test_a_result_shows_itself_in_a_notebook(make, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # where rich prints by display
     for rows in (2, MANY):
         result, value = make(rows), RESULTS[make]
         page = result._repr_html_()

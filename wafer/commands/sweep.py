@@ -86,7 +86,7 @@ def sweep(
     arms: Sequence[str] = (),
     jobs: int = 1,
     fit: bool = False,
-    say: Callable[[str], object] = _LOG.info,
+    say: Callable[[str], object] = print,
 ) -> SweepOutcome:
     """Run a grid of arms over seeds as far as it is not, and compare the arms.
 
@@ -98,7 +98,7 @@ def sweep(
         arms: names of these arms alone.
         jobs: runs at a time.
         fit: fit loss = E + A / weights^a + B / tokens^b to each group.
-        say: called with a line for each run that ends.
+        say: called with a line for each run that ends; ``logging.info`` prints nothing by itself.
 
     Returns:
         Finished runs, and arms beside the first one; printed, its table.

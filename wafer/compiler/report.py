@@ -225,7 +225,7 @@ def summary_html(compiled: Compiled) -> str:
 
 def _render(*tables: Table) -> str:
     text = io.StringIO()
-    Console(file=text, width=100, highlight=False).print(*tables, sep="")
+    Console(file=text, width=100, highlight=False, force_jupyter=False).print(*tables, sep="")
     return text.getvalue()
 
 

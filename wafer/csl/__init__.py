@@ -14,7 +14,7 @@ from wafer.csl.semantics.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
-from wafer.csl.syntax.source import CslError, Diagnostic, Position, Source
+from wafer.csl.syntax.source import CslError, CslWarning, Diagnostic, Position, Source
 from wafer.machine.base import Rectangle, Status
 from wafer.machine.engine import Machine
 from wafer.machine.image import Image
@@ -23,6 +23,7 @@ from wafer.machine.tools.recording import Recording, Trace
 __all__ = [
     "EXAMPLES",
     "CslError",
+    "CslWarning",
     "DeadlockError",
     "Diagnostic",
     "FaultError",

@@ -11,8 +11,8 @@ from wafer.fabric.program.emit import emit
 from wafer.fabric.program.tables import Program
 from wafer.machine.base import Status, WaferMachine
 from wafer.machine.engine import machine_for
+from wafer.machine.tools.causes import by_cause
 from wafer.machine.tools.recording import Recording
-from wafer.machine.tools.reports import by_cause
 
 __all__ = ["FabricState", "check_finished", "cycles", "initial_arrays", "read", "run", "simulate"]
 

@@ -190,7 +190,7 @@ class WaferMachine(abc.ABC):
         port: tuple[int, int, str],
         words: np.ndarray,
         controls: np.ndarray | None = None,
-    ) -> None:
+    ) -> int:
         """Queue words of the host: on a stream, or from outside of the rectangle.
 
         Args:
@@ -200,11 +200,33 @@ class WaferMachine(abc.ABC):
             words: [n] uint32.
             controls: [n] bool, whether each is a control wavelet; None: none is.
 
+        Returns:
+            How many of all that were sent there have not come in yet.
+
         Raises:
             CompileError: no such stream, nothing outside there, or the program does not use the
                 color.
         """
         self._refuse_port(color, port)
+
+    def hold_streams(self, words: int) -> None:  # noqa: B027 - the JAX machine has no streams
+        """Hold a PE's stream to the host once it is this many words ahead of ``expect``.
+
+        Args:
+            words: of each PE and stream.
+        """
+
+    def expect(self, stream: tuple[int, int, int], words: int) -> None:
+        """Let a stream to the host, held by ``hold_streams``, go on.
+
+        Args:
+            stream: its color, column and row of the PE.
+            words: that ``receive`` will take, beside those of earlier calls.
+
+        Raises:
+            CompileError: as of ``send``.
+        """
+        self._refuse_port(stream[0], (*stream[1:], "RAMP"))
 
     def receivable(self, color: int, port: tuple[int, int, str]) -> int:
         """How many words ``receive`` could take; by a side they are kept from the first call on.

@@ -165,8 +165,9 @@ class Operand(enum.IntEnum):
 
 # Operations on descriptors, named as the builtins are, with what each element computes. The last
 # letters are the element types: s f32, h f16, hs f16 read and f32 written; mov16 to popcnt have 16
-# bits, mov32 32. MAC is ``d = src0 + src1 * scalar``, rounded twice. ADD32 to MAX32 are a
-# `Layout`'s, of integers without a sign; CSL has none of them.
+# bits, mov32 32. MAC is ``d = src0 + src1 * scalar``: FMACH rounds once, FMACS twice; the
+# product of FMACHS is exact. ADD32 to MAX32 are a `Layout`'s, of integers without a sign; CSL has
+# none of them.
 DsdOp = enum.IntEnum(
     "DsdOp",
     """

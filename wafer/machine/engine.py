@@ -4,6 +4,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ available = _LIBRARY.available
 _MOST_REPORTED = 10_000
 
 
+def free_cores(loadavg: Path = Path("/proc/loadavg")) -> int:
+    """Return how many cores no other thread of this computer runs on; all where that is unknown.
+
+    The machine's threads meet in every cycle, so one that shares its core holds all of them up.
+
+    Args:
+        loadavg: Linux's file, whose fourth field begins with the number of running threads.
+    """
+    cores = os.cpu_count() or 1
+    if not loadavg.is_file():
+        return cores
+    running = int(loadavg.read_text(encoding="ascii").split()[3].partition("/")[0])
+    return max(1, min(cores, cores + 1 - running))  # this thread is one of them
+
+
 def _call(name: str, *arguments: Any) -> int:
     """Call a function of ``native/machine.cc``: all is numbers of 64 bits, arrays their addresses.
 
@@ -42,7 +58,7 @@ class Machine(WaferMachine):
 
     Args:
         image: compiled.
-        threads: of the host; None: one per core. Results and cycles do not depend on it.
+        threads: of the host; None: one per free core. Results and cycles do not depend on it.
         record: what ``trace`` is to hold; None: nothing, which costs nothing.
         check_bounds: whether an operation that reads or writes beyond a variable is a fault; some
             programs rely on a variable's neighbors.
@@ -64,7 +80,7 @@ class Machine(WaferMachine):
         super().__init__(image)
         # A thread for few PEs waits more than it works.
         suits = max(1, min(self._height, self._height * self._width // 64))
-        self._threads = threads or min(os.cpu_count() or 1, suits)
+        self._threads = threads or min(free_cores(), suits)
         self._recorded = np.zeros(0, np.int64) if record is None else settings_of(record, image)
         tables.append(self._recorded)
         places = np.array([(table.ctypes.data, table.nbytes) for table in tables], np.int64)
@@ -112,12 +128,22 @@ class Machine(WaferMachine):
         port: tuple[int, int, str],
         words: np.ndarray,
         controls: np.ndarray | None = None,
-    ) -> None:
+    ) -> int:
         words = np.ascontiguousarray(words, np.uint32).reshape(-1)
         flags = np.zeros(len(words), np.uint8)
         flags[:] = False if controls is None else controls
-        if not self._c("send", *self._port(color, port), words, flags, len(words)):
+        left = self._c("send", *self._port(color, port), words, flags, len(words))
+        if left < 0:
             self._refuse_port(color, port)
+        return left
+
+    def hold_streams(self, words: int) -> None:
+        self._c("hold", words)
+
+    def expect(self, stream: tuple[int, int, int], words: int) -> None:
+        color, x, y = stream
+        if not self._c("expect", self._cell(x, y), color, words):
+            super().expect(stream, words)
 
     def receivable(self, color: int, port: tuple[int, int, str]) -> int:
         there = self._c("receive", *self._port(color, port), 0, 0)

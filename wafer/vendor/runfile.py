@@ -259,7 +259,7 @@ def _rename(
             return True
     if row.map and isinstance(value, str | bool | None):
         value = row.map.get(value, value)
-    if (known := target.setdefault(new, value)) != value:
+    if (known := target.setdefault(new, value)) is not value and known != value:
         message = f"is another spelling of {new!r}, which is {known!r}; keep one"
         file.note("refused", (*path, key), message)
     elif there != (*path, key):

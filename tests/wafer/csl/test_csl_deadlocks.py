@@ -7,7 +7,8 @@ import pytest
 from helpers.csl_wire import route, wire
 
 import wafer.csl
-from wafer.machine.tools.reports import Reason, Waiting, by_cause
+from wafer.machine.tools.causes import by_cause
+from wafer.machine.tools.reports import Reason, Waiting
 
 
 def deadlock(tmp_path, *routes, width=2, arch="wse2"):
@@ -62,8 +63,11 @@ def test_the_cause_comes_first_and_all_are_kept(tmp_path):
     error = deadlock(tmp_path, *routes, width=30)
     lines = str(error).split("\n")
     assert len(error.waiting) > 30
-    assert lines[2].startswith("  PE (27, 0): router waits for PE (28, 0) to the EAST to take")
-    assert lines[-1] == f"  and {len(error.waiting) - 10} more: see .waiting"
+    said = "PE (27, 0): router waits for PE (28, 0) to the EAST to take"
+    assert lines[1].startswith(f"  a neighbor that takes no word: {said}")
+    shown = [line for line in lines if line.startswith("  PE ")]
+    assert shown[0].startswith(f"  {said}")
+    assert lines[-1] == f"  and {len(error.waiting) - len(shown)} more: see .waiting"
     assert {27, 28, 29} <= {each.x for each in error.waiting}
 
 
@@ -73,7 +77,8 @@ def test_chains_by_hand():
     colors[0, 0, 4], colors[0, 1, 4] = 16 << 5 | 2, 1 << 5 | 16
     none = np.zeros((1, 2), np.int32)
     image = wafer.csl.Image(
-        arch="wse2", programs=(), tiles=none, colors=colors, switches=np.full_like(colors, 0x555),
+        arch="wse2", programs=(), tiles=none - 1, colors=colors,
+        switches=np.full_like(colors, 0x555),
         routed=none, filters=none, exports=(), streams={}, params={},
     )  # fmt: skip
     data = Waiting(1, 0, "task", "data", "", 0, 1, 4)

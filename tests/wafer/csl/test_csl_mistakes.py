@@ -1,6 +1,7 @@
 """The guide's table of mistakes: one right program, a change that spoils it, what is said of it."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from helpers.csl_wire import wire
 from helpers.paths import ROOT
 
 import wafer.csl
-from wafer.csl import CslError, DeadlockError, FaultError, HostError
+from wafer.csl import CslError, CslWarning, DeadlockError, FaultError, HostError
 from wafer.csl.host.region import MemcpyDataType
+from wafer.errors import CompileError
 
 SENDS = "    @mov16(out, d, .{ .async = true, .activate = done });\n"
 TAKES = "    @mov16(d, in, .{ .async = true, .activate = done });\n"
@@ -41,8 +43,9 @@ MISTAKES = [
     ("@export_symbol(go);", "@block(done); @export_symbol(go);", DeadlockError,
      "end (local task 9) waits for being unblocked (it is activated)"),
     (SENDS, SENDS + SENDS, FaultError, "microthread 3 still runs an operation"),
-    ("@initialize_queue(iq, .{ .color = c });", "", FaultError,
-     "no color is bound to input queue 2; call @initialize_queue first"),
+    ("@initialize_queue(iq, .{ .color = c });", "", CslError,
+     "no color is bound to input queue 2 of PE (1, 0)"),
+    ("task end()", "task end(x: u16)", CslError, "a local task has no parameters; 'end' has"),
     (".fabric_color = c, .input_queue", ".fabric_color = @get_color(5), .input_queue",
      CslError, "input_queue 2 has color 4, and its descriptor says 5"),
     (".extent = words, .fabric_color = c, .input_queue",
@@ -58,9 +61,44 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def run(tmp_path, *changes):
+SHORT = """var two = @zeros([2]u16);
+const e = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> two[i] });
+fn go() void {
+  @mov16(d, e);
+"""
+# The change, the file and line that are named, and words of the warning that the guide quotes.
+WARNINGS = [
+    ("@get_color(4)", "@get_color(21)", "layout.csl:12", "memcpy keeps color 21 on wse3"),
+    ("@get_input_queue(2)", "@get_input_queue(1)", "pe.csl:30",
+     "memcpy keeps input queue 1 on wse3"),
+    ("@get_output_queue(3)", "@get_output_queue(0)", "pe.csl:31",
+     "memcpy keeps output queue 0 on wse3"),
+    ("@get_local_task_id(9)", "@get_local_task_id(27)", "pe.csl:29",
+     "memcpy keeps local task 27 on wse3"),
+    ("@bind_local_task(end, done);", "", "pe.csl:23",
+     "local task 9 is activated here, and no task is bound to it"),
+    (UNBLOCK, "  @activate(@get_local_task_id(11));\n", "pe.csl:19",
+     "local task 11 is activated here, and no task is bound to it"),
+    (".extent = words, .fabric_color = c, .input_queue",
+     ".extent = 5, .fabric_color = c, .input_queue", "pe.csl:25",
+     "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    ("@initialize_queue(iq, .{ .color = c });", "", "pe.csl:25",
+     "no color is bound to input queue 2 of PE (1, 0)"),
+    (GO, SHORT, "pe.csl:24", "operands in memory of different lengths (4, 2)"),
+    ('@export_name("go", fn()void);', '@export_name("go", fn()void); @export_name("g", fn()void);',
+     "layout.csl:14", "no PE exports 'g', which the layout exports"),
+]  # fmt: skip
+# Options, and words of the error.
+OPTIONS = [
+    ({"width": "two"}, "--params=width:two: the param 'width' is of type i16, found 'two'"),
+    ({"width": "70000"}, "--params=width:70000: the param 'width' is of type i16, found 70000"),
+    ({"c": "red"}, "there is no param 'c' in this file"),
+]
+
+
+def run(tmp_path, *changes, strict=False):
     """What the program does, up to the second PE's words."""
-    runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3"))
+    runtime = wafer.csl.Runtime(wire(tmp_path, changes, arch="wse3", strict=strict))
     runtime.launch("go", nonblock=True)
     result, short = np.zeros(8, np.uint32), MemcpyDataType.MEMCPY_16BIT
     runtime.memcpy_d2h(result, runtime.get_id("y"), 0, 0, 2, 1, 4, data_type=short)
@@ -78,8 +116,36 @@ def test_what_is_said(tmp_path, old, new, error, said):
         assert said in "\n".join(map(str, runtime.machine.waiting()))
         return
     with pytest.raises(error) as caught:
-        run(tmp_path, (old, new))
+        run(tmp_path, (old, new), strict=error is CslError)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("old", "new", "place", "said"), WARNINGS)
+def test_what_is_warned_of(tmp_path, old, new, place, said):
+    with pytest.warns(CslWarning) as caught:
+        wire(tmp_path, [(old, new)], arch="wse3")
+    first = caught[0]
+    assert said in str(first.message)
+    assert f"{Path(first.filename).name}:{first.lineno}" == place
+    with pytest.raises(CslError) as refused:
+        wire(tmp_path, [(old, new)], arch="wse3", strict=True)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("params", "said"), OPTIONS)
+def test_params_of_another_type(tmp_path, params, said):
+    with pytest.raises(CslError) as caught:
+        wire(tmp_path, **params)
+    assert said in str(caught.value)
+
+
+def test_a_fabric_larger_than_the_wafer_and_an_unknown_release(tmp_path):
+    wire(tmp_path)
+    layout = tmp_path / "layout.csl"
+    with pytest.raises(CslError, match=f"a fabric of {10**20 - 1} x 1 PEs; that of wse2 has 757 x"):
+        wafer.csl.compile(layout, fabric=(10**20 - 1, 1))
+    with pytest.raises(CompileError, match=r"'9\.9' is no release of the SDK; there are 0\.4 to"):
+        wafer.csl.compile(layout, sdk="9.9")
 
 
 def test_the_hosts_mistakes(tmp_path):
@@ -92,7 +158,7 @@ def test_the_hosts_mistakes(tmp_path):
 
 def test_the_guide_quotes_what_is_said():
     text = (ROOT / "docs" / "guides" / "csl.md").read_text(encoding="utf-8")
-    for *_, said in MISTAKES:
+    for *_, said in (*MISTAKES, *WARNINGS):
         assert said in text, said
     assert re.search("9 items of 32 bits for each PE", text)
 
@@ -123,3 +189,16 @@ def test_an_operation_beyond_its_variable(tmp_path, verb):
         r" bytes 0 to 11 of 8; shorten its descriptor",
         str(caught.value),
     )
+
+
+def test_a_copy_of_other_sizes_than_its_array_or_variable(tmp_path):
+    """A host array of more items than are copied, and a read beyond the variable, are warned of."""
+    runtime, _ = run(tmp_path)
+    y, short = runtime.get_id("y"), MemcpyDataType.MEMCPY_16BIT
+    with pytest.warns(CslWarning, match=r"array has 9 item\(s\); 4 for each PE in .* are 4, and"):
+        runtime.memcpy_h2d(y, np.arange(9, dtype=np.uint32), 0, 0, 1, 1, 4, data_type=short)
+    with pytest.raises(HostError, match=r"array has 3 item\(s\); 4 for each PE in .* are 4"):
+        runtime.memcpy_h2d(y, np.zeros(3, np.uint32), 0, 0, 1, 1, 4, data_type=short)
+    with pytest.warns(CslWarning, match=r"has room for 4, and the rest is read from") as caught:
+        runtime.memcpy_d2h(np.zeros(5, np.uint32), y, 0, 0, 1, 1, 5, data_type=short)
+    assert Path(caught[0].filename) == Path(__file__)

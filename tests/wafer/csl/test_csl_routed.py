@@ -20,7 +20,7 @@ def compiled(tmp_path, routes, arch="wse2", send=SEND, words=40):
     take = "fn take() void { if (x == 2) { @mov16(d, in); } }\n"
     body = "  if (x == 0) { send(); } else { take(); }\n  sys_mod.unblock_cmd_stream();\n"
     changes = [(GO, body), ("fn go()", f"{send}{take}fn go()")]
-    return wire(tmp_path, changes, routes=routes, arch=arch, width=3, words=words)
+    return wire(tmp_path, changes, routes=routes, arch=arch, strict=True, width=3, words=words)
 
 
 OWN = "add RAMP to {} of the color's .routes at this PE (@set_color_config)"

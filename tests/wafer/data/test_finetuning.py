@@ -83,6 +83,18 @@ def test_mnli_rows_of_tsv_and_json(tmp_path):
     assert scores == {"eval/accuracy_matched": 2 / 3, "eval/accuracy_mismatched": 1 / 2}
 
 
+@pytest.mark.parametrize(("task", "least"), [("sst2", 3), ("mnli", 4)])
+def test_the_shortest_row_has_room_for_one_token(tmp_path, task, least):
+    """A shorter one was cut in a loop without end."""
+    for length in range(1, least):
+        with pytest.raises(
+            ConfigError, match=f"max_sequence_length: {length}: expected .* {least}"
+        ):
+            data(task, tmp_path, max_sequence_length=length)
+    row = data(task, tmp_path, max_sequence_length=least).source[0]
+    assert sum(token not in ids("[CLS] [SEP]") for token in real(row)) == 1
+
+
 def test_f1_of_the_positive_class(tmp_path):
     dataset = data("sst2", tmp_path, Context(num_labels=2))
     scorer = dataset.scorer()  # labels are 0 1 0 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.assembly import assemble, build, memory_descriptor
-from helpers.csl_operations import RULES, after
+from helpers.csl_operations import RULES, after, fused, triples
 from hypothesis import given, settings, strategies as st
 
 from wafer.machine.engine import Machine, Status, available
@@ -53,6 +53,25 @@ def test_overlapping_and_strided_operands_go_element_by_element(op, arch, places
         both = np.isnan(got.view(kind)) & np.isnan(want.view(kind))
         got.view(kind)[both] = want.view(kind)[both]
     np.testing.assert_array_equal(got, want)
+
+
+def test_a_fused_product_is_rounded_once():
+    """Against integers; 2050 + (1 - 2^-14) is below the tie that single precision makes of it."""
+    sums = triples(400)
+    assert (fused(*sums[0]), fused(*sums[1])) == (np.float16(2050).view(np.uint16), 0x0010)
+    want = [fused(*row) for row in sums]
+    with np.errstate(over="ignore"):
+        assert want == [int(RULES["FMACH"][1](*row).view(np.uint16)) for row in sums]
+    lines = [".active 8", f".space x {6 * len(sums)}", "local 8:"]
+    for k, s in enumerate(sums[:, 2].view(np.uint16)):
+        words = [memory_descriptor(6 * k + start, 1, 1) for start in (4, 0, 2)]
+        lines += [f"const r{k} {word}" for k, word in enumerate([*words, s])]
+        lines.append("operate FMACH dest=MEMORY src0=MEMORY src1=MEMORY scalar=SCALAR at=r0")
+    program = assemble("\n".join([*lines, "return"]))
+    machine = Machine(build([program._replace(memory=sums.view(np.uint8).ravel().copy())]))
+    assert machine.run(100_000) == Status.QUIET, machine.fault
+    got = machine.read(0, 0, 0, 6 * len(sums)).view(np.uint16).reshape(-1, 3)[:, 2]
+    assert got.tolist() == want
 
 
 def test_the_profile_gives_each_line_its_cycles():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.csl_operations import fused, triples
 from helpers.csl_program import compiled
 from helpers.csl_rules import CSL_RULES, compiled_rule, csl_rules
 from helpers.machine_rules import RULES, image_of, rules
@@ -129,3 +130,12 @@ def test_a_product_is_rounded_before_it_is_added():
     a, b = jnp.array([minus]), jnp.array([x])
     bits, _ = jax.jit(scalar.element)(jnp.array([DsdOp.FMACS]), a, b, b, jnp.array([0]))
     assert np.asarray(bits).astype(np.uint32).view(np.float32).tolist() == [0.0]
+
+
+def test_a_fused_product_is_rounded_once():
+    bits = triples(4000).view(np.uint16).astype(np.int64)
+    zeros = jnp.zeros(len(bits), jnp.int64)
+    rows = jnp.asarray(bits)
+    out, _ = jax.jit(scalar.element)(zeros + DsdOp.FMACH, rows[:, 0], rows[:, 1], rows[:, 2], zeros)
+    want = [fused(*row) for row in bits.astype(np.uint16).view(np.float16)]
+    np.testing.assert_array_equal(out, want)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.assembly import assemble, build, color_register
 
-from wafer.machine.engine import Machine, Status, available
+from wafer.machine.engine import Machine, Status, available, free_cores
 
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
 
@@ -60,3 +60,12 @@ def test_a_run_in_pieces_is_the_same_run():
     assert pieces.prints == whole.prints
     assert pieces.profile == whole.profile
     assert np.array_equal(pieces.links, whole.links)
+
+
+def test_a_busy_computer_gets_fewer_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    load = tmp_path / "loadavg"
+    for running, free in ((1, 8), (3, 6), (8, 1), (99, 1), (0, 8)):
+        load.write_text(f"9.12 8.60 8.53 {running}/281 6727\n")
+        assert free_cores(load) == free
+    assert free_cores(tmp_path / "none") == 8

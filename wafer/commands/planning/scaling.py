@@ -102,7 +102,7 @@ class ScalingPlan:
         for row in self._rows:
             scaled.add_row(*row)
         text = io.StringIO()
-        console = Console(file=text, width=120, highlight=False)
+        console = Console(file=text, width=120, highlight=False, force_jupyter=False)
         console.print(scaled)
         if stages:
             title = f"N = {first.systems}"

@@ -1,8 +1,14 @@
 """What can go wrong between a host and its program."""
 
+import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
+from wafer.csl.syntax.source import CslWarning
 from wafer.errors import WaferError
+
+_PACKAGE = str(Path(__file__).parents[2])  # wafer
 
 
 class HostError(WaferError, ValueError):
@@ -19,6 +25,18 @@ class DeadlockError(HostError):
     def __init__(self, message: str, waiting: Sequence[object] = ()) -> None:
         super().__init__(message)
         self.waiting = tuple(waiting)
+
+
+def warn_host(message: str) -> None:
+    """Issue a ``CslWarning`` at the line of the host's script that leads here.
+
+    Args:
+        message: what is likely wrong, and the fix.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    warnings.warn_explicit(message, CslWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 class FaultError(HostError):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wafer.csl.host.commands import SETTLES, Copy, HostCall, Receive, Task
-from wafer.csl.host.errors import DeadlockError, FaultError, HostError
+from wafer.csl.host.commands import IN_FLIGHT, SETTLES, Copy, HostCall, Receive, Send, Task
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError, warn_host
 from wafer.csl.host.order import places
 from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
@@ -17,8 +17,8 @@ from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
+from wafer.machine.tools.causes import COMMAND, HELD, by_cause, causes_of
 from wafer.machine.tools.recording import Recording, Trace
-from wafer.machine.tools.reports import by_cause
 from wafer.machine.tools.trace import LineProfile, profile_of
 from wafer.models.errors import did_you_mean
 
@@ -42,6 +42,8 @@ class Runtime:
             new machine.
     """
 
+    _refused = ""  # why no command can be taken now; '' if one can
+
     def __init__(
         self,
         image: Image,
@@ -55,8 +57,8 @@ class Runtime:
         self.image = image
         self.machine = machine or machine_for(image, record, check_bounds=check_bounds)
         self._log, self._offsets = log, offsets
-        self._commands = list[HostCall | Copy]()  # that are not done: the command stream
-        self._reads = list[Receive]()  # and the streams to the host
+        self._commands = list[HostCall | Copy | Send | Receive]()  # that are not done, in order
+        self._reads = list[Receive]()  # and those of ports
         self._ids = {export.name: k for k, export in enumerate(image.exports)}
         self._prepare()
 
@@ -70,6 +72,7 @@ class Runtime:
         for color, x, y, side, to_host in self.image.ports.values():
             if to_host:
                 self.machine.receivable(color, (x, y, side))
+        self.machine.hold_streams(IN_FLIGHT)
 
     @property
     def cycles(self) -> int:
@@ -156,7 +159,12 @@ class Runtime:
         kind = self.image.exports[self.get_id(name)].type
         return self._call(name, raw_arguments(name, kind, words), nonblock)
 
+    def _check_running(self) -> None:
+        if self._refused:
+            raise HostError(self._refused)
+
     def _call(self, name: str, words: list[int], nonblock: bool) -> Task:
+        self._check_running()
         having = {k for k, p in enumerate(self.image.programs) if name in p.functions}
         at = [(x, y) for x, y in self.whole.pes() if self.image.tiles[y, x] in having]
         if not at:
@@ -197,8 +205,9 @@ class Runtime:
         self._check_stream(src, "D2H")
         what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of color {src}"
         ports = [(x, y, "RAMP") for x, y in todo.rectangle.pes()]
-        task = Receive(what, src, src, ports, where.reshape(len(ports), -1), array)
-        return self._begin(task, self._reads, todo.options.nonblock)
+        places = where.reshape(len(ports), -1)
+        task = Receive(what, src, src, ports, places, array)
+        return self._begin(task, self._commands, todo.options.nonblock)
 
     def send(self, port: str, array: np.ndarray, nonblock: bool = False) -> Task:
         """Queue words for a port of a Python layout; they enter as fast as routers take them.
@@ -232,8 +241,8 @@ class Runtime:
         words = flat_words(array)
         if size > len(words):
             raise HostError(f"'{port}': {size} words for an array of {len(words)}")
-        places = np.arange(size)[None]
-        task = Receive(f"{size} word(s) from '{port}'", there, color, [(x, y, side)], places, words)
+        at, what = [(x, y, side)], f"{size} word(s) from '{port}'"
+        task = Receive(what, there, color, at, np.arange(size)[None], words, begun=True)
         return self._begin(task, self._reads, nonblock)
 
     def get_port_id(self, name: str) -> str:
@@ -249,6 +258,7 @@ class Runtime:
         return name
 
     def _port(self, name: str, *, to_host: bool) -> HostPort:
+        self._check_running()
         port = self.image.ports[self.get_port_id(name)]
         if port.to_host != to_host:
             does = ("takes words from the host: send", "sends words to the host: receive")
@@ -263,11 +273,9 @@ class Runtime:
                 array = array.copy()  # the caller may reuse its own
             return self._copy(dest, array, region, where, to_host=False)
         self._check_stream(dest, "H2D")
-        self._finish_commands()
-        left, top = region.rectangle.x, region.rectangle.y
-        for x, y in region.rectangle.pes():
-            self.machine.send(dest, (x, y, "RAMP"), array[where[y - top, x - left]])
-        return Task(f"the stream of color {dest}", finished=True)
+        what = f"the stream of color {dest} to PEs {region.text}"
+        task = Send(what, dest, region.rectangle, array[where].reshape(-1, region.items))
+        return self._begin(task, self._commands, region.options.nonblock)
 
     def _copy(
         self,
@@ -311,6 +319,7 @@ class Runtime:
 
     def _places(self, region: CopyRegion, array: np.ndarray) -> np.ndarray:
         """[height, width, items], once the region and the array are known to fit."""
+        self._check_running()
         at, width, height = region.rectangle, region.rectangle.width, region.rectangle.height
         beyond = at.x + width > self.whole.width or at.y + height > self.whole.height
         if min(at.x, at.y) < 0 or beyond:
@@ -319,11 +328,13 @@ class Runtime:
                 f" {self.whole.width} x {self.whole.height}"
             )
         where = places(region.options.order, width, height, region.items, region.same_along)
-        if array.size <= where.max():
-            raise HostError(
-                f"the host's array has {array.size} item(s); {region.items} for each PE in"
-                f" {region.text} are {where.max() + 1}"
-            )
+        count = where.max(initial=-1) + 1
+        text = f"the host's array has {array.size} item(s); {region.items} for each PE in"
+        text += f" {region.text} are {count}"
+        if array.size < count:
+            raise HostError(text)
+        if array.size > count:
+            warn_host(f"{text}, and the rest is left; give the items of each PE, or a part")
         return where
 
     def _check_stream(self, color: int, direction: str) -> None:
@@ -406,21 +417,20 @@ class Runtime:
         advanced = False
         while self._commands:
             try:
-                self._commands[0].advance(self.machine, quiet=quiet)
+                advanced |= self._commands[0].advance(self.machine, quiet=quiet)
             except HostError:  # it cannot happen: what comes after it still can
                 self._commands.pop(0)
                 raise
             if not self._commands[0].finished:
                 break
-            # What a call sets off, or a copy feeds, may change what the next copy finds.
-            advanced, quiet = True, quiet and isinstance(self._commands[0], Copy)
+            # What a call or a stream sets off may change what the next copy finds.
+            quiet = quiet and isinstance(self._commands[0], Copy)
             del self._commands[0]
         held = set[object]()  # streams with an earlier reader
         for read in list(self._reads):
             if read.stream not in held:
-                read.advance(self.machine, quiet=quiet)
+                advanced |= read.advance(self.machine, quiet=quiet)
             if read.finished:
-                advanced = True
                 self._reads.remove(read)
             held.add(read.stream)
         return advanced
@@ -440,14 +450,6 @@ class Runtime:
                     " does a task activate itself for ever?"
                 )
 
-    def _finish_commands(self) -> None:
-        """Copy what was asked for before a stream begins, unless that needs the stream."""
-        end = self.machine.cycle + _MOST_CYCLES
-        while self._commands and self.machine.cycle < end:
-            status = self._run()
-            if not self._advance(quiet=status == Status.QUIET) and status == Status.QUIET:
-                return
-
     def _run(self) -> int:
         status = self.machine.run(SETTLES)
         if status == Status.FAULT:
@@ -458,12 +460,20 @@ class Runtime:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
-        if isinstance(task, Receive):
-            lines += task.missing(self.machine)
-        elif self.machine.commands_waiting(self.whole):
+        waiting = by_cause(self.image, self.machine.waiting())
+        first = self._commands[0] if task in self._commands else task
+        if first is not task:
+            lines.append(f"the host's commands run in order, and {first.what} comes before it")
+        read = first.color if isinstance(first, Receive) else None
+        streams = [each for each in self._commands if isinstance(each, Send | Receive)]
+        held = {each.color for each in streams if not each.begun}
+        lines += (causes := causes_of(self.image, waiting, read, held))
+        freed = causes and not any(cause.startswith((COMMAND, HELD)) for cause in causes)
+        if first.begun:
+            lines += first.missing(self.machine)
+        elif not freed and self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = by_cause(self.image, self.machine.waiting())
         shown = [str(each) for each in waiting]
         if len(lines) + len(shown) > _SHOWN:
             more = len(lines) + len(shown) - _SHOWN

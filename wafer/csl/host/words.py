@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wafer.csl.host.errors import HostError
+from wafer.csl.host.errors import HostError, warn_host
 
 _FUNCTION = re.compile(r"fn\s*\((.*)\)\s*\w+\s*$")
 _DTYPES = {
@@ -51,7 +51,13 @@ def raw_arguments(name: str, function: str, words: Sequence[int]) -> list[int]:
     for kind, word in zip(_checked(name, function, words), words, strict=True):
         dtype = np.dtype(_DTYPES[kind])
         bits = (int(word) & (1 << 64) - 1).to_bytes(8, "little")[: dtype.itemsize]
-        out.append(_register(np.frombuffer(bits, dtype)))
+        value = np.frombuffer(bits, dtype)
+        if dtype.kind == "f" and 0 < abs(value[0]) < np.finfo(dtype).smallest_normal:
+            text = (
+                f"call('{name}', …): the word {int(word)} is {value[0]} as the {kind} that it takes"
+            )
+            warn_host(f"{text}; give the bits of the number, or call launch with np.float32(…)")
+        out.append(_register(value))
     return out
 
 
@@ -71,6 +77,12 @@ def _word(name: str, kind: str, value: object) -> int:
     given = np.asarray(value)
     if given.ndim or given.dtype.kind not in "biuf":
         raise HostError(f"'{name}' takes a {kind}, found {value!r}")
+    if isinstance(value, np.generic) and (given.dtype.kind == "f") != (dtype.kind == "f"):
+        bits = given.reshape(1).view(f"u{given.itemsize}").astype(f"u{dtype.itemsize}").view(dtype)
+        raise HostError(
+            f"'{name}' takes a {kind}, found {value!r}, whose bits are {bits[0]} as {kind}; give"
+            f" np.{dtype.name}({value.item()})"
+        )
     with np.errstate(over="ignore"):
         exact = given.astype(dtype)
     if dtype.kind in "iu" and exact != given:

@@ -19,17 +19,25 @@ from wafer.csl.semantics.builtins import (
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.builtins.routes import ColorConfig
 from wafer.csl.semantics.core import types
-from wafer.csl.semantics.core.evaluator import Evaluator
+from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
 from wafer.csl.semantics.core.fabric import Fabric
 from wafer.csl.semantics.core.unit import Limits, Rules, Unit
 from wafer.csl.semantics.core.values import Module, Value, frozen
 from wafer.csl.semantics.files import Files
+from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
-from wafer.csl.semantics.routed import check_routed
+from wafer.csl.semantics.routed import misrouted, unbound_tasks
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import CslError, Diagnostic, Position, suggestion
+from wafer.csl.syntax.releases import release
+from wafer.csl.syntax.source import (
+    CslError,
+    Diagnostic,
+    Position,
+    emit_warnings,
+    suggestion,
+)
 from wafer.machine.codes import NO_SWITCH
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
@@ -78,11 +86,33 @@ def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> LayoutState:
         at = Position(str(path), 1, 1)
         message = f"there is no param '{unknown[0]}' in this file"
         raise CslError([Diagnostic(at, message, suggestion(unknown[0], known))])
+    for name, given in params.items():
+        with contextlib.suppress(Failure):  # a type that depends on what has no value
+            _check_param(ev, module, name, given)
     attempt(unit, run, ev, block.body)
     if not unit.problems and unit.rectangle is None:
         unit.problems.append(Diagnostic(block.at, "the layout block calls no @set_rectangle"))
     unit.raise_problems()
     return layout
+
+
+def _check_param(ev: Evaluator, module: Module, name: str, given: Any) -> None:
+    """Report a value of the command line that its param's type does not hold."""
+    node = module.declarations[name]
+    value = module.params[name]
+    if node.type is None:
+        return
+    kind = ev.type(node.type)
+    color = kind == types.COLOR
+    if color and types.is_number(value.type):
+        return
+    try:
+        coerce(ev, value, kind, node.at)
+    except Failure as failure:
+        if failure.problem:
+            option = f"--{'colors' if color else 'params'}={name}:{given}"
+            text = f"{option}: the param '{name}' is of type {kind}, found {described(value)}"
+            raise CslError([Diagnostic(node.at, text)], ev.unit.files.source(node.at)) from None
 
 
 class _Compiled(NamedTuple):
@@ -106,6 +136,14 @@ def _programs(unit: Unit, layout: LayoutState) -> dict[Any, _Compiled]:
     if problems:
         raise CslError(dict.fromkeys(problems), unit.files.source(problems[0].at))
     return {key: compiled for key, compiled in out.items() if compiled}
+
+
+def _check_exported(unit: Unit, layout: LayoutState, programs: list[Program]) -> None:
+    """Warn of names that the layout exports and no PE."""
+    for name, at in layout.lines.items():
+        if not any(name in p.functions or name in p.exports for p in programs):
+            message = f"no PE exports '{name}', which the layout exports"
+            unit.warnings.append(Diagnostic(at, message, f"@export_symbol({name}) in a PE's file"))
 
 
 class _Wiring(NamedTuple):
@@ -152,6 +190,7 @@ def image_of(unit: Unit, layout: LayoutState, params: Mapping[str, Any]) -> Imag
         CslError: every problem of the programs.
     """
     programs = _programs(unit, layout)
+    _check_exported(unit, layout, [compiled.program for compiled in programs.values()])
     assert unit.rectangle is not None
     width, height = unit.rectangle
     tiles, shape = np.full((height, width), -1, np.int32), (height, width, COLORS)
@@ -173,6 +212,7 @@ def image_of(unit: Unit, layout: LayoutState, params: Mapping[str, Any]) -> Imag
             wiring.configure(x, y, color, config)
     for (x, y, color), config in layout.colors.items():
         wiring.configure(x, y, color, config)
+        unit.check_reserved("color", color, config.at)
     arrays: dict[str, Any] = wiring._asdict()
     arrays["route_places"] = tuple(wiring.route_places)
     streams = _streams(unit.modules)
@@ -214,6 +254,7 @@ def compile_layout(
     memcpy: bool = True,
     comptime_func_depth_limit: int | None = None,
     max_inlined_iterations: int | None = None,
+    strict: bool = False,
 ) -> Image:
     """Compile a program.
 
@@ -232,10 +273,14 @@ def compile_layout(
             compiling; None: 200.
         max_inlined_iterations: rounds of one inline loop; None: any number. Above 1,000,000 it is
             the limit of steps while compiling, too.
+        strict: whether what the vendor's compiler takes, and is likely a mistake, is an error.
 
     Raises:
+        CompileError: no such release.
         CslError: every problem of the program.
     """
+    if sdk:
+        release(sdk)  # there is none, or it is an error
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
     limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
@@ -243,5 +288,8 @@ def compile_layout(
     with _deep_stack():
         layout = _layout(unit, Path(path), params or {})
         image = image_of(unit, layout, params or {})
-    check_routed(image)
+    warnings = [*unit.warnings, *misrouted(image), *unbound_tasks(image)]
+    if strict and warnings:
+        raise CslError(dict.fromkeys(warnings), files.source(warnings[0].at))
+    emit_warnings(warnings)
     return image

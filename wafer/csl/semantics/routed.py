@@ -6,35 +6,31 @@ more words than queue, ramp and routers hold has an end.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from wafer.csl.syntax.source import CslError, Diagnostic, Position
+from wafer.csl.syntax.source import Diagnostic, Position
 from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH, neighbor
-from wafer.machine.codes import NO_SWITCH, Action, Gate, Op, Operand
-from wafer.machine.image import COLUMNS, Image, Program
+from wafer.machine.codes import NO_SWITCH, Action, Gate, Op
+from wafer.machine.image import Image, Program
+from wafer.machine.tools.flow import (
+    FabricUse,
+    fabric_uses,
+    place_of,
+    reachable,
+    row_of,
+    unbound_activations,
+)
 from wafer.machine.tools.reports import RAMP, SIDES, side_names, sides_of
 
 _SWAPS = 0xC00
 _MOST_CELLS = 4096  # PEs of a program that are looked at
-_OPERANDS = ("dest", "src0", "src1", "scalar")
 
 
-class _Use(NamedTuple):
-    """An operation on a fabric descriptor that is known at compile time."""
+def misrouted(image: Image) -> Iterator[Diagnostic]:
+    """Name operations on colors without a route, or with one that a neighbor does not take.
 
-    pc: int  #: its instruction
-    color: int  #: of the descriptor or its queue
-    sends: bool  #: whether it sends
-    words: int  #: of its descriptor
-
-
-def check_routed(image: Image) -> None:
-    """Refuse operations on colors without a route, or with one that a neighbor does not take.
-
-    Raises:
-        CslError: an operation that can never end, at its line.
+    Each can never end. The vendor's compiler takes them.
     """
     problems = dict[Position, Diagnostic]()
     for number, program in enumerate(image.programs):
@@ -48,56 +44,36 @@ def check_routed(image: Image) -> None:
             file, line = program.lines[use.pc]
             at = Position(program.files[file], int(line), 1)
             problems.setdefault(at, Diagnostic(at, *wrong[use]))
-    if problems:
-        raise CslError(list(problems.values()))
+    yield from problems.values()
 
 
-def _uses(program: Program, arch: str) -> Iterator[_Use]:
+def unbound_tasks(image: Image) -> Iterator[Diagnostic]:
+    """Name local tasks that programs activate and do not bind."""
+    for program in image.programs:
+        for task, pc in unbound_activations(program):
+            file, line = place_of(program, pc)
+            at = Position(file or program.name, line or 1, 1)
+            message = f"local task {task} is activated here, and no task is bound to it"
+            yield Diagnostic(at, message, f"@bind_local_task(…, @get_local_task_id({task}))")
+
+
+def _uses(program: Program, arch: str) -> Iterator[FabricUse]:
     """Operations on constant fabric descriptors whose end is waited for."""
-    operations, fabrics = program.tables["operations"], program.tables["fabrics"]
-    queues = program.tables["queues"][:, 0]
-    column = {name: k for k, name in enumerate(COLUMNS["operations"])}
-    of_fabric = {name: k for k, name in enumerate(COLUMNS["fabrics"])}
-    for pc in np.flatnonzero(program.code[:, 0] == Op.OPERATE):
-        row = operations[program.code[pc, 2]]
-        if row[column["asynchronous"]] and row[column["action"]] == Action.NONE:
-            continue
-        kinds = [row[column[name]] for name in _OPERANDS]
-        places = np.cumsum([kind != Operand.NONE for kind in kinds]) - 1
-        for kind, place in zip(kinds, places, strict=True):
-            if kind != Operand.FABRIC:
-                continue
-            known = _constant(program, int(pc), int(program.code[pc, 3]) + int(place))
-            if known is None or known[0] >= len(fabrics):
-                continue
-            index, words = known
-            fabric = fabrics[index]
-            sends, queue = bool(fabric[of_fabric["sends"]]), int(fabric[of_fabric["queue"]])
-            color, bound = int(fabric[of_fabric["color"]]), -1
-            if queue >= 0 and (not sends or arch == "wse3"):
-                bound = int(queues[queue + 8 * sends])
-            color = bound if bound >= 0 and (arch == "wse3" or color < 0) else color
-            if color >= 0:
-                yield _Use(int(pc), color, sends, words)
+    for use in filter(None, fabric_uses(program, arch)):
+        op, _, row = program.code[use.pc, :3].tolist()
+        if op == Op.OPERATE:
+            operation = row_of(program, "operations", row)
+            if not operation["asynchronous"] or operation["action"] != Action.NONE:
+                yield use
 
 
-def _constant(program: Program, pc: int, register: int) -> tuple[int, int] | None:
-    """Row and words of a descriptor that the instructions before one put into a register."""
-    for op, _, a, b, _ in program.code[max(pc - 64, 0) : pc][::-1]:
-        if op in (Op.JUMP, Op.RETURN, Op.FAULT):
-            return None
-        if a != register:
-            continue
-        if op == Op.COPY:
-            register = int(b)
-        else:
-            return (int(b) & 0xFFFF, int(b) >> 16 & 0xFFFF) if op == Op.CONST else None
-    return None
-
-
-def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
+def _problem(image: Image, x: int, y: int, use: FabricUse) -> tuple[str, str] | None:
     """What is wrong with a color at a PE, and the likely fix."""
     color = use.color
+    if color < 0:
+        queue = f"{'output' if use.sends else 'input'} queue {-1 - color}"
+        fix = "call @initialize_queue(queue, .{ .color = … }) in a comptime block"
+        return f"no color is bound to {queue} of PE ({x}, {y})", fix
     if int(image.colors[y, x, color]) & _SWAPS:
         return None  # it becomes another color
     if not sides_of(image, x, y, color, enter=use.sends) >> RAMP & 1:
@@ -120,7 +96,7 @@ def _held(image: Image) -> int:
     return max(hardware.output_depths) + hardware.ramp_latency
 
 
-def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
+def _refusal(image: Image, x: int, y: int, use: FabricUse) -> tuple[str, str] | None:
     """The first neighbor on a color's way that never takes it from the side by which it comes."""
     color = use.color
     height, width = image.tiles.shape
@@ -157,7 +133,7 @@ def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
     return None
 
 
-def _executed(program: Program, uses: list[_Use]) -> list[_Use]:
+def _executed(program: Program, uses: list[FabricUse]) -> list[FabricUse]:
     """Those in every run of a function of the host, or of a task that is active at the start."""
     if not uses:
         return []
@@ -167,7 +143,7 @@ def _executed(program: Program, uses: list[_Use]) -> list[_Use]:
     active = [int(pc) for task, pc in enumerate(program.local_tasks) if runs >> task & 1]
     for entry in (*program.functions.values(), *active, program.start):
         if entry >= 0:
-            found |= surely[entry] & _reachable(program.code, entry, own)
+            found |= surely[entry] & sum(own.get(pc, 0) for pc in reachable(program, entry))
     return [use for k, use in enumerate(uses) if found >> k & 1]
 
 
@@ -190,20 +166,3 @@ def _surely(code: np.ndarray, own: dict[int, int]) -> list[int]:
             if after != surely[pc]:
                 surely[pc], changed = after, True
     return surely
-
-
-def _reachable(code: np.ndarray, entry: int, own: dict[int, int]) -> int:
-    """The uses that a run from an instruction may come to."""
-    seen, waiting, found = set[int](), [entry], 0
-    while waiting:
-        pc = waiting.pop()
-        if pc in seen or pc >= len(code):
-            continue
-        seen.add(pc)
-        found |= own.get(pc, 0)
-        op, a = int(code[pc, 0]), int(code[pc, 2])
-        if op in (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL):
-            waiting.append(a)
-        if op not in (Op.JUMP, Op.RETURN, Op.FAULT):
-            waiting.append(pc + 1)
-    return found

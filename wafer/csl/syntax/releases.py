@@ -6,6 +6,8 @@ is an error. A builtin beside the one that replaced it is always one: no release
 
 from typing import NamedTuple
 
+from wafer.errors import CompileError
+
 
 class Feature(NamedTuple):
     """What some releases have."""
@@ -35,11 +37,16 @@ def release(text: str) -> tuple[int, ...]:
     """``1.4.0`` as numbers.
 
     Raises:
-        ValueError: not numbers with dots between them.
+        CompileError: no release of the vendor's.
     """
-    return tuple(int(part) for part in text.split("."))
+    numbers = tuple(int(part) for part in text.split(".") if part.isdecimal())
+    if not any(first <= numbers[:2] <= last for first, last in _RELEASES):
+        ranges = ", ".join(f"{a}.{b} to {a}.{c}" for (a, b), (_, c) in _RELEASES)
+        raise CompileError(f"'{text}' is no release of the SDK; there are {ranges}")
+    return numbers
 
 
+_RELEASES = (((0, 4), (0, 9)), ((1, 0), (1, 4)), ((2, 0), (2, 10)))  # first and last of a number
 CALLED_TASK = Feature("a task called as a function", "0.4", "1.3", "@activate")
 _BIND = ("@bind_local_task", "@bind_data_task", "@bind_control_task")
 FEATURES = (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +110,17 @@ class CslError(CompileError):
             yield f"{count} errors; the first {MOST_PROBLEMS} are shown"
         elif count > 1:
             yield f"{count} errors"
+
+
+class CslWarning(UserWarning):
+    """What is likely a mistake of a program, and what the vendor's compiler takes."""
+
+
+def emit_warnings(found: Iterable[Diagnostic]) -> None:
+    """Issue each diagnostic once, as a ``CslWarning`` of the program's file and line."""
+    for each in dict.fromkeys(found):
+        text = f"{each.message}; {each.hint}" if each.hint else each.message
+        warnings.warn_explicit(text, CslWarning, each.at.file, each.at.line)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

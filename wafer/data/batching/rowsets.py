@@ -90,7 +90,7 @@ def text_row(
         second: [m] ids of another one, or None.
     """
     cls, sep, pad = marks
-    room = length - (2 if second is None else 3)
+    room = max(length - (2 if second is None else 3), 0)
     first, others = first[:room], () if second is None else second[:room]
     while len(first) + len(others) > room:
         if len(first) > len(others):

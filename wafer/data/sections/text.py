@@ -13,11 +13,17 @@ class SST2DataProcessor(
 ):
     """GLUE's own TSV files, or JSON lines."""
 
+    #: [CLS], [SEP] and a token; longer sentences are cut
+    max_sequence_length: Annotated[int, Field(ge=3)]  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
+
 
 class MNLIDataProcessor(
     TextInput, task="classification", reader="wafer.data.readers.text.classification:mnli"
 ):
     """GLUE's own TSV files, or MultiNLI's JSON lines."""
+
+    #: [CLS], two [SEP] and a token; longer pairs are cut
+    max_sequence_length: Annotated[int, Field(ge=4)]  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
 class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.squad:squad"):

@@ -253,15 +253,28 @@ void csl_counters(void* m, uint32_t* links, int64_t* worked) {
   for (const Core& core : w.cores) *worked++ = core.worked, *worked++ = core.ended;
 }
 
-// Words of the host come in by a PE's port, W E S N RAMP from 0 on; 0 if there can be none.
+// Words of the host come in by a PE's port, W E S N RAMP from 0 on; how many
+// have not come in yet, -1 if there can be none.
 int64_t csl_send(void* m, int64_t cell, int64_t color, int64_t port, const uint32_t* words,
                  const uint8_t* controls, int64_t count) {
   Wafer& w = of(m).w;
   Exchange* const to = exchange(w, cell, color, port, true);
-  if (!to) return 0;
+  if (!to) return -1;
   for (int64_t k = 0; k < count; ++k)
     to->in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
   w.cores[cell].feeding = true, w.visit[cell] = 1;
+  return int64_t(to->in.size());
+}
+
+// From now on a PE's stream to the host holds at most so many words beyond those asked for.
+void csl_hold(void* m, int64_t words) { of(m).w.held = words; }
+
+// Asks a stream for so many words more; false if there is no such stream.
+int64_t csl_expect(void* m, int64_t cell, int64_t color, int64_t words) {
+  Wafer& w = of(m).w;
+  Exchange* const from = exchange(w, cell, color, kRamp, false);
+  if (!from) return 0;
+  from->expected += words, w.visit[cell] = 1;
   return 1;
 }
 
@@ -274,6 +287,7 @@ int64_t csl_receive(void* m, int64_t cell, int64_t color, int64_t port, uint32_t
   const int64_t there = int64_t(from->out.size()), count = std::clamp<int64_t>(most, 0, there);
   std::copy_n(from->out.begin(), count, words);
   from->out.erase(from->out.begin(), from->out.begin() + count);
+  from->expected = std::max<int64_t>(0, from->expected - count);
   return there;
 }
 

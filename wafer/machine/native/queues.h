@@ -65,7 +65,9 @@ inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
     const int its = swapped(w, core.lanes[slot], slot, kRamp);
     return room_up(core.lanes[its]) ? its : kStays;
   }
-  host(w, core.cell).exchanges[slot * kPorts + kRamp].out.push_back(sent.word());
+  Exchange& to = host(w, core.cell).exchanges[slot * kPorts + kRamp];
+  if (int64_t(to.out.size()) - to.expected >= w.held) return kStays;
+  to.out.push_back(sent.word());
   return kToHost;
 }
 

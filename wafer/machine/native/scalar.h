@@ -153,6 +153,19 @@ inline float multiply_add(float a, float b, float s) {
   return a + product;
 }
 
+// a + b * s of halves, rounded once, as FMACH does: the product is exact in double precision, and
+// where the sum is not, the product is less than a's 2^-31, which no rounding to a half sees.
+inline uint32_t fused_half(uint32_t a, uint32_t b, uint32_t s) {
+  const double sum = half_to_float(a) + double(half_to_float(b)) * half_to_float(s);
+  constexpr uint64_t kLost = (uint64_t(1) << 29) - 1;  // bits that single precision has no room for
+  uint64_t bits;
+  std::memcpy(&bits, &sum, 8);
+  bits = (bits & kLost ? bits | kLost + 1 : bits) & ~kLost;  // to odd: the next rounding is the one
+  double odd;
+  std::memcpy(&odd, &bits, 8);
+  return float_to_half(float(odd));
+}
+
 // Whether its elements are those of its first source, and it has no other.
 inline bool moves(DsdOp op) {
   return op == DsdOp::kFmovs || op == DsdOp::kFmovh || op == DsdOp::kMov16 || op == DsdOp::kMov32;
@@ -171,7 +184,7 @@ inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* 
     case DsdOp::kFmaxh: return float_to_half(larger(half_to_float(a), half_to_float(b)));
     case DsdOp::kFaddhs: return bits_of(half_to_float(a) + float_of(b));
     case DsdOp::kFmacs: return bits_of(multiply_add(float_of(a), float_of(b), float_of(s)));
-    case DsdOp::kFmach: return half_op(Op::kAdd, a, half_op(Op::kMul, b, s));
+    case DsdOp::kFmach: return fused_half(a, b, s);
     case DsdOp::kFmachs:  // a product of two halves is exact in single precision
       return bits_of(float_of(a) + half_to_float(b) * half_to_float(s));
     case DsdOp::kFnegs: return a ^ 0x80000000;

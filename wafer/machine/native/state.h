@@ -212,6 +212,7 @@ struct Launch {
 struct Exchange {
   std::deque<Wavelet> in;
   std::deque<uint32_t> out;
+  int64_t expected = 0;  // words that the host has asked a stream for and not taken
 };
 
 // What a PE exchanges with the host.
@@ -304,6 +305,7 @@ struct Wafer : Grid {
   const int slots;
   int8_t slot[kColors];  // of each color, or -1
   uint32_t to_host = 0;  // slots
+  int64_t held = INT64_MAX;  // words of a stream that leave before the host asks for them
   std::vector<int8_t> partner;
   bool swaps = false;  // a router may swap colors
   bool open = false;   // the host exchanges words by the rectangle's sides

@@ -169,19 +169,27 @@ def _rescaled(x: Array, new_exponent: Callable[[Array], Array]) -> Array:
     return jnp.where(stays, x, x & 0x80000000 | jnp.minimum(size, 0x7F800000))
 
 
+def _fused(a: Array, b: Array, s: Array) -> Array:
+    """Bits of halves a + b * s, rounded once, as FMACH does; ``native/scalar.h`` says why."""
+    a, b, s = (_half(bits).astype(jnp.float64) for bits in (a, b, s))
+    total = lax.bitcast_convert_type(a + b * s, jnp.int64)
+    lost = (1 << 29) - 1
+    odd = jnp.where(total & lost != 0, total | lost + 1, total) & ~lost
+    return _half_bits(lax.bitcast_convert_type(odd, jnp.float64).astype(jnp.float32))
+
+
 def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
     """Bits of the result from those of the sources, and the next element's carry.
 
-    A product is rounded before it is added: it goes through a choice of bits, since XLA leaves
-    roundings out where it may and compilers fuse products with sums.
+    A product of FMACS is rounded before it is added: it goes through a choice of bits, since XLA
+    leaves roundings out where it may and compilers fuse products with sums.
     """
     adds, addh = _pair(jnp.add, a, b)
     subs, subh = _pair(jnp.subtract, a, b)
     muls, mulh = _pair(jnp.multiply, a, b)
     maxs, maxh = _pair(jnp.fmax, a, b)
-    single, half = _pair(jnp.multiply, b, s)
-    macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, single, 0)))
-    mach = _half_bits(_half(a) + _half(jnp.where(op == DsdOp.FMACH, half, 0)))
+    product = _single_bits(_single(b) * _single(s))
+    macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, product, 0)))
     machs = _single_bits(_single(a) + _half(b) * _half(s))  # that product is exact
     total = (a & 0xFFFF) + (b & 0xFFFF) + carry
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
@@ -199,7 +207,7 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
         DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
         DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
         DsdOp.FADDHS: _single_bits(_half(a) + _single(b)),
-        DsdOp.FMACS: macs, DsdOp.FMACH: mach, DsdOp.FMACHS: machs,
+        DsdOp.FMACS: macs, DsdOp.FMACH: _fused(a, b, s), DsdOp.FMACHS: machs,
         DsdOp.FNEGS: a ^ 0x80000000, DsdOp.FNEGH: a ^ 0x8000,
         DsdOp.FABSS: a & 0x7FFFFFFF, DsdOp.FABSH: a & 0x7FFF,
         DsdOp.FS2H: _half_bits(_single(a)), DsdOp.FH2S: _single_bits(_half(a)),

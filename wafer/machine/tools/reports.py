@@ -1,18 +1,13 @@
-"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix.
-
-In a deadlock each of the waiting things waits for others that wait, in chains. What ends a chain,
-and so is likely the cause, comes first: a word that no router will ever take, then what waits for
-nothing that waits itself.
-"""
+"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
 
 import enum
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from wafer.machine.arch import neighbor
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import ENTRIES, Image, Program
+from wafer.machine.tools.flow import place_of
 
 SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 RAMP = SIDES.index("RAMP")
@@ -81,8 +76,6 @@ _REASONS = {
     Reason.FOR_COMMAND: "unblock_cmd_stream() after {task}",
     Reason.FOR_THREAD: "microthread {detail} to end its operation",
 }  # of a router: see _held
-_LONGEST = 1000  # routers that are searched for the senders of a color
-_Key = tuple[Any, ...]  # of what something waits for
 _SUBJECTS = {
     Reason.WORD_UNREAD: "input queue",
     Reason.FOR_COMMAND: "host",
@@ -113,16 +106,16 @@ class Waiting(NamedTuple):
         return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
 
 
-def _program(image: Image, x: int, y: int) -> Program | None:
+def program_of(image: Image, x: int, y: int) -> Program | None:
+    """Return the program of a PE; None if it has none.
+
+    Args:
+        image: compiled.
+        x: column of the PE.
+        y: row of the PE.
+    """
     index = image.tiles[y, x]
     return None if index < 0 else image.programs[index]
-
-
-def _place(program: Program | None, pc: int) -> tuple[str, int]:
-    if program is None or not 0 <= pc < len(program.lines):
-        return "", 0
-    file, line = program.lines[pc]
-    return program.files[file], int(line)
 
 
 def task_label(program: Program | None, task: int, number: int) -> str:
@@ -155,8 +148,8 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     """
     kind, cell, task, number, pc, detail = (int(n) for n in numbers)
     y, x = divmod(cell, image.tiles.shape[1])
-    program = _program(image, x, y)
-    file, line = _place(program, pc)
+    program = program_of(image, x, y)
+    file, line = place_of(program, pc)
     messages = program.messages if program else ()
     arrives = kind == Fault.SAME_CYCLE_ARRIVAL
     sides = side_names(int(image.colors[y, x, detail]) >> len(SIDES)) if arrives else ()
@@ -196,14 +189,14 @@ def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
     reason = Reason(code)
     if reason == Reason.IN_ROUTER:
         return _held(image, row)
-    program = _program(image, x, y)
+    program = program_of(image, x, y)
     label = task_label(program, task, number) if task >= 0 else ""
     if reason == Reason.FOR_COMMAND:
         pc = number
     who = _SUBJECTS.get(reason, label)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
-    file, line = _place(program, pc)
+    file, line = place_of(program, pc)
     text = _REASONS[reason].format(detail=detail, task=label)
     routed = reason != Reason.FOR_DATA or detail < 0 or detail in image.streams
     if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
@@ -241,8 +234,15 @@ def side_names(mask: int) -> tuple[str, ...]:
     return tuple(side for bit, side in enumerate(SIDES) if mask >> bit & 1)
 
 
-def _place_of_route(image: Image, x: int, y: int, color: int) -> str:
-    """File and line that configure a color at a PE; '' if none does, or that is not known."""
+def place_of_route(image: Image, x: int, y: int, color: int) -> str:
+    """Return the file and line that configure a color at a PE; '' if none does, or is known.
+
+    Args:
+        image: compiled.
+        x: column of the PE.
+        y: row of the PE.
+        color: of the route.
+    """
     lines = image.route_lines
     return "" if lines is None else image.route_places[int(lines[y, x, color])]
 
@@ -251,7 +251,7 @@ def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     """From where a router takes a color, and the line that says so."""
     if not image.routed[y, x, color]:
         return f"which has no route for color {color}"
-    place = _place_of_route(image, x, y, color)
+    place = place_of_route(image, x, y, color)
     names = " and ".join(side_names(sides)) or "nowhere"
     return f"which takes it from {names}{f' ({place})' if place else ''}"
 
@@ -272,78 +272,6 @@ def _held(image: Image, row: Sequence[int]) -> Waiting:
         there = busy and busy[0] != "RAMP"
         whose = f"PE {neighbor(x, y, busy[0])} to the {busy[0]}" if there else "the PE's queue"
         text = f"{whose} to have room for color {color}"
-    file, _, line = _place_of_route(image, x, y, color).rpartition(":")
+    file, _, line = place_of_route(image, x, y, color).rpartition(":")
     where = text, file, int(line or 0), Reason.IN_ROUTER, color
     return Waiting(x, y, _SUBJECTS[Reason.IN_ROUTER], *where, sides, busy, bool(outside))
-
-
-def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
-    """What waits, the likely causes first.
-
-    Args:
-        image: that ran.
-        reported: of the machine, in the order of the PEs; the text of the JAX machine keeps it.
-    """
-    waiting = [each for each in reported if isinstance(each, Waiting)]
-    if len(waiting) < len(reported):
-        return list(reported)
-    holders = defaultdict[_Key, set[int]](set)
-    for number, each in enumerate(waiting):
-        for key in _keys(each):
-            holders[key].add(number)
-
-    def rank(numbered: tuple[int, Waiting]) -> int:
-        number, each = numbered
-        if each.refused or each.outside:
-            return 0
-        return 2 if any(holders[key] - {number} for key in _targets(image, each)) else 1
-
-    return [each for _, each in sorted(enumerate(waiting), key=rank)]
-
-
-def _keys(each: Waiting) -> Iterator[_Key]:
-    """What others may name it by."""
-    x, y = each.x, each.y
-    if each.code == Reason.IN_ROUTER:
-        yield ("router", x, y, each.detail)
-        yield ("routers", x, y)
-    elif each.code == Reason.WORD_UNREAD:
-        yield ("queue", x, y, each.detail)
-    else:
-        yield ("pe", x, y)
-
-
-def _targets(image: Image, each: Waiting) -> Iterator[_Key]:
-    """What it waits for."""
-    x, y = each.x, each.y
-    if each.code == Reason.IN_ROUTER:
-        for side in each.full:
-            kind = "queue" if side == "RAMP" else "router"
-            yield (kind, *neighbor(x, y, side), each.detail)
-        if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
-            yield ("pe", x, y)
-    elif each.code == Reason.FOR_ROOM:
-        yield ("routers", x, y)
-    elif each.code == Reason.FOR_DATA and each.detail >= 0:
-        for cell in _upstream(image, x, y, each.detail):
-            yield ("router", *cell, each.detail)
-            yield ("pe", *cell)
-    else:
-        yield ("pe", x, y)
-
-
-def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
-    """The routers by which words of a color come to a PE, as they are configured."""
-    height, width = image.tiles.shape
-    seen, waiting = {(x, y)}, [(x, y)]
-    while waiting and len(seen) < _LONGEST:
-        cell = waiting.pop()
-        for side in side_names(sides_of(image, *cell, color, enter=True) & (1 << RAMP) - 1):
-            other = neighbor(*cell, side)
-            inside = 0 <= other[0] < width and 0 <= other[1] < height
-            back = SIDES.index(side) ^ 1
-            new = inside and other not in seen
-            if new and sides_of(image, *other, color, enter=False) >> back & 1:
-                seen.add(other)
-                waiting.append(other)
-    return sorted(seen - {(x, y)})

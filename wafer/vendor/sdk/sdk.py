@@ -46,14 +46,24 @@ class SdkRuntime(Runtime):
         image = load(bindir)
         offsets = offsets_of(bindir)
         recording, runtimes = RECORDED.get() or (None, [])
+        self._loaded = False
+        self._refused = "the program does not run yet; call runner.load() and runner.run() first"
         super().__init__(image, log="sim.log", offsets=offsets, record=recording)
         runtimes.append(self)
 
     def load(self) -> None:
-        """The program was loaded when the runtime was made."""
+        """Load the program."""
+        self._loaded = True
 
     def run(self) -> None:
-        """The program runs whenever the host waits for it."""
+        """Start the program, which runs whenever the host waits for it.
+
+        Raises:
+            HostError: it is not loaded.
+        """
+        if not self._loaded:
+            raise HostError("run() of a program that is not loaded; call runner.load() first")
+        self._refused = ""
 
     def dump_core(self, corefile: str | Path) -> None:
         """Keep the PEs' memory as it is now, for ``debug_util`` and in a file.
@@ -66,6 +76,7 @@ class SdkRuntime(Runtime):
     def stop(self) -> None:
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
         super().stop()
+        self._refused = "the program was stopped; call stop() after the last copy or launch"
         with Path("sim.log").open("a", encoding="utf-8") as log:
             log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
         save_cores(self._folder, self.image, self.machine)
@@ -86,6 +97,8 @@ class SdkRuntime(Runtime):
         ]
 
     def __enter__(self) -> Self:
+        self.load()
+        self.run()
         return self
 
     def __exit__(self, kind: type | None, *error: object) -> None:

@@ -94,6 +94,12 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     save("out", program, {})
     runner = sdk.SdkRuntime("out", cmaddr=None, suppress_simfab_trace=True)
     debugger = debug_util("out")  # reads nothing yet
+    with pytest.raises(
+        HostError, match=r"does not run yet; call runner.load\(\) and runner.run\(\)"
+    ):
+        runner.launch("never")
+    with pytest.raises(HostError, match=r"not loaded; call runner.load\(\) first"):
+        runner.run()
     runner.load()
     runner.run()
     words = trace((6 | 2 << 8, 5, 0)).astype(np.uint32)
@@ -121,6 +127,8 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     assert debugger.get_symbol_rect(((4, 1), (3, 2)), "array", np.uint16).shape == (3, 2, 8)
     with pytest.raises(HostError, match="outside of the program, which has columns 4 to 6"):
         debugger.get_symbol(0, 0, "array", np.uint16)
+    with pytest.raises(HostError, match="the program was stopped"):
+        runner.memcpy_d2h(words, runner.get_id("a"), 1, 1, 1, 1, 6, data_type=short)
     with pytest.raises(HostError, match="only the simulator"):
         sdk.SdkRuntime("out", cmaddr="10.0.0.1:9000")
     with pytest.raises(TypeError, match="supress_simfab_trace"):

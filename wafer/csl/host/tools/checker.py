@@ -78,6 +78,7 @@ def _compiled(file: str, params: Mapping[str, str], args: argparse.Namespace) ->
                 import_paths=paths,
                 max_inlined_iterations=args.max_inlined_iterations,
                 comptime_func_depth_limit=args.comptime_func_depth_limit,
+                strict=args.strict,
             )
         except CslError as error:
             errors.append(error)

@@ -49,6 +49,7 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     limit = {"type": _positive, "metavar": "N"}
     rounds = "rounds of one inline loop; above 1,000,000 the limit of all steps, too"
     add("--max-inlined-iterations", **limit, help=rounds)
+    add("--strict", action="store_true", help="warnings are errors")
     depth = "calls or imports within each other while compiling (default: 200)"
     add("--comptime-func-depth-limit", **limit, help=depth)
 
@@ -81,6 +82,7 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         memcpy=memcpy,
         max_inlined_iterations=args.max_inlined_iterations,
         comptime_func_depth_limit=args.comptime_func_depth_limit,
+        strict=args.strict,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=offsets)
@@ -113,10 +115,9 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _release(text: str) -> str:
     try:
-        release(text or "0")
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no release, as 1.4 is") from None
-    return text
+        return text and ".".join(map(str, release(text)))
+    except CompileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

@@ -1,7 +1,5 @@
 """Running public programs' own scripts: their Python with our modules, and their two commands."""
 
-import ast
-import contextlib
 import os
 import runpy
 import shlex
@@ -10,31 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from wafer.csl.host.tools.shifts import SCRIPT
 from wafer.errors import CompileError
 from wafer.models.files import require_path, write_text
 
 _PACKAGES = Path(__file__).parents[4]  # where wafer itself lies
 _SHIMS = _PACKAGES / "wafer" / "vendor" / "sdk" / "shims"  # ``import cerebras`` of a script
 _COMMANDS = {"cslc": "compile", "cs_python": "run"}
-
-
-def lost_bits(script: Path) -> tuple[Path, int] | None:
-    """The first place of a script's folder that shifts an element by 16 bits or more, and its line.
-
-    NumPy 2 keeps 16 bits there: of three words of a time stamp, ``words[1] << 16`` is 0.
-    """
-    for path in sorted(script.resolve().parent.glob("*.py"), key=lambda p: p.name != script.name):
-        with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                match node:
-                    case ast.BinOp(
-                        ast.Subscript(), ast.LShift(), ast.Constant(value=int() as bits)
-                    ):
-                        if bits >= 16:
-                            return path, node.lineno
-    return None
 
 
 def _require_script(script: str | Path) -> None:
@@ -51,17 +31,11 @@ def run_script(script: str | Path, arguments: Sequence[str]) -> int:
         CompileError: it is a folder.
     """
     _require_script(script)
-    if np.lib.NumpyVersion(np.__version__) >= "2.0.0" and (place := lost_bits(Path(script))):
-        path, line = place
-        sys.stderr.write(
-            f"{path}:{line}: warning: NumPy {np.__version__} keeps 16 bits of an element that is"
-            " shifted, so time stamps above 65,535 are wrong here; use int(words[1]) << 16, or"
-            " cerebras.sdk.sdk_utils.make_u48\n"
-        )
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
     command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode
+    env = os.environ | {"PYTHONPATH": path, SCRIPT: str(script)}
+    return subprocess.run(command, env=env, check=False).returncode
 
 
 def run_here(script: str | Path, arguments: Sequence[str]) -> int:

@@ -165,6 +165,8 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
     color, queue = given.take("fabric_color"), queues[1] or queues[0]
     if sends and queue is None and ev.unit.arch == "wse2":
         queue = Value(types.U16, 0)  # older programs name only the color
+    if queue is not None and isinstance(queue.data, int):
+        ev.unit.check_reserved("output_queue" if sends else "input_queue", queue.data, at)
     zeroed = given.inner("zero").left
     index = given.flag("wavelet_index_offset") if "wavelet_index_offset" in given.left else -1
     given.take("control_transform")

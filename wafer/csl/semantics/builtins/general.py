@@ -1,5 +1,6 @@
 """Builtins that are the same everywhere: casts, reflection, ranges, arrays, handles, modules."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from wafer.csl.semantics.core.values import Range, Register, Value, copied, is_k
 from wafer.csl.semantics.language.choices import condition
 from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import Diagnostic, Position
+from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Intrinsic, Op, Type
 
 _HANDLES = {
@@ -139,8 +140,7 @@ def _comptime_assert(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _print(ev: Evaluator, node: tree.Builtin) -> None:
     values = [ev.at_compile_time().value(argument) for argument in node.arguments]
-    text = " ".join(str(value.data) for value in values)
-    ev.unit.warnings.append(Diagnostic(node.at, text))
+    sys.stderr.write(f"{node.at}: {' '.join(str(value.data) for value in values)}\n")
 
 
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:

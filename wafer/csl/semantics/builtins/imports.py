@@ -10,7 +10,7 @@ from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.parser import read
-from wafer.csl.syntax.source import CslError, Diagnostic, Position, Source, suggestion
+from wafer.csl.syntax.source import CslError, Position, Source, suggestion
 
 _SCALARS = {str: types.STRING, int: types.COMPTIME_INT, float: types.COMPTIME_FLOAT}
 
@@ -28,7 +28,7 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     module.depth = ev.module.depth + 1
     for name in params.keys() - module.declarations.keys():
         hint = suggestion(name, module.declarations)
-        ev.unit.warnings.append(Diagnostic(node.at, f"{path} has no param '{name}'", hint))
+        ev.warn(node.at, f"{path} has no param '{name}'", hint)
     if module.library:
         module.imported = ev.unit.led or node.at if ev.module.library else node.at
     ev.unit.modules.append(module)

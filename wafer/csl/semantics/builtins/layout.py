@@ -31,12 +31,14 @@ class LayoutState:
         colors: by (x, y, color).
         exports: by name, in order.
         kinds: their types.
+        lines: where they are exported.
     """
 
     tiles: dict[tuple[int, int], Tile | None] = dataclasses.field(default_factory=dict)
     colors: dict[tuple[int, int, int], ColorConfig] = dataclasses.field(default_factory=dict)
     exports: dict[str, Export] = dataclasses.field(default_factory=dict)
     kinds: dict[str, types.Type] = dataclasses.field(default_factory=dict)
+    lines: dict[str, Position] = dataclasses.field(default_factory=dict)
 
 
 def _layout(ev: Evaluator, node: tree.Builtin) -> LayoutState:
@@ -64,7 +66,7 @@ def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> None:
     if width > columns or height > rows:
         size, arch = f"{width} x {height} PEs", ev.unit.arch
         ev.fail(node.at, f"a rectangle of {size}; the fabric of {arch} has {columns} x {rows}")
-    if misfit := ev.unit.fabric.misfit((width, height)):
+    if misfit := ev.unit.fabric.misfit((width, height), ev.unit.arch):
         ev.fail(node.at, *misfit)
     ev.unit.rectangle = width, height
 
@@ -111,7 +113,7 @@ def _export_name(ev: Evaluator, node: tree.Builtin) -> None:
     if name in layout.exports:
         ev.fail(node.at, f"'{name}' is exported twice")
     layout.exports[name] = Export(name, str(kind), mutable)
-    layout.kinds[name] = kind
+    layout.kinds[name], layout.lines[name] = kind, node.at
 
 
 BUILTINS = {

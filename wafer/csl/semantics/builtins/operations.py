@@ -207,7 +207,10 @@ def _check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
 def _check_bounds(
     ev: Evaluator, values: list[Value], widths: Sequence[int], nodes: Sequence[tree.Node]
 ) -> None:
-    """Refuse an operation that a known descriptor has no elements for, or not within its variable.
+    """Check that known descriptors have elements for an operation, and within their variables.
+
+    One beyond its variable is a warning: the vendor's compiler takes it, and the operation may end
+    before (``.on_control``).
 
     Args:
         ev: of the operation.
@@ -216,6 +219,11 @@ def _check_bounds(
         nodes: where they are named.
     """
     length = _known_length(ev, values)
+    lengths = [_memory_length(ev, value) for value in values]
+    if len(set(filter(None, lengths))) > 1:
+        text = ", ".join(str(each or "-") for each in lengths)
+        at = nodes[0].at
+        ev.warn(at, f"operands in memory of different lengths ({text}); the first source's counts")
     for value, width, node in zip(values, widths, nodes, strict=False):
         if length and _shape_size(ev, value) == 0:
             ev.fail(
@@ -231,7 +239,7 @@ def _check_bounds(
         first = base + sum(min(end, 0) for end in ends)
         last = base + sum(max(end, 0) for end in ends) + width - 1
         if not 0 <= first <= last < size:
-            ev.fail(
+            ev.warn(
                 node.at,
                 f"{length} elements of {width} bytes reach beyond '{cell.name}' of type"
                 f" {cell.type}: bytes {first} to {last} of {size}",
@@ -244,6 +252,13 @@ def _shape_size(ev: Evaluator, value: Value) -> int | None:
     if str(value.type) != "mem4d_dsd" or not isinstance(value.data, Descriptor):
         return None
     return math.prod(ev.unit.tables.at("shapes", value.data.length)[:4])
+
+
+def _memory_length(ev: Evaluator, value: Value) -> int | None:
+    """Elements of a known descriptor of memory; None for other operands."""
+    if str(value.type) == "mem1d_dsd" and isinstance(value.data, Descriptor):
+        return value.data.length
+    return _shape_size(ev, value)
 
 
 def _dimensions(ev: Evaluator, value: Value, length: int) -> list[tuple[int, int]]:

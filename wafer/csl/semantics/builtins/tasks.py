@@ -18,6 +18,8 @@ _KINDS = {
     "@set_empty_queue_handler": ("empty_handlers", None),
 }
 
+_RESERVED = {"local_tasks": "local task", "control_tasks": "control task"}
+
 
 def _top_level(ev: Evaluator, node: tree.Builtin) -> None:
     if ev.code is not None or not (ev.unit.running and ev.unit.effects):
@@ -29,6 +31,11 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> None:
     table, gate = _KINDS[node.name]
     function, number = ev.value(node.arguments[0]), ev.known(node.arguments[1])
     _check_task(ev, node, function, number, ENTRIES[table])
+    if gate == Gate.LOCAL and function.data.node.formals:
+        hint = "a data task or a control task takes the words of a wavelet"
+        ev.fail(node.at, f"a local task has no parameters; '{function.data.node.name}' has", hint)
+    if kind := _RESERVED.get(table):
+        ev.unit.check_reserved(kind, number.data, node.at)
     _enter(ev, node, table, number.data, function.data)
     if gate is not None:
         ev.unit.setup.tasks[function.data.module, function.data.node.name] = (gate, number.data)
@@ -101,6 +108,7 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> None:
     offset = {"input_queue": 0, "output_queue": 8}.get(str(queue.type))
     if offset is None:
         ev.fail(node.at, f"expected a queue, found {described(queue)}")
+    ev.unit.check_reserved(str(queue.type), queue.data, node.at)
     color = given.take("color")
     if color is not None:
         check_routable(ev, color, node.at)

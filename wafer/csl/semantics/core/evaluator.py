@@ -144,6 +144,16 @@ class Evaluator:
         """Raise an error at a place; of a system module's text, at the place that leads there."""
         raise Failure(self._problem(at, message, hint))
 
+    def warn(self, at: Position, message: str, hint: str = "") -> None:
+        """Note a likely mistake.
+
+        Args:
+            at: where; of a system module's text, the place that leads there is named.
+            message: what was found and what was expected.
+            hint: the likely fix, or ''.
+        """
+        self.unit.warnings.append(self._problem(at, message, hint))
+
     def _problem(self, at: Position, message: str, hint: str) -> Diagnostic:
         if self.module.library and at.file == self.module.path and self.unit.led is not None:
             message = f"{message} (in {self.module.name}, line {at.line})"

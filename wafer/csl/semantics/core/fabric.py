@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from wafer.machine.arch import ARCHITECTURES
+
 _BEFORE, _AFTER = (4, 1), (3, 1)  # columns and rows around a program that memcpy needs
 
 
@@ -27,7 +29,7 @@ class Fabric(NamedTuple):
         ends = (not left, left + width == dims[0], top + height == dims[1], not top)
         return sum(end << side for side, end in enumerate(ends))
 
-    def misfit(self, rectangle: tuple[int, int]) -> tuple[str, str] | None:
+    def misfit(self, rectangle: tuple[int, int], arch: str) -> tuple[str, str] | None:
         """What is wrong with a rectangle here and how to mend it; None if nothing is."""
         (left, top), west = self.offsets, self.buffers[0]
         if self.memcpy and (left < _BEFORE[0] + west or top < _BEFORE[1]):
@@ -37,7 +39,12 @@ class Fabric(NamedTuple):
                 f"give --fabric-offsets={_BEFORE[0] + west},{_BEFORE[1]}",
             )
         needed = self.around(rectangle)
-        dims = self.dims or needed
+        dims, most = self.dims or needed, ARCHITECTURES[arch].fabric
+        if dims[0] > most[0] or dims[1] > most[1]:
+            return (
+                f"a fabric of {dims[0]} x {dims[1]} PEs; that of {arch} has {most[0]} x {most[1]}",
+                "give --fabric-dims=W,H of at most these",
+            )
         if dims[0] < needed[0] or dims[1] < needed[1]:
             size, fabric_size = (f"{pair[0]} x {pair[1]}" for pair in (rectangle, dims))
             return (

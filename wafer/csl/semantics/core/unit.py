@@ -25,6 +25,17 @@ STEPS_PER_PE = 100  # more for each PE of a layout
 WORD = 4  # bytes that each variable's address is a multiple of, as in the vendor's object files
 
 
+# What memcpy keeps on each PE, by architecture: the maps of ids in the vendor's layouts, and
+# sdk.cerebras.ai/tensor-streaming. Local tasks 21 to 23 on WSE-2 are its colors' data tasks.
+RESERVED: dict[str, dict[str, tuple[int, ...]]] = {
+    "color": dict.fromkeys(("wse2", "wse3"), (21, 22, 23)),
+    "local task": {"wse2": (21, 22, 23, 27, 28, 30), "wse3": (21, 27, 28, 30)},
+    "control task": dict.fromkeys(("wse2", "wse3"), (33, 34, 35, 36, 37)),
+    "input_queue": {"wse2": (0,), "wse3": (0, 1)},
+    "output_queue": dict.fromkeys(("wse2", "wse3"), (0,)),
+}
+
+
 class Descriptor(NamedTuple):
     """A known descriptor: up to four 16-bit fields; the address may be a Reference."""
 
@@ -166,7 +177,7 @@ class Unit:
     rectangle: tuple[int, int] | None = None  #: columns and rows of PEs, once known
     code: Code = dataclasses.field(default_factory=Code)  #: of the program
     problems: list[Diagnostic] = dataclasses.field(default_factory=list)  #: found so far
-    #: found so far, and what @comptime_print prints
+    #: likely mistakes found so far, of the layout and all programs
     warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
     #: instances of files, in the order of their imports
     modules: list[Module] = dataclasses.field(default_factory=list)
@@ -193,8 +204,24 @@ class Unit:
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
-        rest = {"sdk": self.sdk, "rectangle": self.rectangle, "limits": self.limits}
+        rest = {name: getattr(self, name) for name in ("sdk", "rectangle", "limits", "warnings")}
         return Unit(self.rules, self.files, self.arch, True, self.fabric, **rest)
+
+    def check_reserved(self, kind: str, number: int, at: Position) -> None:
+        """Warn of a color, queue or task id that memcpy keeps, in a program that imports it.
+
+        Args:
+            kind: a key of ``RESERVED``.
+            number: of the color, queue or task.
+            at: where the program uses it.
+        """
+        kept, name = RESERVED[kind][self.arch], kind.replace("_", " ")
+        message = f"memcpy keeps {name} {number} on {self.arch}, and this program uses it"
+        if number not in kept or message in (known.message for known in self.warnings):
+            return
+        if any(module.name.startswith("<memcpy/") for module in self.modules):
+            hint = f"use another one than {', '.join(map(str, kept))}"
+            self.warnings.append(Diagnostic(at, message, hint))
 
     @contextlib.contextmanager
     def leading(self, at: Position | None) -> Iterator[None]:
