@@ -80,8 +80,8 @@ STATEMENTS = {
     "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
     "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
-    "wafer": 1018,  # an experiment's init and step (38a)
-    "wafer/commands": 2856,  # functions of commands (38a); results show (38b); csl view (75)
+    "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
+    "wafer/commands": 2867,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
     "wafer/csl": 7341,  # streams are commands of the host, mistakes that are named (33a)
@@ -93,7 +93,7 @@ STATEMENTS = {
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
-    "wafer/sweeps": 796,  # functions of the commands (38a)
+    "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
     "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
 }
 

@@ -1,344 +1,221 @@
-"""The report of the study: raw numbers out of its folder, tables and pictures out of the numbers.
+"""The report of the study: rows of finished runs join its tables; the page and figures follow.
 
-    python tests/bench/study_report.py [--folder runs/study]
+    python tests/bench/study_report.py [--folder runs/study runs/law ...]
 
-With ``--folder`` the runs that are finished there join ``docs/results/study/STAGE.csv``, and the
-sweep files of the last stages are copied. Then the tables between the marks of
-``docs/results/sparsity-study.md`` and its pictures are drawn from these CSVs alone.
+With ``--folder`` the ``runs.csv`` and ``tuning.csv`` of sweeps (``wafer sweep ... --tables`` writes
+them) join ``docs/results/study``. Then the tables between the marks of
+``docs/results/sparsity-study.md`` and its figures are drawn from these CSVs alone.
 """
 
 import argparse
+import math
 import pathlib
 import re
 import statistics
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-import yaml
-from study import HERE, METRIC, RAW, TUNING, arms, read_raw, write_raw
-
-from wafer.sweeps.costs import costs_of
-from wafer.sweeps.files import read_sweep
-from wafer.sweeps.law import Law, fit_groups
-from wafer.sweeps.pictures import draw_law
-from wafer.sweeps.table import Summary, TrialResult, summaries
-from wafer.sweeps.trials import trials_of
-
-PAGE, PICTURES = HERE / "docs/results/sparsity-study.md", HERE / "docs/pictures"
-STAGES = ("rate", "scale", "further", "final", "tune", "tuned", "law")
-FILES = ("final", "tuned-1", "tuned-2", "tuned-3", "law")  # of the others the driver writes names
-AFTER = ("spdf50", "spdf75")
-LAW_RUNS = 14
-
-
-class Ordering(NamedTuple):
-    """A published ordering: the first arm has fewer bits than the second."""
-
-    claim: str
-    better: str
-    than: str
-
-
-ORDERINGS = (
-    *(
-        Ordering(f"Sparse-IFT (Saxena et al. 2023): wide, {what}, beats dense", f"l-wide{n}", than)
-        for n, than, what in (
-            (75, "l-dense", "75 % (FLOPs of the kernels equal)"),
-            (92, "l-dense", "92 % (all FLOPs equal)"),
-        )
-    ),
-    *(
-        Ordering(
-            f"ERK beats uniform (Evci et al. 2020), {size} {n} %", f"{s}-erk{n}", f"{s}-static{n}"
-        )
-        for s, size, n in (("l", "large", 80), ("l", "large", 90), ("s", "small", 80))
-    ),
-    *(
-        Ordering(f"{who}, {size} {n} %", f"{s}-{m}{n}", f"{s}-static{n}")
-        for m, who in (
-            ("rigl", "RigL beats static, trained long enough (Evci et al. 2020)"),
-            ("set", "SET beats static (Mocanu et al. 2018)"),
-            ("gmp", "GMP beats static (Zhu & Gupta 2017)"),
-            ("acdc", "AC/DC beats static (Peste et al. 2021)"),
-        )
-        for s, size, n in (("l", "large", 80), ("l", "large", 90), ("s", "small", 80))
-    ),
-    *(
-        Ordering(f"RigL beats SET (Evci et al. 2020), {size} {n} %", f"{s}-rigl{n}", f"{s}-set{n}")
-        for s, size, n in (("l", "large", 80), ("l", "large", 90), ("s", "small", 80))
-    ),
-    *(
-        Ordering(
-            f"static {n} % beats dense stopped at equal FLOPs", f"l-static{n}", f"l-dense-f{n}"
-        )
-        for n in (80, 90)
-    ),
-    Ordering(
-        "large, 80 % sparse, beats the dense model of half the width", "l-static80", "s-dense"
-    ),
+from study_claims import CLAIMS, RULERS, values_by, verdict, verdicts
+from study_figures import draw_all
+from study_rows import (
+    HERE,
+    RAW,
+    Plan,
+    merge_rows,
+    plans,
+    read_known_rows,
+    read_seconds,
 )
 
+from wafer.sweeps.grid import search
+from wafer.sweeps.law import Law, fit_levels
+from wafer.sweeps.table import PairedArms, TrialResult, paired
 
-class Tuned(NamedTuple):
-    """The best pair of an arm, on the tuning seed.
-
-    bits: reached
-    rate, scale: of learning, of the first weights
-    edge: which of both lies at the edge of what was tried
-    """
-
-    bits: float
-    rate: float
-    scale: float
-    edge: str
+PAGE, PICTURES = HERE / "docs/results/sparsity-study.md", HERE / "docs/pictures"
+SECONDS_A_RUN = 15  # of 300 steps, two at a time on two idle cores
+LAW_RUNS = 25
 
 
-def collect(folder: pathlib.Path) -> None:
-    """Add what is finished in the study's folder to the raw numbers."""
-    for file in sorted(folder.glob("*/sweep.yaml")):
-        stage, sweep = file.parent.name, read_sweep(file)
-        rows = {(row.arm, row.seed): row for row in read_raw(stage)}
-        for trial in trials_of(sweep.arms, sweep.seeds, file.parent):
-            result = trial.result()
-            if result is None or (trial.arm.name, trial.seed) in rows:
-                continue
-            costs = costs_of(trial.arm.experiment, trial.arm.steps, result.levels)
-            group = trial.arm.group or ("dense" if costs.kept == costs.parameters else "sparse")
-            bits = result.metrics[METRIC]
-            row = TrialResult(
-                trial.arm.name, group, trial.seed, bits, *costs, seconds=result.seconds
-            )
-            rows[row.arm, row.seed] = row
-        write_raw(stage, list(rows.values()))
-        if stage in FILES:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-            content["base"] = "../../../models/configs/gpt_pystdlib.yaml"
-            text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=400)
-            (RAW / f"{stage}.yaml").write_text(text, encoding="utf-8")
+def table(heads: str, lines: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table; "Not yet run." without lines."""
+    rule = "|---" * (heads.count("|") + 1) + "|"
+    rows = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([f"| {heads} |", rule, *rows]) if rows else "Not yet run."
 
 
-def table(heads: str, lines: list[str]) -> str:
-    """Write a Markdown table."""
-    return "\n".join([f"| {heads} |", "|---" * (heads.count("|") + 1) + "|", *lines])
-
-
-def between(rows: list[TrialResult], arm: str, first: str) -> Summary | None:
-    """Compare two arms over the seeds that both have."""
-    own = [row for row in rows if row.arm in (arm, first)]
-    return next((s for s in summaries(own, first) if s.arm == arm and s.pairs > 1), None)
-
-
-def signed(one: Summary | None) -> str:
-    """A paired difference with its standard error."""
-    if one is None or one.difference is None:
-        return "not yet run"
+def signed(one: PairedArms | None) -> str:
+    """Write a paired difference with its standard error."""
+    if one is None or one.error is None:
+        return ""
     return f"{one.difference:+.4f} ± {one.error:.4f}"
 
 
-def verdict(one: Summary | None) -> str:
-    """agree where the difference is below 0 at 5 %, of this pair alone."""
-    if one is None or one.difference is None:
-        return "not yet run"
-    return "not resolved" if not one.resolved else "agree" if one.difference < 0 else "**disagree**"
+def plan_table(every: Sequence[Plan], runs: Sequence[TrialResult]) -> str:
+    """Runs of each sweep: finished, planned, and the hours that the rest takes."""
+    done = {(row.arm, row.seed) for row in runs}
+    lines, left = [], 0.0
+    for plan in every:
+        final = [(arm, seed) for arm in plan.steps for seed in plan.seeds]
+        rest = [plan.steps[arm] for arm, seed in final if (arm, seed) not in done]
+        tuning = [plan.steps[arm] * max(0, n - plan.tuned[arm]) for arm, n in plan.tuning.items()]
+        hours = (sum(rest) + sum(tuning)) / 300 * SECONDS_A_RUN / 3600
+        left += hours
+        cells = (len(plan.steps), sum(plan.tuned.values()), sum(plan.tuning.values()))
+        cells = (*cells, len(final) - len(rest), len(final), f"{hours:.1f}")
+        lines.append((plan.name, *map(str, cells)))
+    lines.append(("all", "", "", "", "", "", f"{left:.1f}"))
+    heads = "sweep | arms | tuning runs finished | planned | final runs finished | planned | "
+    return table(f"{heads}hours left", lines)
 
 
-def tuned(stages: list[str]) -> dict[str, Tuned]:
-    """Find the best pair of every arm."""
-    tried: dict[str, list[tuple[float, float, float]]] = {}
-    for row in (row for stage in stages for row in read_raw(stage) if row.seed == TUNING):
-        arm, rate, scale = row.arm.rsplit("_", 2)
-        tried.setdefault(arm, []).append((row.metric, float(rate), float(scale)))
-    best = {}
-    for arm, runs in tried.items():
-        bits, rate, scale = min(runs)
-        rates, scales = {r for _, r, _ in runs}, {s for _, r, s in runs if r == rate}
-        edges = [
-            name
-            for name, value, values in (("rate", rate, rates), ("scale", scale, scales))
-            if value in (min(values), max(values))
-        ]
-        best[arm] = Tuned(bits, rate, scale, ", ".join(edges))
-    return best
-
-
-def arm_table(rows: list[TrialResult], best: dict[str, Tuned]) -> str:
-    """Every arm: bits over seeds, what it costs, its tuned pair."""
-    lines, by_arm = [], {row.arm: row for row in rows}
-    whole = {row.arm[0]: row.training for row in rows if row.arm.endswith("-dense")}
-    for one in summaries(sorted(rows, key=lambda row: list(arms()).index(row.arm)), ""):
-        row, (_, rate, scale, edge) = by_arm[one.arm], best[one.arm]
-        first = f"{one.arm[0]}-dense"
-        spread = "" if one.deviation is None else f"{one.deviation:.4f}"
-        share = f"{row.training / whole[one.arm[0]]:.2f}" if one.arm[0] in whole else ""
-        difference = "" if one.arm == first else signed(between(rows, one.arm, first))
-        lines.append(
-            f"| {one.arm} | {one.runs} | {one.mean:.4f} | {spread} | {difference} | {row.kept:,} | "
-            f"{share} | {rate:g} | {scale:g} | {edge} |"
-        )
-    heads = "arm | seeds | bits per byte | standard deviation | to the dense arm of its size | "
-    heads += "weights kept | FLOPs of training / dense | rate | initial scale | at the edge tried"
-    return table(heads, lines) if lines else "Not yet run."
-
-
-def tuning_table(best: dict[str, Tuned]) -> str:
-    """Best pairs on the tuning seed."""
-    lines = [
-        f"| {arm} | {best[arm].bits:.4f} | {best[arm].rate:g} | {best[arm].scale:g} | "
-        f"{best[arm].edge} |"
-        for arm in arms()
-        if arm in best
-    ]
-    return table("arm | bits per byte | rate | initial scale | at the edge tried", lines)
-
-
-def ordering_table(
-    rows: list[TrialResult], after: list[TrialResult], best: dict[str, Tuned]
-) -> str:
-    """Published orderings: agree, disagree, not resolved."""
+def tuning_table(every: Sequence[Plan], rows: Sequence[TrialResult]) -> str:
+    """What tuning tried and chose for each arm, on its seed."""
+    reached = {row.arm: row.metric for row in rows}
     lines = []
-    for claim, better, than in ORDERINGS:
-        one = between(rows, better, than)
-        apart = better in best and than in best
-        alone = f"{best[better].bits - best[than].bits:+.4f}" if apart else ""
-        cells = (claim, f"{better} − {than}", signed(one), alone, verdict(one))
-        lines.append(f"| {' | '.join(cells)} |")
-    for arm in AFTER:
-        gaps = [
-            gap_rows(part, f"l-{arm}", name) for part, name in ((rows, "before"), (after, "after"))
-        ]
-        one = between([row for part in gaps for row in part], "after", "before")
-        claim = (
-            f"SPDF (Thangarasa et al. 2023): fine-tuning narrows the gap of {arm[4:]} % to dense"
+    for plan in every:
+        for arm, grid in plan.grids.items():
+            value = lambda point, arm=arm, grid=grid: reached.get(f"{arm}@{grid.name(point)}")
+            tried, left = search(grid.counts, value)
+            if tried:
+                best = min(tried, key=tried.__getitem__)
+                own = [name for name in reached if name.startswith(f"{arm}@")]
+                cells = (f"{tried[best]:.4f}", grid.name(best).replace("x", " × "), str(len(own)))
+                lines.append((arm, *cells, "no" if left else "yes"))
+    heads = "arm | bits per byte | multiples of rate and scale | tuning runs | tuning ended"
+    return table(heads, lines)
+
+
+def arm_table(
+    runs: Sequence[TrialResult], tuning: Sequence[TrialResult], seconds: Mapping[str, float]
+) -> str:
+    """Every arm: bits over seeds, gaps to dense by each ruler, and what it costs."""
+    by_ruler = {ruler: values_by(ruler, runs, seconds) for ruler in RULERS}
+    by_arm = {row.arm: row for row in runs}
+    dense = by_arm.get("dense")
+    lines = []
+    for arm, own in by_ruler["steps"].items():
+        row = by_arm[arm]
+        spread = f"{statistics.stdev(own.values()):.4f}" if len(own) > 1 else ""
+        gaps = []
+        for values in by_ruler.values():
+            both = values.get(arm, {}), values.get("dense", {})
+            gaps.append("" if arm == "dense" else signed(paired(arm, "dense", *both)))
+        share = f"{row.training / dense.training:.2f}" if dense else ""
+        time = f"{seconds[arm] / seconds['dense']:.2f}" if {arm, "dense"} <= seconds.keys() else ""
+        count = sum(one.arm.startswith(f"{arm}@") for one in tuning)
+        mean = f"{statistics.fmean(own.values()):.4f}"
+        lines.append(
+            (arm, str(len(own)), str(count), mean, spread, *gaps, f"{row.kept:,}", share, time)
         )
-        lines.append(f"| {claim} | gap after − gap before | {signed(one)} | | {verdict(one)} |")
-        one = between(after, f"l-{arm}", "l-dense")
-        loses = (
-            "not yet run"
-            if one is None
-            else "**disagree**"
-            if one.resolved and one.difference > 0
-            else "agree, none resolved"
-        )
-        claim = f"SPDF: after fine-tuning {arm[4:]} % loses nothing to dense"
-        lines.append(f"| {claim} | l-{arm} − l-dense, tuned on | {signed(one)} | | {loses} |")
-    return table("claim | difference of | bits per byte | tuning seed alone | verdict", lines)
+    heads = "arm | seeds | tuning runs | bits per byte | standard deviation | to dense at equal "
+    heads += "steps | at equal FLOPs | at equal seconds | weights kept | FLOPs / dense | "
+    return table(f"{heads}seconds / dense", lines)
 
 
-def gap_rows(rows: list[TrialResult], arm: str, name: str) -> list[TrialResult]:
-    """An arm's gaps to dense, seed by seed, as rows of an arm of their own."""
-    by_seed = {(row.arm, row.seed): row for row in rows}
-    return [
-        row._replace(arm=name, metric=row.metric - by_seed["l-dense", row.seed].metric)
-        for row in rows
-        if row.arm == arm and ("l-dense", row.seed) in by_seed
-    ]
+def ordering_table(tested: Sequence[PairedArms]) -> str:
+    """Published orderings by one ruler."""
+    lines = []
+    for claim, one in zip(CLAIMS, tested, strict=True):
+        chance = "" if one.p is None else f"{one.p:.2g}"
+        lines.append((claim.text, claim.difference, signed(one), chance, verdict(one)))
+    return table("claim | difference of | bits per byte | p by Holm | verdict", lines)
 
 
-def spdf_table(rows: list[TrialResult], after: list[TrialResult]) -> str:
-    """Loss before and after dense fine-tuning, FLOPs of both phases."""
-    lines, dense = [], {}
-    for arm in ("l-dense", *(f"l-{name}" for name in AFTER)):
-        first, second = ([r for r in part if r.arm == arm] for part in (rows, after))
-        if not first or not second:
-            continue
-        flops = [part[0].training for part in (first, second)]
-        dense.setdefault("", sum(flops))
-        bits = [f"{statistics.fmean(r.metric for r in part):.4f}" for part in (first, second)]
-        cells = (*bits, *(f"{n:.3g}" for n in flops), f"{sum(flops) / dense['']:.2f}")
-        lines.append(f"| {arm} | {' | '.join(cells)} | {signed(between(after, arm, 'l-dense'))} |")
-    heads = "arm | bits before | bits after | FLOPs before | FLOPs of fine-tuning | both / dense | "
-    return table(heads + "after: to dense", lines) if lines else "Not yet run."
-
-
-def law_table(laws: dict[str, Law]) -> str:
+def law_table(law: Law | None) -> str:
     """Constants with intervals, and the range."""
-    if not laws:
+    if law is None:
+        return "Not yet run."
+    lines = [
+        (name, f"{value:.4g}", f"{law.low[name]:.3g} to {law.high[name]:.3g}")
+        for name, value in law.constants.items()
+    ]
+    text = table("constant | value | 95 % interval", lines)
+    spans = [f"{a:,.0f} to {b:,.0f}" for a, b in (law.parameters, law.tokens)]
+    return (
+        f"{text}\n\n{law.runs} runs of {spans[0]} weights and {spans[1]} tokens; the worst of "
+        + (f"them is {law.worst:.2%} off.")
+    )
+
+
+def test_table(law: Law | None, rows: Sequence[TrialResult]) -> str:
+    """Runs that the fit has not seen, and by how much it misses them."""
+    if law is None:
         return "Not yet run."
     lines = []
-    for group, law in laws.items():
-        cells = [f"{law.constants[n]:.3g} ({law.low[n]:.2g} to {law.high[n]:.2g})" for n in law.low]
-        span = [f"{a:,.0f} to {b:,.0f}" for a, b in (law.parameters, law.tokens)]
-        lines.append(f"| {group} | {' | '.join([*cells, *span])} | {law.worst:.2%} |")
-    return table("group | E | A | B | a | b | weights | tokens | worst run", lines)
+    for row in rows:
+        fit = law(row.parameters, row.tokens, row.kept / row.parameters)
+        off = f"{math.log(row.metric / fit):+.2%}"
+        lines.append(
+            (row.arm, f"{row.kept:,}", f"{row.tokens:,}", f"{row.metric:.4f}", f"{fit:.4f}", off)
+        )
+    return table("run | weights kept | tokens | bits per byte | predicted | missed by", lines)
 
 
-def state_table(stages: list[str]) -> str:
-    """What is finished, and what it took."""
+def start_table(runs: Sequence[TrialResult]) -> str:
+    """Dense, static, and dense from static's first weights."""
+    values = values_by("steps", runs, {})
+    names = ("dense", "static80", "dense-from-static80")
     lines = []
-    for stage in stages:
-        rows = read_raw(stage)
-        seconds = sum(row.seconds for row in rows)
-        lines.append(f"| {stage} | {len(rows)} | {seconds / 3600:.2f} |")
-    return table("stage | runs finished | hours of their processes", lines)
+    for arm in names:
+        own = values.get(arm, {})
+        if own and "dense" in values:
+            one = paired(arm, "dense", own, values["dense"])
+            gap = "" if arm == "dense" else signed(one)
+            lines.append((arm, str(len(own)), f"{statistics.fmean(own.values()):.4f}", gap))
+    return table(
+        "arm | seeds | bits per byte | to dense", lines if len(lines) == len(names) else []
+    )
 
 
-def draw_arms(rows: list[TrialResult]) -> None:
-    """Bits against FLOPs of training and against weights kept."""
-    from matplotlib import figure
+def filled(page: str, law: Law | None, folder: pathlib.Path = RAW) -> str:
+    """Put the tables between the marks of the page.
 
-    fig = figure.Figure(figsize=(10, 4.6), layout="constrained")
-    for axes, field, label in zip(
-        fig.subplots(1, 2, sharey=True),
-        ("training", "kept"),
-        ("FLOPs of training", "weights kept"),
-        strict=True,
-    ):
-        for one in summaries(rows, ""):
-            costs = next(row for row in rows if row.arm == one.arm)
-            at, color = getattr(costs, field), "C0" if one.arm[0] == "l" else "C1"
-            error = one.deviation / one.runs**0.5 if one.deviation is not None else 0
-            axes.errorbar(at, one.mean, 2 * error, fmt="o", ms=3, lw=1, color=color)
-            axes.annotate(one.arm, (at, one.mean), (3, 2), textcoords="offset points", size=6)
-        axes.set(xscale="log", xlabel=label)
-    fig.axes[0].set(ylabel="bits per byte, ± 2 standard errors")
-    fig.savefig(PICTURES / "sparsity_study.png", dpi=140)
-
-
-def filled(page: str, stages: list[str], laws: dict[str, Law]) -> str:
-    """Put the tables between the marks of the page."""
-    best = tuned([stage for stage in stages if re.match(r"rate|scale|further", stage)])
-    rows = read_raw("final")
-    after = [row for stage in stages if stage.startswith("tuned") for row in read_raw(stage)]
+    Args:
+        page: text of the page.
+        law: the fit of the law's runs; None where they are not finished.
+        folder: with ``runs.csv``, ``tuning.csv``, ``seconds.csv`` and the sweep files.
+    """
+    runs, tuning = read_known_rows(folder)
+    seconds, machine = read_seconds(folder)
+    every = plans(folder, tuning)
+    final = [row for row in runs if not row.arm.startswith(("law-", "test-"))]
+    tested = verdicts(final, seconds)
     parts = {
-        "state": state_table(stages),
-        "tuning": tuning_table(best),
-        "arms": arm_table(rows, best),
-        "orderings": ordering_table(rows, after, best),
-        "spdf": spdf_table(rows, after),
-        "law": law_table(laws),
+        "plan": plan_table(every, runs),
+        "tuning": tuning_table(every, tuning),
+        "arms": arm_table(final, tuning, seconds),
+        **{ruler: ordering_table(tested[ruler]) for ruler in RULERS},
+        "machine": machine or "Not yet measured.",
+        "law": law_table(law),
+        "test": test_table(law, [row for row in runs if row.arm.startswith("test-")]),
+        "start": start_table(runs),
     }
-    for name, part in parts.items():
+    for name, text in parts.items():
         marks = rf"(<!-- {name}: study_report.py -->\n).*?(<!-- end -->)"
-        put = lambda match, part=part: f"{match[1]}\n{part}\n\n{match[2]}"
-        page = re.sub(marks, put, page, flags=re.DOTALL)
+        put = lambda match, text=text: f"{match[1]}\n{text}\n\n{match[2]}"
+        page, count = re.subn(marks, put, page, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"{PAGE}: {count} places for {name!r}; expected one")
     return page
 
 
-def stages_run() -> list[str]:
-    """Stages with raw numbers, in their order."""
-    order = lambda stage: (STAGES.index(stage.split("-")[0]), stage)
-    return sorted((path.stem for path in RAW.glob("*.csv")), key=order)
-
-
-def laws_of(points: list[TrialResult]) -> dict[str, Law]:
-    """Fits of the last stage, once it is finished."""
-    return fit_groups(points) if len(points) >= LAW_RUNS else {}
+def law_of(runs: Sequence[TrialResult], draws: int = 200) -> Law | None:
+    """Fit the law's runs, once there are enough."""
+    rows = [row for row in runs if row.arm.startswith("law-")]
+    return fit_levels(rows, draws) if len(rows) >= LAW_RUNS else None
 
 
 def main() -> None:
-    """Collect, then write tables and pictures."""
+    """Collect, then write tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=pathlib.Path, help="of the study, to collect from")
+    parser.add_argument("--folder", type=pathlib.Path, nargs="+", default=[], help="of sweeps")
     args = parser.parse_args()
-    if args.folder:
-        collect(args.folder.resolve())
-    points = read_raw("law")
-    laws, rows = laws_of(points), read_raw("final")
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(filled(page, stages_run(), laws), encoding="utf-8")
-    if rows:
-        draw_arms(rows)
-    if laws:
-        draw_law(points, laws, "bits per byte", PICTURES / "sparsity_study_law.png")
+    for folder in args.folder:
+        for name, rows in zip(("runs", "tuning"), read_known_rows(folder), strict=True):
+            merge_rows(name, rows)
+    runs, _ = read_known_rows(RAW)
+    law = law_of(runs)
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), law), encoding="utf-8")
+    draw_all(runs, read_seconds(RAW)[0], law, PICTURES)
 
 
 if __name__ == "__main__":

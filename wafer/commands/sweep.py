@@ -15,11 +15,12 @@ from wafer.models.user.trust import add_option, looking
 if TYPE_CHECKING:
     from wafer.sweeps.files import Sweep
     from wafer.sweeps.law import Law
-    from wafer.sweeps.table import Summary, TrialResult
+    from wafer.sweeps.rows import KnownRows
+    from wafer.sweeps.table import Summary, TrialResult, TuneChoice
     from wafer.sweeps.trials import Trial
+    from wafer.sweeps.tuning import Tuned
 
 _LOG = logging.getLogger(__name__)
-_BITS = "eval/bits_per_byte"
 
 
 def _positive(text: str) -> int:
@@ -30,7 +31,7 @@ def _positive(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("file", type=pathlib.Path, help="sweep YAML: base, arms, seeds, metric")
+    parser.add_argument("file", type=pathlib.Path, help="sweep YAML: base, arms, seeds, tune, …")
     parser.add_argument(
         "-o", "--model_dir", type=pathlib.Path, required=True, help="folder of all runs and tables"
     )
@@ -41,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--validate_only", action="store_true", help="check all run files, run none"
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="write the tables of finished runs, run none"
     )
     add_option(parser)
     parser.set_defaults(run=_main)
@@ -55,17 +59,21 @@ class SweepOutcome(NamedTuple):
     folder: pathlib.Path  #: of runs, ``runs.csv``, ``table.md`` and pictures
     missing: dict[str, str]  #: ARM/SEED -> why it is not finished
     laws: "dict[str, Law]"  #: group -> its fit; empty without ``fit``, or while runs are missing
+    tuning: "tuple[TrialResult, ...]" = ()  #: finished tuning runs, as in ``tuning.csv``
+    choices: "Mapping[str, TuneChoice] | None" = None  #: arm -> multiples that tuning chose
 
     def __repr__(self) -> str:
         from wafer.sweeps.table import markdown
 
-        return markdown(self.arms, self.metric, self.rows) if self.rows else "no run is finished"
+        if not self.rows:
+            return "no run is finished"
+        return markdown(self.arms, self.metric, self.rows, self.choices)
 
     def _repr_html_(self) -> str:
         from wafer.models.shown.html import table
         from wafer.sweeps.table import tables
 
-        parts = [table(*one) for one in tables(self.arms, self.metric, self.rows)]
+        parts = [table(*one) for one in tables(self.arms, self.metric, self.rows, self.choices)]
         if self.missing:
             parts.append(table("Not finished", ("run", "reason"), [*self.missing.items()]))
         return "".join(parts)
@@ -84,8 +92,8 @@ def sweep(
 
     Args:
         source: a sweep YAML, or what it holds: ``base`` (a run file or its sections), ``arms``,
-            ``seeds``, ``metric``. Arms with a class or function of a cell run one after another in
-            this process, the others as processes.
+            ``seeds``, ``tune``, ``first``, ``known``, ``metric``. Arms with a class or function of
+            a cell run one after another in this process, the others as processes.
         model_dir: folder of all runs and tables; the same call goes on with what is there.
         arms: names of these arms alone.
         jobs: runs at a time.
@@ -108,7 +116,7 @@ def sweep(
     """
     with _quiet():
         checked = _checked(source, arms, fit=fit)
-        return _run(checked, pathlib.Path(model_dir), jobs, fit, say)
+        return _run(checked, pathlib.Path(model_dir), _runner(jobs, say), fit=fit, say=say)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -118,15 +126,15 @@ def _main(args: argparse.Namespace) -> int:
     with _quiet():
         with looking() if args.validate_only else contextlib.nullcontext():
             checked = _checked(args.file, args.arms, fit=args.fit)
-        if args.validate_only:
-            _trials(checked, args.model_dir, _print)
-            return 0
-        outcome = _run(checked, args.model_dir, args.jobs, args.fit, _print)
+        dry = args.validate_only or args.tables
+        run = _none if dry else _runner(args.jobs, _print)
+        report = not args.validate_only
+        outcome = _run(checked, args.model_dir, run, fit=args.fit, say=_print, report=report)
     if outcome.rows:
         _print(f"\n{outcome}", end="")
     for group, law in outcome.laws.items():
         _print(f"\n{_law_text(group, law)}")
-    if not outcome.missing:
+    if dry or not outcome.missing:
         return 0
     lines = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
     more = "; --fit waits for them" if args.fit else ""
@@ -160,38 +168,78 @@ def _checked(source: Any, arms: Sequence[str], *, fit: bool) -> "Sweep":
     return checked
 
 
-def _trials(
-    checked: "Sweep", folder: pathlib.Path, say: Callable[[str], object]
-) -> "tuple[list[Trial], list[Trial]]":
-    """All runs, and those to do."""
-    from wafer.sweeps.trials import trials_of
-
-    trials = trials_of(checked.arms, checked.seeds, folder)
-    left = [trial for trial in trials if trial.result() is None]
-    say(
-        f"{len(checked.arms)} arms, {len(checked.seeds)} seeds: {len(left)} of {len(trials)} runs "
-        f"to do in {folder}"
-    )
-    return trials, left
+def _none(trials: "Sequence[Trial]") -> dict[str, str]:
+    """Run nothing."""
+    return {trial.name: "not yet run" for trial in trials}
 
 
-def _run(
-    checked: "Sweep", folder: pathlib.Path, jobs: int, fit: bool, say: Callable[[str], object]
-) -> SweepOutcome:
-    from wafer.models.errors import has
+def _runner(
+    jobs: int, say: Callable[[str], object]
+) -> "Callable[[Sequence[Trial]], dict[str, str]]":
+    """Return what runs trials, so many at a time."""
     from wafer.sweeps.children import run_trials
 
     def ended(trial: "Trial", reason: str, seconds: float) -> None:
         what = f"not finished: {reason}" if reason else "finished"
         say(f"{trial.name}: {what} ({seconds:.1f} s)")
 
-    trials, left = _trials(checked, folder, say)
-    draws = has("matplotlib", "drawing the table")
-    missing = run_trials(left, jobs, ended, _train_here)
-    finished = [trial for trial in trials if trial.result() is not None]
-    if not finished:
-        return SweepOutcome((), (), checked.metric or "", folder, missing, {})
-    return _report(checked, finished, folder, missing, fit=fit and not missing, draws=draws)
+    return lambda trials: run_trials(trials, jobs, ended, _train_here)
+
+
+def _final_runs(
+    checked: "Sweep",
+    tuned: "Mapping[str, Tuned]",
+    folder: pathlib.Path,
+    known: "KnownRows",
+    say: Callable[[str], object],
+) -> "tuple[list[Trial], list[Trial]]":
+    """All runs of tuned arms with the final seeds, and those to do."""
+    from wafer.sweeps.rows import value_of
+    from wafer.sweeps.trials import trials_of, with_earlier
+
+    arms = tuple(tuned[arm.name].arm for arm in checked.arms if arm.name in tuned)
+    trials = trials_of(arms, checked.seeds, folder)
+    metric = checked.metric or known.metric
+    left = [trial for trial in trials if value_of(trial, metric, known) is None]
+    say(
+        f"{len(arms)} arms, {len(checked.seeds)} seeds: {len(left)} of {len(trials)} runs "
+        f"to do in {folder}"
+    )
+    return trials, with_earlier(left)
+
+
+def _run(
+    checked: "Sweep",
+    folder: pathlib.Path,
+    run: "Callable[[Sequence[Trial]], dict[str, str]]",
+    *,
+    fit: bool,
+    say: Callable[[str], object],
+    report: bool = True,
+) -> SweepOutcome:
+    """Tune, run the final seeds, and write the tables."""
+    from wafer.models.errors import has
+    from wafer.sweeps.rows import read_known
+    from wafer.sweeps.trials import require_same_files
+    from wafer.sweeps.tuning import tune
+
+    def tuning(trials: "Sequence[Trial]") -> dict[str, str]:
+        require_same_files(trials)
+        say(f"tuning: {len(trials)} runs to do in {folder}")
+        return run(trials)
+
+    draws, known = has("matplotlib", "drawing the table"), read_known(checked.known)
+    tuned, tried, missing = tune(checked, folder, known, tuning)
+    trials, left = _final_runs(checked, tuned, folder, known, say)
+    missing |= run(left)
+    waiting = [arm.name for arm in checked.arms if arm.name not in tuned]
+    if waiting:
+        missing["final runs"] = f"tuning has not ended for {', '.join(waiting)}"
+    if not report:
+        return SweepOutcome((), (), "", folder, missing, {})
+    return _report(
+        checked, tuned, (trials, tried), known, folder, missing=missing, fit=fit, draws=draws
+    )
 
 
 def _train_here(trial: "Trial") -> int:
@@ -221,40 +269,40 @@ def _check_fit(sweep: "Sweep", source: str) -> None:
         raise ConfigError(problems, source)
 
 
-def _metric(sweep: "Sweep", trials: "Sequence[Trial]") -> str:
-    """Name the metric that all runs have."""
-    known = [set(result.metrics) for trial in trials if (result := trial.result())]
-    shared = sorted(set.intersection(*known))
-    metric = sweep.metric or (_BITS if _BITS in shared else "loss")
-    if metric not in shared:
-        from wafer.models.errors import did_you_mean
-
-        message = f"{metric!r}: no metric of all evaluations{did_you_mean(metric, shared)}"
-        raise ConfigError([Problem(("metric",), f"{message}; these have {', '.join(shared)}")])
-    return metric
-
-
 def _report(
-    sweep: "Sweep",
-    trials: "Sequence[Trial]",
+    checked: "Sweep",
+    tuned: "Mapping[str, Tuned]",
+    runs: "tuple[Sequence[Trial], Sequence[Trial]]",
+    known: "KnownRows",
     folder: pathlib.Path,
-    missing: dict[str, str],
     *,
+    missing: dict[str, str],
     fit: bool,
     draws: bool,
 ) -> SweepOutcome:
-    """Write runs.csv, table.md, fit.csv and pictures."""
+    """Write runs.csv, tuning.csv, table.md, fit.csv and pictures."""
     from wafer.models.files import write_text
     from wafer.sweeps.law import FIT_HEADS, fit_groups, fit_lines
     from wafer.sweeps.pictures import draw, draw_law
-    from wafer.sweeps.table import summaries, write_csv, write_runs
+    from wafer.sweeps.rows import RUNS, TUNING, metric_of, rows_of
+    from wafer.sweeps.table import TuneChoice, summaries, write_csv, write_runs
 
-    metric = _metric(sweep, trials)
-    order = {arm.name: at for at, arm in enumerate(sweep.arms)}
-    rows = [_row(trial, metric) for trial in sorted(trials, key=lambda t: order[t.arm.name])]
-    compared, laws = summaries(rows, sweep.arms[0].name), fit_groups(rows) if fit else {}
-    outcome = SweepOutcome(tuple(rows), tuple(compared), metric, folder, missing, laws)
-    write_runs(folder / "runs.csv", metric, rows)
+    trials, tried = runs
+    metric = metric_of(checked.metric or known.metric, [*trials, *tried]) or ""
+    order = {arm.name: at for at, arm in enumerate(checked.arms)}
+    rows = rows_of(sorted(trials, key=lambda t: order[t.arm.name]), metric, known)
+    tuning = rows_of(tried, metric, known)
+    if tuning:
+        write_runs(folder / TUNING, metric, tuning)
+    choices = {n: TuneChoice(t.multiples, len(t.runs)) for n, t in tuned.items() if t.multiples}
+    fit = fit and not missing
+    compared, laws = summaries(rows, checked.first), fit_groups(rows) if fit else {}
+    outcome = SweepOutcome(
+        tuple(rows), tuple(compared), metric, folder, missing, laws, tuple(tuning), choices
+    )
+    if not rows:
+        return outcome
+    write_runs(folder / RUNS, metric, rows)
     write_text(folder / "table.md", str(outcome))
     if fit:
         write_csv(folder / "fit.csv", FIT_HEADS, fit_lines(laws))
@@ -263,25 +311,6 @@ def _report(
     if draws and fit:
         draw_law(rows, laws, metric, folder / "fit.png")
     return outcome
-
-
-def _row(trial: "Trial", metric: str) -> "TrialResult":
-    from wafer.sweeps.costs import costs_of
-    from wafer.sweeps.table import TrialResult
-
-    result = trial.result()
-    if result is None:  # listed as ended
-        raise DataError(f"{trial.folder}: its result was removed meanwhile")
-    costs = costs_of(trial.arm.experiment, trial.arm.steps, result.levels)
-    group = trial.arm.group or ("dense" if costs.kept == costs.parameters else "sparse")
-    value, seconds = result.metrics[metric], result.seconds
-    if trial.before is not None:  # what its weights have cost so far
-        earlier = _row(trial.before, metric)
-        costs = costs._replace(
-            tokens=costs.tokens + earlier.tokens, training=costs.training + earlier.training
-        )
-        seconds += earlier.seconds
-    return TrialResult(trial.arm.name, group, trial.seed, value, *costs, seconds=seconds)
 
 
 def _law_text(group: str, law: "Law") -> str:

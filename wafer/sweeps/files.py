@@ -20,6 +20,7 @@ from wafer.models.user.code import NOTEBOOK
 from wafer.models.user.trust import code_in
 from wafer.models.user.yamlfile import YamlMapping
 from wafer.registration import named
+from wafer.sweeps.grid import Point, TuneGrid, TuneSection, read_grid
 from wafer.yamlfile import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -31,16 +32,31 @@ _OWN = {  # keys that the sweep itself sets in every run
 }
 
 
+class _ArmKeys(Section):
+    """Keys of an arm that are no changes of its run file."""
+
+    file: Annotated[str, Field(min_length=1)] | None = None
+    group: str = ""
+    after: str = ""
+    tune: str | dict[str, tuple[Annotated[float, Field(gt=0)], ...]] | None = None
+
+
 class SweepFile(Section):
     """What a sweep file takes."""
 
     #: run file that the arms change, seen from the sweep file's folder; or its sections
     base: str | dict[str, Any] | None = None
     #: name -> changes by dotted key; `file` names a base of the arm's own, `group` its group in the
-    #: fit, `after` the arm whose last weights it begins with. The others are compared with the
-    #: first
-    arms: YamlMapping
+    #: fit, `after` the arm whose last weights it begins with, `tune` its own multiples or the arm
+    #: whose multiples it takes
+    arms: YamlMapping = Field(default_factory=dict)
+    #: patterns of files with more arms, before those of `arms`; seen from the sweep file's folder
+    arm_files: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...]  #: every arm is run with each
+    first: str | None = None  #: arm that the others are compared with; None is the first one
+    tune: TuneSection | None = None  #: multiples that are tried for each arm
+    #: folder of runs.csv and tuning.csv whose rows are not run again, seen from the sweep file's
+    known: str | None = None
     #: name of a metric of the last evaluation; None is eval/bits_per_byte where the data is text,
     #: else loss
     metric: str | None = None
@@ -54,6 +70,8 @@ class SweepArm(NamedTuple):
     after: str  #: arm whose weights its runs begin with, seed by seed; '' for fresh ones
     sections: YamlMapping  #: of its run file, checked; without seed and model_dir
     experiment: Experiment  #: what follows from them
+    grid: TuneGrid | None = None  #: multiples that tuning tries; None: it is not tuned
+    like: str = ""  #: arm whose tuned multiples it takes; '' for its own
 
     @property
     def steps(self) -> int:
@@ -73,6 +91,9 @@ class Sweep(NamedTuple):
     arms: tuple[SweepArm, ...]  #: in the file's order
     seeds: tuple[int, ...]  #: as given
     metric: str | None  #: name, or None for the default
+    first: str  #: arm that the others are compared with
+    tune: TuneSection | None  #: seed and mode of tuning
+    known: pathlib.Path | None  #: folder of tables whose rows are not run again
 
 
 def read_sweep(source: str | pathlib.Path | Mapping[str, Any], only: Sequence[str] = ()) -> Sweep:
@@ -93,11 +114,13 @@ def read_sweep(source: str | pathlib.Path | Mapping[str, Any], only: Sequence[st
         file = parse(SweepFile, raw)
     except SectionError as error:
         raise ConfigError(error.problems, path) from None
-    problems = [*_wrong_seeds(file.seeds), *_wrong_names(file.arms, only)]
-    arms, bases = [], _Bases(pathlib.Path(path).parent)
-    for name, changes in file.arms.items():
+    folder = pathlib.Path(path).parent
+    written = _joined(folder, file)
+    problems = [*_wrong_seeds(file.seeds, file.tune), *_wrong_names(written, [*only, file.first])]
+    arms, bases = [], _Bases(folder)
+    for name, changes in written.items():
         try:
-            arms.append(_arm(name, changes, file.base, bases))
+            arms.append(_arm(name, changes, file, bases))
         except (SectionError, ValueError) as error:
             problems += _under(name, error)
     if not problems:
@@ -105,10 +128,32 @@ def read_sweep(source: str | pathlib.Path | Mapping[str, Any], only: Sequence[st
     if problems:
         raise ConfigError(problems, path)
     kept = set(only)
-    for arm in reversed(arms * len(arms)):  # also those that they come after
-        kept |= {arm.after} if arm.name in kept and arm.after else set()
+    for arm in reversed(arms * len(arms)):  # also those that they come after, or are tuned like
+        kept |= {arm.after, arm.like} - {""} if arm.name in kept else set()
     chosen = tuple(arm for arm in arms if not kept or arm.name in kept)
-    return Sweep(chosen, file.seeds, file.metric)
+    known = None if file.known is None else folder / file.known
+    first = file.first or chosen[0].name
+    return Sweep(chosen, file.seeds, file.metric, first, file.tune, known)
+
+
+def _joined(folder: pathlib.Path, file: SweepFile) -> YamlMapping:
+    """Join the arms of files, in the order of their names, and those of the sweep file."""
+    arms: YamlMapping = {}
+    paths = [path for pattern in file.arm_files for path in sorted(folder.glob(pattern))]
+    if file.arm_files and not paths:
+        message = f"{', '.join(file.arm_files)}: no such file in {folder}"
+        raise ConfigError([Problem(("arm_files",), f"{message}; expected files with arms")])
+    for path, own in [*((path, read_yaml(path)[0]) for path in paths), ("", file.arms)]:
+        if not isinstance(own, Mapping):
+            message = "expected a mapping: name of an arm -> its changes by dotted key"
+            raise ConfigError([Problem((), message)], str(path))
+        twice = [
+            Problem((name,), "an arm of another file; rename one") for name in own if name in arms
+        ]
+        if twice:
+            raise ConfigError(twice, str(path))
+        arms |= own
+    return arms
 
 
 def run_sections(
@@ -136,6 +181,9 @@ def _wrong_order(arms: Mapping[str, SweepArm]) -> Iterable[Problem]:
         while at.after and not (at.after in chain or at.after not in arms):
             chain.append(at.after)
             at = arms[at.after]
+        if arm.like and (arm.like not in arms or arms[arm.like].grid is None):
+            message = f"{arm.like!r}: no arm that is tuned{did_you_mean(arm.like, arms)}"
+            yield Problem(("arms", name, "tune"), message)
         if at.after and at.after not in arms:
             hint = did_you_mean(at.after, arms)
             yield Problem(("arms", at.name, "after"), f"{at.after!r}: unknown arm{hint}")
@@ -160,7 +208,10 @@ def _other_weights(arm: SweepArm, before: SweepArm) -> Iterable[Problem]:
         yield Problem(("arms", arm.name, "after"), f"{message}; give both the same model")
 
 
-def _wrong_seeds(seeds: Sequence[int]) -> Iterable[Problem]:
+def _wrong_seeds(seeds: Sequence[int], tune: TuneSection | None) -> Iterable[Problem]:
+    if tune is not None and tune.seed in seeds:
+        message = f"{tune.seed} is one of `seeds`; expected a seed that no final run has"
+        yield Problem(("tune", "seed"), message)
     if not seeds:
         yield Problem(("seeds",), "an empty list; name at least one, three to see a spread")
     for at, seed in enumerate(seeds):
@@ -168,7 +219,7 @@ def _wrong_seeds(seeds: Sequence[int]) -> Iterable[Problem]:
             yield Problem(("seeds", at), f"{seed} is there twice; runs of one seed are the same")
 
 
-def _wrong_names(arms: Mapping[str, object], only: Sequence[str]) -> Iterable[Problem]:
+def _wrong_names(arms: Mapping[str, object], only: Sequence[str | None]) -> Iterable[Problem]:
     if not arms:
         yield Problem(("arms",), "no arm; `dense: {}` is the base file as it is")
     lower: dict[str, str] = {}
@@ -181,7 +232,7 @@ def _wrong_names(arms: Mapping[str, object], only: Sequence[str]) -> Iterable[Pr
             yield Problem(("arms", name), message)
         lower[name.lower()] = name
     for name in only:
-        if name not in arms:
+        if name is not None and name not in arms:
             hint = did_you_mean(name, arms)
             yield Problem(("arms",), f"{name!r}: unknown arm{hint}; known: {', '.join(arms)}")
 
@@ -208,26 +259,48 @@ class _Bases:
         return copy.deepcopy(self._read[name])
 
 
-def _arm(name: str, changes: object, base: str | YamlMapping | None, bases: _Bases) -> SweepArm:
+def _arm(name: str, changes: object, sweep: SweepFile, bases: _Bases) -> SweepArm:
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping):
         message = f"{changes!r}: expected changes by dotted key, as sparsity.sparsity: 0.9"
         raise ConfigError([Problem((), message)])
-    own = {key: changes[key] for key in ("file", "group", "after") if key in changes}
-    for key, value in own.items():
-        if not isinstance(value, str) or not value:
-            raise ConfigError([Problem((key,), f"{value!r}: expected a text")])
-    file = own.get("file", base)
+    own = parse(_ArmKeys, {key: changes[key] for key in _ArmKeys.model_fields if key in changes})
+    file = own.file or sweep.base
     if file is None:
         raise ConfigError([Problem((), "no run file: add `base` to the sweep, or `file` here")])
     sections = bases.sections(file)
     for key, value in changes.items():
-        if key not in own:
+        if key not in _ArmKeys.model_fields:
             _set(sections, str(key), copy.deepcopy(value))
     sections = _for_sweep(named(sections))
+    times, like = sweep.tune and sweep.tune.times, ""
+    if own.tune is not None:
+        times, like = ({}, own.tune) if isinstance(own.tune, str) else (own.tune, "")
+        if sweep.tune is None:
+            raise ConfigError([Problem(("tune",), "the sweep has no `tune` section; add its seed")])
+    grid = read_grid(times) if times else None
+    if grid is not None:
+        grid.apply(sections, (0,) * len(grid.keys))
+    return SweepArm(name, own.group, own.after, sections, _experiment(sections), grid, like)
+
+
+def _experiment(sections: YamlMapping) -> Experiment:
     experiment = Experiment.from_config(parse_config(sections), seed=0)
     check(experiment)
-    return SweepArm(name, own.get("group", ""), own.get("after", ""), sections, experiment)
+    return experiment
+
+
+def tuned_arm(arm: SweepArm, grid: TuneGrid, point: Point, name: str) -> SweepArm:
+    """Return an arm with the numbers of the grid's keys multiplied.
+
+    Args:
+        arm: with its own values.
+        grid: keys and series.
+        point: position in each series.
+        name: of the arm that is returned.
+    """
+    sections = grid.apply(arm.sections, point)
+    return arm._replace(name=name, sections=sections, experiment=_experiment(sections))
 
 
 def _set(sections: YamlMapping, key: str, value: object) -> None:

@@ -9,9 +9,10 @@ import itertools
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from wafer.errors import ConfigError, Problem
 from wafer.models.files import atomic_write
 
 _LEVEL = 0.05
@@ -30,6 +31,7 @@ class TrialResult(NamedTuple):
     training: float
     inference: float
     seconds: float  #: that its processes took, from start to end
+    run_file: str = ""  #: digest of its run file's sections and of the run that it comes after
 
 
 _HEADS = {
@@ -39,6 +41,7 @@ _HEADS = {
     "training": "training_flops",
     "inference": "inference_flops_per_token",
     "seconds": "seconds",
+    "run_file": "run_file",
 }
 
 
@@ -76,6 +79,13 @@ class PairedArms(NamedTuple):
     def resolved(self) -> bool | None:
         """Whether the difference is one at 5 %."""
         return None if self.p is None else self.p <= _LEVEL
+
+
+class TuneChoice(NamedTuple):
+    """What tuning chose for an arm."""
+
+    multiples: str  #: of the arm's own values, in the order of the tuned keys
+    runs: int  #: that it took; 0 where another arm's multiples are taken
 
 
 def summaries(rows: Sequence[TrialResult], first: str) -> list[Summary]:
@@ -120,18 +130,36 @@ def pairs(rows: Iterable[TrialResult]) -> list[PairedArms]:
     compared = [
         pair
         for other, arm in itertools.combinations(values, 2)
-        if (pair := _pair(arm, other, values[arm], values[other])).seeds
+        if (pair := paired(arm, other, values[arm], values[other])).seeds
     ]
-    tested = sorted((pair for pair in compared if pair.p is not None), key=lambda pair: pair.p or 0)
-    adjusted: dict[tuple[str, str], float] = {}
-    highest = 0.0
-    for rank, pair in enumerate(tested):
-        highest = max(highest, min(1.0, (len(tested) - rank) * (pair.p or 0)))
-        adjusted[pair.arm, pair.other] = highest
-    return [pair._replace(p=adjusted.get((pair.arm, pair.other))) for pair in compared]
+    return holm(compared)
 
 
-def _pair(arm: str, other: str, own: dict[int, float], others: dict[int, float]) -> PairedArms:
+def holm(family: Sequence[PairedArms]) -> list[PairedArms]:
+    """Adjust the p of comparisons that share one level (Holm 1979).
+
+    Args:
+        family: of ``paired``, each with its own p; None is left out.
+    """
+    tested = sorted((p, at) for at, pair in enumerate(family) if (p := pair.p) is not None)
+    adjusted, highest = dict[int, float](), 0.0
+    for rank, (p, at) in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - rank) * p))
+        adjusted[at] = highest
+    return [pair._replace(p=adjusted.get(at)) for at, pair in enumerate(family)]
+
+
+def paired(
+    arm: str, other: str, own: Mapping[int, float], others: Mapping[int, float]
+) -> PairedArms:
+    """Compare two arms seed by seed; p is of this comparison alone.
+
+    Args:
+        arm: name of the first.
+        other: name of the second.
+        own: seed -> value of the first.
+        others: seed -> value of the second.
+    """
     seeds = tuple(seed for seed in own if seed in others)
     differences = [own[seed] - others[seed] for seed in seeds]
     mean = statistics.fmean(differences) if seeds else 0.0
@@ -154,7 +182,10 @@ Printed = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, heads, ro
 
 
 def tables(
-    arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]
+    arms: Iterable[Summary],
+    metric: str,
+    rows: Sequence[TrialResult],
+    choices: Mapping[str, TuneChoice] | None = None,
 ) -> tuple[Printed, Printed]:
     """Lay the arms of a sweep out, and its pairs of arms.
 
@@ -162,10 +193,13 @@ def tables(
         arms: of ``summaries``.
         metric: that they hold.
         rows: of finished runs.
+        choices: arm -> what tuning chose; two more columns where there are any.
     """
+    tuned = choices or {}
     heads = (
         "arm", "n", metric, "standard deviation", "difference to the first", "standard error",
         "p", "resolved", "weights kept", "training FLOPs",
+        *(("tuning runs", "multiples") if tuned else ()),
     )  # fmt: skip
     costs = {row.arm: row for row in rows}
     lines = [
@@ -173,6 +207,7 @@ def tables(
             one.arm, str(one.runs), f"{one.mean:.5g}", _number(one.deviation),
             _number(one.difference, sign="+"), _number(one.error), _number(one.p),
             _ANSWERS[one.resolved], f"{costs[one.arm].kept:,}", f"{costs[one.arm].training:.4g}",
+            *_tuning_cells(tuned, one.arm),
         )
         for one in arms
     ]  # fmt: skip
@@ -188,18 +223,31 @@ def tables(
     return ("Arms", heads, lines), ("Pairs of arms", pair_heads, paired)
 
 
-def markdown(arms: Iterable[Summary], metric: str, rows: Sequence[TrialResult]) -> str:
+def _tuning_cells(choices: Mapping[str, TuneChoice], arm: str) -> tuple[str, ...]:
+    if not choices:
+        return ()
+    choice = choices.get(arm, TuneChoice("", 0))
+    return (str(choice.runs or ""), choice.multiples)
+
+
+def markdown(
+    arms: Iterable[Summary],
+    metric: str,
+    rows: Sequence[TrialResult],
+    choices: Mapping[str, TuneChoice] | None = None,
+) -> str:
     """Write the tables of a sweep.
 
     Args:
         arms: of ``summaries``.
         metric: that they hold.
         rows: of finished runs.
+        choices: arm -> what tuning chose.
     """
     line = lambda cells: f"| {' | '.join(cells)} |\n"
     return "\n".join(
         line(heads) + "|---" * len(heads) + "|\n" + "".join(map(line, cells))
-        for _, heads, cells in tables(arms, metric, rows)
+        for _, heads, cells in tables(arms, metric, rows, choices)
     )
 
 
@@ -222,3 +270,25 @@ def write_runs(path: pathlib.Path, metric: str, rows: Sequence[TrialResult]) -> 
     """Write ``runs.csv``: a line for each finished run."""
     heads = ["arm", "group", "seed", metric, *_HEADS.values()]
     write_csv(path, heads, rows)
+
+
+def read_runs(path: pathlib.Path) -> tuple[str, list[TrialResult]]:
+    """Read what ``write_runs`` wrote: the metric's name, and rows.
+
+    Raises:
+        ConfigError: no such file, or another table.
+    """
+    if not path.is_file():
+        raise ConfigError([Problem((), "no such file; expected a table of runs")], str(path))
+    with path.open(encoding="utf-8", newline="") as file:
+        heads, *lines = [*csv.reader(file)] or [[]]
+    if heads[:3] + heads[4:] != ["arm", "group", "seed", *_HEADS.values()]:
+        message = f"columns {', '.join(heads)}; expected those of a runs.csv"
+        raise ConfigError([Problem((), message)], str(path))
+    return heads[3], [
+        TrialResult(
+            arm, group, int(seed), float(value), *map(int, counts[:3]), *map(float, counts[3:6]),
+            run_file=counts[6],
+        )
+        for arm, group, seed, value, *counts in lines
+    ]  # fmt: skip

@@ -5,11 +5,12 @@ times of its starts and, when it is finished, ``result.json``.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import pathlib
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -30,7 +31,7 @@ ERROR = "wafer: error: "  #: begins the line of an output that says why it ended
 class Result(NamedTuple):
     """What a finished run left."""
 
-    metrics: dict[str, float]  #: of its last evaluation, by name
+    metrics: dict[str, float]  #: of its last evaluation, by name; none where its loss diverged
     levels: dict[str, float]  #: parameter -> sparsity, as the last log line had it
     seconds: float  #: of all starts that came to an end
 
@@ -125,6 +126,17 @@ class Trial(NamedTuple):
         steps = complete_checkpoints(step_folders(self.folder / CHECKPOINTS))
         return int(steps[-1].name) if steps else None
 
+    @property
+    def digest(self) -> str:
+        """Digest of its run file, without seed and folder, and of the run that it comes after."""
+        earlier = "" if self.before is None else self.before.digest
+        text = json.dumps([self.arm.sections, earlier], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def finish_diverged(self) -> None:
+        """Note that its loss became infinite or NaN, which no repetition changes."""
+        self._write_result(Result({}, {}, self._seconds()))
+
     def finish(self, code: int, seconds: float, since: int) -> str:
         """Note how a start ended.
 
@@ -143,10 +155,13 @@ class Trial(NamedTuple):
         metrics = self._evaluation()
         if metrics is None:
             return f"it ended without an evaluation at step {self.arm.steps}; see {self.log}"
-        with atomic_write(self.folder / _RESULT) as partial:
-            result = Result(metrics, self._levels(), self._seconds())
-            partial.write_text(json.dumps(result._asdict(), indent=1) + "\n", encoding="utf-8")
+        self._write_result(Result(metrics, self._levels(), self._seconds()))
         return ""
+
+    def _write_result(self, result: Result) -> None:
+        text = json.dumps(result._asdict(), indent=1)
+        with atomic_write(self.folder / _RESULT) as partial:
+            partial.write_text(f"{text}\n", encoding="utf-8")
 
     def _reason(self, code: int, since: int) -> str:
         with self.log.open("rb") as file:
@@ -193,10 +208,30 @@ def trials_of(
         return Trial(arm, seed, folder / arm.name / str(seed), before)
 
     trials = [trial(arm, seed) for seed in seeds for arm in arms]
+    require_same_files(trials)
+    return trials
+
+
+def with_earlier(trials: Sequence[Trial]) -> list[Trial]:
+    """Add the runs whose weights others begin with, where these weights are not there."""
+    every = list(trials)
+    for trial in every:  # grows
+        before = trial.before
+        known = {one.name for one in every}
+        if before is not None and before.result() is None and before.name not in known:
+            every.append(before)
+    return every
+
+
+def require_same_files(trials: Sequence[Trial]) -> None:
+    """Refuse folders that hold a run of another file.
+
+    Raises:
+        ConfigError: the key that differs, of each.
+    """
     problems = [problem for trial in trials for problem in _other_file(trial)]
     if problems:
         raise ConfigError(problems)
-    return trials
 
 
 def _other_file(trial: Trial) -> Iterator[Problem]:

@@ -43,7 +43,7 @@ def test_an_arm_brings_those_it_comes_after_along(tmp_path):
         ({"a": {"after": "bb"}, "b": {}}, r"arms\.a\.after: 'bb': unknown arm; did you mean 'b'"),
         ({"a": {"after": "b"}, "b": {"after": "a"}}, r"a after b after a: none of them can begin"),
         ({"a": {"after": "b"}, "b": {"model.filter_size": 64}}, "has the shape .* give both"),
-        ({"a": {"after": 3}}, r"arms\.a\.after: 3: expected a text"),
+        ({"a": {"after": 3}}, r"arms\.a\.after: 3: expected text"),
     ],
 )
 def test_what_cannot_begin_is_said_before_the_first_run(tmp_path, arms, says):

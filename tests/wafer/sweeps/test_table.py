@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from wafer.errors import ConfigError
-from wafer.sweeps.law import Law, fit_groups, fit_law, fit_lines, refusal
+from wafer.sweeps.law import Law, fit_groups, fit_law, fit_levels, fit_lines, refusal
 from wafer.sweeps.pictures import COSTS, draw, draw_law
 from wafer.sweeps.table import TrialResult, markdown, pairs, summaries, write_runs
 
@@ -98,7 +98,7 @@ def test_table_and_runs_are_written(tmp_path):
     with (tmp_path / "runs.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     costs = {"tokens": "100", "training_flops": "6000.0", "inference_flops_per_token": "20.0"}
-    costs |= {"parameters": "10", "weights_kept": "5", "seconds": "1.5"}
+    costs |= {"parameters": "10", "weights_kept": "5", "seconds": "1.5", "run_file": ""}
     assert lines[3] == {"arm": "sparse", "group": "dense", "seed": "1", "loss": "2.5"} | costs
 
 
@@ -128,6 +128,19 @@ def test_exact_points_give_the_constants_back():
     assert law(1e8, 1e9) == pytest.approx(loss(1e8, 1e9), rel=1e-6)
     assert law.parameters == (1e6, 1e9)
     assert law.tokens == (1e7, 1e10)
+
+
+def test_levels_are_fitted_together_by_the_share_that_is_kept():
+    """A model of N weights, a share s kept, counts as a dense one of N s^0.4."""
+    rows = [
+        TrialResult("x", "law", 1, loss(n * s**0.4, d), int(n), int(n * s), int(d), 0.0, 0.0, 0.0)
+        for n, d in GRID
+        for s in (1.0, 0.2, 0.1)
+    ]
+    law = fit_levels(rows, draws=5)
+    assert law.constants == pytest.approx(TRUE | {"c": 0.4}, rel=1e-3)
+    assert law(1e8, 1e9, 0.2) == pytest.approx(loss(1e8 * 0.2**0.4, 1e9), rel=1e-6)
+    assert law.low.keys() == law.constants.keys()
 
 
 def test_noise_stays_within_the_intervals_and_one_outlier_is_left_out():
