@@ -52,13 +52,14 @@ def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     Raises:
         CompileError: bytes that are no block of this version.
     """
+    content, size, header, known = b"", 0, dict[str, Any](), None
     try:
         content = gzip.decompress(block)
         (size,) = struct.unpack_from("<I", content)
         header = json.loads(content[4 : 4 + size])
         known = (header["format"], header["version"])
     except (OSError, EOFError, ValueError, struct.error, LookupError, TypeError):
-        known = None
+        pass
     if known != (FORMAT, VERSION):
         raise CompileError(
             f"view: no recording ({known or 'other bytes'}); expected a file of `wafer csl view"
