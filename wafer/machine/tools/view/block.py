@@ -1,6 +1,7 @@
 """The data block of a view, and the page around it: docs/concepts/view-format.md."""
 
 import base64
+import contextlib
 import gzip
 import json
 import struct
@@ -52,13 +53,12 @@ def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     Raises:
         CompileError: bytes that are no block of this version.
     """
-    try:
+    content, size, header, known = b"", 0, dict[str, Any](), None
+    with contextlib.suppress(OSError, EOFError, ValueError, struct.error, LookupError, TypeError):
         content = gzip.decompress(block)
         (size,) = struct.unpack_from("<I", content)
         header = json.loads(content[4 : 4 + size])
         known = (header["format"], header["version"])
-    except (OSError, EOFError, ValueError, struct.error, LookupError, TypeError):
-        known = None
     if known != (FORMAT, VERSION):
         raise CompileError(
             f"view: no recording ({known or 'other bytes'}); expected a file of `wafer csl view"
