@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2964,  # results show (38b)
+    "wafer/machine": 2997,  # results show (38b); order of microthreads and tasks (32)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
