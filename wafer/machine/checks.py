@@ -58,8 +58,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("action", "control_action"), _EFFECT),
     **dict.fromkeys(("target", "control_target"), (-1, 31)),
     **dict.fromkeys(("thread", "queue"), (-1, _QUEUES - 1)),
-    **dict.fromkeys(("fabrics.priority", "queues.priority"), (-1, 2)),
-    "operations.priority": (-1, 6),
+    "priority": (-1, 2),
     "color": (-1, COLORS - 1),
     "clears": (0, 3),
     "address": (0, _MOST),
@@ -146,6 +145,7 @@ def _arrays(program: Program) -> Iterator[_Problem]:
     memory = program.memory
     yield (memory.ndim != 1 or memory.dtype != np.uint8, "memory that is not bytes")
     yield (program.blocked.shape != (len(Gate),), f"other than {len(Gate)} words of gates")
+    yield (not 3 <= program.level <= 6, f"level {program.level} of its tasks; 3 to 6 were expected")
     for name, most in ENTRIES.items():
         values = np.asarray(getattr(program, name))
         wrong = values.ndim != 1 or len(values) > most or not _holds_numbers(values)

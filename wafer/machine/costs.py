@@ -20,7 +20,8 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    descriptor that is known before the run costs 1, of another one ``computed_dsr``. The first step
    is in the cycle in which the instruction acts, if it can be; of an operation on the fabric that
    the task waits for, ``fabric_start`` later. The task goes on in the cycle behind the last one, of
-   an asynchronous operation at once.
+   an asynchronous operation at once. An operation whose microthread runs another one is issued in
+   the cycle behind that one's last step; the task waits until then.
 3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
    elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
@@ -33,11 +34,13 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    read of 32 bits takes two. The count is of the sources that meet, or of the destination and the
    sources that it meets. The destination takes part only if its stride is a multiple of a line but
    not 0: other writes come later and find a bank free.
-5. In a cycle a PE executes its task's instructions or one step of an operation. Instructions come
-   first; between a task's end and the next one's first instruction operations step. Of those that
-   can, the first in rank steps. One whose steps take several cycles needs as many of them, others
-   may come between. The task's own comes between low and medium priority; a microthread that names
-   none has medium.
+5. In a cycle a PE executes an instruction of its task or one step of an operation: of those that
+   can go on, the one of the highest priority. The task's instructions and its own operations are
+   between low and medium (``Program.level``); a microthread that names no priority has medium. A
+   step of a microthread delays the task by a cycle. Those of low priority step while the task waits
+   and between a task's end and the next one's first instruction. An operation whose steps take
+   several cycles needs as many of them, others may come between. What an instruction reads or
+   writes in memory is in order with the steps.
 6. A word stays in its output queue for ``output_wait`` cycles, then it goes to the ramp when there
    is room; one a cycle.
 

@@ -28,8 +28,7 @@ COLUMNS = {
         *("op", "dest", "src0", "src1", "scalar"),  # a DsdOp, then Operand kinds
         *("asynchronous", "action", "target"),  # an Action with its id
         *("control_ends", "control_action", "control_target"),  # on_control
-        # priority: 0 low to 2 high of a microthread; of the task's own thread 3, medium low, to 6,
-        # high. index -1: none, else in a register (see Operand)
+        # priority: of a microthread, 0 low to 2 high. index -1: none, else in a register
         *("thread", "priority", "index", "simd"),
     ),
     "fabrics": (
@@ -137,6 +136,8 @@ class Program(NamedTuple):
     #: name of a task -> its first instruction
     tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
     high: int = 0  #: bits of tasks' ids that begin before others
+    #: of its tasks among microthreads: 3 medium low, between their low and medium, to 6 high
+    level: int = 3
     #: whether its waits are all that its code costs: loading operands, starting tasks and banks
     #: included. A ``Layout``'s, whose overheads were fitted to whole programs
     waits: bool = False

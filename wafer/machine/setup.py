@@ -45,7 +45,7 @@ def entries_of(program: Program) -> dict[str, np.ndarray]:
     for name, values in out.items():
         known = program.tables[name] if name == "queues" else getattr(program, name)
         values[: len(known)] = known
-    for name in ("blocked", "start", "active", "high", "frame"):
+    for name in ("blocked", "start", "active", "high", "level", "frame"):
         out[name] = np.asarray(getattr(program, name), np.int64)
     ids = program.tables["dsr_loads"][:, COLUMNS["dsr_loads"].index("id")]
     data = sum(1 << k for k, pc in enumerate(program.data_tasks) if pc >= 0)

@@ -13,7 +13,6 @@ from wafer.csl import CslError, CslWarning, DeadlockError, FaultError, HostError
 from wafer.csl.host.region import MemcpyDataType
 from wafer.errors import CompileError
 
-SENDS = "    @mov16(out, d, .{ .async = true, .activate = done });\n"
 TAKES = "    @mov16(d, in, .{ .async = true, .activate = done });\n"
 UNBLOCK = "  sys_mod.unblock_cmd_stream();\n"
 GO = "fn go() void {\n"
@@ -42,7 +41,7 @@ MISTAKES = [
      "a task or operation that takes the wavelet of color 4 at the head of its queue"),
     ("@export_symbol(go);", "@block(done); @export_symbol(go);", DeadlockError,
      "end (local task 9) waits for being unblocked (it is activated)"),
-    (SENDS, SENDS + SENDS, FaultError, "microthread 3 still runs an operation"),
+    (TAKES, 3 * TAKES, DeadlockError, "function go waits for microthread 2 to end its operation"),
     ("@initialize_queue(iq, .{ .color = c });", "", CslError,
      "no color is bound to input queue 2 of PE (1, 0)"),
     ("task end()", "task end(x: u16)", CslError, "a local task has no parameters; 'end' has"),

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.assembly import assemble, build, color_register
 from helpers.csl_operations import fused, triples
 from helpers.csl_program import compiled
 from helpers.csl_rules import CSL_RULES, compiled_rule, csl_rules
 from helpers.machine_rules import RULES, image_of, rules
+from hypothesis import given, settings, strategies as st
 
 import wafer.csl
 from wafer.machine import reference
@@ -108,6 +110,60 @@ CSL = {
 def test_rules_of_csl_agree(name):
     rule = next(rule for rule in csl_rules() if rule.path == CSL_RULES / f"{name}.csl")
     agree(compiled_rule(rule), "go", CSL[name])
+
+
+# What a task does beside its microthreads, in words of 32 bits from byte 0 on.
+_BESIDE = {
+    "send": "fabric r0 0 {n}\nmemory r1 {at} {n}\noperate MOV32 at=r0 dest=FABRIC src0=MEMORY"
+    " {how}",
+    "take": "memory r0 {at} {n}\nfabric r1 1 {n}\noperate MOV32 at=r0 dest=MEMORY src0=FABRIC"
+    " {how}",
+    "add": "memory r0 {at} {n}\nmemory r1 {to} {n}\ncopy r2 r1\n"
+    "operate ADD32 at=r0 dest=MEMORY src0=MEMORY src1=MEMORY",
+    "store": "const r4 {at}\nconst r5 {n}\nstore.u32 r4 r5 0",
+    "load": "const r4 {at}\nload.u32 r5 r4 0\nstore.u32 r4 r5 8",
+    "move": "const r4 {at}\nconst r5 {to}\nmove r4 r5 12",
+    "count": "const r6 1\nconst r7 {n}\nagain{k}:\nsub.u16 r7 r7 r6\njump_if again{k} r7",
+    "work": "wait.1 -1 0 {n}",
+    "free": "wait.0 {thread} 0 {n}",
+}
+_HOW = "asynchronous={apart} thread={thread} priority={priority} action=1 target=9"
+_STEP = st.tuples(
+    st.sampled_from([*_BESIDE, "send", "take"]),
+    st.fixed_dictionaries({
+        "n": st.integers(1, 6),
+        "at": st.integers(0, 15).map(lambda place: 4 * place),
+        "to": st.integers(0, 15).map(lambda place: 4 * place),
+        "apart": st.sampled_from([1, 1, 1, 0]),
+        "thread": st.sampled_from([-1, 3, 4]),
+        "priority": st.integers(-1, 2),
+    }),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@settings(max_examples=40, deadline=None)
+@given(
+    tasks=st.lists(st.lists(_STEP, min_size=2, max_size=9), min_size=2, max_size=2),
+    arch=st.sampled_from(["wse2", "wse3"]),
+)
+def test_random_tasks_beside_their_microthreads_agree(tasks, arch):
+    """Memory that both use, several priorities, microthreads that are waited for, deadlocks."""
+    programs = []
+    for own, steps in enumerate(tasks):
+        text = [
+            f".queue in 2 color={1 - own}\n.queue out 3 color={own}\n.active 8",
+            f".fabric sends=1 queue=3 color={own}\n.fabric queue=2 color={1 - own}",
+            f".data m u32 {' '.join(map(str, range(1, 25)))}\nlocal 8:",
+        ]
+        for k, (step, numbers) in enumerate(steps):
+            text.append(_BESIDE[step].format(k=k, how=_HOW.format(**numbers), **numbers))
+        text.append("return\nlocal 9:\nconst r4 0\nload.u32 r5 r4 60\nstore.u32 r4 r5 64\nreturn")
+        programs.append(assemble("\n".join(text)))
+    routes = {(own, 0, own): color_register("R", "EW"[own]) for own in range(2)}
+    routes |= {(1 - own, 0, own): color_register("WE"[own], "R") for own in range(2)}
+    agree(build(programs, [[0, 1]], arch, routes), every=61)
 
 
 def test_scalars():

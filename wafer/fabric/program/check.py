@@ -23,7 +23,7 @@ from wafer.machine.arch import OPPOSITE, STEPS
 
 _INPUT_QUEUES = 8
 # Levels of microthreads (``.priority`` of an asynchronous operation), and of a task's own thread
-# (``<tile_config>/main_thread_priority``), as ``operations.priority`` of an image has them.
+# (``<tile_config>/main_thread_priority``), as an image has them.
 THREAD_LEVELS = {"low": 0, "medium": 1, "high": 2}
 MAIN_LEVELS = {"medium_low": 3, "medium": 4, "medium_high": 5, "high": 6}
 Sides = tuple[np.ndarray, np.ndarray]  # [H, W] masks of Port: rx, tx

@@ -198,6 +198,7 @@ class _PeCode:
             frame=_FRAME,
             tasks=tasks,
             high=high,
+            level=MAIN_LEVELS[self.source.main],
             waits=True,
         )
 
@@ -231,7 +232,7 @@ class _PeCode:
             return
         if op.n > _MOST:
             raise FabricError(f"{self.text}: {op.n} elements; a descriptor has at most {_MOST}")
-        settings = {"priority": MAIN_LEVELS[self.source.main]}
+        settings = {}
         apart = thread >= 0 and any(isinstance(o, FabIn | FabOut) for o in op.operands)
         if apart:
             settings = {"priority": THREAD_LEVELS[op.priority], "asynchronous": 1, "thread": thread}

@@ -35,6 +35,24 @@ inline bool visible(const Core& core, const Instruction& i) {
   }
 }
 
+// Whether some bytes may be among those that microthreads read and write.
+inline bool is_shared(const Core& core, int address, int bytes) {
+  return address < core.shared_end && address + bytes > core.shared_begin;
+}
+
+// Whether the order of an instruction and of microthreads' steps can matter.
+inline bool meets_microthreads(const Core& core, const Instruction& i) {
+  switch (i.op) {
+    case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
+    case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
+    case Op::kMove:
+      return is_shared(core, place(reg(core, i.a), 0), i.c) ||
+             is_shared(core, place(reg(core, i.b), 0), i.c);
+    case Op::kDsrGet: return true;  // the end of an operation may change it
+    default: return false;
+  }
+}
+
 inline size_t frame_of(const Wafer& w, const Core& core, int depth) {
   return size_t(depth) * size_t(w.cells()) + size_t(core.cell);
 }
@@ -288,7 +306,7 @@ inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worke
     case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop_task(core), false;
     case Op::kWait:  // one that works has been paid for
       if (i.type || !(i.c > 0 || runs(core, i.a))) break;
-      core.main = Main::kWaiting, w.wake[core.cell] = cycle + i.c;
+      core.main = Main::kWaiting, core.awaited = int8_t(i.a), w.wake[core.cell] = cycle + i.c;
       return false;
     default:  // RETURN from the outermost function
       core.main = Main::kIdle;

@@ -166,7 +166,7 @@ std::vector<Waiting> Machine::waiting() {
         if (sends) add_task(kForRoom, program(core).fabrics[s.row].queue);
         else add_task(kForData, color);
       }
-      if (core.main == Main::kWaiting) add_task(kForThread, program(core).code[core.pc].a);
+      if (core.main == Main::kWaiting) add_task(kForThread, core.awaited);
       each(core.active & core.blocked[int(Gate::kLocal)],
            [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
       const uint32_t read = being_read(core);

@@ -258,10 +258,13 @@ inline bool lacks_fifo(Core& core, int thread) {
   return false;
 }
 
-// One step of the operation that is first in rank; whether there was one.
+// Levels of priority in order: a microthread's low, medium and high, the task's medium low to high.
+constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
+
+// One step of the operation that is first in rank; whether there was one. Instructions of the task
+// that need this cycle take part, and are a cycle later if a microthread goes first.
 [[gnu::always_inline]] inline bool step_operations(Wafer& w, Core& core, Worker* worker) {
-  if (core.busy) return false;
-  int best = -1, rank = -1;
+  int best = -1, rank = core.busy ? kRanks[program(core).level] : -1;
   each(core.threads & ~(core.blocked[int(Gate::kThread)] & kMicrothreads), [&](int thread) {
     const Wait& wait = core.waits[thread];
     const bool lacks = wait.needs & ~core.queued || wait.fills & core.full;
@@ -272,7 +275,7 @@ inline bool lacks_fifo(Core& core, int thread) {
   if (best < 0) return false;
   Operation& o = running(core, best);
   ++worker->work[core.program][o.pc].cycles;
-  ++core.worked, core.ended = w.cycle + 1;
+  ++core.worked, core.ended = core.busy ? ++w.wake[core.cell] : w.cycle + 1;
   if (++o.turn < o.turns) return true;
   o.turn = 0;
   const uint32_t most = std::min<uint32_t>(o.wide, o.row - o.done % o.row);
@@ -297,6 +300,37 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   else execute(w, core, kMainThread, o, o.length, worker);
 }
 
+// The bytes [first, second) that an operand in memory lies within; an address wraps at 16 bits.
+inline std::pair<int64_t, int64_t> extent(const Core& core, const Stream& s, int64_t length) {
+  int64_t below = 0, above = 0;
+  const auto add = [&](int64_t far) { (far < 0 ? below : above) += far; };
+  if (s.kind == Operand::kFifo) {
+    const FifoRow& row = program(core).fifos[s.row];
+    return {row.address, row.address + row.bytes};
+  }
+  if (s.kind == Operand::kMemory) add(int64_t(s.step) * (length - 1));
+  if (s.kind == Operand::kShaped) {
+    const ShapeRow& row = program(core).shapes[s.row];
+    add(int64_t(row.n0 - 1) * row.s0 * s.width), add(int64_t(row.n1 - 1) * row.s1 * s.width);
+    add(int64_t(row.n2 - 1) * row.s2 * s.width), add(int64_t(row.n3 - 1) * row.s3 * s.width);
+  }
+  return {s.base + below, s.base + above + s.width};
+}
+
+// Notes the bytes that a microthread's operation reads and writes, besides those of others.
+inline void share(Core& core, const Operation& o) {
+  constexpr int kAll = 1 << 16;
+  if (!core.threads) core.shared_begin = kAll, core.shared_end = 0;
+  for (const Stream* s : {&o.dest, &o.src0, &o.src1, &o.scalar}) {
+    if (s->kind != Operand::kMemory && s->kind != Operand::kShaped && s->kind != Operand::kPointer &&
+        s->kind != Operand::kFifo) continue;
+    auto [first, end] = extent(core, *s, o.length);
+    if (s->indexed || first < 0 || end > kAll) first = 0, end = kAll;
+    core.shared_begin = std::min(core.shared_begin, int32_t(first));
+    core.shared_end = std::max(core.shared_end, int32_t(end));
+  }
+}
+
 // Whether an operand of an operation begins in a variable and goes beyond it, which is a fault.
 [[gnu::noinline, gnu::cold]] inline bool overruns(const Core& core, Operation& o,
                                                   Worker* worker) {
@@ -304,12 +338,11 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   for (int k = 0; k < 4; ++k) {
     const Stream& s = stream(o, k);
     if (s.kind != Operand::kMemory) continue;
-    const int64_t far = s.base + int64_t(s.step) * (int64_t(o.length) - 1);
-    const int64_t first = std::min<int64_t>(s.base, far), last = std::max<int64_t>(s.base, far);
+    const auto [first, end] = extent(core, s, o.length);
     for (const Span& span : program(core).variables) {
       if (s.base < span.begin || s.base >= span.end) continue;
-      if (first >= span.begin && last + s.width <= span.end) break;
-      const int64_t other = first < s.base ? first : last + s.width - 1;
+      if (first >= span.begin && end <= span.end) break;
+      const int64_t other = first < s.base ? first : end - 1;
       const int kind = k == 0 ? kOverrun : kOverread;
       return note(core, o, kind, int64_t(s.base) << 32 | (other & 0xFFFFFFFF), worker), true;
     }
@@ -363,16 +396,18 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   if (issue.fabric && !apart) o.turn = int16_t(-w.costs.fabric_start);
   const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
   if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
-  if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
-  // A microthread's levels, then the task's own: medium low (as CSL has it) to high.
-  constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
-  constexpr int kMedium = 1, kOwn = 3;
-  const int level = apart ? issue.priority : std::max(row.priority, kOwn);
+  if (core.threads >> thread & 1) {  // it is issued, and paid for, once that one has ended
+    core.main = Main::kWaiting, core.awaited = int8_t(thread), core.pc = pc, core.paid = true;
+    return false;
+  }
+  constexpr int kMedium = 1;  // of a microthread that names none
+  const int level = apart ? issue.priority : p.level;
   core.waits[thread].rank = kRanks[level < 0 ? kMedium : level];
   core.main = apart ? Main::kRunning : Main::kOperating;
   running(core, thread) = o;
   if (w.recorder) record_operation(w, core, thread, cycle, false);
   const bool alone = !core.threads && !issue.fabric && !issue.fifo;
+  if (apart) share(core, o);
   core.threads |= uint16_t(1 << thread);
   watch(w, core, thread);
   if (apart && i.c >= 0) reg(core, i.c) = 1;

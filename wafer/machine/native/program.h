@@ -44,6 +44,7 @@ struct Entries {
   int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
   int32_t start;           // what runs before any task, or -1
   uint32_t active, high;   // tasks; high: that begin before others
+  int32_t level;           // of the task's thread, as `Program.level` has it
   int32_t frame, slack;    // registers; slack: those that one function can name, behind the last frame
   int32_t dsrs;            // of each of the three files
   uint32_t channels;       // ids whose words can start a task

@@ -171,7 +171,7 @@ struct alignas(64) Core {
   Operation* operations = nullptr;  // the task's own, then the microthreads'
   uint8_t* memory = nullptr;
   Main main = Main::kIdle;
-  bool busy = false;        // its task's instructions take the cycles until it wakes
+  bool busy = false;        // its task's instructions need the cycles until it wakes
   Byte sending;             // output queues with words
   Byte full;                // output queues without room
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
@@ -189,9 +189,11 @@ struct alignas(64) Core {
   Byte encoded;             // input queues that the running program has bound
   bool paid = false;        // for the visible instruction at pc
   Byte last_task = 31;      // that was dispatched
+  int8_t awaited = -1;      // microthread whose operation a waiting task needs to end
   Task task = Task::kLocal;
   uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
+  int32_t shared_begin = 0, shared_end = 0;  // bytes that microthreads' operations lie within
   int64_t debt = 0;  // cycles charged and not yet waited out
   int64_t worked = 0, ended = 0;  // cycles in which the CE works; behind the last of them
   int64_t* registers = nullptr;
@@ -230,8 +232,8 @@ struct Print {
 };
 
 enum FaultKind {
-  kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
-  kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
+  kNoFault, kSameCycleArrival, kOffWafer, kOutsideMemory, kUnboundControl, kMessage, kDivision,
+   kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
   kOverrun, kOverread, kNoElements
 };
 

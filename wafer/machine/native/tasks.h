@@ -104,18 +104,21 @@ inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
   core.worked += core.debt, core.debt = 0, core.busy = true;
 }
 
-// A task runs ahead of the clock until it has an effect that others see; then it waits until the
-// cycles of what it has done are over.
+// A task runs ahead of the clock until it has an effect that others see, or meets what microthreads
+// read and write; then it waits until the cycles of what it has done are over.
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   Work* const work = worker->work[core.program].data();
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
-    if (!core.paid) core.debt += i.cycles, work[core.pc].cycles += i.cycles;
-    if (visible(core, i)) {
-      core.paid = true;
-      if (core.debt > 0) return wait_out(w, core, cycle);
-      core.paid = false;
+    const bool acts = visible(core, i);
+    if (!core.paid) {
+      core.debt += i.cycles, work[core.pc].cycles += i.cycles;
+      core.paid = acts || (core.threads && meets_microthreads(core, i));
+      if (core.paid && core.debt > 0) return wait_out(w, core, cycle);
+    }
+    core.paid = false;
+    if (acts) {
       if (!act(w, core, cycle, i, worker)) return;
     } else {
       if (!compute(w, core, i, worker)) return stop_task(core);
@@ -154,8 +157,8 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   }
   if (w.wake[core.cell] > cycle) return false;
   if (core.main == Main::kWaiting) {
-    if (runs(core, program(core).code[core.pc].a)) return false;
-    core.main = Main::kRunning, ++core.pc;
+    if (runs(core, core.awaited)) return false;
+    core.main = Main::kRunning, core.pc += program(core).code[core.pc].op == Op::kWait;
   }
   if (core.main != Main::kRunning) return false;
   core.busy = false;

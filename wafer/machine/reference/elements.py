@@ -17,7 +17,7 @@ from wafer.machine.reference.fifos import (
     short_of,
     store_bytes,
 )
-from wafer.machine.reference.issue import source_slot
+from wafer.machine.reference.issue import RANKS, source_slot
 from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
@@ -86,7 +86,8 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
         the PE; its step, and whether there is one.
     """
     o, every = pe.operations, jnp.arange(len(pe.lanes.color))
-    ranks = jnp.where(_ready(pe) & ~(pe.busy | alone), o.rank, -1)
+    ranks = jnp.where(_ready(pe) & ~alone, o.rank, -1)
+    of_task = jnp.where(pe.busy, jnp.asarray(RANKS)[pe.tables.level[pe.program]], -1)
 
     def tried(thread: Array, so_far: tuple[Fifos, Array, Array]) -> tuple[Fifos, Array, Array]:
         fifos, best, rank = so_far
@@ -94,20 +95,21 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
         first = (ranks[thread] > rank) & ~lacks
         return fifos, jnp.where(first, thread, best), jnp.where(first, ranks[thread], rank)
 
-    none = jnp.int64(0), jnp.int64(-1)
-    fifos, best, rank = lax.fori_loop(0, THREADS, tried, (pe.fifos, *none))
-    thread, stepped = jnp.where(alone, MAIN, best), rank >= 0
+    none = jnp.int64(-1), of_task
+    fifos, best, _ = lax.fori_loop(0, THREADS, tried, (pe.fifos, *none))
+    thread, stepped = jnp.where(alone, MAIN, best), best >= 0
     one = jax.tree.map(lambda part: part[thread], o)
     due = stepped & (one.turn + 1 >= one.turns)
     turn = o.turn.at[thread].set(jnp.where(due, 0, one.turn + 1))
     steps = lambda count: (count + one.wide - 1) // one.wide
     rows, rest = one.length // one.across, one.length % one.across
     cycles = jnp.where(alone, (rows * steps(one.across) + steps(rest)) * one.turns, stepped)
-    till = pe.cycle + cycles
+    delayed = stepped & pe.busy  # instructions of the task, by this cycle
+    till = jnp.where(delayed, pe.wake, pe.cycle) + cycles
     pe = pe._replace(
         fifos=fifos,
         operations=o._replace(turn=jnp.where(stepped, turn, o.turn)),
-        wake=jnp.where(alone, till, pe.wake),
+        wake=jnp.where(alone | delayed, till, pe.wake),
         worked=pe.worked + cycles,
         ended=jnp.where(cycles > 0, till, pe.ended),
     )

@@ -115,6 +115,8 @@ def start(image: Image) -> tuple[Tables, State]:
         in_slot=zeros(8) - 1,
         out_slot=zeros(8) - 1,
         thread_words=zeros(8),
+        shared=zeros(2),
+        awaited=zeros() - 1,
         stamp=zeros(2) - np.array([0, 1]),
         random=zeros() + 0xDEADBEEF,
         operations=operations,

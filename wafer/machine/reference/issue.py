@@ -21,8 +21,10 @@ from wafer.machine.reference.state import ENDLESS, MAIN, Main, Operations, State
 from wafer.machine.tools.reports import Fault as Kind
 
 Array = jax.Array
-# A microthread's levels, then the task's own: medium low (as CSL has it) to high.
-_RANKS, _MEDIUM, _OWN = np.array([0, 4, 8, 2, 5, 6, 9]), 1, 3
+# Levels of priority in order: a microthread's low, medium and high, the task's medium low to high.
+RANKS = np.array([0, 4, 8, 2, 5, 6, 9])
+_MEDIUM = 1  # of a microthread that names none
+_ALL = 1 << 16  # bytes
 
 
 def source_slot(pe: State, row: Array) -> Array:
@@ -179,6 +181,25 @@ def _length(lengths: Array) -> Array:
     return jnp.where((in_order > 0).any(), in_order[jnp.argmax(in_order > 0)], empty)
 
 
+def _shared(pe: State, one: Operations, length: Array) -> Array:
+    """[2] bytes that a microthread's operation lies within, and those of others that run."""
+    kinds = Operand.MEMORY, Operand.SHAPED, Operand.FIFO, Operand.POINTER
+    memory, shaped, fifo, pointer = (one.kind == each for each in kinds)
+    width, shape = pe.tables.bytes[one.op], row_of(pe, "shapes", one.row)
+    spans = [(getattr(shape, f"n{d}") - 1) * getattr(shape, f"s{d}") * width for d in range(4)]
+    spans = jnp.where(shaped, jnp.stack(spans), 0).at[0].add(memory * one.stride * (length - 1))
+    ring = row_of(pe, "fifos", jnp.where(fifo, one.row, 0))
+    begin = jnp.where(fifo, ring.address, one.base + jnp.minimum(spans, 0).sum(0))
+    end = jnp.where(
+        fifo, ring.address + ring.bytes, one.base + jnp.maximum(spans, 0).sum(0) + width
+    )
+    whole, held = one.indexed | (begin < 0) | (end > _ALL), memory | shaped | fifo | pointer
+    begin = jnp.where(held, jnp.where(whole, 0, begin), _ALL).min()
+    end = jnp.where(held, jnp.where(whole, _ALL, end), 0).max()
+    others = jnp.where(pe.operations.on.any(), pe.shared, jnp.array([_ALL, 0]))
+    return jnp.stack([jnp.minimum(begin, others[0]), jnp.maximum(end, others[1])])
+
+
 def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     """Begin an operation.
 
@@ -187,7 +208,8 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
         instruction: [5], an OPERATE.
 
     Returns:
-        the PE; whether the task goes on at once; whether all elements are done at once.
+        the PE, whose task waits if another operation runs on the microthread; whether the task goes
+        on at once; whether all elements are done at once.
     """
     _, _, number, first, result = instruction
     row, pc = row_of(pe, "operations", number), pe.pc
@@ -223,19 +245,21 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     apart = issue.asynchronous & fabric.any()
     thread = jnp.where(apart, _first(issue.thread, issue.queue), MAIN)
     issue = _failed(issue, thread < 0, Kind.NO_THREAD)
-    issue = _failed(issue, pe.operations.on[thread], Kind.THREAD_IN_USE, thread)
-    begins = issue.problem == 0
-    pe = failed(pe, ~begins, issue.problem, issue.detail, pc)._replace(pc=pc + 1)
+    good, used = issue.problem == 0, pe.operations.on[thread]
+    begins, waits = good & ~used, good & used
+    waiting = pe._replace(main=Main.WAITING, awaited=thread, paid=True)
+    pe = choose(waits, waiting, failed(pe, ~good, issue.problem, issue.detail, pc))
+    pe = pe._replace(pc=pc + ~waits)
     alone = begins & ~(pe.operations.on.any() | (fabric | fifo).any()) & (length > 0)
     # What an operation names counts unless a load did, of a descriptor of the fabric in a DSR.
     loaded = fabric.any() & (held | ~fabric).all()
     own = jnp.where(loaded, 0, jnp.stack([row.action, row.target]))
     level = jnp.where(issue.priority < 0, _MEDIUM, issue.priority)
-    level = jnp.where(apart, level, jnp.maximum(row.priority, _OWN))
+    level = jnp.where(apart, level, pe.tables.level[pe.program])
     clears = row_of(pe, "fabrics", one.row[0]).clears
     one = one._replace(
         on=True,
-        rank=jnp.asarray(_RANKS)[level],
+        rank=jnp.asarray(RANKS)[level],
         length=length,
         turn=jnp.where(fabric.any() & ~apart, -pe.tables.fabric_start, 0),
         clears=jnp.where(one.kind[0] == Operand.FABRIC, clears, 0),
@@ -243,7 +267,9 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
     )
     operations = (old.at[thread].set(part) for old, part in zip(pe.operations, one, strict=True))
     begun = pe._replace(
-        operations=Operations(*operations), main=jnp.where(apart, Main.RUNNING, Main.OPERATING)
+        shared=jnp.where(apart, _shared(pe, one, length), pe.shared),
+        operations=Operations(*operations),
+        main=jnp.where(apart, Main.RUNNING, Main.OPERATING),
     )
     begun = choose(apart & (result >= 0), with_register(begun, result, 1), begun)
     begun = choose(length == 0, finish(begun, thread, jnp.bool_(True)), begun)

@@ -118,7 +118,7 @@ class ReferenceMachine(WaferMachine):
             waits = [
                 (f"the operation of thread {k}", state.operations.pc[cell, k]) for k in threads
             ]
-            if state.main[cell] in (Main.RECEIVING, Main.SENDING):
+            if state.main[cell] in (Main.RECEIVING, Main.SENDING, Main.WAITING):
                 waits.append(("the task", state.pc[cell]))
             for who, pc in waits:
                 file, line = program.lines[pc]

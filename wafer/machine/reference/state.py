@@ -122,7 +122,9 @@ class State(NamedTuple):
     base: Array  #: first register of the frame
     depth: Array  #: of calls
     paid: Array  #: whether the visible instruction at pc has been paid for
-    busy: Array  #: whether its task's instructions take the cycles until it wakes
+    busy: Array  #: whether its task's instructions need the cycles until it wakes
+    shared: Array  #: [C, 2]; the first byte of those that microthreads use, and the one behind
+    awaited: Array  #: microthread whose operation a waiting task needs to end, -1
     debt: Array  #: cycles charged and not yet waited out
     worked: Array  #: cycles in which the CE works
     ended: Array  #: the cycle behind the last of them

@@ -41,6 +41,7 @@ class Tables(NamedTuple):
     empty_handlers: Array
     channels: Array  #: [P] bits of colors or queues whose words can start a task
     high: Array  #: [P] bits of tasks' ids that begin before others
+    level: Array  #: [P] of the task's thread
     filters: Array  #: [F, columns]
     colors: Array  #: [S] of the slots
     slot: Array  #: [32] of each color; -1

@@ -219,6 +219,7 @@ def _act(pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
     fails = failed(pe, op == Op.FAULT, int(Kind.MESSAGE), a, pe.pc)
     called = pe.task[0] == TaskKind.FUNCTION
     waits = (op == Op.WAIT) & (kind == 0) & ((c > 0) | runs_operation(pe, a))
+    waiting = pe._replace(main=Main.WAITING, awaited=a, wake=pe.cycle + c)
     changed = {
         Op.ACTIVATE: pe._replace(active=pe.active | bit),
         Op.BLOCK: pe._replace(blocked=pe.blocked.at[kind].set(old | bit)),
@@ -231,10 +232,7 @@ def _act(pe: State, i: Array) -> tuple[State, tuple[Array, Array]]:
         Op.FAULT: fails._replace(main=Main.IDLE),
         Op.RETURN: pe._replace(main=Main.IDLE, unanswered=pe.unanswered - called),
     }
-    after = pe._replace(
-        main=jnp.where(waits, Main.WAITING, pe.main), wake=jnp.where(waits, pe.cycle + c, pe.wake)
-    )
-    after = _by_code(op, changed, after)
+    after = _by_code(op, changed, choose(waits, waiting, pe))
     configures, address = _register(pe, i)
     after = choose(configures, _configured(pe, i, address), after)
     exchanges, (exchanged, moves) = is_any(op, (Op.RECEIVE, Op.SEND)), _exchanged(pe, i)
@@ -262,7 +260,7 @@ def _instruction(
     visible = is_any(i[0], tuple(VISIBLE)) | ((i[0] == Op.RETURN) & (pe.depth == 0))
     visible |= _register(pe, i)[0]
     due = pe._replace(debt=jnp.where(pe.paid, pe.debt, pe.debt + charge))
-    waits = visible & (due.debt > 0)
+    waits = (visible | _meets_microthreads(pe, i)) & (due.debt > 0)
     due = due._replace(paid=waits)
     computed, goes_on = _compute(due, i)
     acted, (at_once, by_itself) = _act(due, i)
@@ -277,6 +275,20 @@ def _instruction(
     return choose(going, after, pe), (going & goes_on & ~tired, alone, left - going)
 
 
+def _meets_microthreads(pe: State, i: Array) -> Array:
+    """Whether the order of an instruction and of microthreads' steps can matter."""
+    op, kind, a, b, c = i
+    to, source, width = register(pe, a), register(pe, b), jnp.asarray(BYTES)[kind]
+    shared = lambda at, count: (at & 0xFFFF < pe.shared[1]) & ((at & 0xFFFF) + count > pe.shared[0])
+    meets = {
+        Op.LOAD: shared(source + c, width),
+        Op.STORE: shared(to + c, width),
+        Op.MOVE: shared(to, c) | shared(source, c),
+        Op.DSR_GET: jnp.bool_(True),
+    }
+    return pe.operations.on.any() & scalar.chosen(op, meets, jnp.bool_(False))
+
+
 def _stalls(pe: State) -> Array:
     """Whether a RECEIVE waits for a wavelet, or a SEND for room."""
     return (pe.main == Main.RECEIVING) | (pe.main == Main.SENDING)
@@ -284,11 +296,11 @@ def _stalls(pe: State) -> Array:
 
 def _resumed(pe: State) -> tuple[State, Array]:
     """The PE, and whether its task's time has come."""
-    due, operation = pe.wake <= pe.cycle, pe.tables.code[pe.program, pe.pc, 2]
-    goes = due & (pe.main == Main.WAITING) & ~runs_operation(pe, operation)
+    due, op = pe.wake <= pe.cycle, pe.tables.code[pe.program, pe.pc, 0]
+    goes = due & (pe.main == Main.WAITING) & ~runs_operation(pe, pe.awaited)
     runs = due & (pe.main == Main.RUNNING) | goes | _stalls(pe)
     main = jnp.where(goes, Main.RUNNING, pe.main)
-    return pe._replace(busy=pe.busy & ~runs, main=main, pc=pe.pc + goes), runs
+    return pe._replace(busy=pe.busy & ~runs, main=main, pc=pe.pc + (goes & (op == Op.WAIT))), runs
 
 
 def run_tasks(state: State) -> tuple[State, tuple[Array, Array]]:

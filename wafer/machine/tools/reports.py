@@ -18,9 +18,8 @@ _MAIN = 8  # the number of the task's own thread
 Fault = enum.IntEnum(
     "Fault",
     """
-    NO_FAULT SAME_CYCLE_ARRIVAL OFF_WAFER THREAD_IN_USE OUTSIDE_MEMORY UNBOUND_CONTROL MESSAGE
-    DIVISION TOO_DEEP NO_COLOR NO_CONFIG DSR_NOT_LOADED NO_THREAD BAD_CODE WRONG_OPERAND OVERRUN
-    OVERREAD NO_ELEMENTS
+    NO_FAULT SAME_CYCLE_ARRIVAL OFF_WAFER OUTSIDE_MEMORY UNBOUND_CONTROL MESSAGE DIVISION TOO_DEEP
+    NO_COLOR NO_CONFIG DSR_NOT_LOADED NO_THREAD BAD_CODE WRONG_OPERAND OVERRUN OVERREAD NO_ELEMENTS
     """,
     start=0,
 )
@@ -29,8 +28,6 @@ _FAULTS = {
     " only one neighbour or the ramp send at a time (a switch or another color)",
     Fault.OFF_WAFER: "a wavelet of color {detail} was routed off the wafer's edge; end the route"
     " in RAMP there",
-    Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
-    " that one's completion activates it, or use another queue",
     Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"
     " declares; check the descriptor's offset and length, or the index",
     Fault.UNBOUND_CONTROL: "a control wavelet of color {detail} asks for control task {id}, which"

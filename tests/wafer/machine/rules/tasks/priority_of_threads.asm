@@ -6,8 +6,8 @@
 #! receivable 21: < 40
 #! run: QUIET
 #! receivable 21: == 40
-.fabric sends=1 queue=1 color=21
-.fabric sends=1 queue=2 color=22 priority=2
+.fabric sends=1 queue=1 color=21 priority=0
+.fabric sends=1 queue=2 color=22
 .active 8
 local 8:
   fabric r0 0 40
