@@ -84,12 +84,12 @@ STATEMENTS = {
     "wafer/commands": 2853,  # records of before; functions of commands (38a); results show (38b)
     "wafer/compiler": 2197,  # results show (38b)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7076,
+    "wafer/csl": 7083,  # --timing; @map compares one length a round
     "wafer/data": 8515,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 2964,  # results show (38b)
+    "wafer/machine": 3190,  # WSE-3's branches, values, hops, sums, silicon, in both machines (71)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)

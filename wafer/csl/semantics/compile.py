@@ -31,6 +31,7 @@ from wafer.csl.semantics.routed import check_routed
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Diagnostic, Position, suggestion
 from wafer.machine.codes import NO_SWITCH
+from wafer.machine.costs import costs_for
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
 _BUILTINS = (
@@ -214,6 +215,7 @@ def compile_layout(
     memcpy: bool = True,
     comptime_func_depth_limit: int | None = None,
     max_inlined_iterations: int | None = None,
+    timing: str = "simulator",
 ) -> Image:
     """Compile a program.
 
@@ -232,10 +234,13 @@ def compile_layout(
             compiling; None: 200.
         max_inlined_iterations: rounds of one inline loop; None: any number. Above 1,000,000 it is
             the limit of steps while compiling, too.
+        timing: 'simulator' or 'silicon', which is known of WSE-3: what its cycles are counted by.
 
     Raises:
         CslError: every problem of the program.
+        CompileError: no such timing.
     """
+    costs_for(arch, timing)
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
     limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
@@ -244,4 +249,4 @@ def compile_layout(
         layout = _layout(unit, Path(path), params or {})
         image = image_of(unit, layout, params or {})
     check_routed(image)
-    return image
+    return image._replace(timing=timing)
