@@ -1,10 +1,11 @@
 """Cycle counts beside published ones: ``python tests/csl_cycles.py`` with folders as options.
 
 Own programs stand for kernels of one PE; the folders are check-outs of the public repositories
-Jorineg/cerebras, pr0f3ss/SpMM_Cerebras, Wang-oss-tech/csl-experiments and
-siddharthbc/CSR-graph-coloring. ``docs/results/csl.md`` explains the rows: those that were seen when
-the model's numbers were chosen, and those that check them. ``--save`` keeps both. The last line is
-JSON. Ends with 1 where fewer of the checking rows than ``STATED`` are as near as ``sim.log`` says.
+Jorineg/cerebras, pr0f3ss/SpMM_Cerebras, Wang-oss-tech/csl-experiments,
+siddharthbc/CSR-graph-coloring and Cerebras/csl-examples, and a copy of FABRICA's kernels.
+``docs/results/csl.md`` explains the rows: those that were seen when the model's numbers were
+chosen, and those that check them. ``--save`` keeps both. The last line is JSON. Ends with 1 where
+fewer of the checking rows than ``STATED`` are as near as ``sim.log`` says.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from helpers import spmm
+from helpers import fabrica, spmm
 
 import wafer.csl
 from wafer.csl import Image, Machine, Rectangle, Status
@@ -126,14 +127,16 @@ def run_to_end(machine: Machine) -> float:
     return machine.scalar_share
 
 
-def spent(timed: str, data: str, before: str = "", arch: str = "wse2") -> tuple[int, float]:
+def spent(
+    timed: str, data: str, before: str = "", arch: str = "wse2", timing: str = "simulator"
+) -> tuple[int, float]:
     """Cycles between two stamps around some statements, on one PE, and the scalar share."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Path(folder, "layout.csl")
         layout.write_text(LAYOUT, encoding="utf-8")
         text = TIMED.format(data=data, before=before, timed=timed)
         layout.with_name("pe.csl").write_text(text, encoding="utf-8")
-        image = wafer.csl.compile(layout, arch=arch)
+        image = wafer.csl.compile(layout, arch=arch, timing=timing)
     machine = Machine(image)
     machine.launch(Rectangle(0, 0, 1, 1), "go")
     scalar = run_to_end(machine)
@@ -150,6 +153,87 @@ def own_rows() -> Iterator[Row]:
     for n, k, m, published in GEMM:
         ours = spent(BY_REGISTERS, PRODUCT.format(n=n, k=k, m=m))
         yield Row("GEMM of columns, one PE", f"{n} x {k} x {m}", published, *ours)
+
+
+# Statements of FABRICA's micro-programs on WSE-3 -> cycles of an element there, on silicon.
+ELEMENTS = {
+    "copy of f16": ("@fmovh(B, A);", "f16", 1 / 8, 1 / 4.82),
+    "copy of f32": ("@fmovs(B, A);", "f32", 1 / 4, 1 / 2.44),
+    "product and sum of f16": ("@fmach(B, B, A, 2.0);", "f16", 1 / 4, 1 / 2.92),
+    "sum of two rows of f16": ("@faddh(B, B, A);", "f16", 1 / 3.96, None),
+    "sum of f16 into a scalar": ("@faddh(&s, s, A);", "f16", 2, None),
+    "product, and sum into a scalar": ("@fmulh(B, B, A); @faddh(&s, s, B);", "f16", 2.25, None),
+    "copy of each second f16": ("@fmovh(B, by2);", "f16", 1 / 4, None),
+    "copy of each fourth f16": ("@fmovh(B, by4);", "f16", 1 / 2, None),
+    "copy of each eighth f16": ("@fmovh(B, by8);", "f16", 1, None),
+    "unrolled sum of f32": (
+        "var q: f32 = 0.0; for (@range(i16, {n})) |k| {{ q += a[k]; }} s = q;",
+        "f32",
+        2.01,
+        None,
+    ),
+}
+ELEMENT_ROWS = """var a = @zeros([{n} * 8]{kind});
+var b = @zeros([{n}]{kind});
+var s: {kind} = 0.0;
+const A = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[i] }});
+const B = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> b[i] }});
+const by2 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[2 * i] }});
+const by4 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[4 * i] }});
+const by8 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[8 * i] }});
+"""
+STATEMENTS = {  # -> cycles
+    "a sum of values in memory": ("h = f + g;", 4),
+    "a product and sum of values in memory": ("h = f * g + e;", 6),
+    "a chain of eight products": ("h = f * f * f * f * f * f * f * f * f;", 1 + 1 + 2 * 7 + 1),
+    "a quotient and a remainder of 16 bits": ("w = u / v; u = u % v;", 36 + 6),
+    "exp of f32": ("z = math.exp_f32(x);", 82 + 2),
+    "a quotient of f32": ("z = x / y;", 109 + 3),
+}
+VALUES = """const math = @import_module("<math>");
+var e: f16 = 3.0; var f: f16 = 1.0; var g: f16 = 2.0; var h: f16 = 0.0;
+var u: u16 = 7; var v: u16 = 2; var w: u16 = 0;
+var x: f32 = 1.5; var y: f32 = 0.5; var z: f32 = 0.0;
+"""
+
+
+def micro_rows(timing: str = "simulator") -> Iterator[Row]:
+    """Micro-programs of FABRICA on WSE-3; loads and stores of a statement's values are counted."""
+    for case, (timed, kind, *figures) in ELEMENTS.items():
+        published = figures[timing == "silicon"]
+        if published is None:
+            continue
+        short, long = (
+            spent(timed.format(n=n), ELEMENT_ROWS.format(n=n, kind=kind), "", "wse3", timing)
+            for n in (128, 256)
+        )
+        yield Row("an element", case, published, (long[0] - short[0]) / 128, long[1])
+    if timing == "silicon":
+        return
+    nothing, _ = spent("", VALUES, arch="wse3")
+    for case, (timed, published) in STATEMENTS.items():
+        cycles, scalar = spent(timed, VALUES, arch="wse3")
+        yield Row("statements", case, published, cycles - nothing, scalar)
+
+
+def fabrica_rows(folder: Path) -> Iterator[Row]:
+    """Programs of FABRICA."""
+    for case, published in fabrica.ROWS:
+        params = ", ".join(f"{name} {value}" for name, value in case.params.items())
+        try:
+            ours = fabrica.measure(folder / "kernels", case)
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            ours = float("nan"), 1.0
+        yield Row(f"FABRICA, {case.folder}", params, published, *ours, case.fits)
+
+
+def example_rows(folder: Path) -> Iterator[Row]:
+    """Programs of Cerebras/csl-examples, with FABRICA's figures."""
+    for case, published in fabrica.SCRIPTS.items():
+        ours = fabrica.measure_script(folder / "benchmarks", case)
+        name = f"{case[0]}, depth {case[3]}"
+        yield Row("FABRICA", name, published, ours, 1.0, False)
 
 
 def per_iteration(
@@ -315,6 +399,8 @@ def main() -> None:
     parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras")
     parser.add_argument("--summa", type=Path, help="check-out of Wang-oss-tech/csl-experiments")
     parser.add_argument("--tasks", type=Path, help="check-out of siddharthbc/CSR-graph-coloring")
+    parser.add_argument("--fabrica", type=Path, help="copy of luozoupi/FABRICA-CUDA2CSL-…")
+    parser.add_argument("--examples", type=Path, help="check-out of Cerebras/csl-examples")
     options = parser.parse_args()
     rows = list[Row]()
     untiled = untiled_rows(options.stencils) if options.stencils else ()
@@ -322,7 +408,10 @@ def main() -> None:
     products = spmm_rows(options.spmm) if options.spmm else ()
     steps = summa_row(options.summa) if options.summa else ()
     tasks = task_rows(options.tasks) if options.tasks else ()
-    for row in itertools.chain(own_rows(), steps, untiled, tiled, products, tasks):
+    kernels = fabrica_rows(options.fabrica) if options.fabrica else ()
+    examples = example_rows(options.examples) if options.examples else ()
+    seen = own_rows(), micro_rows(), steps, untiled, tiled, products, tasks, kernels, examples
+    for row in itertools.chain(*seen):
         rows.append(row)
         print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
               f" | {row.error:+.1f} % | {row.stated:.0f} % | {'seen' if row.seen else 'check'} |",
@@ -330,6 +419,7 @@ def main() -> None:
     parts = {"csl_seen": [row for row in rows if row.seen]}
     parts["csl_checks"] = [row for row in rows if not row.seen]
     parts = {table: some for table, some in parts.items() if some}
+    parts["csl_silicon"] = [*micro_rows("silicon")]
     stated = {}
     for table, some in parts.items():
         columns = {}

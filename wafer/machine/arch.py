@@ -22,6 +22,7 @@ PORTS = ("W", "E", "S", "N", "RAMP")  # of a router, in the order of the bits of
 STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}  # (x, y) to the neighbor there
 OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}  # a side as that neighbor sees it
 LINK_LATENCY = 1  # cycles of a hop between neighboring routers
+_STRIDES = (1, 2, 8, 8, 2, 8, 8, 2)  # the appendix's table
 ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cycle credits
 
 
@@ -65,8 +66,11 @@ class Architecture(NamedTuple):
     control_tasks: int = 64  #: ids of control tasks
     ramp_latency: int = 2  #: cycles between router and CE, each way
     switch_positions: int = 4  #: of one color in one router
-    #: most elements per cycle by the stride modulo 8, strides 0 and 1 apart
-    stride_widths: tuple[int, ...] = (1, 2, 8, 8, 2, 8, 8, 2)
+    #: most elements per cycle of 16 and of 32 bits by the stride modulo 8, strides 0 and 1 apart
+    stride_widths: tuple[tuple[int, ...], ...] = (_STRIDES, _STRIDES)
+    link_latency: int = LINK_LATENCY  #: cycles of a hop between neighboring routers
+    #: cycles per element of a sum into a scalar, by the builtin's name; others 1
+    sums: dict[str, int] = {}  # noqa: RUF012 -- never changed
 
     @property
     def program(self) -> tuple[int, int]:
@@ -80,8 +84,12 @@ class Architecture(NamedTuple):
             builtin: its name, 'fadds'; an operation that CSL lacks takes one.
             strides: of its operands in memory, in elements.
         """
-        limits = [self.stride_widths[stride % 8] for stride in strides if stride not in {0, 1}]
+        widths = self.stride_widths[not builtin.endswith(("h", "16"))]
+        limits = [widths[stride % 8] for stride in strides if stride not in {0, 1}]
         return min([self.widths.get(builtin, 1), *limits])
+
+
+_SUMS = "fadds fsubs fmaxs faddh fsubh fmaxh faddhs fmacs fmach fmachs"
 
 
 def _widths(wse3: bool) -> dict[str, int]:
@@ -120,5 +128,8 @@ ARCHITECTURES = {
         switch_both_sides=True,
         color_swap=False,
         widths=_widths(wse3=True),
+        stride_widths=((1, 8, 4, 8, 2, 8, 4, 8), _STRIDES),  # of 16 bits: eight banks of 16
+        link_latency=2,
+        sums=dict.fromkeys(_SUMS.split(), 2),
     ),
 }

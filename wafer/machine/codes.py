@@ -79,6 +79,8 @@ class Op(enum.IntEnum):
     WAIT = 47
 
 
+CONDITIONAL = (Op.JUMP_IF, Op.JUMP_UNLESS)
+
 # Instructions with an effect outside of the task: the cycles of those before are paid first.
 _VISIBLE = """
 ACTIVATE BLOCK UNBLOCK LOAD_DSR DSR_BASE OPERATE RECEIVE SEND CONFIG_GET CONFIG_SET INTRINSIC FAULT

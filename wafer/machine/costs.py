@@ -4,16 +4,21 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
 
 1. An instruction costs what ``op_costs`` says; an integer division by a constant what a compiler
    makes of it, a product or a shift. The test, the step and the jumps of a loop over a constant
-   range cost nothing if all its rounds together take at most ``UNROLLED`` cycles. A load from an
-   address that is known before the program runs is paid once before a loop, or before the largest
-   of several around it, if nothing in it writes there: no store, no operation to a descriptor or
-   pointer, no store of a function that it calls; where a DSR leads is not looked for, since the
-   publisher's compiler does not either. A function that only a loop calls is a part of it. Sums
-   and products stay in the loop (SpMM in CSR costs as much per value as in COO, which has none
-   that do not change), and so does what loads a descriptor (tiles of radius 2). A task begins
+   range cost nothing if all its rounds together take at most ``UNROLLED`` cycles; where what they
+   compute from the counter alone costs nothing then, up to ``most_unrolled`` times as many. A load
+   from an address that is known before the program runs is paid once before a loop, or before the
+   largest of several around it, if nothing in it writes there: no store, no operation to a
+   descriptor or pointer, no store of a function that it calls; where a DSR leads is not looked for,
+   since the publisher's compiler does not either. A function that only a loop calls is a part of
+   it. Sums and products stay in the loop (SpMM in CSR costs as much per value as in COO, which has
+   none that do not change), and so does what loads a descriptor (tiles of radius 2). A task begins
    ``switch_task`` cycles behind the end of the one before, a teardown handler ``TEARDOWN`` later.
-   An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its own are over. A load
-   waits ``load_wait``, unless the straight code before it has read or written the same address.
+   An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its own are over.
+   WSE-3 alone (of WSE-2 nothing is published): jumps cost ``branch``, in the last round of a loop
+   as if not taken; both parts of a small if cost their cycles each time, and its jumps nothing; a
+   sum or product of floats comes ``float_wait`` later to the next instruction, an index that is
+   scaled ``index_wait`` later to its access; a value that straight code has computed or loaded
+   before costs nothing (``values``), and a product by a power of 2 is a shift.
 2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
    kind: a descriptor is loaded into a DSR first. One in memory that is not known before the program
    runs costs ``computed`` more; an operand that is a DSR is loaded already. ``@load_to_dsr`` of a
@@ -24,7 +29,8 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    the cycle behind that one's last step; the task waits until then.
 3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
-   elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
+   elements) other than 0 and 1 limits it to ``stride_widths``, by the stride modulo 8: on WSE-3 of
+   16 bits to the banks that it comes to, of eight. A step ends with the
    row of a descriptor of several dimensions. All else, and so every operation with a pointer, a
    FIFO or the fabric, takes one element, and one wavelet, a step.
 4. A step takes as many cycles as operands meet at one bank. Two operands meet if both are rows of
@@ -48,17 +54,19 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
 
 - ``operands`` of descriptors in memory and on the fabric, WSE-2 and WSE-3: tiles of 3 x 3 and 4 x 5
   of radius 2 and more; checked by tiles of 6 x 6 and 20 x 20.
-- ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
-- ``load_wait`` of WSE-3: what a data task takes (31 cycles, ``pipelined_lww_1d_spike``); checked by
-  what all-reduce takes more from 2 x 2 to 8 x 8 PEs, and by ``pipelined_lww_1d_seg2_spike``.
-- ``computed_dsr`` of WSE-3: four stores, a wait and the load, as in SUMMA; checked by the same. On
-  WSE-2 no published row has such a load: 1 is left there.
-- configuration registers of WSE-3: from starting the counter to reading it 5 cycles go by there;
-  ``TEARDOWN``: the 16 cycles of that task in SUMMA's log, with one of a handler. Both are checked
-  by the constant part of all-reduce's calls alone, so what each has of it is not known.
+- ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1. On WSE-3 with
+  time stamps (5) and data tasks (31 cycles, ``pipelined_lww_1d_spike``); checked by tiles of 2 x 4.
+- configuration registers (2) and ``computed_dsr`` (4) of WSE-3: all-reduce of 2 x 2 to 8 x 8 PEs.
+  Checked by 7-point stencils and solvers of FABRICA's figures. On WSE-2 no published row loads a
+  descriptor that is computed: 1 is left there. ``TEARDOWN``: the 16 cycles of that task in SUMMA's
+  log, with one of a handler.
+- ``branch``, ``index_wait``, ``float_wait``, ``most_unrolled``, ``sums``, divisions and exp of
+  WSE-3: FABRICA's micro-programs, Dot-Product, Max-Reduction, GEMM and Cross-Entropy on one PE;
+  checked by its other programs whose names begin with a to m.
+- ``link_latency`` 2 of WSE-3: FABRICA; with it ``output_wait`` is 3.
 - ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
 - ``output_wait``: one value per PE, 10 x 10 on WSE-3; checked by 5 x 5, 20 x 20 and WSE-3's tiles,
-  of which it changes one by a cycle.
+  of which it changes one by a cycle. A hop of 2 and 3 cycles cannot be told from one of 1 and 4.
 - ``computed``: what the author of SUMMA counted in the publisher's log, 12 stores, 2 sums and 3
   waits for the three descriptors of a product; checked by the program's task (2 % too few).
 - ``DSR_BASE`` and products of 32 bits: SpMM in COO and GEMM of 64 and 128 rows, chosen after GEMM
@@ -74,9 +82,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.errors import CompileError
 from wafer.machine.codes import Intrinsic, Op, Operand, Type
 
 _KINDS = max(len(Intrinsic), len(Type))
+
+
+PACE = 64  # parts of a cycle that steps are counted in
+
+
+class JumpCosts(NamedTuple):
+    """Cycles of jumps."""
+
+    taken: int  #: one that is taken
+    missed: int  #: one that is not
+    loop: int  #: of a loop's round: the step, the test and the jump back
+    predicated: int  #: most cycles of a part of an if whose instructions are predicated
 
 
 class Arch(NamedTuple):
@@ -89,7 +110,15 @@ class Arch(NamedTuple):
     #: those before the first step of an operation on the fabric that the task waits for
     fabric_start: int
     output_wait: int  #: those that a word stays in its output queue at least
-    load_wait: int  #: those that a value from the memory comes later
+    branch: JumpCosts | None  #: None: a jump costs what ``instructions`` says
+    #: whether products by powers of 2 are shifts and a value in straight code is computed once
+    optimizes: bool
+    index_wait: int  #: of an access for the product that scales its index
+    float_wait: int  #: those that a result of floats comes later to the next instruction
+    most_unrolled: int  #: how often ``UNROLLED`` a loop may take that gets shorter when unrolled
+    #: parts of a cycle for each cycle of a step: on the fabric, of several elements with one source
+    #: in the memory, with two
+    pace: tuple[int, int, int]
     #: by an ``Op``, or one and its `type`, what it costs here in place of the table
     instructions: dict[Any, int]
 
@@ -101,17 +130,53 @@ _OPERANDS = {
     Operand.FIFO: 2,
     Operand.POINTER: 1,
 }
-_REGISTER = 5  # cycles to read or write a configuration register
+_REGISTER = 2  # cycles to read or write a configuration register
 _REGISTERS = {
     Op.CONFIG_GET: _REGISTER,
     Op.CONFIG_SET: _REGISTER,
     (Op.INTRINSIC, Intrinsic.TIMER): _REGISTER,
     (Op.INTRINSIC, Intrinsic.TEARDOWN_EXIT): 2 * _REGISTER,
 }
-ARCHS = {
-    "wse2": Arch(2, _OPERANDS, 3, 1, 0, 0, 0, {}),
-    "wse3": Arch(4, _OPERANDS | {Operand.FABRIC: 5}, 3, 6, 1, 4, 1, _REGISTERS),
+_SHORT = (Type.I8, Type.I16, Type.U8, Type.U16)
+_WSE3 = _REGISTERS | {
+    (Op.INTRINSIC, Intrinsic.TIMESTAMP): 5,
+    Op.ELEMENT: 0,
+    **{(op, kind): 18 for op in (Op.DIV, Op.REM) for kind in _SHORT},
+    (Op.DIV, Type.F32): 109,
+    (Op.INTRINSIC, Intrinsic.EXP): 82,
 }
+ARCHS = {
+    "wse2": Arch(2, _OPERANDS, 3, 1, 0, 0, None, False, 0, 0, 1, (PACE,) * 3, {}),
+    "wse3": Arch(
+        *(3, _OPERANDS | {Operand.FABRIC: 4}, 3, 4, 1, 3),
+        *(JumpCosts(6, 3, 10, 6), True, 2, 1, 4, (PACE,) * 3, _WSE3),
+    ),
+}
+
+# What differs on silicon: 4.82 elements of f16 copied a cycle, 2.44 of f32, 2.92 products and sums
+# of f16, a word on a link in 1.125 cycles (FABRICA, a CS-3).
+_SILICON = {"wse3": {"pace": (72, 105, 88)}}
+TIMINGS = ("simulator", "silicon")
+
+
+def costs_for(arch: str, timing: str = "simulator") -> Arch:
+    """Return the table of an architecture.
+
+    Args:
+        arch: 'wse2' or 'wse3'.
+        timing: of ``TIMINGS``: what the publisher's simulator counts, or silicon.
+
+    Raises:
+        CompileError: nothing is known of this architecture's silicon.
+    """
+    if timing not in TIMINGS:
+        raise CompileError(f"timing '{timing}'; expected one of {', '.join(TIMINGS)}")
+    if timing == "simulator":
+        return ARCHS[arch]
+    if arch not in _SILICON:
+        raise CompileError(f"timing 'silicon' of {arch} is not known; expected --arch wse3")
+    return ARCHS[arch]._replace(**_SILICON[arch])
+
 
 # Instructions that do not cost one cycle; by type where that decides. Instructions of the chip
 # hold constants, cslc inlines functions: neither is counted.

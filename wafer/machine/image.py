@@ -198,3 +198,4 @@ class Image(NamedTuple):
     #: of the host at the rectangle's edges, by name
     ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
     presets: tuple[Preset, ...] = ()  #: values of variables
+    timing: str = "simulator"  #: of ``costs.TIMINGS``: what cycles are counted by

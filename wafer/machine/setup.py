@@ -12,8 +12,8 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.checks import check_image, registers_beyond
-from wafer.machine.codes import DsdOp
-from wafer.machine.costs import ARCHS
+from wafer.machine.codes import CONDITIONAL, DsdOp
+from wafer.machine.costs import ARCHS, Arch, costs_for
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
 
@@ -55,9 +55,10 @@ def entries_of(program: Program) -> dict[str, np.ndarray]:
     return out | {"channels": np.array((1 << COLORS) - 1 if controls else data)}
 
 
-def _program(program: Program, arch: str, *, check_bounds: bool) -> list[np.ndarray]:
-    code = np.array(program.code, np.int32)
-    code[:, 0] |= instruction_cycles(program, ARCHS[arch]) << 8
+def _program(program: Program, arch: Arch, *, check_bounds: bool) -> list[np.ndarray]:
+    code, cycles = np.array(program.code, np.int32), instruction_cycles(program, arch)
+    code[:, 0] |= cycles.own << 8
+    code[:, 1] = np.where(np.isin(program.code[:, 0], CONDITIONAL), cycles.taken, code[:, 1])
     variables = program.symbols.values() if check_bounds else ()
     spans = [(symbol.address, symbol.address + symbol.bytes) for symbol in variables]
     operations = program.tables["operations"]
@@ -82,7 +83,7 @@ def colors_of(image: Image) -> list[int]:
 
 def costs_of(image: Image) -> dict[str, np.ndarray]:
     """Return what the architecture fixes and what things cost: `Costs` of native/program.h."""
-    arch, costs = ARCHITECTURES[image.arch], ARCHS[image.arch]
+    arch, costs = ARCHITECTURES[image.arch], costs_for(image.arch, image.timing)
     waits = any(program.waits for program in image.programs)  # are all that its code costs
     streams = [0] * COLORS
     for color, name in image.streams.items():
@@ -91,9 +92,12 @@ def costs_of(image: Image) -> dict[str, np.ndarray]:
         "wse3": image.arch == "wse3",
         "switch_task": 0 if waits else costs.switch_task,
         "fabric_start": 0 if waits else costs.fabric_start,
+        "hop": arch.link_latency,
         "output_wait": costs.output_wait,
         "widths": [arch.width(op.name.lower()) for op in DsdOp],
         "stride_widths": arch.stride_widths,
+        "sums": [arch.sums.get(op.name.lower(), 1) for op in DsdOp],
+        "pace": costs.pace,
         "banks": (0 if waits else arch.banks, arch.bank_bytes),
         "input_depths": arch.input_depths,
         "output_depths": arch.output_depths,
@@ -140,7 +144,8 @@ def lay_out(image: Image, *, check_bounds: bool = False) -> list[np.ndarray]:
     cells, slots = np.nonzero(which >= 0)
     words = lambda table: np.asarray(table)[..., colors].astype(np.uint32) & 0xFFFF
     registers = words(image.colors) | words(image.switches) << 16
-    programs = [_program(p, image.arch, check_bounds=check_bounds) for p in image.programs]
+    costs = costs_for(image.arch, image.timing)
+    programs = [_program(p, costs, check_bounds=check_bounds) for p in image.programs]
     tables = [
         _joined([*image.tiles.shape, image.edges, len(programs)]),
         _joined(costs_of(image).values()),

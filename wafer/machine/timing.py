@@ -2,21 +2,22 @@
 
 import bisect
 import collections
+from typing import NamedTuple
 
 import numpy as np
 
+from wafer.machine.branches import JUMPS as _JUMPS, LEAVES as _ENDS, jump_cycles
 from wafer.machine.codes import BYTES, Op, Operand, Type
 from wafer.machine.costs import TEARDOWN, UNROLLED, Arch, op_costs
 from wafer.machine.image import COLUMNS, ENTRIES, Program
+from wafer.machine.values import NO_RESULT, ValueFlow
 
-_JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
-_ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
 _FIRST = COLUMNS["operations"].index("dest")
 _MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
 _ANYWHERE = range(1 << 16)
 _ACCESSES = (Op.LOAD, Op.STORE, Op.MOVE, Op.OPERATE)
-_FORGET = (*_ENDS, Op.STORE, Op.MOVE, Op.OPERATE)  # they write nobody knows where
+_LOOP = 4  # instructions of a loop besides its body: test, step, two jumps
 
 
 class _Constants(dict[int, int]):
@@ -33,63 +34,109 @@ class _Constants(dict[int, int]):
             self.pop(c if op == Op.OPERATE else a, None)
 
 
-class _Held(set[int]):
-    """Addresses of the values that registers hold, in straight code."""
+class Cycles(NamedTuple):
+    """What instructions cost; of an OPERATE what comes before its first step."""
 
-    def waits(self, op: int, address: int | None) -> bool:
-        """Go on behind an instruction; whether it is a load that waits for the memory."""
-        waits = op == Op.LOAD and address not in self
-        if op in (Op.LOAD, Op.STORE) and address is not None:
-            self.add(address)
-        elif op in _FORGET:
-            self.clear()
-        return waits
+    own: np.ndarray  #: [instructions] int32
+    taken: np.ndarray  #: [instructions] int32; what a jump with a condition costs more if taken
 
 
-def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
-    """Return the cycles of each instruction; of an OPERATE those before its first step.
+def instruction_cycles(program: Program, arch: Arch) -> Cycles:
+    """Return the cycles of each instruction.
 
     Args:
         program: one that ``check_image`` accepts.
         arch: that runs it.
-
-    Returns:
-        [instructions] int32.
     """
+    if not program.waits:
+        return _compiled_cycles(program, arch)
     op, kind, _, _, c = program.code.T
-    waits, spent = op == Op.WAIT, c * kind
-    return np.where(waits, spent, 0 if program.waits else _compiled_cycles(program, arch))
+    return Cycles(np.where(op == Op.WAIT, c * kind, 0), np.zeros_like(op))
 
 
-def _compiled_cycles(program: Program, arch: Arch) -> np.ndarray:
+def _compiled_cycles(program: Program, arch: Arch) -> Cycles:
     code, costs = program.code.tolist(), op_costs(arch)
     operands = program.tables["operations"][:, _FIRST : _FIRST + 4].tolist()
     targets = {row[2] for row in code if row[0] in _JUMPS}
     out = np.zeros(len(code), np.int32)
-    constants, entries, held = _Constants(), dict[int, _Constants](), _Held()
+    constants, entries = _Constants(), dict[int, _Constants]()
+    flow = ValueFlow(code, {row[2] for row in code if row[0] == Op.CALL} | _entries(program))
     addresses = dict[int, int | None]()
     for pc, row in enumerate(code):
         op, _, a, b, c = row
         if pc in targets:
-            entries[pc], constants, held = constants, _Constants(), _Held()
+            entries[pc], constants = constants, _Constants()
         out[pc] = _own(row, operands, constants, costs, arch)
-        known = constants.get(b if op in (Op.LOAD, Op.OPERATE) else a)
         if op in _ACCESSES:
-            addresses[pc] = known
-        out[pc] += arch.load_wait * held.waits(op, None if known is None else known + c)
+            addresses[pc] = constants.get(b if op in (Op.LOAD, Op.OPERATE) else a)
+        if arch.optimizes:
+            out[pc] += arch.index_wait * _is_index(code, pc)
+            repeated, waits = flow.follow(pc, row, free=out[pc] == 0)
+            out[pc] = 0 if repeated else out[pc] + waits * arch.float_wait
         constants.follow(op, a, b, c)
     moved = _hoisted(program, {pc: _bytes(code[pc], at, operands) for pc, at in addresses.items()})
     out[[*moved]] = 0
     for before, _ in set(moved.values()):
-        out[before] += costs[Op.LOAD, 0] + arch.load_wait
+        out[before] += costs[Op.LOAD, 0]
     for pc in {int(pc) for pc in program.teardown_handlers if pc >= 0}:
         out[pc] += TEARDOWN
+    cycles = Cycles(out, jump_cycles(code, out, arch.branch))
     for end, (op, _, start, _, _) in enumerate(code):
         if op == Op.JUMP and start < end:
             trips = _trips(code, start, end, entries[start])
-            if trips is not None and trips * out[start + 2 : end - 1].sum() <= UNROLLED:
-                out[[start, start + 1, end - 1, end]] = 0
+            if trips is not None:
+                _unroll(code, range(start, end + 1), trips, cycles, arch)
+    return cycles
+
+
+def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles, arch: Arch) -> None:
+    """Take away what a loop no longer costs, if its compiler unrolls it.
+
+    Args:
+        code: of the program.
+        loop: its instructions.
+        trips: its rounds.
+        cycles: of the instructions.
+        arch: with the compiler's threshold.
+    """
+    own, first, last = cycles.own, loop.start, loop.stop - 1
+    known = _known_rounds(code, first, last) if arch.optimizes else []
+    body, gone = own[first + 2 : last - 1].sum(), own[known].sum()
+    shorter = 1 + (gone + _LOOP) / max(1, body - gone)
+    if trips * (body - gone) <= UNROLLED * min(arch.most_unrolled, shorter):
+        own[[first, first + 1, last - 1, last, *known]] = cycles.taken[first + 1] = 0
+
+
+def _known_rounds(code: list[list[int]], start: int, end: int) -> list[int]:
+    """Return the instructions of a loop's round that compute from its counter and constants alone.
+
+    Args:
+        code: of the program.
+        start: the loop's first instruction, the comparison of the counter.
+        end: the jump back.
+    """
+    known, out = {code[start][3]}, list[int]()
+    for pc in range(start + 2, end - 1):
+        op, _, a, b, c = code[pc]
+        pure = Op.COPY <= op <= Op.CAST or op == Op.ELEMENT
+        sources = {b, c} if Op.ADD <= op <= Op.SHR or Op.EQ <= op <= Op.GE else {b}
+        if op == Op.CONST or (pure and sources <= known):
+            known.add(a)
+            out.append(pc)
+        elif op not in NO_RESULT:
+            known.discard(c if op == Op.OPERATE else a)
     return out
+
+
+def _is_index(code: list[list[int]], pc: int) -> bool:
+    """Return whether an instruction scales an index whose address the next access uses."""
+    if code[pc][0] != Op.MUL:
+        return False
+    behind = (row for row in code[pc + 1 : pc + 9] if row[0] not in (Op.CONST, Op.COPY))
+    base, access = next(behind, code[pc]), next(behind, code[pc])
+    register = {Op.LOAD: 3, Op.STORE: 2}.get(Op(access[0]))
+    is_sum = base[0] == Op.ADD and base[4] == code[pc][2]
+    return is_sum and register is not None and access[register] == base[2]
 
 
 def _own(
@@ -103,6 +150,10 @@ def _own(
         return arch.computed_dsr
     if op in (Op.DIV, Op.REM) and kind in _BITS and constants.get(c):
         return _division(op, Type(kind), constants[c], costs)
+    if arch.optimizes and op == Op.MUL and kind in _BITS and constants.get(c, 0) > 0:
+        factor = constants[c]
+        if factor & factor - 1 == 0:
+            return costs[Op.SHL, kind] if factor > 1 else 0
     return costs[op, kind]
 
 
@@ -139,6 +190,12 @@ def _bytes(row: list[int], known: int | None, operands: list[list[int]]) -> rang
     return _ANYWHERE if stride >> 15 else range(address, address + 4 * max(1, length * stride))
 
 
+def _entries(program: Program) -> set[int]:
+    """Return the first instructions of tasks and of functions that the host calls; -1 for none."""
+    tables = [getattr(program, name) for name in ENTRIES]
+    return {program.start, *program.functions.values(), *(int(pc) for t in tables for pc in t)}
+
+
 def _within(jumps: list[tuple[int, int]], begin: int, stop: int) -> list[tuple[int, int]]:
     """Return those of some jumps, in ascending order, whose instruction is in [begin, stop)."""
     return jumps[bisect.bisect_left(jumps, (begin,)) : bisect.bisect_left(jumps, (stop,))]
@@ -164,8 +221,7 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
     """
     code = program.code.tolist()
     calls = {pc: row[2] for pc, row in enumerate(code) if row[0] == Op.CALL}
-    tables = [getattr(program, name) for name in ENTRIES]
-    entries = {program.start, *program.functions.values(), *(int(pc) for t in tables for pc in t)}
+    entries = _entries(program)
     begins = [*sorted(entries | set(calls.values())), len(code)]
     next_function = lambda pc: bisect.bisect_right(begins, pc)
     indirect = {pc for pc, row in enumerate(code) if row[0] == Op.CALL_AT}

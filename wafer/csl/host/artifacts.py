@@ -174,6 +174,7 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], JsonObject]:
         "streams": list(image.streams.items()),
         "params": {name: str(value) for name, value in image.params.items()},
         "edges": image.edges,
+        "timing": image.timing,
         "route_places": image.route_places,
         "ports": image.ports,
         "presets": [(preset.name, preset.x, preset.y) for preset in image.presets],
@@ -202,6 +203,7 @@ def _join(arrays: dict[str, np.ndarray], rest: JsonObject) -> Image:
         streams={int(color): name for color, name in rest["streams"]},
         params=rest["params"],
         edges=rest["edges"],
+        timing=rest.get("timing", "simulator"),
         route_places=tuple(rest["route_places"]),
         ports={name: HostPort(*port) for name, port in rest["ports"].items()},
         presets=tuple(

@@ -40,6 +40,7 @@ from wafer.csl.syntax.source import (
     suggestion,
 )
 from wafer.machine.codes import NO_SWITCH
+from wafer.machine.costs import costs_for
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
 _BUILTINS = (
@@ -261,6 +262,7 @@ def compile_layout(
     comptime_func_depth_limit: int | None = None,
     max_inlined_iterations: int | None = None,
     strict: bool = False,
+    timing: str = "simulator",
 ) -> Image:
     """Compile a program.
 
@@ -280,13 +282,16 @@ def compile_layout(
         max_inlined_iterations: rounds of one inline loop; None: any number. Above 1,000,000 it is
             the limit of steps while compiling, too.
         strict: whether what the vendor's compiler takes, and is likely a mistake, is an error.
+        timing: 'simulator' or 'silicon', which is known of WSE-3: what its cycles are counted by.
 
     Raises:
         CompileError: no such release.
         CslError: every problem of the program.
+        CompileError: no such timing.
     """
     if sdk:
         release(sdk)  # there is none, or it is an error
+    costs_for(arch, timing)
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
     limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
@@ -298,4 +303,4 @@ def compile_layout(
     if strict and warnings:
         raise CslError(dict.fromkeys(warnings), files.source(warnings[0].at))
     emit_warnings(warnings)
-    return image
+    return image._replace(timing=timing)

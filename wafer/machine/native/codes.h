@@ -30,7 +30,7 @@ enum class DsdOp : uint8_t {
 struct Instruction {
   Op op : 8;
   int32_t cycles : 24;  // that it costs
-  int32_t type, a, b, c;
+  int32_t type, a, b, c;  // type of a jump with a condition: cycles more if it is taken
 };
 
 struct OperationRow {

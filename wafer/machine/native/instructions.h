@@ -187,6 +187,12 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   }
 }
 
+// What a jump with a condition costs more if it is taken; a loop's last round costs less.
+inline void jump(Core& core, const Instruction& i, Worker* worker) {
+  const int64_t cycles = std::max<int64_t>(i.type, -core.debt);
+  core.debt += cycles, worker->work[core.program][core.pc].cycles += cycles;
+}
+
 // An instruction that only this task sees; false after a fault.
 inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
   const Type type = Type(i.type);
@@ -231,8 +237,9 @@ inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) 
       break;
     }
     case Op::kJump: next = i.a; break;
-    case Op::kJumpIf: if (r(i.b)) next = i.a; break;
-    case Op::kJumpUnless: if (!r(i.b)) next = i.a; break;
+    case Op::kJumpIf: case Op::kJumpUnless:
+      if ((r(i.b) != 0) == (i.op == Op::kJumpIf)) next = i.a, jump(core, i, worker);
+      break;
     case Op::kCall: case Op::kCallAt: {
       const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
       if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)

@@ -59,6 +59,7 @@ void load(Wafer& w, Reader& in) {
     memory += held(p), registers += frame(p), dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
   }
   if (!w.filters.empty()) w.filtering.resize(w.lanes.size());
+  if (w.costs.hop > 1) w.wires.resize(w.lanes.size());
   for (int slot = 0; slot < w.slots; ++slot)
     w.to_host |= uint32_t(w.costs.streams[w.colors[slot]] == 2) << slot;
   struct Filtered {

@@ -169,7 +169,8 @@ inline int elements_per_step(const Wafer& w, const Core& core, const Operation& 
     if (s->kind == Operand::kScalar || s->kind == Operand::kNone) continue;
     if (!in_memory(*s) || s->base % 4) return 1;
     const int by = stride(core, *s);
-    if (by != 0 && by != 1) out = std::min(out, w.costs.stride_width[by & 7]);
+    if (by != 0 && by != 1)
+      out = std::min(out, w.costs.stride_width[s->width / 4][by & 7]);
   }
   return out;
 }
@@ -182,11 +183,20 @@ inline uint32_t row_of(const Core& core, const Operation& o) {
   return std::max(out, 1u);
 }
 
+// Whether each element is added to the result of the one before.
+inline bool accumulates(const Operation& o) {
+  const auto same = [&](const Stream& s) {
+    return s.kind == Operand::kPointer && s.base == o.dest.base;
+  };
+  return o.dest.kind == Operand::kPointer && (same(o.src0) || same(o.src1));
+}
+
 // As many as operands go to one bank in every step: sources that meet every line, or the
 // destination and sources that meet it every two. Writes come later than reads, so they meet them
 // only where all go to one bank: by a stride of whole lines.
 inline int cycles_per_step(const Wafer& w, const Core& core, const Operation& o) {
   if (!w.costs.banks) return 1;
+  if (accumulates(o)) return w.costs.sum[int(o.op)];
   const int line = w.costs.banks * w.costs.bank_bytes;
   const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
   const auto meet = [&](const Stream& x, const Stream& y, int lines) {
@@ -202,6 +212,12 @@ inline int cycles_per_step(const Wafer& w, const Core& core, const Operation& o)
   const int read = 1 + meet(o.src0, o.src1, 1);
   const int written = 1 + meet(o.dest, o.src0, 2) + meet(o.dest, o.src1, 2);
   return columns ? std::max(read, written) : read;
+}
+
+// Parts of a cycle for each cycle of a step: more than kPace where the memory or a link is slower.
+inline int pace(const Wafer& w, const Operation& o, bool fabric) {
+  if (fabric) return w.costs.pace[0];
+  return o.wide == 1 ? kPace : w.costs.pace[1 + (in_memory(o.src0) && in_memory(o.src1))];
 }
 
 inline int capacity(const Core& core, const Stream& s) {

@@ -276,8 +276,9 @@ constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
   Operation& o = running(core, best);
   ++worker->work[core.program][o.pc].cycles;
   ++core.worked, core.ended = core.busy ? ++w.wake[core.cell] : w.cycle + 1;
-  if (++o.turn < o.turns) return true;
-  o.turn = 0;
+  o.turn = int16_t(o.turn + kPace);
+  if (o.turn < o.turns) return true;
+  o.turn = int16_t(o.turn - o.turns);
   const uint32_t most = std::min<uint32_t>(o.wide, o.row - o.done % o.row);
   if (!o.plain) execute(w, core, best, o, most, worker);
   else if (o.wide == 1) step_plain(w, core, best, o, worker);
@@ -290,8 +291,8 @@ constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
 inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   Operation& o = running(core, kMainThread);
   const auto steps = [&](uint32_t count) { return (int64_t(count) + o.wide - 1) / o.wide; };
-  const int64_t cycles =
-      (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
+  const int64_t turns = (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
+  const int64_t cycles = (turns + kPace - 1) / kPace;
   w.wake[core.cell] = cycle + cycles;
   worker->work[core.program][o.pc].cycles += cycles;
   core.worked += cycles, core.ended = cycle + cycles;
@@ -388,12 +389,12 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
   if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
   o.wide = uint8_t(elements_per_step(w, core, o));
-  o.turns = uint8_t(cycles_per_step(w, core, o));
+  o.turns = uint16_t(cycles_per_step(w, core, o) * pace(w, o, issue.fabric));
   o.row = row_of(core, o);
   o.plain = is_plain(core, o), o.moves = moves(o.op);
 
   const bool apart = issue.asynchronous && issue.fabric;
-  if (issue.fabric && !apart) o.turn = int16_t(-w.costs.fabric_start);
+  if (issue.fabric && !apart) o.turn = int16_t(-kPace * w.costs.fabric_start);
   const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
   if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
   if (core.threads >> thread & 1) {  // it is issued, and paid for, once that one has ended

@@ -10,6 +10,7 @@ namespace wafer::csl {
 
 constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5;
 constexpr int kDsdOps = 48, kGates = 5;
+constexpr int kPace = 64;  // parts of a cycle
 constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 
 class Reader {
@@ -84,9 +85,13 @@ struct Grid {
 // What the architecture fixes, and what things cost in cycles.
 struct Costs {
   int32_t wse3, switch_task, fabric_start;
+  int32_t hop;                   // between neighbouring routers: 1 or 2
   int32_t output_wait;           // that a word stays in an output queue at least
   int32_t width[kDsdOps];        // most elements of an operation per step
-  int32_t stride_width[8];       // most by the stride of an operand, mod 8; 0 and 1 limit nothing
+  int32_t stride_width[2][8];    // most by the stride of an operand of 2 or 4 bytes, mod 8; 0 and
+                                 // 1 limit nothing
+  int32_t sum[kDsdOps];          // of an element that waits for the one before: a sum into a pointer
+  int32_t pace[3];               // of steps on the fabric, of wide ones with one source and with two
   int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them; 0: none meet
   int32_t input_depth[kQueues], output_depth[kQueues], unbound_depth;
   int32_t streams[kColors];      // 1: from the host, 2: to the host

@@ -232,10 +232,16 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   const int popped = lane.popped;
   lane.popped = 0, lane.go = false;
 
-  // 1. Arrivals: from the CE, then from the neighbours.
-  Wavelet got = lane.arriving;
+  // 1. Arrivals: from the CE, then from the neighbours, on WSE-3 a cycle later.
+  const Wavelet came = lane.arriving;
+  Wavelet got = came, waits;
+  if (!w.wires.empty()) {
+    Wavelet& wire = w.wires[size_t(core.cell) * size_t(w.slots) + size_t(slot)];
+    const bool stays = wire && second;
+    got = stays ? Wavelet() : wire, waits = wire = stays ? wire : came;
+  }
   const bool own = to_router && rising;
-  if ((own && got) || got.flag() & kClash)
+  if ((own && got) || came.flag() & kClash)
     worker->note({kSameCycleArrival, core.cell, 0, 0, -1, w.colors[slot]});
   if (!got && own) got = rising;
   lane.arriving = {};
@@ -258,9 +264,9 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   lane.up[0] = entered, lane.up[1] = rising;
 
   if ((got.flag() | left.flag()) & (kControl | kAdvance)) switches(w, slot, lane, got, left, core);
-  const bool moved = go || sent || got || falls || own || shifts;
+  const bool moved = go || sent || got || came || falls || own || shifts;
   const bool seen = bool(second) != bool(full) || rx != lane.rx;
-  const bool busy = first || entered || rising || down;
+  const bool busy = first || waits || entered || rising || down;
   return moved * kMoved | seen * kSeen | busy * kBusy;
 }
 

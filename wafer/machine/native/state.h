@@ -113,8 +113,8 @@ struct alignas(64) Operation {
   int32_t pc;                // of code
   uint32_t length, done, carry;
   uint32_t row;              // elements of a row: a step ends with it
-  int16_t turn;              // of the running step, those that are over; below 0: before the first
-  uint8_t turns;             // cycles of a step
+  int16_t turn;              // of the running step, what is over; below 0: before the first
+  uint16_t turns;            // of a step, in parts of a cycle: kPace are one
   uint8_t wide;              // elements per step
   DsdOp op;
   bool plain;                // as is_plain says
@@ -313,6 +313,7 @@ struct Wafer : Grid {
   bool open = false;   // the host exchanges words by the rectangle's sides
 
   Arena<Lane> lanes;
+  std::vector<Wavelet> wires;               // words on their way to each lane, if a hop takes 2
   std::vector<FilterState> filtering;       // of each lane, if there are filters
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
   std::vector<Byte> visit, next, sides;  // sides: ports with a neighbour

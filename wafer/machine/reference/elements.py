@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import DsdOp, Gate, Operand
+from wafer.machine.costs import PACE
 from wafer.machine.image import PAD
 from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
 from wafer.machine.reference.fifos import (
@@ -99,11 +100,13 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     fifos, best, _ = lax.fori_loop(0, THREADS, tried, (pe.fifos, *none))
     thread, stepped = jnp.where(alone, MAIN, best), best >= 0
     one = jax.tree.map(lambda part: part[thread], o)
-    due = stepped & (one.turn + 1 >= one.turns)
-    turn = o.turn.at[thread].set(jnp.where(due, 0, one.turn + 1))
+    passed_by = one.turn + PACE
+    due = stepped & (passed_by >= one.turns)
+    turn = o.turn.at[thread].set(jnp.where(due, passed_by - one.turns, passed_by))
     steps = lambda count: (count + one.wide - 1) // one.wide
     rows, rest = one.length // one.across, one.length % one.across
-    cycles = jnp.where(alone, (rows * steps(one.across) + steps(rest)) * one.turns, stepped)
+    turns = (rows * steps(one.across) + steps(rest)) * one.turns
+    cycles = jnp.where(alone, (turns + PACE - 1) // PACE, stepped)
     delayed = stepped & pe.busy  # instructions of the task, by this cycle
     till = jnp.where(delayed, pe.wake, pe.cycle) + cycles
     pe = pe._replace(

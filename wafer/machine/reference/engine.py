@@ -67,6 +67,7 @@ def start(image: Image) -> tuple[Tables, State]:
         Lanes,
         slots,
         router=zeros(slots, 2),
+        wire=zeros(slots),
         up=zeros(slots, 2),
         queue=zeros(slots, 8),
         depth=zeros(slots) + np.where(unbound, tables.unbound_depth, 0)[:, None],

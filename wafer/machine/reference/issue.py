@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer.machine.codes import NEVER_ENDS, Action, Operand
+from wafer.machine.costs import PACE
 from wafer.machine.reference.effects import (
     bind_input,
     choose,
@@ -153,7 +154,9 @@ def _with_steps(pe: State, one: Operations) -> Operations:
     in_row = ((kind == Operand.MEMORY) | shaped) & ~one.indexed[:3]
     single = (kind == Operand.SCALAR) | (kind == Operand.NONE)
     stride = jnp.where(shaped, shape.s3, one.stride[:3] // width)
-    limit = jnp.where((stride == 0) | (stride == 1), ENDLESS, pe.tables.stride_widths[stride & 7])
+    limit = jnp.where(
+        (stride == 0) | (stride == 1), ENDLESS, pe.tables.stride_widths[width // 4, stride & 7]
+    )
     limit = jnp.where(in_row & (base % 4 == 0), limit, 1)
     most = jnp.where(in_row[0], pe.tables.widths[one.op], 1)
     wide = jnp.minimum(most, jnp.where(single, ENDLESS, limit).min())
@@ -169,9 +172,15 @@ def _with_steps(pe: State, one: Operations) -> Operations:
 
     columns = in_row[0] & (step[0] != 0) & (step[0] % line == 0)
     written = jnp.where(columns, 1 + meet(0, 1, 2) + meet(0, 2, 2), 1)
-    turns = jnp.where(banks == 0, 1, jnp.maximum(1 + meet(1, 2, 1), written))
+    pointer, its = one.kind[:3] == Operand.POINTER, one.base[1:3] == one.base[0]
+    sums = pointer[0] & (pointer[1:] & its).any()
+    turns = jnp.where(sums, pe.tables.sums[one.op], jnp.maximum(1 + meet(1, 2, 1), written))
+    turns = jnp.where(banks == 0, 1, turns)
     across = jnp.maximum(jnp.where(shaped, shape.n3, ENDLESS).min(), 1)
-    return one._replace(wide=wide, turns=turns, across=across)
+    fabric, narrow = (one.kind == Operand.FABRIC).any(), wide == 1
+    pace = jnp.where(narrow, PACE, pe.tables.pace[1 + in_row[1:].all()])
+    pace = jnp.where(fabric, pe.tables.pace[0], pace)
+    return one._replace(wide=wide, turns=turns * pace, across=across)
 
 
 def _length(lengths: Array) -> Array:
@@ -261,7 +270,7 @@ def operate(pe: State, instruction: Array) -> tuple[State, tuple[Array, Array]]:
         on=True,
         rank=jnp.asarray(RANKS)[level],
         length=length,
-        turn=jnp.where(fabric.any() & ~apart, -pe.tables.fabric_start, 0),
+        turn=jnp.where(fabric.any() & ~apart, -PACE * pe.tables.fabric_start, 0),
         clears=jnp.where(one.kind[0] == Operand.FABRIC, clears, 0),
         effects=one.effects.at[0].set(own),
     )

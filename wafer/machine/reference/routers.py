@@ -231,13 +231,16 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     word, behind = lanes.router[..., 0], lanes.router[..., 1]
     entered, rising = lanes.up[..., 0], lanes.up[..., 1]
     own = to_router & (rising != 0)
-    got, count = _arrivals(tables, lanes, leaves)
-    got = jnp.where(own & (count == 0), rising, got)
-    clash = count + own > 1
+    came, count = _arrivals(tables, lanes, leaves)
+    first, second = jnp.where(go, behind, word), jnp.where(go, 0, behind)
+    far, stays = tables.hop > 1, (lanes.wire != 0) & (second != 0)
+    got = jnp.where(far, jnp.where(stays, 0, lanes.wire), came)
+    wire = jnp.where(far, jnp.where(stays, lanes.wire, came), 0)
+    clash = (count > 1) | (own & (got != 0))
+    got = jnp.where(own & (got == 0), rising, got)
     color = tables.colors[jnp.argmax(clash, 1)]
     state = failed(state, clash.any(1), int(Fault.SAME_CYCLE_ARRIVAL), detail=color)
     # The router's two words.
-    first, second = jnp.where(go, behind, word), jnp.where(go, 0, behind)
     arrives, stays = got != 0, first != 0
     second = jnp.where(arrives & stays, got, second)
     first = jnp.where(arrives & ~stays, got, first)
@@ -256,6 +259,7 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     position = [_obeyed(lanes, lanes.position[..., k], commands[k]) for k in (0, 1)]
     lanes = lanes._replace(
         router=jnp.stack([first, second], -1),
+        wire=wire,
         up=jnp.stack([jnp.where(here, sent, entered), rising], -1),
         down=jnp.where(go & ((leaves.ports & _RAMP) != 0), word, jnp.where(falls, 0, lanes.down)),
         queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
@@ -265,4 +269,4 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     )
     torn = state.torn | jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
     state = state._replace(lanes=lanes, torn=torn)
-    return state, (go | here | arrives | falls | own | shifts).any(1)
+    return state, (go | here | arrives | (came != 0) | falls | own | shifts).any(1)

@@ -33,7 +33,7 @@ class Operations(NamedTuple):
     carry: Array  #: of ADDC16
     wide: Array  #: elements per step
     across: Array  #: elements of the shortest row of a descriptor of several dimensions
-    turns: Array  #: cycles per step
+    turns: Array  #: of a step, in parts of a cycle: PACE are one
     turn: Array  #: cycles of the running step that are over
     clears: Array  #: source that is set to 0 after it was read
     index: Array  #: of the wavelets that it sends
@@ -77,6 +77,7 @@ class Lanes(NamedTuple):
     """
 
     router: Array  # [C, S, 2] wavelets
+    wire: Array  # [C, S] the wavelet on its way from a neighbour
     up: Array  # [C, S, 2]
     down: Array
     queue: Array  # [C, S, 8]

@@ -7,7 +7,7 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
 from wafer.machine.codes import Intrinsic, Op
-from wafer.machine.costs import ARCHS
+from wafer.machine.costs import costs_for
 from wafer.machine.image import COLUMNS, Image
 from wafer.machine.setup import colors_of, costs_of, element_bytes, entries_of, filters_of
 from wafer.machine.timing import instruction_cycles
@@ -23,6 +23,7 @@ class Tables(NamedTuple):
     program: Array  #: [C] of each PE; -1 for none
     code: Array  #: [P, N, 5]
     costs: Array  #: [P, N] cycles of each instruction
+    taken: Array  #: [P, N] those that a jump with a condition costs more if it is taken
     size: Array  #: [P] bytes of memory
     frame: Array  #: [P] registers; slack, dsrs: see Entries in native/program.h
     slack: Array
@@ -52,12 +53,15 @@ class Tables(NamedTuple):
     #: switch_task to output_depths: of `costs_of`; bytes: [DsdOps, 4]; widths: [DsdOps]
     switch_task: Array
     fabric_start: Array
+    hop: Array
     output_wait: Array
     unbound_depth: Array
     wse3: Array  #: scalar bool
     bytes: Array
     widths: Array
     stride_widths: Array
+    sums: Array  #: [DsdOps]
+    pace: Array  #: [3], of steps on the fabric, of wide ones with one source and with two
     banks: Array  #: [2], how many and bytes of one
     input_depths: Array
     output_depths: Array
@@ -100,6 +104,7 @@ def tables_of(image: Image) -> Tables:
     _refuse(image)
     programs, arch = list(image.programs), ARCHITECTURES[image.arch]
     programs += programs[:1] * (rounded_up(len(programs), 4) - len(programs))
+    cycles = [instruction_cycles(program, costs_for(image.arch)) for program in programs]
     costs = {k: v.astype(np.int64) for k, v in costs_of(image).items() if k in Tables._fields}
     named = colors_of(image)
     unused = [color for color in range(arch.colors) if color not in named]
@@ -120,7 +125,8 @@ def tables_of(image: Image) -> Tables:
     return Tables(
         program=image.tiles.reshape(-1).astype(np.int64),
         code=_padded([p.code for p in programs], 256),
-        costs=_padded([instruction_cycles(p, ARCHS[image.arch]) for p in programs], 256),
+        costs=_padded([each.own for each in cycles], 256),
+        taken=_padded([each.taken for each in cycles], 256),
         size=np.array([len(p.memory) for p in programs]),
         rows=np.array(counted),
         **{name: _padded([p.tables[name] for p in programs]) for name in of_rows},

@@ -85,7 +85,9 @@ def _compute(pe: State, i: Array) -> tuple[State, Array]:
     by_zero &= register(pe, c) == 0
     truth = register(pe, b) != 0
     jumps = (op == Op.JUMP) | ((op == Op.JUMP_IF) & truth) | ((op == Op.JUMP_UNLESS) & ~truth)
-    after = after._replace(pc=jnp.where(jumps, a, pe.pc + 1))
+    charge = jnp.where(jumps & (op != Op.JUMP), pe.tables.taken[pe.program, pe.pc], 0)
+    debt = jnp.maximum(pe.debt + charge, 0)
+    after = after._replace(pc=jnp.where(jumps, a, pe.pc + 1), debt=debt)
     called = after._replace(
         frames=pe.frames.at[pe.depth].set(jnp.stack([pe.pc + 1, pe.base])),
         pc=jnp.where(op == Op.CALL, a, register(pe, a)),

@@ -36,7 +36,7 @@ def counts_of(program: Program, arch: str, work: np.ndarray) -> Counts:
     operates = program.code[:, 0] == Op.OPERATE
     cycles, operations, done, reads, writes = work.T
     scalar = np.where(operates, 0, cycles)
-    costs = instruction_cycles(program, ARCHS[arch])
+    costs = instruction_cycles(program, ARCHS[arch]).own
     issued = np.where(operates, costs, 0) * operations
     out = dict.fromkeys(Counts._fields, 0)
     out["instructions"] = int(scalar.sum() + issued.sum())

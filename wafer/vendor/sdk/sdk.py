@@ -87,6 +87,7 @@ class SdkRuntime(Runtime):
         return [
             f"end; {share:.0%} of the PEs' cycles are scalar instructions:"
             f" the count of cycles may be {uncertainty(share):.0%} off",
+            f"timing: {self.image.timing}",
             f"energy {self.energy().total / 1e6:.3g} uJ, {counts.flops} flops, by constants of"
             " other chips",
         ]

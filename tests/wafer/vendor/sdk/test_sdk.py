@@ -118,6 +118,7 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     log = (tmp_path / "elsewhere" / "sim.log").read_text(encoding="utf-8")
     assert re.fullmatch(
         r"@\d+ end; \d+% of the PEs' cycles are scalar instructions: .* may be \d+% off\n"
+        r"@\d+ timing: simulator\n"
         r"@\d+ energy [\d.e-]+ uJ, \d+ flops, by constants of other chips\n",
         log,
     )

@@ -13,6 +13,7 @@ from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
+from wafer.machine.costs import TIMINGS
 
 if TYPE_CHECKING:
     from wafer.machine.image import Image
@@ -29,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="out", help="folder of the result (default: out)")
     add = functools.partial(_add, parser)
     add("--arch", choices=ARCHS, default="wse2")
+    add("--timing", choices=TIMINGS, default=TIMINGS[0], help="what cycles are counted by")
     add_program_options(parser)
     add("--fabric-offsets", type=_two, metavar="X,Y", help="of the first PE there (default: 4,1)")
     add("--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of")
@@ -90,6 +92,7 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         max_inlined_iterations=args.max_inlined_iterations,
         comptime_func_depth_limit=args.comptime_func_depth_limit,
         strict=args.strict,
+        timing=args.timing,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=offsets)

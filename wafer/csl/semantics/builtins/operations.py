@@ -366,6 +366,9 @@ def _map(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(at, f"the function takes {count} argument(s), and @map gives {len(values)}")
     output = values[count] if len(values) > count else None
     lengths = [_length(ev, v, at) for v in values if types.is_descriptor(v.type)]
+    known = [v.data.length for v in values if isinstance(v.data, Descriptor)]
+    if len(known) == len(lengths) > 1:  # one comparison a round
+        lengths = [code.constant(min(known))]
     if not lengths:
         ev.fail(at, "@map goes over descriptors, and none is given")
     registers = [

@@ -12,7 +12,7 @@
 .fabric sends=1 queue=2
 .active 8
 local 8:
-  fabric r0 0 12
+  fabric r0 0 13
   const r1 5
   operate MOV32 dest=FABRIC src0=SCALAR asynchronous=1 action=ACTIVATE target=9 at=r0
   return
@@ -37,7 +37,7 @@ again:
   sub.u16 r0 r0 r1
   jump_if again r0
   intrinsic.coordinate r3 r0
-  fabric r1 0 12
-  memory r0 0 12
+  fabric r1 0 13
+  memory r0 0 13
   operate MOV32 dest=MEMORY src0=FABRIC at=r0
   return
