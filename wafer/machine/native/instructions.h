@@ -40,17 +40,19 @@ inline bool is_shared(const Core& core, int address, int bytes) {
   return address < core.shared_end && address + bytes > core.shared_begin;
 }
 
-// Whether the order of an instruction and of microthreads' steps can matter.
-inline bool meets_microthreads(const Core& core, const Instruction& i) {
-  switch (i.op) {
-    case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
-    case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
-    case Op::kMove:
-      return is_shared(core, place(reg(core, i.a), 0), i.c) ||
-             is_shared(core, place(reg(core, i.b), 0), i.c);
-    case Op::kDsrGet: return true;  // the end of an operation may change it
-    default: return false;
-  }
+// Whether an instruction has yet to be paid for because its order among microthreads' steps matters.
+[[gnu::noinline]] inline bool meets_microthreads(Core& core, const Instruction& i) {
+  const auto meets = [&] {
+    switch (i.op) {
+      case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
+      case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
+      case Op::kMove:
+        return is_shared(core, place(reg(core, i.a), 0), i.c) ||
+               is_shared(core, place(reg(core, i.b), 0), i.c);
+      default: return i.op == Op::kDsrGet;  // the end of an operation may change it
+    }
+  };
+  return core.paid = !core.paid && core.debt > 0 && core.threads && meets();
 }
 
 inline size_t frame_of(const Wafer& w, const Core& core, int depth) {

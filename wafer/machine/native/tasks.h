@@ -111,16 +111,15 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   Work* const work = worker->work[core.program].data();
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
-    const bool acts = visible(core, i);
-    if (!core.paid) {
-      core.debt += i.cycles, work[core.pc].cycles += i.cycles;
-      core.paid = acts || (core.threads && meets_microthreads(core, i));
-      if (core.paid && core.debt > 0) return wait_out(w, core, cycle);
-    }
-    core.paid = false;
-    if (acts) {
+    if (!core.paid) core.debt += i.cycles, work[core.pc].cycles += i.cycles;
+    if (visible(core, i)) {
+      core.paid = true;
+      if (core.debt > 0) return wait_out(w, core, cycle);
+      core.paid = false;
       if (!act(w, core, cycle, i, worker)) return;
     } else {
+      if (__builtin_expect(core.threads || core.paid, 0) && meets_microthreads(core, i))
+        return wait_out(w, core, cycle);
       if (!compute(w, core, i, worker)) return stop_task(core);
     }
   }

@@ -1,7 +1,7 @@
 #! rule: prints have the cycle and the PE; the task switch, the coordinate and four prints, 4 cycles each
 #! tiles: 0 0
-#! prints 19 0 0: x01.5
-#! prints 19 1 0: x11.5
+#! prints 18 0 0: x01.5
+#! prints 18 1 0: x11.5
 .active 8
 local 8:
   const r0 0
