@@ -51,7 +51,7 @@ def test_what_lacks_a_package_names_its_extra_and_what_can_goes_on(tmp_path, cli
         assert line.endswith(f" -m pip install 'wafer-jax[{extra}]'")
     (line,) = said[-1]
     assert "drawing the floor plan needs the package matplotlib" in line
-    reports = {"compile_report.txt", "compile_report.json"}
+    reports = {"compile_report.txt", "compile_report.json", "floor_plan.html"}
     assert {path.name for path in (tmp_path / "plan").iterdir()} == reports
     # With the package the kept plan is not enough: its pictures are missing.
     cli(f"compile -p {DIGITS} -o {tmp_path}/b --compile_dir {tmp_path}/kept")
