@@ -225,7 +225,7 @@ def fabrica_rows(folder: Path) -> Iterator[Row]:
         except RuntimeError as error:
             print(error, file=sys.stderr)
             ours = float("nan"), 1.0
-        yield Row(f"FABRICA, {case.folder}", params, published, *ours, case.fits)
+        yield Row(f"FABRICA, {case.folder}", params, published, *ours)
 
 
 def example_rows(folder: Path) -> Iterator[Row]:
@@ -233,7 +233,7 @@ def example_rows(folder: Path) -> Iterator[Row]:
     for case, published in fabrica.SCRIPTS.items():
         ours = fabrica.measure_script(folder / "benchmarks", case)
         name = f"{case[0]}, depth {case[3]}"
-        yield Row("FABRICA", name, published, ours, 1.0, False)
+        yield Row("FABRICA", name, published, ours, 1.0)
 
 
 def per_iteration(

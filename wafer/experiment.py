@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 from wafer import models, sparsity
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
@@ -200,7 +201,7 @@ class Experiment:
             ConfigError: the file has a teacher, whose weights only engines read.
             TypeError: ``topology`` is a traced array.
         """
-        if isinstance(topology, jax.core.Tracer):
+        if isinstance(topology, Tracer):
             fix = "scan the steps that are due apart from the others (docs/guides/one-jit.md)"
             raise TypeError(f"topology: a traced array; expected True or False. {fix}")
         if self.cfg.distillation is not None:

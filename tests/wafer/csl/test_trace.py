@@ -13,7 +13,6 @@ import wafer.csl
 from wafer.cli import main
 from wafer.csl import Machine, Recording, trace
 from wafer.errors import CompileError
-from wafer.frames import draw_filmstrip
 from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
 from wafer.machine.tools.recording import TASK
@@ -201,17 +200,6 @@ def test_pictures(sending, tmp_path):
     assert plane.get_aspect() == 1  # a PE is a square
     with pytest.raises(ValueError, match="there are task, west, east"):
         trace.heat_map(seen, "up")
-
-
-def test_many_frames_come_in_rows():
-    fig = draw_filmstrip(np.zeros((7, 4, 8)), [f"cycle {i}" for i in range(7)], "words", highest=1)
-    titled = [axes for axes in fig.axes if axes.get_title()]
-    places = [axes.get_subplotspec() for axes in titled]
-    assert [(place.rowspan.start, place.colspan.start) for place in places] == [
-        *((0, i) for i in range(4)),
-        *((1, i) for i in range(3)),
-    ]
-    assert fig.get_figwidth() < 10
 
 
 SCRIPT = """

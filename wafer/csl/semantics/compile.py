@@ -102,7 +102,7 @@ def _check_param(ev: Evaluator, module: Module, name: str, given: Any) -> None:
     """Report a value of the command line that its param's type does not hold."""
     node = module.declarations[name]
     value = module.params[name]
-    if node.type is None:
+    if isinstance(node, tree.FunctionDecl) or node.type is None:
         return
     kind = ev.type(node.type)
     color = kind == types.COLOR

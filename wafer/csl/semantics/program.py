@@ -297,5 +297,6 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
             for function in bound.values()
         },
         high=0,
+        level=3,
         waits=False,
     )

@@ -188,6 +188,7 @@ class _PeCode:
             messages=(),
             memory=np.zeros(self.size, np.uint8),
             tables=self.tables.arrays() | {"queues": self.queues},
+            footprint=None,
             **entries,
             start=-1,
             active=active,

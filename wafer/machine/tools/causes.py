@@ -208,6 +208,7 @@ def _of_root(image: Image, each: Waiting, held: Set[int]) -> Iterator[Cause]:
         case Reason.WORD_UNREAD:
             yield from _unread(image, each, where)
         case Reason.TASK_BLOCKED:
+            assert program is not None  # a task of a PE without one cannot wait
             place = _place(program, int(program.local_tasks[each.detail]))
             text = f"{waits}; {_unblocks(program, Gate.LOCAL, each.detail)}"
             yield Cause("a blocked local task", text, place)

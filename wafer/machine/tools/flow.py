@@ -84,7 +84,7 @@ def unbound_activations(program: Program) -> Iterator[tuple[int, int]]:
         if op == Op.ACTIVATE:
             tasks.add(constant_in(program, pc, a))
         elif op in _TABLES:
-            row = row_of(program, _TABLES[op], a)
+            row = row_of(program, _TABLES[Op(op)], a)
             tasks |= {row[task] for does, task in _ACTIONS if row[does] == Action.ACTIVATE}
         yield from ((task, pc) for task in unbound & tasks)
 

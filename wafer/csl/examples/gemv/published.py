@@ -96,7 +96,7 @@ def gemm_cycles(size, rows, inner, columns):
     if rows * 11 > 150:  # the loop is not unrolled
         product += 4 * rows + 2
     fill, align = rows * lanes(columns), max(66, 55 + 2 * a_words)
-    return 58 + fill + product + (size - 1) * (125 + product + words) + size // 2 * align
+    return 56 + fill + product + (size - 1) * (114 + product + words) + size // 2 * align
 
 
 def push_cycles(size, words):
