@@ -149,7 +149,7 @@ _WSE3 = _REGISTERS | {
 ARCHS = {
     "wse2": Arch(1, _OPERANDS, 3, 1, 0, 0, None, False, 0, 0, 1, (PACE, PACE, PACE), {}),
     "wse3": Arch(
-        *(3, _OPERANDS | {Operand.FABRIC: 4}, 3, 4, 1, 3),
+        *(2, _OPERANDS | {Operand.FABRIC: 3}, 3, 4, 1, 3),
         *(JumpCosts(6, 3, 10, 6), True, 2, 1, 4, (PACE, PACE, PACE), _WSE3),
     ),
 }

@@ -436,7 +436,7 @@ def test_instructions_of_a_task_and_steps_of_operations_take_turns(arch):
     assert some - none == 30
 
 
-@pytest.mark.parametrize(("arch", "switch"), [("wse2", 1), ("wse3", 3)])
+@pytest.mark.parametrize(("arch", "switch"), [("wse2", 1), ("wse3", 2)])
 def test_a_loop_and_a_task_switch(arch, switch):
     """100 times one subtraction and one jump; then local task 9, which stamps."""
     text = """
