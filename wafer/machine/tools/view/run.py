@@ -38,6 +38,9 @@ class View:
         html = path.suffix.lower() in (".html", ".htm")
         path.write_bytes(page(self.block).encode() if html else self.block)
 
+    def __repr__(self) -> str:
+        return "a page of a run or floor plan; save(path) writes it"
+
     def _repr_html_(self) -> str:
         text = page(self.block).replace("&", "&amp;").replace('"', "&quot;")
         return f'<iframe srcdoc="{text}" style="width:100%;height:620px;border:0"></iframe>'
