@@ -372,6 +372,7 @@ RUNNERS = {
     "wafer/cache.py",
     "wafer/cli.py",
     "wafer/csl/host/tools/scripts.py",  # `wafer csl run` and `trace`
+    "wafer/csl/host/tools/shifts.py",  # an element of the host script that runs
     "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
