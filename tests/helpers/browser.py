@@ -1,6 +1,5 @@
 """A headless Chromium, driven over its pipe by the DevTools protocol."""
 
-import base64
 import itertools
 import json
 import os
@@ -112,11 +111,3 @@ class Browser:
         where = {"x": x, "y": y, "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, **where)
-
-    def press(self, key):
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key)
-
-    def screenshot(self, file):
-        data = self.call("Page.captureScreenshot", format="png")["data"]
-        file.write_bytes(base64.b64decode(data))

@@ -60,7 +60,8 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
   FABRICA's stencils and solvers were in view. On WSE-2 no published row loads a
   descriptor that is computed: 1 is left there. ``TEARDOWN``: the 16 cycles of that task in SUMMA's
   log, with one of a handler.
-  ``switch_task`` and the fabric's descriptor depend on rule 5; those of WSE-2 were fitted under it.
+  ``switch_task`` and the fabric's descriptor depend on rule 5; both were chosen under it with all
+  rows of the stencil tables in view.
 - ``branch``, ``index_wait``, ``float_wait``, ``most_unrolled``, ``sums``, divisions and exp of
   WSE-3: FABRICA's micro-programs, Dot-Product, Max-Reduction, GEMM and Cross-Entropy on one PE.
   The errors of its other programs of names a to m were seen, too; those of n to z are unopened.
@@ -71,7 +72,7 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
 - ``computed``: what the author of SUMMA counted in the publisher's log, 12 stores, 2 sums and 3
   waits for the three descriptors of a product; checked by the program's task (2 % too few).
 - ``DSR_BASE`` and products of 32 bits: SpMM in COO and GEMM of 64 and 128 rows, chosen after GEMM
-  of 8 and 32 rows was seen, too; checked by SpMM in CSR (1 to 16 % too few). A part of SpMM's
+  of 8 and 32 rows was seen, too; SpMM in CSR has 14 to 21 % too few. A part of SpMM's
   cycles that nothing explains (1,600 in each run of many PEs, and 0.18 per element) is in the
   product: without it a product takes 2 or 3.
 - ``UNROLLED`` and what the other instructions cost: assumed; GEMM and one value per PE check them.

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 from helpers.runs import config, write_yaml
+from helpers.sweep_children import ended_child
 
 import wafer.cli
 from wafer import models
@@ -198,13 +199,7 @@ def pretend(monkeypatch, codes):
                 record = json.dumps({"step": trial.arm.steps, "time": 0.0} | scalars)
                 (trial.folder / part / "metrics.jsonl").write_text(record + "\n")
 
-        class Process:
-            returncode = code
-
-            def poll(self):
-                return code
-
-        return children._Child(trial, Process(), 0.0, 0)
+        return ended_child(trial, code)
 
     monkeypatch.setattr(children, "_start", begin)
     return started

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import yaml
 from helpers.runs import config, tiny, write_yaml
+from helpers.sweep_children import ended_child
 
 import wafer
 import wafer.cli
@@ -45,13 +46,7 @@ def pretend(monkeypatch, loss, diverges=lambda sections: False):
         record = {"step": trial.arm.steps, "time": 0.0, "loss": loss(sections)}
         (trial.folder / "eval/metrics.jsonl").write_text(json.dumps(record) + "\n")
 
-        class Process:
-            returncode = code
-
-            def poll(self):
-                return code
-
-        return children._Child(trial, Process(), 0.0, 0)
+        return ended_child(trial, code)
 
     monkeypatch.setattr(children, "_start", begin)
     return started

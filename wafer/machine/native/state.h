@@ -233,7 +233,7 @@ struct Print {
 
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kOutsideMemory, kUnboundControl, kMessage, kDivision,
-   kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
+  kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
   kOverrun, kOverread, kNoElements
 };
 
