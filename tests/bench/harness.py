@@ -64,19 +64,23 @@ class Ratio(NamedTuple):
 
 
 def interleave(
-    programs: Mapping[str, Callable[[], Any]], repeats: int = 9, seconds: float | None = None
+    programs: Mapping[str, Callable[[], Any]],
+    repeats: int = 9,
+    seconds: float | None = None,
+    warm: int = 1,
 ) -> dict[str, Timing]:
     """Time programs in turn: A B C, A B C, ...
 
     Args:
         programs: name -> function of no arguments; its result is waited for.
-        repeats: rounds after one warm-up round, which pays for compilation and page faults.
+        repeats: rounds that are timed.
         seconds: stop early, after at least three rounds, once this much time has gone.
+        warm: rounds before those, which pay for compilation and page faults.
 
     Returns:
         name -> seconds.
     """
-    for run in programs.values():
+    for run in [*programs.values()] * warm:
         jax.block_until_ready(run())
     wall: dict[str, list[float]] = {name: [] for name in programs}
     cpu: dict[str, list[float]] = {name: [] for name in programs}
