@@ -24,8 +24,10 @@ _EXTRAS = {  # package -> the extra that brings it
     "hdf5plugin": "mdl",
     "jinja2": "data",
     "matplotlib": "pictures",
+    "mlflow": "loggers",
     "pandas": "notebooks",
     "pyarrow": "data",
+    "wandb": "loggers",
     "zstandard": "data",
 }
 

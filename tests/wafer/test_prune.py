@@ -73,6 +73,15 @@ def test_weights_of_step_0_are_scored_before_training(tmp_path):
     assert kept == sum(pruned[name].size for name in kernels) / 4
 
 
+@pytest.mark.slow
+def test_nothing_is_written_where_the_source_runs(tmp_path):
+    rows = {"data_processor": "PyStdlibDataProcessor", "vocab_size": 300, "max_bytes": 64}
+    rows |= {"split": "eval", "max_sequence_length": 8, "batch_size": 4}
+    source = sections(tmp_path) | {"train_input": rows, "model": MODEL | {"vocab_size": 300}}
+    wafer.prune(tmp_path / "snip", {"sparsity": 0.75}, method="snip", source=source, samples=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["snip"]
+
+
 def test_layers_share_a_level_by_a_budget(tmp_path, trained):
     path = wafer.prune(
         tmp_path / "erk", {"sparsity": 0.5, "budget": "erk"}, method="magnitude", checkpoint=trained

@@ -87,6 +87,29 @@ class OpProfiler(Section):
             raise ValueError(f"end_step {self.end_step} is before start_step {self.start_step}")
 
 
+class Wandb(Section):
+    """Metrics also go to Weights & Biases, if these keys are there: arguments of ``wandb.init``."""
+
+    project: str | None = None
+    entity: str | None = None  #: user or team
+    group: str | None = None
+    job_type: str | None = None
+    run_name: str | None = None
+    run_id: str | None = None  #: None is a new one, kept in ``model_dir``/wandb/run_id
+    tags: tuple[str, ...] | None = None
+    resume: Annotated[Literal["allow", "must", "never", "auto"], Choice] = "allow"
+    #: None is what WANDB_MODE says; 'offline' keeps the files for ``wandb sync``
+    mode: Annotated[Literal["online", "offline", "disabled"], Choice] | None = None
+
+
+class MLflow(Section):
+    """Metrics also go to a run of MLflow, if these keys are there."""
+
+    tracking_uri: str | None = None  #: None is ``model_dir``/mlflow.db
+    experiment: str = "wafer"
+    run_name: str | None = None
+
+
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
@@ -158,6 +181,8 @@ class RunSection(ClusterKeys):
     ] = "INFO"
     #: where TensorBoard events go; None is ``model_dir``/train and /eval
     summary_dir: str | None = None
+    wandb: Wandb | None = None  #: where metrics go beside the events
+    mlflow: MLflow | None = None  #: where metrics go beside the events
     check_loss_values: Bool = True  #: stop at a NaN or infinite loss
     #: where compiled programs and floor plans are kept; in the cache folder if unset
     compile_dir: str | None = None

@@ -25,6 +25,8 @@ from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
 from wafer.optim.step import TrainState
 from wafer.session.foreign import Readers
+from wafer.session.loggers import loggers
+from wafer.session.metrics import MetricWriter
 from wafer.session.warm import AheadOfTimeCompiler
 
 _SAMPLED = 1024  # sequences whose lengths choose the capacities
@@ -67,6 +69,11 @@ class Run:
         """Folder of the events; other processes than the first keep theirs apart."""
         folder = pathlib.Path(self.cfg.runconfig.summary_dir or self.model_dir)
         return folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}"
+
+    def writer(self, part: str) -> MetricWriter:
+        """Open the files of metrics of a part, 'train' or 'eval'; the first process has loggers."""
+        others = loggers(self.cfg.runconfig, self.model_dir, self.cfg.to_dict())
+        return MetricWriter(self.summary_dir / part, () if jax.process_index() else others)
 
     def gauges(self, state: TrainState) -> dict[str, Array]:
         """Return what the logs show of a state: learning rates, sparsity levels."""

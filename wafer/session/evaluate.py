@@ -23,7 +23,6 @@ from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.losses import metric_values
 from wafer.optim.step import TrainState
 from wafer.session.build import Run
-from wafer.session.metrics import MetricWriter
 from wafer.session.persist import resume, state_from
 
 _LOG = logging.getLogger(__name__)
@@ -125,7 +124,7 @@ def evaluate_and_write(run: Run, state: TrainState) -> dict[str, float]:
     """Evaluate a state; put the metrics into events, ``eval/metrics.jsonl`` and the log."""
     step = int(state.step)
     results = evaluate(run, state)
-    writer = MetricWriter(run.summary_dir / "eval")
+    writer = run.writer("eval")
     writer.write(step, results)
     writer.close()
     shown = ", ".join(f"{name.removeprefix('eval/')}={v:.5f}" for name, v in results.items())

@@ -19,6 +19,7 @@ from wafer.errors import DataError
 from wafer.models.errors import optional
 from wafer.models.shown.html import table
 from wafer.profiling.rates import RateTracker
+from wafer.session.loggers import Logger
 from wafer.session.logs import CONSOLE
 
 _LOG = logging.getLogger(__name__)
@@ -26,14 +27,16 @@ _CELL = 80  # columns of a notebook's cell
 
 
 class MetricWriter:
-    """Scalars into ``folder`` as TensorBoard events and as ``metrics.jsonl``.
+    """Scalars into ``folder`` as TensorBoard events and as ``metrics.jsonl``, and to loggers.
 
     Args:
         folder: ``model_dir/train`` or ``model_dir/eval``; created.
+        loggers: they get tags that begin with 'train/' or 'eval/'.
     """
 
-    def __init__(self, folder: str | pathlib.Path) -> None:
+    def __init__(self, folder: str | pathlib.Path, loggers: Iterable[Logger] = ()) -> None:
         folder = pathlib.Path(folder)
+        self._part, self._loggers = folder.name, tuple(loggers)
         folder.mkdir(parents=True, exist_ok=True)
         self._events = SummaryWriter(str(folder), flush_secs=10)
         path = folder / "metrics.jsonl"
@@ -49,9 +52,15 @@ class MetricWriter:
         record = {"step": step, "time": time.time()} | {k: float(v) for k, v in scalars.items()}
         self._lines.write(json.dumps(record) + "\n")
         self._lines.flush()
+        part = f"{self._part}/"
+        tagged = {f"{part}{tag.removeprefix(part)}": float(x) for tag, x in scalars.items()}
+        for logger in self._loggers:
+            logger.write(step, tagged)
 
     def close(self) -> None:
-        """Flush and close both files; a disk that is full was reported by the write."""
+        """Flush and close both files, and the loggers; a full disk was reported by the write."""
+        for logger in self._loggers:
+            logger.close()
         with contextlib.suppress(OSError):
             self._events.close()
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import named_leaves
 from wafer.optim.step import TrainState
 from wafer.session.build import Run
-from wafer.session.config_diff import changes
+from wafer.session.facts import changes
 from wafer.session.foreign import is_foreign, load_foreign
 from wafer.session.masks import mask_lines
 from wafer.sparsity.stored import sentinel

@@ -20,7 +20,7 @@ from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf
 from wafer.session.loop import Session, train
-from wafer.session.metrics import MetricWriter, TrainProgress, write_performance
+from wafer.session.metrics import TrainProgress, write_performance
 from wafer.session.persist import Resumed, errors_name, resume, save
 from wafer.sparsity.costs import missed_level
 from wafer.sparsity.stored import sentinel
@@ -67,7 +67,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         profiler=_profiler(run, until - start) if start < until else None,
         loader=_loader_at(run, data, resumed),
         checkpoints=checkpoints,
-        writer=MetricWriter(run.summary_dir / "train"),
+        writer=run.writer("train"),
         progress=TrainProgress(until, start),
         began=began,
     )

@@ -303,7 +303,7 @@ def _put(init: YamlMapping, place: str, value: object) -> None:
         init[last] = value
         return
     name, _, argument = rest.partition(".")
-    entries = init.setdefault("loggers" if name == "TensorBoardLogger" else first, [])
+    entries = init.setdefault("loggers" if name.endswith("Logger") else first, [])
     if argument == "*":
         value, argument = value or None, ""
     if argument:

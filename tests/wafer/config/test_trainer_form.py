@@ -58,6 +58,7 @@ runconfig:
   {target_device: CSX, model_dir: ./out, seed: 3, compile_dir: c, num_csx: 2, num_wgt_servers: 4,
    max_steps: 10, eval_frequency: 5, checkpoint_steps: 5, autoload_last_checkpoint: false,
    log_steps: 2, logging: DEBUG, check_loss_values: false, max_checkpoints: 3, summary_dir: tb,
+   wandb: {project: p},
    checkpoint_path: start, mode: train_and_eval}
 model:
   {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
@@ -83,7 +84,6 @@ eval_input:
 LEFT = [
     "trainer.init.checkpoint.checkpoint_name",
     "trainer.init.callbacks.3.GlobalFlags",
-    "trainer.init.loggers.1.WandbLogger",
     "trainer.fit.val_dataloader.1",
 ]
 

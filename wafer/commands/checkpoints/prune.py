@@ -304,7 +304,10 @@ def _rows(
             section = section.model_copy(update={"data_dir": (str(calibration),)})
             cfg = experiment.cfg.model_copy(update={"train_input": section})
             experiment = dataclasses.replace(experiment, cfg=cfg)
-        return section, experiment.dataset("train", experiment.cfg.runconfig.model_dir)
+        run = pathlib.Path(experiment.cfg.runconfig.model_dir)
+        with tempfile.TemporaryDirectory() as folder:  # nothing is written where the source runs
+            known = (run / "tokenizer.json").exists()
+            return section, experiment.dataset("train", str(run) if known else folder)
     if calibration is None:
         message = (
             "missing: a checkpoint does not decide which files are read; give --calibration, a "
