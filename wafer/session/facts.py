@@ -1,4 +1,4 @@
-"""What the processes of one run have to agree on, and how a run file differs from a checkpoint's."""
+"""What the processes of a run agree on; how a run file differs from a checkpoint."""
 
 import hashlib
 import pathlib
