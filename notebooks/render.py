@@ -53,12 +53,11 @@ def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
 
 
 def printed(cell: nbformat.NotebookNode) -> str:
-    """What a cell printed, and the value of its last line."""
-    kinds = ("text/markdown", "text/plain")
-    values = [o.get("data", {}) for o in cell.outputs]
-    texts = [o.get("text", "") for o in cell.outputs]
-    texts = [
-        t or next((v[k] for k in kinds if k in v), "") for t, v in zip(texts, values, strict=True)
+    """What a cell printed, and the value of its last line; of a cell with a table that alone."""
+    data = [o.get("data", {}) for o in cell.outputs]
+    tables = [shown["text/markdown"] for shown in data if "text/markdown" in shown]
+    texts = tables or [
+        o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs
     ]
     shown = "".join(text for text in texts if not text.startswith(("<Figure", "<IPython")))
     shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colors
