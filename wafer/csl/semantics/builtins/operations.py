@@ -198,7 +198,7 @@ def _check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
     if queue < 0 or (sends and ev.unit.arch != "wse3"):
         return
     name = "output_queue" if sends else "input_queue"
-    bound = ev.unit.setup.queues.get(queue + 8 * sends, (-1, -1))[0]
+    bound = ev.unit.setup.queues.get(queue + 8 * sends, (-1,))[0]
     if 0 <= color != bound >= 0:
         hint = f"leave .fabric_color out, or initialize another queue with color {color}"
         ev.fail(at, f"{name} {queue} has color {bound}, and its descriptor says {color}", hint)
@@ -304,9 +304,35 @@ def _dsr(ev: Evaluator, node: tree.Builtin) -> tuple[int, Any]:
     return _DSRS[str(dsr.type)], dsr.data
 
 
+def _stride_register(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, number = types.predefined(node.name.removeprefix("@get_")), ev.known(node.arguments[0])
+    if not isinstance(number.data, int) or number.data < 0:
+        ev.fail(node.at, f"{node.name} takes a number from 0 on, found {described(number)}")
+    return Value(kind, number.data)
+
+
+def _check_strides(ev: Evaluator, node: tree.Builtin, value: Value) -> None:
+    """Check the XDSR and the stride registers of @load_to_dsr_xdsr_sr, as many as strides ask."""
+    at, extended, given = node.at, ev.known(node.arguments[1]), ev.known(node.arguments[2]).data
+    if str(value.type) != "mem4d_dsd" or str(extended.type) != "xdsr":
+        found = f"found {described(value)} and {described(extended)}"
+        ev.fail(at, f"{node.name} loads a mem4d_dsd by an xdsr, {found}")
+    needed = 3
+    if isinstance(value.data, Descriptor):
+        row = ev.unit.tables.at("shapes", value.data.length)
+        dimensions = sum(count > 1 for count in row[:4])
+        needed = max(0, dimensions - 1 - (row[-1] == 1))
+    if len(given) != needed or any(str(register.type) != "sr" for register in given):
+        ev.fail(at, f"this mem4d_dsd needs {needed} registers of type sr, found {len(given)}")
+
+
 def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
-    at, (file, number), value = node.at, _dsr(ev, node), ev.value(node.arguments[1])
-    config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
+    at, (file, number) = node.at, _dsr(ev, node)
+    place = 3 if node.name == "@load_to_dsr_xdsr_sr" else 1
+    value, *rest = node.arguments[place:]
+    value, config = ev.value(value), ev.settled(rest[0]) if rest else None
+    if place > 1:
+        _check_strides(ev, node, value)
     columns = _config(ev, Fields(ev, config, at), at)
     columns["saves_address"] = columns.pop("save_address", False)
     for name in ("priority", "simd"):
@@ -430,7 +456,8 @@ BUILTINS = {
     **{f"@{name}": _operate for name in _FORMS},
     "@dfilt": _dfilt,
     "@get_dsr": _get_dsr,
-    "@load_to_dsr": _load_to_dsr,
+    **dict.fromkeys(("@load_to_dsr", "@load_to_dsr_xdsr_sr"), _load_to_dsr),
+    **dict.fromkeys(("@get_xdsr", "@get_sr"), _stride_register),
     "@set_dsr_base_addr": _set_dsr_base,
     "@map": _map,
 }
