@@ -379,8 +379,23 @@ def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
     return Value(types.predefined("mem1d_dsd"), Register(register))
 
 
+def _map_lengths(ev: Evaluator, values: list[Value], at: Position) -> dict[int, int]:
+    """Registers of descriptors' lengths by their place; of equal ones the first, checked alone."""
+    over = {k: v for k, v in enumerate(values) if types.is_descriptor(v.type)}
+    if not over:
+        ev.fail(at, "@map goes over descriptors, and none is given")
+    known = {v.data.length if isinstance(v.data, Descriptor) else None for v in over.values()}
+    if len(known) == 1 and None not in known:
+        over = {min(over): over[min(over)]}
+    return {k: _length(ev, v, at) for k, v in over.items()}
+
+
 def _map(ev: Evaluator, node: tree.Builtin) -> None:
-    """A loop over the elements of the descriptors; other arguments are passed as they are."""
+    """A loop over the elements of the descriptors; other arguments are passed as they are.
+
+    Each descriptor ends it when its own turn comes: what was read before it in a round, or computed
+    for an output without room, is lost.
+    """
     function, at = ev.value(node.arguments[0]), node.at
     if not isinstance(function.data, Function):
         ev.fail(at, f"expected a function, found {described(function)}")
@@ -391,28 +406,29 @@ def _map(ev: Evaluator, node: tree.Builtin) -> None:
     if len(values) not in (count, count + 1):
         ev.fail(at, f"the function takes {count} argument(s), and @map gives {len(values)}")
     output = values[count] if len(values) > count else None
-    lengths = [_length(ev, v, at) for v in values if types.is_descriptor(v.type)]
-    known = [v.data.length for v in values if isinstance(v.data, Descriptor)]
-    if len(known) == len(lengths) > 1:  # one comparison a round
-        lengths = [code.constant(min(known))]
-    if not lengths:
-        ev.fail(at, "@map goes over descriptors, and none is given")
+    lengths = _map_lengths(ev, values, at)
     registers = [
         Value(v.type, Register(ev.register(v, at))) if types.is_descriptor(v.type) else v
         for v in values
     ]
     counter, begin, after = code.constant(0), Label(), Label()
     code.here(begin)
-    for length in lengths:
-        less = code.result(Op.LT, Type.U16, counter, length)
-        code.add(Op.JUMP_UNLESS, 0, after, less)
-    free = code.top
-    arguments = [
-        _next(ev, value, formals[k] if formals else types.VOID, counter, at)
-        for k, value in enumerate(registers[:count])
-    ]
+    free, arguments = code.top, list[Value]()
+
+    def check(place: int) -> None:
+        if place in lengths:
+            less = code.result(Op.LT, Type.U16, counter, lengths[place])
+            code.add(Op.JUMP_UNLESS, 0, after, less)
+
+    for k, value in enumerate(registers[:count]):
+        check(k)
+        kind = formals[k] if formals else types.VOID
+        arguments.append(_next(ev, value, kind, counter, at))
     result = called(ev, function, arguments, at)
+    if output is None and result.type != types.VOID:
+        ev.fail(at, f"the function returns {result.type}, and @map has no output for it")
     if output is not None:
+        check(count)
         _put(ev, registers[count], result, counter, at)
     code.top = free
     one = code.constant(1)
