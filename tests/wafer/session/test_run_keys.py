@@ -17,7 +17,7 @@ from wafer.cache import keep_programs
 from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.config.engines import FabricSection, MemoryX, Pipeline
-from wafer.config.runconfig import ClusterKeys, OpProfiler, RunSection
+from wafer.config.runconfig import ClusterKeys, MLflow, OpProfiler, RunSection, Wandb
 from wafer.jobs.track import new_job
 from wafer.models.sections import Section
 from wafer.session.logs import setup_logging
@@ -86,13 +86,16 @@ OF_THE_COMMAND = {"logging", "job_labels", "job_priority", "compile_dir"}
 PRIORITY = {"job_priority": "p1"}
 # Keys of memory, speed and floor plans; tests of engines and of the compiler show these.
 OF_SPEED = {"memoryx.residual_mib", "pipeline.recompute", "fabric.width", "fabric.height"}
-OF_LOGGERS = {"wandb", "mlflow"}  # test_loggers.py
 NESTED = {
     "memoryx": MemoryX,
     "pipeline": Pipeline,
     "fabric": FabricSection,
     "op_profiler_config": OpProfiler,
+    "wandb": Wandb,
+    "mlflow": MLflow,
 }
+OF_LOGGERS = {f"wandb.{key}" for key in Wandb.model_fields}  # test_loggers.py
+OF_LOGGERS |= {f"mlflow.{key}" for key in MLflow.model_fields}
 FAST = {"log_steps", "validate_only"}
 NUMBER = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+ (?:sec|ms|bytes)|\d\d:\d\d:\d\d|wsjob-\w+|0x\w+")
 STAMP = re.compile(r"[0-9a-f]{32}|\d{8}_\d{6}|\d{10}\.\S+|\.\d+\.[\w-]+\.\d+\.\d+$")
