@@ -84,12 +84,12 @@ STATEMENTS = {
     "wafer/commands": 2870,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
-    "wafer/csl": 7346,  # streams are commands of the host, mistakes that are named (33a)
+    "wafer/csl": 7502,  # features of releases that were missing (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3811,  # results show (38b); streams, causes (33a); the view of a run (75)
+    "wafer/machine": 3846,  # registers of queues, filters and generators of numbers (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)

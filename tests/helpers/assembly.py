@@ -59,7 +59,7 @@ class _Assembler:
         self.tasks = {kind: np.full(count, -1, np.int32) for kind, count in _TASKS.items()}
         self.functions, self.messages, self.memory, self.symbols = {}, [], bytearray(), {}
         self.active, self.blocked = 0, np.zeros(5, np.int32)
-        self.queues = np.full((16, 2), -1, np.int32)
+        self.queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
 
     def row(self, table, settings):
         values = _DEFAULTS.get(table, {}) | dict(settings)
@@ -107,7 +107,7 @@ class _Assembler:
             case [".queue", side, number, *rest]:
                 values = {"color": -1, "priority": -1} | self.settings(rest)
                 at = int(number) + 8 * (side == "out")
-                self.queues[at] = values["color"], values["priority"]
+                self.queues[at, :2] = values["color"], values["priority"]
             case [".message", text]:
                 self.messages.append(text)
             case [table, *rest]:

@@ -90,13 +90,14 @@ class OpProfiler(Section):
 class Wandb(Section):
     """Metrics also go to Weights & Biases, if these keys are there: arguments of ``wandb.init``."""
 
-    project: str | None = None
+    project: str | None = None  #: project; None is wandb's default
     entity: str | None = None  #: user or team
-    group: str | None = None
-    job_type: str | None = None
-    run_name: str | None = None
+    group: str | None = None  #: runs that are shown together
+    job_type: str | None = None  #: kind of run within a group
+    run_name: str | None = None  #: name that is shown
     run_id: str | None = None  #: None is a new one, kept in ``model_dir``/wandb/run_id
-    tags: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None  #: labels
+    #: what to do with a run of this id that is there
     resume: Annotated[Literal["allow", "must", "never", "auto"], Choice] = "allow"
     #: None is what WANDB_MODE says; 'offline' keeps the files for ``wandb sync``
     mode: Annotated[Literal["online", "offline", "disabled"], Choice] | None = None
@@ -105,9 +106,9 @@ class Wandb(Section):
 class MLflow(Section):
     """Metrics also go to a run of MLflow, if these keys are there."""
 
-    tracking_uri: str | None = None  #: None is ``model_dir``/mlflow.db
-    experiment: str = "wafer"
-    run_name: str | None = None
+    tracking_uri: str | None = None  #: server or database; None is ``model_dir``/mlflow.db
+    experiment: str = "wafer"  #: experiment that the run belongs to
+    run_name: str | None = None  #: name that is shown
 
 
 def _upper(value: object) -> object:

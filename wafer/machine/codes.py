@@ -108,9 +108,8 @@ class Intrinsic(enum.IntEnum):
     NEXT_COMMAND = 13  # unblocks the host's command stream on this PE
     PRINT = 14  # r[b] of Type c to the PE's line; BOOL: a character; '\n' writes the line out
     FIFO_LENGTH = 15  # of FIFO r[b] >> 1 for reads (bit 0 = 0) or writes (1): r[c]
-    QUEUE_EMPTY = 16  # r[a] = whether output queue r[b] is empty
-    QUEUE_FLUSH = 17  # calls the empty-queue handler of output queue r[b] once it is empty
-    TEARDOWN_EXIT = 18  # color r[b] carries traffic again
+    QUEUE_FLUSH = 16  # calls the empty-queue handler of output queue r[b] once it is empty
+    TEARDOWN_EXIT = 17  # color r[b] carries traffic again
 
 
 class Gate(enum.IntEnum):
@@ -192,7 +191,15 @@ CONFIG = {
     "output_queue": 0x7F68,  # color (4:0), bound (5)
     "timestamp": 0x7F70,  # the counter's three words, the lowest first
     "timer": 0x7F73,  # whether it runs
+    "transform": 0x7F74,  # mask of the ids of control wavelets that are sent on
+    "generator": 0x7F75,  # of random numbers: the one in use, modulo GENERATORS
+    "input_status": 0x7F76,  # queues that are empty (0-7) and full (8-15); cannot be written
+    "output_status": 0x7F77,
+    "filter_counter": 0x7F80,  # of the color's filter: words counted so far
+    "filter_limit": 0x7FA0,  # behind which it counts from 0 again
+    "filter_most": 0x7FC0,  # up to which it lets words pass
 }
+GENERATORS = 8  # shift registers of random numbers on a PE
 TORN = 1 << 14  # bit of a color register
 NO_POSITION = 5  # of a switch
 NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION

@@ -35,6 +35,7 @@ COLUMNS = {
         *("sends", "queue", "color", "control", "advances"),
         *("indexed", "priority", "simd", "clears"),  # indexed: first word offset, clears: 1 src0 …
         *("control_ends", "control_action", "control_target"),
+        "transform",  # above 0: control wavelets pass through the PE as words
     ),
     "fifos": (
         *("address", "bytes", "push_task", "pop_task", "priority"),
@@ -49,7 +50,12 @@ COLUMNS = {
         *("control_ends", "control_action", "control_target"),
         *("thread", "saves_address", "single_step"),
     ),
-    "queues": ("color", "priority"),  # [16]: input queues 0-7, output queues 0-7
+    "queues": (  # [16]: input queues 0-7, output queues 0-7
+        *("color", "priority"),
+        # entry: the control task of its control wavelets with id 0. Its data task gives way to that
+        # one when as many words as the limit have started it, `turn` of them before the first.
+        *("entry", "limit", "turn"),
+    ),
     "filters": (  # per color
         *("kind", "counts_data", "counts_control", "start", "most", "limit1", "limit2"),
         *("controls_filtered", "low", "high"),  # kind 0 none, 1 counter, 2 sparse counter, 3 range

@@ -26,6 +26,7 @@ OTHER = {
     "callbacks.LoadCheckpointStates.load_checkpoint_states": "model",
     "callbacks.Lora.lora_params": {"r": 2},
     "callbacks.OpProfiler.*": {"start_step": 1, "end_step": 2},
+    "callbacks.WandbLogger.*": {"project": "p"},
     "callbacks.SelectiveGrad.selective_grads": {"param_filter": "*fc*"},
     "callbacks.CheckLoss": {},
     "callbacks.ComputeNorm": {},

@@ -168,6 +168,8 @@ ROWS = [
     ("a blocked microthread", WIRE, go(
         f"@mov16(to_c, mem, {async_(', .ut_id = @get_ut_id(5)')});{HERE}",
         set_up='if (@is_arch("wse3")) @block(@get_ut_id(5));')),
+    ("a microthread that still runs", [], go(
+        f"@mov16(mem, h8, {async_()});\n@mov16(half, h4, {async_()});{HERE}")),
     ("a local task without code", WIRE, go(f"@activate(next_id);{HERE}")),
     ("a local task without code", WIRE, go(f"@mov16(to_c, mem, {async_(then='next_id')});{HERE}",
                                            f"@mov16(mem, c8); {FREE}")),
@@ -232,4 +234,4 @@ def test_the_first_lines_name_the_kind_and_the_line(tmp_path, kind, routes, code
 
 def test_the_table_is_wide_enough():
     assert len(ROWS) >= 40
-    assert len({kind for kind, *_ in ROWS}) >= 18
+    assert len({kind for kind, *_ in ROWS}) >= 19

@@ -72,6 +72,10 @@ def test_numbers_are_the_machines():
     assert constants("tile_config/color_config")["COLORS"] == CONFIG["color"]
     assert constants("tile_config/switch_config")["SWITCHES"] == CONFIG["switch"]
     assert constants("tile_config/input_queue_config")["QUEUES"] == CONFIG["input_queue"]
+    assert constants("tile_config/control_transform")["MASK"] == CONFIG["transform"]
+    registers = {"COUNTER": "filter_counter", "LIMIT": "filter_limit", "MOST": "filter_most"}
+    filters = constants("tile_config/filters")
+    assert filters == {name: CONFIG[register] for name, register in registers.items()}
     assert constants("tile_config/output_queue_config")["QUEUES"] == CONFIG["output_queue"]
     text = MODULES["tile_config/target"].read_text(encoding="utf-8")
     bytes_of = {name: int(at, 0) for name, at in re.findall(r"(\w+) = (0x\w+)", text)}

@@ -91,10 +91,14 @@ CSL = {
     "descriptors/dropped_until_controls": 97,
     "descriptors/lengths_of_a_fifo": 97,
     "faults/division": LIMIT,
+    "filters/changed": 97,
+    "library/queue_status": 97,
+    "library/relayed_control": 97,
     "machines/chain_of_sums": 7,
     "machines/functions_of_wavelets": 1,
     "machines/rows_of_tiles": 1,
     "machines/words_that_leave": LIMIT,
+    "modules/random_generators": LIMIT,
     "routes/swap": LIMIT,  # where words come in, from a neighbor
     "routes/swap_of_the_ramp": LIMIT,  # and from the PE
     "switches/pops_moved": 97,
@@ -102,6 +106,7 @@ CSL = {
     "tasks/fifo": 97,
     "wse3/cycles": LIMIT,
     "wse3/flush": 97,
+    "wse3/rotating_tasks": 97,
 }
 
 

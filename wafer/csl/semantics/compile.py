@@ -14,6 +14,7 @@ from wafer.csl.semantics.builtins import (
     imports,
     layout as layouts,
     operations,
+    symbols,
     tasks,
 )
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
@@ -49,6 +50,7 @@ _BUILTINS = (
     | descriptors.BUILTINS
     | operations.BUILTINS
     | tasks.BUILTINS
+    | symbols.BUILTINS
     | layouts.BUILTINS
 )
 RULES = Rules(VALUES, STATEMENTS, _BUILTINS)

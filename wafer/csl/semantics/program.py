@@ -7,6 +7,7 @@ import numpy as np
 
 from wafer.csl.semantics.builtins.arguments import gated, local_task
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
+from wafer.csl.semantics.builtins.tasks import bind_rotating, control_entry
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
@@ -230,8 +231,12 @@ def _tables(unit: Unit) -> dict[str, np.ndarray]:
         rows = tables["fabrics"]
         unbound = [not row[sends] and row[queue] not in {-1, *unit.setup.queues} for row in rows]
         rows[np.array(unbound, bool), color] = NO_COLOR
-    queues = [unit.setup.queues.get(k, (-1, -1)) for k in range(16)]
-    return tables | {"queues": np.array(queues, np.int32)}
+    queues, setup = np.full((16, len(COLUMNS["queues"])), -1, np.int32), unit.setup
+    for queue, (color, priority, _) in setup.queues.items():
+        queues[queue, :3] = color, priority, control_entry(unit, queue)
+    for queue, (_, limit, turn) in setup.rotating.items():
+        queues[queue, 3:] = limit, turn
+    return tables | {"queues": queues}
 
 
 def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | None:
@@ -251,7 +256,10 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
         return None
     module.settled = True
     unit.modules.append(module)
+    unit.exported = tuple(layout.exports)
     _run_blocks(unit, module)
+    unit.setup.complete = True
+    attempt(unit, bind_rotating, Evaluator(unit, module))
     _check_exports(unit, layout)
     _check_declarations(unit)
     _place_variables(unit)

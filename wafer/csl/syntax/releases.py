@@ -85,21 +85,14 @@ FEATURES = (
     Feature("SdkLayout", "1.4", "", "a layout block"),
     Feature("<kernels/fft/fft3d_layout>", "1.4"),
     Feature("<string>", "2.10"),
+    Feature("@bind_rotating_tasks", "2.10"),
+    Feature("@load_to_dsr_xdsr_sr", "2.10", instead="@load_to_dsr"),
+    Feature("@has_exported_tensors", "0.9"),
 )
 # What the vendor's documentation of a release has and nothing here does.
 NOT_BUILT = {
-    "@bind_rotating_tasks": "2.10",
-    "@get_symbol_id": "1.4",
-    "@get_symbol_value": "1.4",
-    "@get_tensor_ptr": "1.4",
-    "@has_exported_tensors": "1.4",
-    "@load_to_dsr_xdsr_sr": "2.10",
-    "@set_active_prng": "1.4",
     "<message_passing>": "2.10",
-    "<tile_config>.control_transform": "2.10",
     "<tile_config>.exceptions": "2.10",
-    "<tile_config>.filters": "2.10",
-    "<tile_config>.input_queue_status": "2.10",
 }
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 

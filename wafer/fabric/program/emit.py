@@ -120,7 +120,7 @@ class _PeCode:
         self.tasks = {task.name: task for task in program.tasks if task.entry[pe] >= 0}
         self.symbols, self.size = self._memory()
         self.tables, self.ids = TableRows(0, _DEFAULTS), self._ids()
-        self.queues = np.full((16, 2), -1, np.int32)
+        self.queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
         self.inputs = self._queues(colors)
         self.outputs: dict[int, int] = {}
         self.text, self.texts = "", dict[str, int]()  # of the operation at hand, and of all

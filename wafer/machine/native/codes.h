@@ -14,7 +14,7 @@ enum class Op : int32_t {
 };
 enum class Intrinsic : int32_t {
   kSqrt, kExp, kLog, kSin, kCos, kTanh, kFloor, kCeil, kRandom16, kSeed, kTimer, kTimestamp,
-  kCoordinate, kNextCommand, kPrint, kFifoLength, kQueueEmpty, kQueueFlush, kTeardownExit
+  kCoordinate, kNextCommand, kPrint, kFifoLength, kQueueFlush, kTeardownExit
 };
 enum class Gate : int32_t { kLocal, kData, kColor, kInputQueue, kThread };
 enum class Action : int32_t { kNone, kActivate, kUnblock };
@@ -40,7 +40,7 @@ struct OperationRow {
 };
 struct FabricRow {
   int32_t sends, queue, color, control, advances, indexed, priority, simd, clears, control_ends,
-      control_action, control_target;
+      control_action, control_target, transform;
 };
 struct FifoRow {
   int32_t address, bytes, push_task, pop_task, priority, empty_ends, full_ends;
@@ -53,7 +53,7 @@ struct DsrRow {
       control_target, thread, saves_address, single_step;
 };
 struct QueueRow {
-  int32_t color, priority;
+  int32_t color, priority, entry, limit, turn;
 };
 struct FilterRow {
   int32_t kind, counts_data, counts_control, start, most, limit1, limit2, controls_filtered, low,

@@ -85,9 +85,9 @@ inline void set_time(Core& core, int64_t cycle, int word, int64_t value) {
 
 // x^23 + x^18 + 1, 128 steps a call, 16 at a time.
 inline int64_t random16(Core& core) {
-  for (int k = 0; k < 8; ++k)
-    core.random = core.random << 16 | ((core.random >> 7 ^ core.random >> 2) & 0xFFFF);
-  return core.random & 0xFFFF;
+  uint32_t& random = core.random[core.generator % kGenerators];
+  for (int k = 0; k < 8; ++k) random = random << 16 | ((random >> 7 ^ random >> 2) & 0xFFFF);
+  return random & 0xFFFF;
 }
 
 inline void print(Wafer& w, int cell, int64_t cycle, Type type, int64_t value, Worker* worker) {
@@ -150,7 +150,7 @@ inline bool send_one(Wafer& w, Core& core, const Instruction& i, Worker* worker)
   if (!row.sends || row.queue < 0) return fault(core, kWrongOperand, core.pc, 0, worker), false;
   if (core.full >> row.queue & 1) return false;
   const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
-  send(w, core, outgoing(w, row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
+  send(w, core, outgoing(w, core, row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
   return true;
 }
 
@@ -160,7 +160,7 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   int64_t& out = i.a >= 0 ? reg(core, i.a) : unused;
   switch (Intrinsic(i.type)) {
     case Intrinsic::kRandom16: out = random16(core); break;
-    case Intrinsic::kSeed: core.random = uint32_t(value); break;
+    case Intrinsic::kSeed: core.random[core.generator % kGenerators] = uint32_t(value); break;
     case Intrinsic::kTimer: timer(core, cycle, value); break;
     case Intrinsic::kTimestamp: out = stamp(core, cycle) & 0xFFFFFFFFFFFF; break;
     case Intrinsic::kCoordinate: out = value ? core.cell / w.width : core.cell % w.width; break;
@@ -175,7 +175,6 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
       (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
       break;
     }
-    case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
     case Intrinsic::kQueueFlush: core.flushing |= 1 << (value & 7), flush(core); break;
     case Intrinsic::kTeardownExit:
       if (uint64_t(value) >= kColors || w.slot[value] < 0)

@@ -40,6 +40,7 @@ void load(Wafer& w, Reader& in) {
     core.lanes = w.lanes.data() + size_t(cell) * w.slots;
     if (core.program >= 0) core.code = &w.programs[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
+    std::fill_n(core.random, kGenerators, 0xDEADBEEF);
     for (int slot = 0; slot < w.slots; ++slot) {
       const uint32_t word = registers_of_lanes[size_t(cell) * size_t(w.slots) + size_t(slot)];
       Lane& lane = w.at(cell, slot);
@@ -66,7 +67,8 @@ void load(Wafer& w, Reader& in) {
     int32_t cell, slot, row;
   };
   for (const auto& [cell, slot, row] : in.rows<Filtered>()) {
-    filter_of(w, cell, slot) = {row, w.filters[row].start, w.filters[row].limit1, false};
+    filter_of(w, cell, slot) = {row, w.filters[row].start, w.filters[row].limit1,
+                              w.filters[row].most, false};
     w.at(cell, slot).filtered = true;
   }
   for (const auto& settings : in.rows<Recorder::Settings>())
@@ -132,6 +134,7 @@ void start(Wafer& w, Worker* worker) {
       const int in = p.queues[queue].color, out = p.queues[kQueues + queue].color;
       if (in >= 0) bind_input(w, core, queue, w.slot[in]);
       if (out >= 0) core.out_slot[queue] = w.slot[out];
+      core.turns[queue] = uint16_t(std::max(p.queues[queue].turn, 0));
     }
     if (p.start >= 0) start_task(w, core, Task::kStart, 0, p.start, -1);
     else if (may_dispatch(core)) dispatch(w, core, -1, worker);

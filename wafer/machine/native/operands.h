@@ -288,6 +288,7 @@ inline bool is_plain(const Core& core, Operation& o) {
   for (int k = 0; k < 4; ++k) {
     const Stream& s = stream(o, k);
     if (s.kind == Operand::kShaped || s.kind == Operand::kFifo || s.indexed) return false;
+    if (s.kind == Operand::kFabric && program(core).fabrics[s.row].transform > 0) return false;
     if (s.kind != Operand::kMemory && s.kind != Operand::kPointer) continue;
     if (o.length == kEndless && s.step) return false;
     const int64_t last = s.base + int64_t(o.length - 1) * s.step;

@@ -86,11 +86,18 @@ inline void take(Core& core, int slot) {
   pop_word(core, slot);
 }
 
+// Whether an operand takes control wavelets as words, marked as such.
+inline bool transforms(const Core& core, const Stream& s) {
+  return s.kind == Operand::kFabric && program(core).fabrics[s.row].transform > 0;
+}
+
 // The word of a color that an operation reads.
 inline uint32_t taken(Core& core, const Stream& s) {
-  const uint32_t word = core.lanes[s.step].front() & mask(s);
+  const Lane& lane = core.lanes[s.step];
+  uint32_t word = lane.front();
+  if (transforms(core, s)) word = (word & ~kRelayed) | (lane.front_is_control() ? kRelayed : 0);
   take(core, s.step);
-  return word;
+  return word & mask(s);
 }
 
 inline void send_element(Wafer& w, Core& core, const Operation& o, uint32_t k, uint32_t value,
@@ -100,7 +107,7 @@ inline void send_element(Wafer& w, Core& core, const Operation& o, uint32_t k, u
     const int index = o.index + (row.indexed >= 0 ? row.indexed + int(k) : 0);
     value = (value & 0xFFFF) | uint32_t(index) << 16;
   }
-  send(w, core, outgoing(w, row, value, row.advances && k + 1 == o.length), worker);
+  send(w, core, outgoing(w, core, row, value, row.advances && k + 1 == o.length), worker);
 }
 
 inline bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32_t* value,
@@ -173,7 +180,10 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
   int offset = 0;  // in bytes, from a wavelet's index
   for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
     const int slot = __builtin_ctz(slots);
-    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
+    const bool relayed = (transforms(core, o.src0) && o.src0.step == slot) ||
+                         (transforms(core, o.src1) && o.src1.step == slot);
+    if (core.lanes[slot].front_is_control() && !relayed)
+      return take_control(w, core, thread, o, slot, worker);
     if (o.op == DsdOp::kDfilt) return take(core, slot);
     if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
   }

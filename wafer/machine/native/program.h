@@ -10,6 +10,7 @@ namespace wafer::csl {
 
 constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5;
 constexpr int kDsdOps = 48, kGates = 5;
+constexpr int kGenerators = 8;  // of random numbers
 constexpr int kPace = 64;  // parts of a cycle
 constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 

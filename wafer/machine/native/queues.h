@@ -72,8 +72,13 @@ inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   return kToHost;
 }
 
-inline Wavelet outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
-  const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
+constexpr uint32_t kRelayed = 3u << 30;  // bits of a control wavelet that passes through as a word
+
+inline Wavelet outgoing(const Wafer& w, const Core& core, const FabricRow& row, uint32_t word,
+                        bool advances) {
+  const bool relayed = row.transform > 0 && (word & kRelayed) == kRelayed;
+  if (relayed) word = (word & ~kRelayed) ^ uint32_t(core.transform & 63) << 16;
+  const int flag = kValid | (row.control || relayed ? kControl : 0) | (advances ? kAdvance : 0);
   const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
   return {row.queue, slot, flag, word};
 }
@@ -133,6 +138,18 @@ inline bool feed(Wafer& w, Core& core) {
   return moved;
 }
 
+// Queues that are empty, and those that are full from bit 8 on; an input queue without a color is empty.
+inline int status(const Core& core, bool out) {
+  if (out) return (~core.sending & 0xFF) | core.full << 8;
+  int bits = 0xFF;
+  for (int queue = 0; queue < kQueues; ++queue) {
+    if (core.in_slot[queue] < 0) continue;
+    const Lane& lane = core.lanes[core.in_slot[queue]];
+    bits ^= (lane.size > 0) << queue, bits |= (lane.size >= lane.depth) << (queue + 8);
+  }
+  return bits;
+}
+
 // Reads or writes a configuration register by its word address, CONFIG in codes.py; false if there is
 // none, or none to be so.
 inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* value) {
@@ -154,6 +171,19 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
   }
   if (address >= 0x7F58 && address < 0x7F60) {
     if (sets) core.thread_words[queue] = uint16_t(word); else *value = core.thread_words[queue];
+    return true;
+  }
+  if (address == 0x7F74 || address == 0x7F75) {
+    uint16_t& held = address & 1 ? core.generator : core.transform;
+    if (sets) held = uint16_t(word); else *value = held;
+    return true;
+  }
+  if (address == 0x7F76 || address == 0x7F77) return !sets && (*value = status(core, address & 1), true);
+  if (address >= 0x7F80 && address < 0x7FE0 && its >= 0) {
+    if (w.filtering.empty() || filter_of(w, core.cell, its).row < 0) return false;
+    FilterState& filter = filter_of(w, core.cell, its);
+    int32_t& held = address < 0x7FA0 ? filter.counter : address < 0x7FC0 ? filter.limit : filter.most;
+    if (sets) held = uint16_t(word); else *value = held;
     return true;
   }
   if (address < 0x7F60 || address >= 0x7F70) return false;

@@ -99,7 +99,7 @@ inline bool passes_filter(Wafer& w, int cell, int slot, const Lane& lane) {
   const int index = int(head.word() >> 16);
   if (row.kind == 3) return control || (index >= row.low && index <= row.high);
   if (control && !row.controls_filtered) return true;
-  return control ? state.counter == row.most : state.counter <= row.most;
+  return control ? state.counter == state.most : state.counter <= state.most;
 }
 
 inline void count_filtered(Wafer& w, int cell, int slot, Lane& lane) {

@@ -25,7 +25,7 @@ constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14;
 enum PopMode { kNoPop, kAlwaysPop, kPopOnAdvance, kPopOnAdvanceNop };
 
 struct FilterState {
-  int32_t row = -1, counter = 0, limit = 0;
+  int32_t row = -1, counter = 0, limit = 0, most = 0;
   bool second = false;  // the sparse counter has reached its first limit
 };
 
@@ -201,7 +201,9 @@ struct alignas(64) Core {
   Dsr* dsrs = nullptr;
   Fifo* fifos = nullptr;
   int64_t stamp = 0, stamp_from = -1;  // the counter, and since when it runs
-  uint32_t random = 0xDEADBEEF;
+  uint32_t random[kGenerators];
+  uint16_t turns[kQueues];  // words that have started a queue's data task, if that rotates
+  uint16_t transform = 0, generator = 0;  // registers
 };
 
 struct Launch {

@@ -42,8 +42,13 @@ inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker*
   const Program& p = program(core);
   const int slot = w.costs.wse3 ? core.in_slot[id] : w.slot[id];
   const uint32_t word = core.lanes[slot].front();
-  const bool control = core.lanes[slot].front_is_control();
-  const int key = control ? int(word >> 16 & 63) : id;
+  bool control = core.lanes[slot].front_is_control();
+  int key = control ? int(word >> 16 & 63) : id;
+  const QueueRow* const queue = w.costs.wse3 ? &p.queues[id] : nullptr;
+  const bool rotates = queue && queue->limit >= 0 && !control;
+  const bool turns = rotates && core.turns[id] == queue->limit;
+  if (turns) control = true, key = 0;
+  if (control && queue && queue->entry > 0) key = std::min(key + queue->entry, 63);
   int pc = control ? p.control_tasks[key] : p.data_tasks[id];
   if (control && pc < 0 && !w.costs.wse3 && key < kColors) pc = p.data_tasks[key];  // one table
   if ((pc < 0 && !control) || being_read(core) >> slot & 1) return false;
@@ -52,6 +57,7 @@ inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker*
       worker->note({kUnboundControl, core.cell, 0, key, -1, w.colors[slot]});
     return false;
   }
+  if (rotates) core.turns[id] = uint16_t(turns ? 0 : core.turns[id] + 1);
   pop_word(core, slot);
   if (w.recorder) w.recorder->word(core.cell, slot, kTaken);
   start_task(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import Gate
-from wafer.machine.reference.effects import choose, failed, with_register
+from wafer.machine.reference.effects import choose, failed, row_of, with_register
 from wafer.machine.reference.elements import being_read
 from wafer.machine.reference.routers import CONTROL, front, pop
 from wafer.machine.reference.state import Main, State, TaskKind
@@ -52,18 +52,30 @@ def candidates(pe: State) -> tuple[Array, Array, Array]:
     return local, data & pe.tables.channels[pe.program], raised.astype(jnp.int64) << _HANDLERS
 
 
-def _asked(pe: State, own: Array) -> tuple[Array, list[Array]]:
-    """The slot of a data task's id ``own`` []; kind, id and first instruction that a word asks."""
+def _asked(pe: State, own: Array) -> tuple[Array, list[Array], Array]:
+    """What the first word of a data task's id ``own`` [] asks for.
+
+    Returns:
+        its slot; kind, id and first instruction of the task; words that have then started the data
+        task since it gave way to its queue's control task.
+    """
     data_tasks = pe.tables.data_tasks[pe.program]
     control_tasks = pe.tables.control_tasks[pe.program]
     slot = jnp.where(pe.tables.wse3, pe.in_slot[own], pe.tables.slot[own])
     head = front(pe.lanes)[slot]
     control = head & CONTROL != 0
-    key = jnp.where(control, head >> 8 + 16 & 63, own)
+    queue = row_of(pe, "queues", own)
+    entry = jnp.where(pe.tables.wse3, jnp.maximum(queue.entry, 0), 0)
+    rotates, turn = pe.tables.wse3 & (queue.limit >= 0) & ~control, pe.turns[own & 7]
+    turns = rotates & (turn == queue.limit)
+    key = jnp.where(turns, 0, jnp.where(control, head >> 8 + 16 & 63, own))
+    control |= turns
+    key = jnp.where(control, jnp.minimum(key + entry, 63), key)
     shared = ~pe.tables.wse3 & (key < 24) & (control_tasks[key] < 0)  # WSE-2 has one table
     of_control = jnp.where(shared, data_tasks[key], control_tasks[key])
     first = jnp.where(control, of_control, data_tasks[own])
-    return slot, [jnp.where(control, TaskKind.CONTROL, TaskKind.DATA), key, first]
+    task = [jnp.where(control, TaskKind.CONTROL, TaskKind.DATA), key, first]
+    return slot, task, jnp.where(turns, 0, turn + rotates)
 
 
 def _lowest(bits: Array) -> Array:
@@ -112,7 +124,7 @@ def select_task(pe: State, free: Array) -> tuple[State, list[Array], Array]:
         own = _lowest(jnp.where(above != 0, above, among))
         waits = (left != 0) & (task[2] < 0)
         queued, local, handles = (waits & (b >> own & 1 != 0) for b in (data, ready, handlers))
-        its, asked = _asked(pe, own)
+        its, asked, turn = _asked(pe, own)
         kind, key, first = asked
         readable, meant = queued & ~busy[its], controls | (data_tasks[own] >= 0)
         lost = readable & (kind == TaskKind.CONTROL) & (first < 0) & meant & (key != _NO_TASK)
@@ -123,6 +135,7 @@ def select_task(pe: State, free: Array) -> tuple[State, list[Array], Array]:
         pe = pe._replace(
             active=jnp.where(local, pe.active & ~(1 << own), pe.active),
             last_task=jnp.where(waits, own, pe.last_task),
+            turns=jnp.where(starts, pe.turns.at[own & 7].set(turn), pe.turns),
         )
         local &= local_tasks[own] >= 0
         handles &= ~(starts | local)

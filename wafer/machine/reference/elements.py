@@ -25,6 +25,7 @@ from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations
 from wafer.machine.tools.reports import Fault as Kind
 
 Array = jax.Array
+RELAYED = 3 << 30  # bits of a control wavelet that passes through a PE as a word
 
 
 def _slots(pe: State) -> Array:
@@ -76,6 +77,14 @@ class _Step(NamedTuple):
     end: Array  # elements then
 
 
+def _words(pe: State, one: Operations, slots: Array, heads: Array) -> tuple[Array, Array]:
+    """[2] words of the sources, and which are control wavelets; transformed ones are words."""
+    control = (slots >= 0) & (heads & CONTROL != 0)
+    relays = row_of(pe, "fabrics", jnp.maximum(one.row[1:3], 0)).transform > 0
+    marked = heads >> 8 & ~RELAYED | jnp.where(control, RELAYED, 0)
+    return jnp.where(relays, marked, heads >> 8), control & ~relays
+
+
 def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     """Choose the operation that is first in rank; take the words that it reads.
 
@@ -124,13 +133,13 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     # DFILT counts control wavelets; it drops the others, of the lowest color if it reads two.
     filters = (one.op == DsdOp.DFILT) & (slots >= 0).any()
     slots = jnp.where(filters & (slots != jnp.where(slots < 0, len(every), slots).min()), -1, slots)
-    control = (slots >= 0) & (heads[slots] & CONTROL != 0)
+    words, control = _words(pe, one, slots, heads[slots])
     takes = (alone | due) & ~short
     heard = takes & control.any()
     goes = takes & ~heard & ~filters
     lowest = jnp.where(control, slots, len(every)).min()
     taken = jnp.where(heard, every == lowest, takes & (every == slots[:, None]).any(0))
-    words = jnp.append(jnp.where(slots >= 0, heads[slots] >> 8, 0), 0)
+    words = jnp.append(jnp.where(slots >= 0, words, 0), 0)
     has_index = ((slots >= 0) & (pe.tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
     offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
     pe = choose(heard, applied(pe, *one.heard), pe)
@@ -202,7 +211,9 @@ def sent(pe: State, row: Any, word: Array, advances: Array) -> State:
         word: [] of the wavelet.
         advances: [] whether it advances switches.
     """
-    flag, out = 1 | CONTROL * (row.control != 0) | 4 * advances, pe.outputs
+    relayed = (row.transform > 0) & (word & RELAYED == RELAYED)
+    word = jnp.where(relayed, word & ~RELAYED ^ (pe.transform & 63) << 16, word)
+    flag, out = 1 | CONTROL * ((row.control != 0) | relayed) | 4 * advances, pe.outputs
     slot = jnp.where(row.color >= 0, pe.tables.slot[row.color], -1)
     place = row.queue, (out.head[row.queue] + out.size[row.queue]) % 8
     return pe._replace(

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from wafer.errors import CompileError
-from wafer.machine.codes import Gate
+from wafer.machine.codes import GENERATORS, Gate
 from wafer.machine.image import COLUMNS, PAD, Image
 from wafer.machine.reference.dispatch import dispatch, start_task
 from wafer.machine.reference.effects import bind_input, choose, per_pe
@@ -62,7 +62,8 @@ def start(image: Image) -> tuple[Tables, State]:
     switches, color = of_slots(image.switches), of_slots(image.colors)
     both = lambda values: np.repeat(values[..., None], 2, -1)  # what enters, and what leaves
     rule = filters_of(image, tables.colors.tolist())[1]
-    of_filter = lambda name: tables.filters[np.maximum(rule, 0), COLUMNS["filters"].index(name)]
+    column = COLUMNS["filters"].index
+    of_filter = lambda name: tables.filters[np.maximum(rule, 0), column(name)].astype(np.int64)
     lanes = filled(
         Lanes,
         slots,
@@ -79,6 +80,7 @@ def start(image: Image) -> tuple[Tables, State]:
         filtered=rule >= 0,
         counter=of_filter("start"),
         limit=of_filter("limit1"),
+        most=of_filter("most"),
         second=flags(slots),
     )
     operations = filled(
@@ -119,7 +121,8 @@ def start(image: Image) -> tuple[Tables, State]:
         shared=zeros(2),
         awaited=zeros() - 1,
         stamp=zeros(2) - np.array([0, 1]),
-        random=zeros() + 0xDEADBEEF,
+        random=zeros(GENERATORS) + 0xDEADBEEF,
+        turns=zeros(8),
         operations=operations,
         outputs=filled(Outputs, 8, 8, head=zeros(8), size=zeros(8)),
         fifos=filled(Fifos, fifos, starved=flags(fifos), choked=flags(fifos)),
@@ -136,11 +139,12 @@ def _started(tables: Tables, state: State, first: Array) -> State:
     """Queues with their colors, what runs before any task, and the tasks that are active."""
 
     def started(pe: State, first: Array) -> tuple[State, Array]:
-        colors = jnp.where(pe.program < 0, -1, pe.tables.queues[pe.program, :, 0])
+        queues = pe.tables.queues[pe.program]
+        colors = jnp.where(pe.program < 0, -1, queues[:, 0])
         bound = jnp.where(colors < 0, -1, pe.tables.slot[colors])
         for queue in range(8):
             pe = bind_input(pe, queue, bound[queue])
-        pe = pe._replace(out_slot=bound[8:])
+        pe = pe._replace(out_slot=bound[8:], turns=jnp.maximum(queues[:8, 4], 0))
         begun = start_task(pe, TaskKind.START, jnp.int64(0), first)
         return dispatch(choose(first >= 0, begun, pe))
 

@@ -8,7 +8,9 @@ from wafer.machine.reference.effects import bind_input, choose
 from wafer.machine.reference.state import State
 
 Array = jax.Array
-_COUNTS = {"color": 24, "switch": 24, "timestamp": 3, "timer": 1}  # of the others 8
+_COUNTS = dict.fromkeys(("thread", "input_queue", "output_queue"), 8) | {"timestamp": 3}
+_FILTERS = {"filter_counter": "counter", "filter_limit": "limit", "filter_most": "most"}
+_COUNTS |= dict.fromkeys(("color", "switch", *_FILTERS), 24)  # of the others 1
 _SWAPS, _BOUND, _FILTERED = 3 << 10, 1 << 5, 1 << 6
 
 
@@ -28,12 +30,14 @@ def timer(pe: State, what: Array) -> State:
 def _kinds(pe: State, address: Array) -> tuple[dict[str, Array], Array]:
     """Whether an address is one of each kind, and the slot of the color that it names, or -1."""
     kinds = {
-        name: (address >= first) & (address < first + _COUNTS.get(name, 8))
+        name: (address >= first) & (address < first + _COUNTS.get(name, 1))
         for name, first in CONFIG.items()
     }
     slot = pe.tables.slot[address & 31]
-    for name in ("color", "switch"):
+    for name in ("color", "switch", *_FILTERS):
         kinds[name] &= slot >= 0
+    for name in _FILTERS:
+        kinds[name] &= pe.lanes.rule[slot] >= 0
     return kinds, slot
 
 
@@ -52,9 +56,22 @@ def read_register(pe: State, address: Array) -> tuple[Array, Array]:
         "output_queue": color(out),
         "timestamp": now(pe) >> 16 * (address & 3) & 0xFFFF,
         "timer": pe.stamp[1] >= 0,
+        "transform": pe.transform,
+        "generator": pe.generator,
+        "input_status": _status(
+            (pe.in_slot < 0) | (pe.lanes.size[pe.in_slot] == 0),
+            (pe.in_slot >= 0) & (pe.lanes.size >= pe.lanes.depth)[pe.in_slot],
+        ),
+        "output_status": _status(pe.outputs.size == 0, pe.outputs.size >= pe.tables.output_depths),
+        **{name: getattr(lane, part) for name, part in _FILTERS.items()},
     }
     known = jnp.stack([*kinds.values()])
     return jnp.select([*kinds.values()], [values[name] for name in kinds], 0), known.any()
+
+
+def _status(empty: Array, full: Array) -> Array:
+    """Bits of the queues, [8], that are empty, and from bit 8 on of those that are full."""
+    return (jnp.concatenate([empty, full]).astype(jnp.int64) << jnp.arange(16)).sum()
 
 
 def write_register(pe: State, address: Array, value: Array) -> tuple[State, Array]:
@@ -89,7 +106,13 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
         "output_queue": pe._replace(out_slot=pe.out_slot.at[queue].set(bound)),
         "timestamp": pe._replace(stamp=jnp.stack([counter, since])),
         "timer": timer(pe, (value != 0).astype(jnp.int64)),
+        "transform": pe._replace(transform=word),
+        "generator": pe._replace(generator=word),
     }
+    for name, part in _FILTERS.items():
+        held = getattr(lanes, part).at[slot].set(word)
+        changed[name] = pe._replace(lanes=lanes._replace(**{part: held}))
+    del kinds["input_status"], kinds["output_status"]
     for name, new in changed.items():
         pe = choose(kinds[name], new, pe)
     return pe, jnp.stack([*kinds.values()]).any()

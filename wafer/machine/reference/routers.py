@@ -101,8 +101,8 @@ def _filtered(tables: Tables, lanes: Lanes) -> tuple[Array, Array]:
     hidden = control & (((word >> (8 + _NO_CE)) & 1) != 0)
     index, by_range = word >> (8 + 16), of("kind") == _RANGE
     within = (index >= of("low")) & (index <= of("high"))
-    controls = (of("controls_filtered") == 0) | (lanes.counter == of("most"))
-    counted = jnp.where(control, controls, lanes.counter <= of("most"))
+    controls = (of("controls_filtered") == 0) | (lanes.counter == lanes.most)
+    counted = jnp.where(control, controls, lanes.counter <= lanes.most)
     seen = jnp.where(by_range, control | within, counted)
     counts = jnp.where(control, of("counts_control"), of("counts_data")) != 0
     return ~hidden & (seen | ~lanes.filtered), lanes.filtered & counts & ~hidden & ~by_range

@@ -92,6 +92,7 @@ class Lanes(NamedTuple):
     filtered: Array  # whether a filter is on
     counter: Array  # of it, and where it begins anew
     limit: Array
+    most: Array  # up to which it lets words pass
     second: Array  # whether a sparse counter has reached its first limit
 
 
@@ -145,7 +146,10 @@ class State(NamedTuple):
     encoded: Array  #: bits of input queues that the running program has bound
     thread_words: Array  #: [C, 8]; of microthreads: bit 8 medium, bit 9 high priority
     stamp: Array  #: [C, 2]; the counter, and since when it runs (-1: it does not)
-    random: Array  #: shift register
+    random: Array  #: [C, GENERATORS]; shift registers
+    turns: Array  #: [C, 8]; words that have started a queue's data task, if that rotates
+    transform: Array  #: transform, generator: registers
+    generator: Array
     operations: Operations  #: of the threads
     outputs: Outputs  #: queues
     fifos: Fifos

@@ -34,7 +34,7 @@ class Tables(NamedTuple):
     shapes: Array
     dsr_loads: Array
     rows: Array  #: [P, 3] of shapes, fabrics, fifos
-    queues: Array  #: [P, 16, 2]
+    queues: Array  #: [P, 16, columns]
     local_tasks: Array  #: local_tasks to empty_handlers: [P, ids]
     data_tasks: Array
     control_tasks: Array

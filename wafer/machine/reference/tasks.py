@@ -6,7 +6,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wafer.machine.codes import BYTES, CONFIG, DEEPEST_CALL, VISIBLE, Intrinsic, Op, Type
+from wafer.machine.codes import (
+    BYTES,
+    CONFIG,
+    DEEPEST_CALL,
+    GENERATORS,
+    VISIBLE,
+    Intrinsic,
+    Op,
+    Type,
+)
 from wafer.machine.image import PAD
 from wafer.machine.reference import scalar
 from wafer.machine.reference.effects import (
@@ -134,14 +143,14 @@ def _intrinsic(pe: State, i: Array) -> State:
     """A call of what no instruction says."""
     _, kind, a, b, c = i
     value, fifos = jnp.where(b >= 0, register(pe, b), 0), pe.fifos
-    random = pe.random
+    generator = pe.generator % GENERATORS
+    random = pe.random[generator]
     for _ in range(8):
         random = (random << 16 | ((random >> 7 ^ random >> 2) & 0xFFFF)) & 0xFFFFFFFF
     results = {
         Intrinsic.RANDOM16: random & 0xFFFF,
         Intrinsic.TIMESTAMP: now(pe) & 0xFFFFFFFFFFFF,
         Intrinsic.COORDINATE: jnp.where(value != 0, pe.place[1], pe.place[0]),
-        Intrinsic.QUEUE_EMPTY: pe.outputs.size[value & 7] == 0,
     }
     out = scalar.chosen(kind, results, scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value))
     # FIFO_LENGTH and TEARDOWN_EXIT may name what there is not.
@@ -155,7 +164,7 @@ def _intrinsic(pe: State, i: Array) -> State:
     )
     carries = pe.lanes._replace(torn=pe.lanes.torn.at[slot].set(False))
     silent = {
-        Intrinsic.SEED: pe._replace(random=value & 0xFFFFFFFF),
+        Intrinsic.SEED: pe._replace(random=pe.random.at[generator].set(value & 0xFFFFFFFF)),
         Intrinsic.TIMER: timer(pe, value),
         Intrinsic.NEXT_COMMAND: pe._replace(
             commanded=False, unanswered=pe.unanswered - pe.commanded
@@ -173,7 +182,8 @@ def _intrinsic(pe: State, i: Array) -> State:
         ),
     }
     spoken = choose(a >= 0, with_register(pe, a, out), pe)
-    after = spoken._replace(random=jnp.where(kind == Intrinsic.RANDOM16, random, pe.random))
+    drawn = jnp.where(kind == Intrinsic.RANDOM16, random, pe.random[generator])
+    after = spoken._replace(random=pe.random.at[generator].set(drawn))
     return _by_code(kind, silent, after)
 
 

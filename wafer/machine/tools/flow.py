@@ -11,7 +11,7 @@ from wafer.machine.image import COLUMNS, Program
 _FAR = 64  # instructions that are searched for a register's value
 _TABLES = {Op.OPERATE: "operations", Op.LOAD_DSR: "dsr_loads"}
 _ACTIONS = (("action", "target"), ("control_action", "control_target"))
-_OPERANDS = ("dest", "src0", "src1", "scalar")
+_OPERANDS = {Op.OPERATE: ("dest", "src0", "src1", "scalar"), Op.LOAD_DSR: ("kind",)}
 
 
 def constant_in(program: Program, pc: int, register: int) -> int | None:
@@ -50,6 +50,12 @@ def place_of(program: Program | None, pc: int) -> tuple[str, int]:
     return program.files[file], int(line)
 
 
+def line_of(program: Program | None, pc: int) -> str:
+    """Return the place of an instruction, as ``place_of``, as 'file:line'; '' if there is none."""
+    file, line = place_of(program, pc)
+    return f"{file}:{line}" if line else file
+
+
 def row_of(program: Program, table: str, number: int) -> dict[str, int]:
     """Return a row of one of a program's tables, by the names of its columns.
 
@@ -61,32 +67,41 @@ def row_of(program: Program, table: str, number: int) -> dict[str, int]:
     return dict(zip(COLUMNS[table], program.tables[table][number].tolist(), strict=True))
 
 
-def _instructions(program: Program, *ops: Op) -> Iterator[tuple[int, int, int, int]]:
-    """Place, Op, a and b of the instructions of some kinds."""
+def _instructions(program: Program, *ops: Op) -> Iterator[tuple[int, int, int, int, int]]:
+    """Place, Op, type, a and b of the instructions of some kinds."""
     for pc in np.flatnonzero(np.isin(program.code[:, 0], ops)).tolist():
-        op, _, a, b, _ = program.code[pc].tolist()
-        yield pc, op, a, b
+        op, kind, a, b, _ = program.code[pc].tolist()
+        yield pc, op, kind, a, b
 
 
-def unbound_activations(program: Program) -> Iterator[tuple[int, int]]:
-    """Return the local tasks without code that are activated.
+def actions(program: Program) -> Iterator[tuple[int, int, int | None]]:
+    """Yield what a program activates and unblocks: an instruction, the Action and the task's id.
 
     Args:
         program: compiled.
+    """
+    for pc, op, kind, a, _ in _instructions(program, Op.ACTIVATE, Op.UNBLOCK, *_TABLES):
+        if table := _TABLES.get(op):
+            row = row_of(program, table, a)
+            yield from ((pc, row[action], row[target]) for action, target in _ACTIONS)
+        else:
+            action = Action.ACTIVATE if op == Op.ACTIVATE else Action.UNBLOCK + kind
+            yield pc, action, constant_in(program, pc, a)
 
-    Yields:
-        The task's id, and the instruction that activates it; -1: active at the start.
+
+def unbound_activations(program: Program) -> Iterator[tuple[int, int]]:
+    """Yield the local tasks without code that are activated: id, and instruction.
+
+    The instruction is -1 for a task that is active at the start.
+
+    Args:
+        program: compiled.
     """
     unbound = {task for task, entry in enumerate(program.local_tasks) if entry < 0}
     yield from ((task, -1) for task in sorted(unbound) if program.active >> task & 1)
-    for pc, op, a, _ in _instructions(program, Op.ACTIVATE, *_TABLES):
-        tasks = set[int | None]()
-        if op == Op.ACTIVATE:
-            tasks.add(constant_in(program, pc, a))
-        elif op in _TABLES:
-            row = row_of(program, _TABLES[Op(op)], a)
-            tasks |= {row[task] for does, task in _ACTIONS if row[does] == Action.ACTIVATE}
-        yield from ((task, pc) for task in unbound & tasks)
+    for pc, action, task in actions(program):
+        if action == Action.ACTIVATE and task in unbound:
+            yield task, pc
 
 
 class FabricUse(NamedTuple):
@@ -96,6 +111,7 @@ class FabricUse(NamedTuple):
     color: int  #: of its descriptor or queue; -1 - queue if that has none
     sends: bool  #: whether it sends
     words: int  #: of its descriptor
+    place: str  #: file and line
 
 
 def fabric_uses(program: Program, arch: str) -> Iterator[FabricUse | None]:
@@ -105,26 +121,20 @@ def fabric_uses(program: Program, arch: str) -> Iterator[FabricUse | None]:
         program: compiled.
         arch: 'wse2' or 'wse3'.
     """
-    for pc, op, a, b in _instructions(program, *_TABLES, Op.SEND, Op.RECEIVE):
-        registers = []
-        if op == Op.OPERATE:
-            row = row_of(program, "operations", a)
-            kinds = [kind for name in _OPERANDS if (kind := row[name]) != Operand.NONE]
+    for pc, op, _, a, b in _instructions(program, *_TABLES, Op.SEND, Op.RECEIVE):
+        registers = [a if op == Op.SEND else b]
+        if op in _TABLES:
+            row, names = row_of(program, _TABLES[Op(op)], a), _OPERANDS[Op(op)]
+            kinds = [row[name] for name in names if row[name] != Operand.NONE]
             registers = [b + k for k, kind in enumerate(kinds) if kind == Operand.FABRIC]
-        elif op == Op.LOAD_DSR and row_of(program, "dsr_loads", a)["kind"] == Operand.FABRIC:
-            registers = [b]
-        elif op in (Op.SEND, Op.RECEIVE):
-            registers = [a if op == Op.SEND else b]
-        for register in registers:
-            known = constant_in(program, pc, register)
-            if known is None or known & 0xFFFF >= len(program.tables["fabrics"]):
-                yield None
-            else:
-                yield _fabric_use(program, arch, pc, known)
+        yield from (_fabric_use(program, arch, pc, register) for register in registers)
 
 
-def _fabric_use(program: Program, arch: str, pc: int, descriptor: int) -> FabricUse | None:
-    fabric = row_of(program, "fabrics", descriptor & 0xFFFF)
+def _fabric_use(program: Program, arch: str, pc: int, register: int) -> FabricUse | None:
+    known = constant_in(program, pc, register)
+    if known is None or known & 0xFFFF >= len(program.tables["fabrics"]):
+        return None
+    fabric = row_of(program, "fabrics", known & 0xFFFF)
     sends, queue, color, bound = bool(fabric["sends"]), fabric["queue"], fabric["color"], -1
     if queue >= 0 and (not sends or arch == "wse3"):
         bound = int(program.tables["queues"][queue + 8 * sends, 0])
@@ -132,8 +142,8 @@ def _fabric_use(program: Program, arch: str, pc: int, descriptor: int) -> Fabric
         color = bound
     if color < 0 and queue < 0:
         return None
-    words = descriptor >> 16 & 0xFFFF
-    return FabricUse(pc, color if color >= 0 else -1 - queue, sends, words)
+    place, words = line_of(program, pc), known >> 16 & 0xFFFF
+    return FabricUse(pc, color if color >= 0 else -1 - queue, sends, words, place)
 
 
 def reachable(program: Program, entry: int) -> set[int]:

@@ -97,9 +97,13 @@ class Waiting(NamedTuple):
     full: tuple[str, ...] = ()  #: those whose neighbors, or RAMP whose PE, have no room for it
     outside: bool = False  #: whether the router lets nothing in from its PE
 
+    @property
+    def place(self) -> str:
+        """File and line, or ''."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        where = f" ({place})" if place else ""
+        where = f" ({self.place})" if self.place else ""
         return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
 
 

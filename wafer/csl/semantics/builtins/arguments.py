@@ -61,6 +61,20 @@ class Fields:
             self._ev.fail(self._at, f".{name} is true or false, found {described(value)}")
         return bool(value.data)
 
+    def number(self, name: str, default: int, most: int) -> int:
+        """Return an integer field.
+
+        Args:
+            name: of the field.
+            default: where it is not given.
+            most: its greatest value; the least is 0.
+        """
+        value = self.take(name) or Value(types.COMPTIME_INT, default)
+        if not isinstance(value.data, int) or not 0 <= value.data <= most:
+            found = described(value)
+            self._ev.fail(self._at, f".{name} is a number from 0 to {most}, found {found}")
+        return value.data
+
     def inner(self, name: str) -> "Fields":
         """The fields of a struct field; none where it is not given."""
         return Fields(self._ev, self.take(name), self._at)

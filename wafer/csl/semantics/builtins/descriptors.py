@@ -169,7 +169,6 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
         ev.unit.check_reserved("output_queue" if sends else "input_queue", queue.data, at)
     zeroed = given.inner("zero").left
     index = given.flag("wavelet_index_offset") if "wavelet_index_offset" in given.left else -1
-    given.take("control_transform")
     number = number_of(ev, color, at)
     columns: dict[str, Any] = {
         "sends": sends,
@@ -182,6 +181,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: Fields, at: Position) -> Va
         "simd": given.simd(),
         "clears": next((k + 1 for k, v in enumerate(zeroed.values()) if v.data), 0),
         **given.on_control(),
+        "transform": given.flag("control_transform"),
     }
     known = Descriptor(ev.unit.tables.row("fabrics", **columns))
     return _assembled(ev, kind, known, {"length": extent}, at)

@@ -15,7 +15,7 @@ from wafer.csl.semantics.language.choices import condition
 from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Intrinsic, Op, Type
+from wafer.machine.codes import CONFIG, Intrinsic, Op, Type
 
 _HANDLES = {
     "get_color": ("color", 64),  # from 24 on without routes: none, or a control task's number
@@ -301,6 +301,14 @@ def _config(ev: Evaluator, node: tree.Builtin) -> Value | None:
     return None
 
 
+def _set_active_prng(ev: Evaluator, node: tree.Builtin) -> None:
+    """Choose the generator of random numbers, modulo how many there are."""
+    code = ev.require_code(node.at, "the generator of random numbers")
+    number = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
+    place = code.constant(CONFIG["generator"])
+    code.add(Op.CONFIG_SET, 0, place, ev.register(number, node.at))
+
+
 def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
     text = "".join(ev.text(part) for part in node.arguments)
     ev.count_elements(node.at, len(text))
@@ -316,7 +324,7 @@ BUILTINS = {
     "@as": _as,
     "@bitcast": _bitcast,
     "@ptrcast": _ptrcast,
-    **dict.fromkeys(("@get_int", "@get_color_id"), _get_int),
+    **dict.fromkeys(("@get_int", "@get_color_id", "@get_filter_id"), _get_int),
     **{f"@{name}": _handle for name in _HANDLES},
     "@assert": _assert,
     "@comptime_assert": _comptime_assert,
@@ -339,6 +347,7 @@ BUILTINS = {
     "@get_array": _get_array,
     "@get_string_from_byte": _get_string_from_byte,
     "@get_rectangle": _get_rectangle,
+    "@set_active_prng": _set_active_prng,
     "@random16": lambda ev, node: _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at),
     "@intrinsic": _intrinsic,
     **{f"@{verb}_config{end}": _config for verb in ("get", "set") for end in ("", "_unchecked")},

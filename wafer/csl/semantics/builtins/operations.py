@@ -198,7 +198,7 @@ def _check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
     if queue < 0 or (sends and ev.unit.arch != "wse3"):
         return
     name = "output_queue" if sends else "input_queue"
-    bound = ev.unit.setup.queues.get(queue + 8 * sends, (-1, -1))[0]
+    bound = ev.unit.setup.queues.get(queue + 8 * sends, (-1,))[0]
     if 0 <= color != bound >= 0:
         hint = f"leave .fabric_color out, or initialize another queue with color {color}"
         ev.fail(at, f"{name} {queue} has color {bound}, and its descriptor says {color}", hint)
@@ -304,9 +304,35 @@ def _dsr(ev: Evaluator, node: tree.Builtin) -> tuple[int, Any]:
     return _DSRS[str(dsr.type)], dsr.data
 
 
+def _stride_register(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, number = types.predefined(node.name.removeprefix("@get_")), ev.known(node.arguments[0])
+    if not isinstance(number.data, int) or number.data < 0:
+        ev.fail(node.at, f"{node.name} takes a number from 0 on, found {described(number)}")
+    return Value(kind, number.data)
+
+
+def _check_strides(ev: Evaluator, node: tree.Builtin, value: Value) -> None:
+    """Check the XDSR and the stride registers of @load_to_dsr_xdsr_sr, as many as strides ask."""
+    at, extended, given = node.at, ev.known(node.arguments[1]), ev.known(node.arguments[2]).data
+    if str(value.type) != "mem4d_dsd" or str(extended.type) != "xdsr":
+        found = f"found {described(value)} and {described(extended)}"
+        ev.fail(at, f"{node.name} loads a mem4d_dsd by an xdsr, {found}")
+    needed = 3
+    if isinstance(value.data, Descriptor):
+        row = ev.unit.tables.at("shapes", value.data.length)
+        dimensions = sum(count > 1 for count in row[:4])
+        needed = max(0, dimensions - 1 - (row[-1] == 1))
+    if len(given) != needed or any(str(register.type) != "sr" for register in given):
+        ev.fail(at, f"this mem4d_dsd needs {needed} registers of type sr, found {len(given)}")
+
+
 def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> None:
-    at, (file, number), value = node.at, _dsr(ev, node), ev.value(node.arguments[1])
-    config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
+    at, (file, number) = node.at, _dsr(ev, node)
+    place = 3 if node.name == "@load_to_dsr_xdsr_sr" else 1
+    value, *rest = node.arguments[place:]
+    value, config = ev.value(value), ev.settled(rest[0]) if rest else None
+    if place > 1:
+        _check_strides(ev, node, value)
     columns = _config(ev, Fields(ev, config, at), at)
     columns["saves_address"] = columns.pop("save_address", False)
     for name in ("priority", "simd"):
@@ -353,8 +379,23 @@ def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
     return Value(types.predefined("mem1d_dsd"), Register(register))
 
 
+def _map_lengths(ev: Evaluator, values: list[Value], at: Position) -> dict[int, int]:
+    """Registers of descriptors' lengths by their place; of equal ones the first, checked alone."""
+    over = {k: v for k, v in enumerate(values) if types.is_descriptor(v.type)}
+    if not over:
+        ev.fail(at, "@map goes over descriptors, and none is given")
+    known = {v.data.length if isinstance(v.data, Descriptor) else None for v in over.values()}
+    if len(known) == 1 and None not in known:
+        over = {min(over): over[min(over)]}
+    return {k: _length(ev, v, at) for k, v in over.items()}
+
+
 def _map(ev: Evaluator, node: tree.Builtin) -> None:
-    """A loop over the elements of the descriptors; other arguments are passed as they are."""
+    """A loop over the elements of the descriptors; other arguments are passed as they are.
+
+    Each descriptor ends it when its own turn comes: what was read before it in a round, or computed
+    for an output without room, is lost.
+    """
     function, at = ev.value(node.arguments[0]), node.at
     if not isinstance(function.data, Function):
         ev.fail(at, f"expected a function, found {described(function)}")
@@ -365,28 +406,29 @@ def _map(ev: Evaluator, node: tree.Builtin) -> None:
     if len(values) not in (count, count + 1):
         ev.fail(at, f"the function takes {count} argument(s), and @map gives {len(values)}")
     output = values[count] if len(values) > count else None
-    lengths = [_length(ev, v, at) for v in values if types.is_descriptor(v.type)]
-    known = [v.data.length for v in values if isinstance(v.data, Descriptor)]
-    if len(known) == len(lengths) > 1:  # one comparison a round
-        lengths = [code.constant(min(known))]
-    if not lengths:
-        ev.fail(at, "@map goes over descriptors, and none is given")
+    lengths = _map_lengths(ev, values, at)
     registers = [
         Value(v.type, Register(ev.register(v, at))) if types.is_descriptor(v.type) else v
         for v in values
     ]
     counter, begin, after = code.constant(0), Label(), Label()
     code.here(begin)
-    for length in lengths:
-        less = code.result(Op.LT, Type.U16, counter, length)
-        code.add(Op.JUMP_UNLESS, 0, after, less)
-    free = code.top
-    arguments = [
-        _next(ev, value, formals[k] if formals else types.VOID, counter, at)
-        for k, value in enumerate(registers[:count])
-    ]
+    free, arguments = code.top, list[Value]()
+
+    def check(place: int) -> None:
+        if place in lengths:
+            less = code.result(Op.LT, Type.U16, counter, lengths[place])
+            code.add(Op.JUMP_UNLESS, 0, after, less)
+
+    for k, value in enumerate(registers[:count]):
+        check(k)
+        kind = formals[k] if formals else types.VOID
+        arguments.append(_next(ev, value, kind, counter, at))
     result = called(ev, function, arguments, at)
+    if output is None and result.type != types.VOID:
+        ev.fail(at, f"the function returns {result.type}, and @map has no output for it")
     if output is not None:
+        check(count)
         _put(ev, registers[count], result, counter, at)
     code.top = free
     one = code.constant(1)
@@ -430,7 +472,8 @@ BUILTINS = {
     **{f"@{name}": _operate for name in _FORMS},
     "@dfilt": _dfilt,
     "@get_dsr": _get_dsr,
-    "@load_to_dsr": _load_to_dsr,
+    **dict.fromkeys(("@load_to_dsr", "@load_to_dsr_xdsr_sr"), _load_to_dsr),
+    **dict.fromkeys(("@get_xdsr", "@get_sr"), _stride_register),
     "@set_dsr_base_addr": _set_dsr_base,
     "@map": _map,
 }

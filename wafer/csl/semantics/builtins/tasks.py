@@ -2,7 +2,9 @@
 
 from wafer.csl.semantics.builtins.arguments import Fields, gated, local_task
 from wafer.csl.semantics.builtins.routes import check_routable, color_config
+from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Value, is_known
 from wafer.csl.semantics.language.names import resolve
 from wafer.csl.syntax import tree
@@ -18,6 +20,8 @@ _KINDS = {
     "@set_empty_queue_handler": ("empty_handlers", None),
 }
 
+_TABLES = 8  # of control tasks, one for each input queue at most
+_ROTATIONS, _MOST_TURNS = 2, 0xFFFF
 _RESERVED = {"local_tasks": "local task", "control_tasks": "control task"}
 
 
@@ -109,10 +113,11 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> None:
     if offset is None:
         ev.fail(node.at, f"expected a queue, found {described(queue)}")
     ev.unit.check_reserved(str(queue.type), queue.data, node.at)
-    color = given.take("color")
+    color, given_priority = given.take("color"), given.priority()
     if color is not None:
         check_routable(ev, color, node.at)
-    row = (color.data if color is not None else -1, given.priority())
+    table = given.number("ctrl_table_id", 0, _TABLES - 1)
+    row = (color.data if color is not None else -1, given_priority, table)
     known = ev.unit.setup.queues.setdefault(offset + queue.data, row)
     if known != row:
         ev.fail(node.at, f"{queue.type} {queue.data} is initialised twice, for different colors")
@@ -120,18 +125,25 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> None:
 
 def _export_symbol(ev: Evaluator, node: tree.Builtin) -> None:
     _top_level(ev, node)
-    exported, *names = node.arguments
-    target = resolve(ev, exported)
+    symbol, *names = node.arguments
+    target = resolve(ev, symbol)
     if names:
         name = ev.text(names[0])
-    elif isinstance(exported, tree.Name):
-        name = exported.id
+    elif isinstance(symbol, tree.Name):
+        name = symbol.id
     else:
         ev.fail(node.at, "what is exported needs a name", '@export_symbol(value, "name")')
-    ev.unit.setup.exports[name] = (_exported(ev, target, node.at), node.at)
+    ev.unit.setup.exports[name] = (exported(ev, target, node.at), node.at)
 
 
-def _exported(ev: Evaluator, target: object, at: Position) -> Function | Reference:
+def exported(ev: Evaluator, target: object, at: Position) -> Function | Reference:
+    """Return the function or the variable of a file that an exported symbol is.
+
+    Args:
+        ev: that evaluates the call.
+        target: what its argument stands for.
+        at: where an error points.
+    """
     match target:
         case Value(_, Function(generic=True) as function):
             ev.fail(at, function.needs_call())
@@ -151,6 +163,56 @@ def _set_local_color_config(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(node.at, f"color {color} is configured twice")
 
 
+# Control tasks of WSE-3
+
+
+def _wse3_top_level(ev: Evaluator, node: tree.Builtin) -> None:
+    _top_level(ev, node)
+    if ev.unit.arch != "wse3":
+        ev.fail(node.at, f"{node.name} is of WSE-3, and this is compiled for {ev.unit.arch}")
+
+
+def _set_control_task_table(ev: Evaluator, node: tree.Builtin) -> None:
+    _wse3_top_level(ev, node)
+    given = Fields(ev, ev.known(node.arguments[0]) if node.arguments else None, node.at)
+    if ev.unit.setup.stride:
+        ev.fail(node.at, f"{node.name} is called twice")
+    if (instructions := given.number("instructions", 4, 8)) not in (2, 4, 8):
+        ev.fail(node.at, f".instructions is 2, 4 or 8, found {instructions}")
+    ev.unit.setup.stride = given.number("stride", 1, 7) or ev.fail(node.at, ".stride is 1 to 7")
+    given.end("the table of control tasks has no field")
+
+
+def control_entry(unit: Unit, queue: int) -> int:
+    """The id of the control task that control wavelets with id 0 of an input queue start."""
+    return unit.setup.queues.get(queue, (-1, -1, 0))[2] * max(unit.setup.stride, 1)
+
+
+def _bind_rotating_tasks(ev: Evaluator, node: tree.Builtin) -> None:
+    """Bind the data task of a queue, and later the control task that it gives way to."""
+    _wse3_top_level(ev, node)
+    _bind(ev, tree.Builtin(node.at, "@bind_data_task", (node.arguments[0], node.arguments[2])))
+    alternative, queue = ev.value(node.arguments[1]), ev.known(node.arguments[2]).data
+    _check_task(ev, node, alternative, Value(types.U16, 0), 1)
+    given, rotating = Fields(ev, ev.known(node.arguments[3]), node.at), ev.unit.setup.rotating
+    if "limit" not in given.left:
+        ev.fail(node.at, f"{node.name}: .limit is not given")
+    limit = given.number("limit", 0, _MOST_TURNS)
+    rotating[queue] = alternative.data, limit, given.number("init", 0, limit)
+    given.end("a rotation has no field")
+    if len(rotating) > _ROTATIONS:
+        ev.fail(node.at, f"{len(rotating)} pairs of tasks rotate; a PE has room for {_ROTATIONS}")
+
+
+def bind_rotating(ev: Evaluator) -> None:
+    """Bind the control tasks of @bind_rotating_tasks, once the queues' tables are known."""
+    for queue, (function, _, _) in ev.unit.setup.rotating.items():
+        node, entry = tree.Builtin(function.node.at, "", ()), control_entry(ev.unit, queue)
+        if entry >= ENTRIES["control_tasks"]:
+            ev.fail(node.at, f"the table of queue {queue} begins behind the last control task")
+        _enter(ev, node, "control_tasks", entry, function)
+
+
 def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:
     queue = ev.register(ev.value(node.arguments[0]), node.at)
     ev.require_code(node.at, "a queue").result(Op.INTRINSIC, Intrinsic.QUEUE_FLUSH, queue)
@@ -165,5 +227,7 @@ BUILTINS = {
     "@export_symbol": _export_symbol,
     "@set_local_color_config": _set_local_color_config,
     "@queue_flush": _queue_flush,
+    "@set_control_task_table": _set_control_task_table,
+    "@bind_rotating_tasks": _bind_rotating_tasks,
     "@rpc": lambda ev, node: None,  # the server of remote calls is the host's part here
 }

@@ -124,7 +124,7 @@ _WIDEST = 64  # bits of an integer
 _FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
 _HANDLES = (
     "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
-    " dsr_dest dsr_src0 dsr_src1"
+    " dsr_dest dsr_src0 dsr_src1 xdsr sr"
 )
 _DESCRIPTORS = ("mem1d_dsd", "mem4d_dsd", "circbuf_dsd", "fabin_dsd", "fabout_dsd", "fifo")
 _PLAIN = {

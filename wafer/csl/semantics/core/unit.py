@@ -159,8 +159,12 @@ class Setup:
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
     #: color -> its configuration on this PE
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
-    #: input queues, then output queues from 8 on -> color and priority
-    queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    #: input queues, then output queues from 8 on -> color, priority and table of control tasks
+    queues: dict[int, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
+    #: input queue -> the control task that its data task gives way to, limit and turn (image.py)
+    rotating: dict[int, tuple[Function, int, int]] = dataclasses.field(default_factory=dict)
+    stride: int = 0  #: control tasks of a queue's table; 0: they have no table of their own
+    complete: bool = False  #: whether all comptime blocks have been evaluated
 
 
 @dataclasses.dataclass(eq=False)
@@ -190,6 +194,7 @@ class Unit:
     tables: TableRows = dataclasses.field(default_factory=TableRows)
     messages: list[str] = dataclasses.field(default_factory=list)  #: of faults
     functions: Functions = dataclasses.field(default_factory=Functions)  #: that become code
+    exported: tuple[str, ...] = ()  #: the names that the layout exports, in order
     #: what the program says of its PE before it runs
     setup: Setup = dataclasses.field(default_factory=Setup)
     #: the place in the user's files that leads to what is evaluated of a system module

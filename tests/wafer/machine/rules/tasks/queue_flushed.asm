@@ -18,7 +18,10 @@ local 8:
   return
 local 9:
   const r0 2
-  intrinsic.queue_empty r1 r0
+  const r2 0x7F77  # which output queues are empty
+  config_get r1 r2
+  const r2 4  # queue 2
+  and.u16 r1 r1 r2
   log r1
   intrinsic.queue_flush -1 r0
   note 9
