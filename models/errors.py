@@ -27,6 +27,7 @@ _EXTRAS = {  # package -> the extra that brings it
     "mlflow": "loggers",
     "pandas": "notebooks",
     "pyarrow": "data",
+    "submitit": "cluster",
     "wandb": "loggers",
     "zstandard": "data",
 }

@@ -81,7 +81,7 @@ STATEMENTS = {
     "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 2870,  # functions of commands (38a); results show (38b); sweeps tune (34)
+    "wafer/commands": 2888,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
     "wafer/csl": 7502,  # features of releases that were missing (33b)
@@ -93,7 +93,7 @@ STATEMENTS = {
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)
-    "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
+    "wafer/sweeps": 1239,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
 }
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.models.user.trust import add_option, looking
 
@@ -29,6 +31,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _option(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
+    return key, yaml.safe_load(value)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("file", type=pathlib.Path, help="sweep YAML: base, arms, seeds, tune, …")
@@ -36,7 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--model_dir", type=pathlib.Path, required=True, help="folder of all runs and tables"
     )
     parser.add_argument("--arms", nargs="+", default=(), metavar="ARM", help="these arms only")
-    parser.add_argument("--jobs", type=_positive, default=1, help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--jobs", type=_positive, help="runs at a time (default: 1; of a cluster, all)"
+    )
+    parser.add_argument(
+        "--executor",
+        choices=("slurm", "local"),
+        help="run them as jobs of SLURM, or of this machine",
+    )
+    parser.add_argument(
+        "--executor_options",
+        nargs="+",
+        type=_option,
+        default=(),
+        metavar="KEY=VALUE",
+        help="of submitit, such as slurm_partition=gpu timeout_min=240 cpus_per_task=8",
+    )
     parser.add_argument(
         "--fit", action="store_true", help="fit loss = E + A / weights^a + B / tokens^b"
     )
@@ -84,7 +108,9 @@ def sweep(
     model_dir: str | os.PathLike[str],
     *,
     arms: Sequence[str] = (),
-    jobs: int = 1,
+    jobs: int | None = None,
+    executor: str | None = None,
+    executor_options: Mapping[str, object] | None = None,
     fit: bool = False,
     say: Callable[[str], object] = print,
 ) -> SweepOutcome:
@@ -96,7 +122,10 @@ def sweep(
             a cell run one after another in this process, the others as processes.
         model_dir: folder of all runs and tables; the same call goes on with what is there.
         arms: names of these arms alone.
-        jobs: runs at a time.
+        jobs: runs at a time; None is 1 here, and all that are ready on a cluster.
+        executor: 'slurm' runs them as jobs there, 'local' on this machine in the same way; None as
+            processes of this one.
+        executor_options: of submitit, such as ``timeout_min`` and ``slurm_partition``.
         fit: fit loss = E + A / weights^a + B / tokens^b to each group.
         say: called with a line for each run that ends; ``logging.info`` prints nothing by itself.
 
@@ -116,7 +145,9 @@ def sweep(
     """
     with _quiet():
         checked = _checked(source, arms, fit=fit)
-        return _run(checked, pathlib.Path(model_dir), _runner(jobs, say), fit=fit, say=say)
+        folder = pathlib.Path(model_dir)
+        run = _runner(executor, executor_options or {}, jobs, folder, say=say)
+        return _run(checked, folder, run, fit=fit, say=say)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -127,7 +158,8 @@ def _main(args: argparse.Namespace) -> int:
         with looking() if args.validate_only else contextlib.nullcontext():
             checked = _checked(args.file, args.arms, fit=args.fit)
         dry = args.validate_only or args.tables
-        run = _none if dry else _runner(args.jobs, _print)
+        given = args.executor, dict(args.executor_options), args.jobs, args.model_dir
+        run = _none if dry else _runner(*given, say=_print)
         report = not args.validate_only
         outcome = _run(checked, args.model_dir, run, fit=args.fit, say=_print, report=report)
     if outcome.rows:
@@ -174,16 +206,28 @@ def _none(trials: "Sequence[Trial]") -> dict[str, str]:
 
 
 def _runner(
-    jobs: int, say: Callable[[str], object]
+    executor: str | None,
+    options: Mapping[str, object],
+    jobs: int | None,
+    folder: pathlib.Path,
+    *,
+    say: Callable[[str], object],
 ) -> "Callable[[Sequence[Trial]], dict[str, str]]":
     """Return what runs trials, so many at a time."""
     from wafer.sweeps.children import run_trials
+    from wafer.sweeps.cluster import Cluster, submit_trials
 
     def ended(trial: "Trial", reason: str, seconds: float) -> None:
         what = f"not finished: {reason}" if reason else "finished"
         say(f"{trial.name}: {what} ({seconds:.1f} s)")
 
-    return lambda trials: run_trials(trials, jobs, ended, _train_here)
+    if executor is None:
+        if options:
+            message = "these are of jobs; name their executor, 'slurm' or 'local'"
+            raise ConfigError([Problem(("executor_options",), message)])
+        return lambda trials: run_trials(trials, jobs or 1, ended, _train_here)
+    cluster = Cluster(executor, options, jobs, folder)
+    return lambda trials: submit_trials(trials, cluster, ended)
 
 
 def _final_runs(
@@ -245,7 +289,7 @@ def _run(
 def _train_here(trial: "Trial") -> int:
     from wafer.commands.run import evaluate, train
 
-    options = trial.options()
+    options = trial.launch.options()
     if "mode" in options:
         evaluate(trial.sections(), options.get("checkpoint_path"))
         return 0

@@ -6,7 +6,6 @@ A run of code that no module has is run in this process, which has it.
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +13,10 @@ from types import FrameType
 from typing import NamedTuple
 
 from wafer.errors import ConfigError, Problem
-from wafer.models.user.trust import child_environment
 from wafer.sweeps.trials import ERROR, Trial
 
 _POLL = 0.1  # seconds between looks
-_PATIENCE = 600  # seconds that a step and a checkpoint may take
+PATIENCE = 600  # seconds that a step and a checkpoint may take
 
 
 class _Child(NamedTuple):
@@ -52,7 +50,7 @@ def run_trials(
         ConfigError: several at a time of code that this process alone has.
         KeyboardInterrupt: the sweep was interrupted; its runs have written their checkpoints.
     """
-    _require_modules(trials, jobs)
+    require_modules(trials, f"{jobs} at a time" if jobs > 1 else "")
     waiting, running, reasons = list(trials), list[_Child](), dict[str, str]()
     able = lambda: next((trial for trial in waiting if not trial.blocked), None)
 
@@ -61,7 +59,7 @@ def run_trials(
         if reason:
             reasons[trial.name] = reason
 
-    with _interruptible():
+    with interruptible():
         try:
             while waiting or running:
                 while len(running) < jobs and (ready := able()):
@@ -84,41 +82,31 @@ def run_trials(
                 child.process.send_signal(signal.SIGTERM)
             for child in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.process.wait(_PATIENCE)
+                    child.process.wait(PATIENCE)
                     _finish(child)
     return reasons
 
 
-def _require_modules(trials: Sequence[Trial], jobs: int) -> None:
-    for arm in (trial.arm for trial in trials if trial.arm.held and jobs > 1):
-        message = (
-            f"{arm.held[0]!r} is in this process alone, which runs one at a time, not {jobs}. "
-        )
-        message += "Move it into a module, or leave `jobs` out"
+def require_modules(trials: Sequence[Trial], how: str) -> None:
+    """Refuse code that this process alone has, where runs go to others.
+
+    Args:
+        trials: to run.
+        how: they are to run; '' is in this process.
+
+    Raises:
+        ConfigError: an arm has such code.
+    """
+    for arm in (trial.arm for trial in trials if how and trial.arm.held):
+        message = f"{arm.held[0]!r} is in this process alone, which runs one at a time, not {how}. "
+        message += "Move it into a module, or leave `jobs` and `executor` out"
         raise ConfigError([Problem(("arms", arm.name), message)])
-
-
-def command(trial: Trial) -> list[str]:
-    """Return the command that starts a run, or lets it go on from where it is."""
-    options = [word for key, value in trial.options().items() for word in (f"--{key}", value)]
-    first = [sys.executable, "-P", "-m", "wafer", "run"]
-    return [*first, "--params", str(trial.file), *options]
 
 
 def _start(trial: Trial) -> _Child:
     trial.write()
-    with trial.log.open("ab") as log:
-        since = log.tell()
-        # A session of its own: Ctrl-C reaches a run once, as the signal that the sweep sends.
-        process = subprocess.Popen(
-            command(trial),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=child_environment() | {"PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-    return _Child(trial, process, time.monotonic(), since)
+    since = trial.log.stat().st_size if trial.log.exists() else 0
+    return _Child(trial, trial.launch.process(), time.monotonic(), since)
 
 
 def _finish(child: _Child) -> tuple[str, float]:
@@ -146,7 +134,7 @@ def _run_here(trial: Trial, run: Callable[[Trial], int]) -> tuple[str, float]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Take SIGTERM as Ctrl-C is taken, so that no run is left behind."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:

@@ -10,6 +10,8 @@ import json
 import math
 import pathlib
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,13 +20,14 @@ import yaml
 from wafer.errors import ConfigError, Problem
 from wafer.models.checkpoint.layout import CHECKPOINTS, complete_checkpoints, step_folders
 from wafer.models.files import atomic_write, write_text
-from wafer.models.user.trust import code_in, trusting
+from wafer.models.user.trust import child_environment, code_in, trusting
 from wafer.session.metrics import read_metrics
 from wafer.sparsity.finalize import finalize
 from wafer.sweeps.files import SweepArm, run_sections
 from wafer.yamlfile import read_yaml
 
-_RUN, _RESULT, _STARTS = "run.yaml", "result.json", "starts.jsonl"
+_RUN, _LOG = "run.yaml", "output.log"
+_RESULT, _STARTS = "result.json", "starts.jsonl"
 ERROR = "wafer: error: "  #: begins the line of an output that says why it ended
 
 
@@ -34,6 +37,50 @@ class Result(NamedTuple):
     metrics: dict[str, float]  #: of its last evaluation, by name; none where its loss diverged
     levels: dict[str, float]  #: parameter -> sparsity, as the last log line had it
     seconds: float  #: of all starts that came to an end
+
+
+class Launch(NamedTuple):
+    """The process of a run, here or on another machine: data alone, and its folder."""
+
+    folder: pathlib.Path  #: of the run
+    steps: int  #: of training
+    begins: bool  #: with the weights of a checkpoint
+    anew: bool  #: and counts its steps from 0
+
+    def newest(self) -> int | None:
+        """Return the step of its newest checkpoint."""
+        steps = complete_checkpoints(step_folders(self.folder / CHECKPOINTS))
+        return int(steps[-1].name) if steps else None
+
+    def options(self) -> dict[str, str]:
+        """Return the keys of ``runconfig`` with which it goes on from where it is."""
+        newest = self.newest()
+        if newest is None:
+            return {}
+        # It may have ended between its last step and the evaluation.
+        options = {"mode": "eval"} if newest == self.steps else {}
+        if self.begins and (not self.anew or newest == self.steps):
+            options["checkpoint_path"] = str(self.folder / CHECKPOINTS / str(newest))
+        return options
+
+    def command(self) -> list[str]:
+        """Return the command that starts it, or lets it go on."""
+        options = [word for key, value in self.options().items() for word in (f"--{key}", value)]
+        first = [sys.executable, "-P", "-m", "wafer", "run"]
+        return [*first, "--params", str(self.folder / _RUN), *options]
+
+    def process(self) -> "subprocess.Popen[bytes]":
+        """Launch it; what it says goes to the end of the run's log."""
+        with (self.folder / _LOG).open("ab") as log:
+            # A session of its own: Ctrl-C reaches a run once, as the signal that the sweep sends.
+            return subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=child_environment() | {"PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
 
 
 class Trial(NamedTuple):
@@ -57,7 +104,7 @@ class Trial(NamedTuple):
     @property
     def log(self) -> pathlib.Path:
         """What its processes said."""
-        return self.folder / "output.log"
+        return self.folder / _LOG
 
     def sections(self) -> dict[str, Any]:
         """Return what its run file says."""
@@ -100,31 +147,20 @@ class Trial(NamedTuple):
         text = yaml.safe_dump(self.sections(), sort_keys=False, default_flow_style=None)
         write_text(self.file, text)
 
-    def options(self) -> dict[str, str]:
-        """Return the keys of ``runconfig`` with which it goes on from where it is."""
-        newest = self._newest()
-        if newest is None:
-            return {}
-        # It may have ended between its last step and the evaluation.
-        options = {"mode": "eval"} if newest == self.arm.steps else {}
+    @property
+    def launch(self) -> Launch:
+        """What starts it, or lets it go on."""
         settings = self.arm.experiment.cfg.runconfig
         states = settings.load_checkpoint_states
         anew = settings.is_pretrained_checkpoint or not (states is None or "global_step" in states)
-        anew = anew or self.before is not None
-        begins = settings.checkpoint_path or self.before is not None
-        if begins and (not anew or newest == self.arm.steps):
-            options["checkpoint_path"] = str(self.folder / CHECKPOINTS / str(newest))
-        return options
+        begins = bool(settings.checkpoint_path or self.before is not None)
+        return Launch(self.folder, self.arm.steps, begins, anew or self.before is not None)
 
     def _finalize(self) -> None:
         """Write the dense form of its last checkpoint, once."""
         if not self._dense.exists():
             with trusting(code_in(self.arm.sections)):
                 finalize(self._last, self._dense)
-
-    def _newest(self) -> int | None:
-        steps = complete_checkpoints(step_folders(self.folder / CHECKPOINTS))
-        return int(steps[-1].name) if steps else None
 
     @property
     def digest(self) -> str:
@@ -237,7 +273,7 @@ def require_same_files(trials: Sequence[Trial]) -> None:
 def _other_file(trial: Trial) -> Iterator[Problem]:
     """Refuse to go on with, or to count, what another run file has done."""
     path = trial.file
-    if not path.exists() or (trial.result() is None and trial._newest() is None):
+    if not path.exists() or (trial.result() is None and trial.launch.newest() is None):
         return
     before = _flat(read_yaml(path)[0])
     now = _flat(trial.sections())

@@ -253,15 +253,15 @@ def test_an_unknown_metric_is_said_with_those_there_are(tmp_path, monkeypatch, c
 def test_a_run_goes_on_from_where_it_is(tmp_path):
     (arm,) = read_sweep(write(tmp_path), ["dense"]).arms
     trial = Trial(arm, 1, tmp_path / "run")
-    assert "mode" not in trial.options()
+    assert "mode" not in trial.launch.options()
     checkpoint = {"params": {"w": np.zeros(2)}}
     for step in (2, 3):
         write_checkpoint(trial.folder / "checkpoints" / str(step), checkpoint, {})
     (trial.folder / "checkpoints" / "4").mkdir()  # a copy that broke off
-    assert "mode" not in trial.options()
+    assert "mode" not in trial.launch.options()
     (trial.folder / "checkpoints" / "4").rmdir()
     write_checkpoint(trial.folder / "checkpoints" / "4", checkpoint, {})
-    assert trial.options() == {"mode": "eval"}  # killed before the evaluation
+    assert trial.launch.options() == {"mode": "eval"}  # killed before the evaluation
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ def test_runs_import_nothing_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     for name in ("yaml", "wafer", "argparse"):
         pathlib.Path(f"{name}.py").write_text("import pathlib\n\npathlib.Path('ran').touch()\n")
-    command = children.command(trial)
+    command = trial.launch.command()
     assert command[:5] == [sys.executable, "-P", "-m", "wafer", "run"]
     done = subprocess.run([*command[:5], "--help"], env=child_environment(), check=False)
     assert done.returncode == 0

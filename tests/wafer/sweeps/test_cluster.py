@@ -1,0 +1,100 @@
+"""Sweeps whose runs are jobs: arrays of SLURM, and the same path on this machine."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from helpers.runs import config, write_yaml
+from helpers.slurm import write_slurm
+
+import wafer
+from wafer.errors import ConfigError
+from wafer.session.metrics import read_metrics
+from wafer.sweeps.cluster import Work
+from wafer.sweeps.files import read_sweep
+from wafer.sweeps.trials import trials_of
+
+pytest.importorskip("submitit")
+GRID = {"base": config(), "seeds": [1, 2], "arms": {"dense": {}, "wide": {"model.filter_size": 64}}}
+
+
+def losses(outcome):
+    return [(row.arm, row.seed, row.metric) for row in outcome.rows]
+
+
+@pytest.mark.slow
+def test_runs_are_one_array_and_their_table_is_that_of_processes(tmp_path, monkeypatch):
+    slurm = write_slurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
+    options = {"timeout_min": 10, "slurm_partition": "cpu", "cpus_per_task": 2}
+    outcome = wafer.sweep(
+        GRID, tmp_path / "out", executor="slurm", executor_options=options, jobs=3
+    )
+    (script,) = slurm.glob("*.sbatch")
+    for line in ("--array=0-3%3", "--partition=cpu", "--time=10", "--cpus-per-task=2"):
+        assert f"#SBATCH {line}\n" in script.read_text()
+    assert losses(outcome) == losses(wafer.sweep(GRID, tmp_path / "processes", jobs=2))
+    again = wafer.sweep(GRID, tmp_path / "out", executor="slurm", executor_options=options)
+    assert losses(again) == losses(outcome)
+    assert len(list(slurm.glob("*.sbatch"))) == 1
+
+
+def kill_once(place, folder):
+    """Kill what runs for a folder with signal 9, as soon as a place is there."""
+    while not place.exists():
+        time.sleep(0.05)
+    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder) in process.read_text():
+                os.kill(int(process.parent.name), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_job_that_is_killed_is_taken_up_again(tmp_path):
+    run = config(runconfig={"max_steps": 300, "checkpoint_steps": 20, "eval_frequency": 300})
+    folder = tmp_path / "out"
+    place = folder / "dense" / "1" / "checkpoints" / "40"
+    killer = threading.Thread(target=kill_once, args=(place, folder))
+    killer.start()
+    grid = {"base": run, "seeds": [1], "arms": {"dense": {}}}
+    (row,) = wafer.sweep(grid, folder, executor="local").rows
+    killer.join()
+    steps = [record["step"] for record in read_metrics(folder / "dense" / "1" / "train")]
+    assert steps[-1] == 300
+    begun = [k for k in range(1, len(steps)) if steps[k] <= steps[k - 1]]
+    assert len(begun) == 1  # it went on once, from a checkpoint
+    assert steps[begun[0]] % 20 == 1
+    assert steps[begun[0]] > 20
+    assert row.seed == 1
+
+
+def test_what_a_job_gets_is_data_that_finds_its_place(tmp_path):
+    import cloudpickle
+
+    arms = {"dense": {}, "tuned": {"after": "dense"}}
+    sweep = write_yaml(tmp_path / "sweep.yaml", GRID | {"arms": arms})
+    first, after = trials_of(read_sweep(sweep).arms, (1,), tmp_path / "out")[:2]
+    assert (first.launch.begins, after.launch.begins, after.launch.anew) == (False, True, True)
+    work = cloudpickle.loads(cloudpickle.dumps(Work(after.launch)))
+    assert work.launch == after.launch
+    assert len(cloudpickle.dumps(Work(after.launch))) < 1_000
+    assert work.checkpoint().function == work  # a time limit puts the same run into the queue
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"executor": "local", "executor_options": {"memory": 3}}, r"executor_options: .*memory"),
+        ({"executor_options": {"mem_gb": 3}}, r"executor_options: .* name their executor"),
+    ],
+)
+def test_options_are_looked_at_before_the_first_run(tmp_path, options, says):
+    with pytest.raises(ConfigError, match=says):
+        wafer.sweep(GRID, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "dense").exists()
