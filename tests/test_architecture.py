@@ -93,7 +93,7 @@ STATEMENTS = {
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)
-    "wafer/sweeps": 1239,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
+    "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
 }
 
