@@ -3,6 +3,7 @@
 What goes wrong in them is said with the file and the line of the user's module.
 """
 
+import dis
 import functools
 import hashlib
 import importlib
@@ -35,6 +36,20 @@ _REGISTERS = {  # kind -> what registers code of it
     "sparsity": "wafer.sparsity.register({})({}) (functions: by giving them in a mapping again)",
 }
 _GIVEN = "by giving it in a mapping again"
+_DATA = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    functools.partial,
+)
 _EMPTY = types.CellType()  # of a name that is not bound yet
 
 
@@ -75,8 +90,8 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
 
     Returns:
         ``module:NAME`` where importing the user's module finds it, else ``notebook:NAME#DIGEST``:
-        other code, defaults or values in its closure have another digest. What globals and
-        attributes of objects hold does not count.
+        other code, defaults, base classes, values in its closure and in globals that it reads
+        have another digest. Modules and what attributes of objects hold do not count.
 
     Raises:
         ValueError: it has no name.
@@ -99,37 +114,73 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
 
 def _digest(function: object) -> str:
     """Eight hex digits of what code does: the same for a cell that is run once more."""
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, ())))
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(_parts_of(function, {})))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _parts_of(value: object, seen: tuple[object, ...]) -> object:
-    """What a value holds, in the same order in every process, for ``repr``."""
-    if any(value is one for one in seen):
-        return "itself"
-    inside = lambda parts: [_parts_of(part, (*seen, value)) for part in parts]
-    value = inspect.unwrap(value) if callable(value) else value  # of ``jit``, ``staticmethod``
-    value = value.fget if isinstance(value, property) else value
+def _parts_of(value: object, seen: dict[int, int]) -> object:
+    """What a value holds, in the same order in every process, for ``repr``; each object once."""
+    inside = lambda parts: [_parts_of(part, seen) for part in parts]
+    value = _unwrapped(value)
+    if isinstance(value, list | dict | types.FunctionType | type):
+        if id(value) in seen:
+            return f"object {seen[id(value)]}"
+        seen[id(value)] = len(seen)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, inside(value)))
-    if isinstance(value, dict):
-        value = [*value.items()]
-    if isinstance(value, types.CodeType):
-        value = (value.co_code, value.co_names, value.co_consts)
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
-        value = (value.__code__, value.__defaults__, value.__kwdefaults__, *cells)
-    if isinstance(value, type) and not owner(value.__module__.partition(".")[0]):
+    if isinstance(value, type) and _is_users(value):
         own = {
             k: v for k, v in vars(value).items() if k in ("__init__", "__call__") or k[:2] != "__"
         }
-        return value.__mro__[1:], *own, inside(own.values())
-    if isinstance(value, functools.partial):
-        value = (value.func, *value.args, *value.keywords.items())
+        return inside(value.__mro__[1:]), *own, inside(own.values())
+    value = _members(value)
     if isinstance(value, list | tuple):
         return inside(value)
     shape, data = getattr(value, "shape", None), getattr(value, "tobytes", None)
-    return (shape, data()) if shape and data else value
+    return (shape, data()) if shape and data and not isinstance(value, type) else value
+
+
+def _members(value: object) -> object:
+    """Return what a mapping, a function or its code holds, as a tuple; else the value."""
+    if isinstance(value, dict):
+        return (*value.items(),)
+    if isinstance(value, types.CodeType):
+        return value.co_code, value.co_names, value.co_consts
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        kept = value.__code__, value.__defaults__, value.__kwdefaults__
+        return *kept, *cells, *_globals_of(value)
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.items()
+    return value
+
+
+def _unwrapped(value: object) -> object:
+    """Return the function in a method, a property, ``jit`` or ``staticmethod``; else the value."""
+    value = inspect.unwrap(value) if callable(value) else value
+    value = value.fget if isinstance(value, property) else value
+    return value.__func__ if isinstance(value, types.MethodType) else value
+
+
+def _globals_of(function: types.FunctionType) -> list[tuple[str, object]]:
+    """Return (name, value) of the data and the user's code that a function reads from globals."""
+    if not _is_users(function):
+        return []
+    codes, names = [function.__code__], set[str]()
+    for code in codes:  # and of functions in it, which are appended
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        steps = dis.get_instructions(code)
+        names |= {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    held = {name: function.__globals__.get(name) for name in sorted(names)}
+    return [(name, value) for name, value in held.items() if _is_users(value)]
+
+
+def _is_users(value: object) -> bool:
+    """Whether a value is data, or code that no installed package has."""
+    value = _unwrapped(value)
+    if isinstance(value, types.FunctionType | type):
+        return not owner((value.__module__ or "").partition(".")[0])
+    return isinstance(value, (*_DATA, functools.partial)) or hasattr(value, "tobytes")
 
 
 def find(

@@ -85,11 +85,15 @@ def test_schedules_of_a_cell_are_those_of_the_keys(cell, tmp_path):
     np.testing.assert_array_equal(first[tag], second[tag])
 
 
-def test_a_record_says_what_to_register(cell, tmp_path):
-    sections = config(optimizer={"optimizer_type": cell["Sign"], "learning_rate": 0.01})
+def test_a_record_says_what_to_register(cell, tmp_path, caplog):
+    sections = config(optimizer={"optimizer_type": cell["Sign"], "learning_rate": constant(0.1)})
     sections["model"] = {"name": cell["Bigram"], "vocab_size": 32}
     assert wafer.train(sections, model_dir=tmp_path, max_steps=2).step == 2
+    assert "Changed since" not in caplog.text
+    sections["optimizer"]["learning_rate"] = constant(0.2)
     assert wafer.train(sections, model_dir=tmp_path, max_steps=3).step == 3  # goes on
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("Changed since" in said and "notebook:rate#" in said for said in warned)
     model, params, record = wafer.load(tmp_path, trust_code=True)
     assert model.init(jax.random.key(0))["weight"].shape == params["weight"].shape
     name = record["config"]["model"]["name"]
@@ -198,6 +202,64 @@ def test_a_name_is_the_same_in_every_process(monkeypatch):
     assert lines[0] == lines[1]
     assert names[0] == names[1] != names[2]
     assert fresh(NAMES.replace("x + 1", "x + 2")).split()[3] != names[3]  # in a static method
+
+
+READS = """
+import numpy as np
+from functools import lru_cache as losses
+
+SCALE = 1.0
+LEVELS = {"a": [1.0, 2.0]}
+TABLE = np.arange(3.0)
+other = 1
+
+def half(x):
+    return again(x) / 2
+
+def again(x):
+    return x and half(x - 1)
+
+class Base:
+    def grow(self, x):
+        return x.losses + x.other
+
+class Idea(Base):
+    rate = 0.5
+    def drop(self, x):
+        return [half(x) * SCALE for _ in LEVELS["a"]] + TABLE
+
+class Holder:
+    def schedule(self, step):
+        return half(step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "idea", "schedule"),
+    [
+        ("SCALE = 1.0", "SCALE = 2.0", True, False),
+        ("2.0]", "2.5]", True, False),
+        ("3.0", "4.0", True, False),
+        ("x - 1", "x - 2", True, True),
+        ("x.losses +", "x.losses -", True, False),
+        ("0.5", "0.25", True, False),
+        ("return half(step)", "return again(step)", False, True),
+        ("other = 1", "other = 2", False, False),  # a global whose name an attribute has
+        ("lru_cache", "partial", False, False),
+    ],
+)
+def test_a_name_is_of_all_code_and_data_of_the_user_that_is_read(was, now, idea, schedule):
+    from wafer.models.user.code import give_name
+
+    def names(text):
+        held = {"__name__": "__main__"}
+        exec(text, held)
+        return give_name("sparsity", held["Idea"]), give_name("data", held["Holder"]().schedule)
+
+    assert READS.count(was) == 1
+    before, after = names(READS), names(READS.replace(was, now))
+    assert before == names(READS)
+    assert [a != b for a, b in zip(before, after, strict=True)] == [idea, schedule]
 
 
 def test_an_arm_after_an_arm_of_a_cell_and_an_exit(cell, tmp_path):

@@ -19,6 +19,7 @@ from wafer.models.checkpoint.tree import fill_template
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import named_leaves
+from wafer.models.user.code import NOTEBOOK
 from wafer.optim.step import TrainState
 from wafer.session.build import Run
 from wafer.session.facts import changes
@@ -162,8 +163,9 @@ def _tell_changes(
     sparse = layout.SPARSITY in meta  # a finalized checkpoint has no pattern
     lines = changes(layout.record_entry(meta, path, layout.CONFIG) or {}, now)
     lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
-    if lines:
-        _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
+    if lines:  # a notebook, where code changes unseen, shows warnings alone
+        level = logging.WARNING if any(NOTEBOOK in line for line in lines) else logging.INFO
+        _LOG.log(level, "Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
     if any(line.startswith("sparsity") for line in lines):
         _LOG.info(
             "Pruned weights stay so until the algorithm's next updates (static: to the end). For a "
