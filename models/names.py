@@ -49,16 +49,40 @@ _LLAMA = _NO_BIAS | {
     "share_embedding_weights": False,
     "dropout_rate": 0.0,
 }
-_GEMMA2 = _LLAMA | {
+_QWEN2 = _LLAMA | {"use_projection_bias_in_attention": True, "rope_theta": 1e6}
+_QK_NORM = {"attention_qk_norm_layer": "rmsnorm", "attention_qk_norm_eps": 1e-6}
+_QWEN3 = _LLAMA | _QK_NORM | {"rope_theta": 1e6}
+_OLMO2 = _LLAMA | _QK_NORM
+_OLMO2 |= {"attention_qk_norm_whole": True, "norm_outputs_only": True, "rope_theta": 500000.0}
+_GEMMA = _LLAMA | {
     "norm_type": "rmsnorm-1p",
-    "norm_first_sandwich": True,
     "nonlinearity": "geglu_new",
     "share_embedding_weights": True,
+}
+_GEMMA2 = _GEMMA | {
+    "norm_first_sandwich": True,
     "attention_sliding_window_length": 4096,
     "sliding_window_every_other_decoder_layer": True,
     "attention_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+_GEMMA3 = _GEMMA | {
+    "norm_first_sandwich": True,
+    "attention_sliding_window_length": 1024,
+    "full_attention_interval": 6,
+    "rope_theta": 1e6,
+    "rope_theta_local": 10000.0,
+    "attention_qk_norm_layer": "rmsnorm-1p",
+    "attention_qk_norm_eps": 1e-6,
+}
+_STARCODER2 = {
+    "position_embedding_type": "rotary",
+    "rotary_fraction": 1.0,
+    "attention_sliding_window_length": 4096,
+    "nonlinearity": "gelu_new",
+    "dropout_rate": 0.0,
+}
+_OPT = {"position_embedding_offset": 2, "nonlinearity": "relu"}
 _ALIBI = {"position_embedding_type": "alibi"}
 _BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
@@ -166,7 +190,20 @@ MODELS: dict[str, ModelPreset] = {
     "mixtral": ModelPreset(
         "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"
     ),
+    "smollm": ModelPreset(
+        "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "share_embedding_weights": True}, "llama"
+    ),
+    "tinyllama": ModelPreset("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "llama"),
+    "qwen2": ModelPreset("decoder", _QWEN2, "qwen2"),
+    "qwen3": ModelPreset("decoder", _QWEN3, "qwen3"),
+    "qwen3_moe": ModelPreset("decoder", _QWEN3, "qwen3_moe"),
+    "olmo2": ModelPreset("decoder", _OLMO2, "olmo2"),
+    "phi3": ModelPreset("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "phi3"),
+    "gemma": ModelPreset("decoder", _GEMMA, "gemma"),
     "gemma2": ModelPreset("decoder", _GEMMA2, "gemma2"),
+    "gemma3_text": ModelPreset("decoder", _GEMMA3, "gemma3_text"),
+    "opt": ModelPreset("decoder", _OPT, "opt"),
+    "starcoder2": ModelPreset("decoder", _STARCODER2, "starcoder2"),
     "santacoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "starcoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "octocoder": ModelPreset("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from wafer.models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
 from wafer.models.errors import did_you_mean
+from wafer.models.layers.basic import GATED
 
 Settings = dict[str, Any]
 _NOTHING = object()  # null, where transformers needs a value
@@ -20,9 +21,10 @@ _LIKE: Settings = {
     **{key: {} for key in ("alibi_scaling", "rope_scaling", "rope_parameters", "attn_config")},
     **dict.fromkeys(("n_inner", "rotary_dim", "head_dim", "num_key_value_heads"), 1),
     **dict.fromkeys(("num_kv_heads", "ffn_hidden_size", "num_decoder_layers", "num_labels"), 1),
+    "word_embed_proj_dim": 1,
     **dict.fromkeys(("partial_rotary_factor", "rope_theta"), 1.0),
     "id2label": {},
-    "architectures": [],
+    **{key: [] for key in ("architectures", "layer_types", "mlp_only_layers")},
 }
 # Keys whose null means something of its own: no window, no cap, as many key/value heads as heads.
 _NULL_SAYS = {"sliding_window", "num_key_value_heads"}
@@ -30,7 +32,8 @@ _NULL_SAYS |= {"attn_logit_softcapping", "final_logit_softcapping"}
 # Keys whose null is as if they were absent: transformers' code reads them in training, for one of
 # several ids, or not at all; the base of rotary positions may stand in ``rope_parameters``.
 _NULL_IS_ABSENT = re.compile(
-    r".*(drop|_prob|token_i|jitter).*|rope_theta|vocab_size|seq_length|expansion_ratio|no_bias|norm_type"
+    r".*(drop|_prob|token_i|jitter).*|rope_theta|vocab_size|seq_length|expansion_ratio|no_bias"
+    r"|norm_type|max_window_layers"
 )
 
 
@@ -173,6 +176,19 @@ def read_activation(name: str) -> str:
     return _ACTIVATIONS[name]
 
 
+def read_gated(name: object) -> str:
+    """Return the gated unit whose gate has an activation of transformers.
+
+    Raises:
+        ValueError: an activation that no gated unit has.
+    """
+    act = read_activation(str(name))
+    units = {own: unit for unit, own in GATED.items()}
+    if act not in units:
+        raise ValueError(f"config.json: activation {name!r} of a gate; expected {[*units]}")
+    return units[act]
+
+
 def write_activation(name: str | None) -> str:
     """Return transformers' name of an activation; ours where it has none, which is then refused."""
     ours = {"swish": "silu", "gelu_fast": "gelu_new", None: "linear"}.get(name, name)
@@ -260,7 +276,5 @@ def write_rope(cfg: Any, *, partial: bool = False) -> Settings:
     parameters = {"rope_theta": cfg.rope_theta, **(scaling or {"rope_type": "default"})}
     out: Settings = {"rope_theta": cfg.rope_theta, "rope_scaling": scaling}
     if partial:
-        share = cfg.rotary_features / cfg.head_dim
-        parameters["partial_rotary_factor"] = share
-        out |= {"rotary_pct": share, "rotary_emb_base": cfg.rope_theta}
+        parameters["partial_rotary_factor"] = cfg.rotary_features / cfg.head_dim
     return out | {"rope_parameters": {k: v for k, v in parameters.items() if k != "type"}}

@@ -39,6 +39,9 @@ _SPELLINGS = {
     "scale_qk_dot_by_d",
     "attention_logits_alpha",
     "attention_qk_norm_eps",
+    "sliding_window_every_other_decoder_layer",
+    "sliding_window_every_other_decoder_layer_pattern",
+    "full_attention_interval",
     "mup_base_hidden_size",
     "mup_base_filter_size",
     "output_logits_scale",
@@ -77,7 +80,11 @@ def computed(cfg: Any) -> dict[str, object]:
         out[name] = getattr(cfg, name, None)
     out["final_norm"] = getattr(cfg, "norms_ends", None)
     if cfg.attention_sliding_window_length is None:  # then no layer has a window
-        out |= dict.fromkeys(key for key in out if key.startswith("sliding_window"))
+        out["rope_theta_local"] = None
+    else:
+        out["layers with a window"] = cfg.local_layers
+    if cfg.attention_qk_norm_layer:
+        out["attention_qk_norm_eps"] = cfg.attention_qk_norm_eps
     scores = getattr(cfg, "with_lm_head", getattr(cfg, "has_mlm", True))
     if not scores:  # what a head would have does not matter
         for name in ("use_bias_in_output", "share_embedding_weights", "logits_scale"):

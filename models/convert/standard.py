@@ -29,6 +29,13 @@ _BESIDE_TEXT = ("image_", "projector/")  # LLaVA's parameters that are not its t
 _SEGMENT = "embed/segment/embedding"
 # Hugging Face rotates adjacent pairs there, halves elsewhere.
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
+# Their code scales embeddings by the root of the width, and norms by 1 + the parameter.
+_GEMMA = {"gemma", "gemma2", "gemma3_text"}
+# Kinds of norms by key of the configuration, and names of their scales.
+_NORM_SCALES = {
+    "norm_type": r"(.*/)?norm(\w*)/scale",
+    "attention_qk_norm_layer": r".*/attn/(query|key)_norm/scale",
+}
 
 
 def _later(leaf: PyTree, change: Callable[[np.ndarray], np.ndarray]) -> LazyArray:
@@ -65,11 +72,11 @@ def standard_form(cfg: ModelConfig, leaves: Leaves, model_type: str) -> tuple[Mo
         return _as_t5(cfg, leaves)
     if isinstance(cfg, DecoderConfig):
         native = 1.0
-        if model_type == "gemma2":
+        if model_type in _GEMMA:
             cfg, native = _as_gemma(cfg)
         if model_type not in _KEEP_SCALES:
             cfg, leaves = _fold_scales(cfg, leaves, native)
-        kind = "rmsnorm-1p" if model_type == "gemma2" else "rmsnorm"
+        kind = "rmsnorm-1p" if model_type in _GEMMA else "rmsnorm"
         cfg, leaves = offset_norms(cfg, leaves, kind)
     if isinstance(cfg, EncoderConfig) and model_type in _SEGMENTS and not cfg.num_segments:
         token = leaves["embed/token/embedding"]  # zeros are as no segments
@@ -95,13 +102,14 @@ def offset_norms(cfg: BlockConfig, leaves: Leaves, norm_type: str) -> tuple[Bloc
         leaves: parameters by path.
         norm_type: 'rmsnorm' or 'rmsnorm-1p'; other norms stay as they are.
     """
-    if {cfg.norm_type, norm_type} != set(RMS_NORMS):
+    keys = [key for key in _NORM_SCALES if {getattr(cfg, key), norm_type} == set(RMS_NORMS)]
+    if not keys:
         return cfg, leaves
     added = 1 if norm_type == "rmsnorm" else -1
-    is_norm = re.compile(r"(.*/)?norm(\w*)/scale").fullmatch
+    is_norm = re.compile("|".join(_NORM_SCALES[key] for key in keys)).fullmatch
     shift = lambda x: (x.astype(np.float32) + np.float32(added)).astype(x.dtype)
     out = {k: _later(leaf, shift) if is_norm(k) else leaf for k, leaf in leaves.items()}
-    return cfg.model_copy(update={"norm_type": norm_type}), out
+    return cfg.model_copy(update=dict.fromkeys(keys, norm_type)), out
 
 
 def _as_gemma(cfg: DecoderConfig) -> tuple[DecoderConfig, float]:
@@ -184,21 +192,16 @@ def _rotary_order(cfg: BlockConfig, heads: int, *, pairs: bool) -> np.ndarray:
 
 
 def order_rotary(cfg: BlockConfig, leaves: Leaves, *, pairs: bool) -> tuple[BlockConfig, Leaves]:
-    """Permute queries and keys so that rotary features are adjacent pairs, or halves.
-
-    With norms on queries and keys there is no such permutation: those stay as they are.
-    """
-    rotary = cfg.position_embedding_type == "rotary"
-    if not rotary or cfg.rotary_interleaved == pairs or cfg.attention_qk_norm_layer:
+    """Permute queries, keys and their norms: rotary features become adjacent pairs, or halves."""
+    if cfg.position_embedding_type != "rotary" or cfg.rotary_interleaved == pairs:
         return cfg, leaves
-    orders = {
-        "/attn/query/": _rotary_order(cfg, cfg.num_heads, pairs=pairs),
-        "/attn/key/": _rotary_order(cfg, cfg.num_kv_heads, pairs=pairs),
-    }
+    is_rotated = re.compile(r".*/attn/(query|key)(_norm)?/.*").fullmatch
 
     def reorder(name: str, leaf: PyTree) -> PyTree:
-        order = next((order for part, order in orders.items() if part in name), None)
-        return leaf if order is None else _later(leaf, lambda x: np.take(x, order, axis=-1))
+        if not is_rotated(name):
+            return leaf
+        order = _rotary_order(cfg, leaf.shape[-1] // cfg.head_dim, pairs=pairs)
+        return _later(leaf, lambda x: np.take(x, order, axis=-1))
 
     out = {name: reorder(name, leaf) for name, leaf in leaves.items()}
     return cfg.model_copy(update={"rotary_interleaved": pairs}), out

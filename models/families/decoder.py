@@ -89,14 +89,8 @@ class Head(nn.Module):
 
 
 def layer_kinds(cfg: DecoderConfig) -> list[str]:
-    """Name the kind of each layer: all 'layer', or 'layer' (local) and 'layer_global' in turns."""
-    sparse = cfg.fixed_sparse_attention
-    if sparse is not None and sparse.every_other_layer:
-        return ["layer" if i % 2 else "layer_global" for i in range(cfg.num_hidden_layers)]
-    if cfg.sliding_window_every_other_decoder_layer:
-        first = cfg.sliding_window_every_other_decoder_layer_pattern == "full_attention_first"
-        return ["layer" if i % 2 == first else "layer_global" for i in range(cfg.num_hidden_layers)]
-    return ["layer"] * cfg.num_hidden_layers
+    """Name the kind of each layer: 'layer' (local) or 'layer_global'."""
+    return ["layer" if local else "layer_global" for local in cfg.local_layers]
 
 
 def _init(cfg: DecoderConfig, key: Array) -> Params:

@@ -77,11 +77,13 @@ def fixed_sparse_bias(rule: FixedSparse, num_heads: int) -> Callable[[Array, Arr
     return bias
 
 
-def _rotated(cfg: BlockConfig, x: Array, positions: Array) -> Array:
-    """Rotate queries or keys by the configured rule."""
+def _rotated(cfg: BlockConfig, x: Array, positions: Array, *, local: bool) -> Array:
+    """Rotate queries or keys by the configured rule; ``local``: of a layer with the window."""
     size, theta, factor = cfg.rotary_features, cfg.rope_theta, cfg.pos_scaling_factor
     rule, gain = cfg.pos_scaling_extra_args, 1.0
-    if cfg.pos_scaling_type == "yarn" and rule is not None:
+    if local and cfg.rope_theta_local is not None:
+        frequencies = rotary_frequencies(size, cfg.rope_theta_local)
+    elif cfg.pos_scaling_type == "yarn" and rule is not None:
         frequencies, gain = yarn_frequencies(size, theta, factor, rule), yarn_factor(factor, rule)
     else:
         llama3 = rule if cfg.pos_scaling_type == "llama3" else None
@@ -118,12 +120,13 @@ class Attention(nn.Module):
             memory: where keys and values come from in cross-attention.
         """
         cfg = self.cfg
+        window = cfg.attention_sliding_window_length if self.local and not self.cross else None
         q, k, v = self._project(x, memory)
         if cfg.position_embedding_type == "rotary" and not self.cross:
-            q, k = _rotated(cfg, q, positions), _rotated(cfg, k, positions)
+            local = window is not None
+            q, k = (_rotated(cfg, h, positions, local=local) for h in (q, k))
         if depth is not None:
             q = q / depth.astype(q.dtype)
-        window = cfg.attention_sliding_window_length if self.local and not self.cross else None
         out = attend(
             q,
             k,
@@ -168,10 +171,11 @@ class Attention(nn.Module):
         cfg = self.cfg
         if cfg.clip_qkv is not None:
             h = jnp.clip(h, -cfg.clip_qkv, cfg.clip_qkv)
-        h = h.reshape(h.shape[0], -1, cfg.head_dim)
+        heads = (h.shape[0], -1, cfg.head_dim)
+        h = h if cfg.attention_qk_norm_whole else h.reshape(heads)
         if cfg.attention_qk_norm_layer and name != "value":
             h = Norm(cfg.attention_qk_norm_layer, cfg.attention_qk_norm_eps, name=f"{name}_norm")(h)
-        return h
+        return h.reshape(heads)
 
     def _cosine(self, q: Array, k: Array) -> tuple[Array, Array]:
         """Normalise q and k; a learned scale per head, at most 100, sharpens (Liu et al. 2022)."""

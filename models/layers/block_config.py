@@ -61,11 +61,15 @@ class MoeConfig(Section):
     num_shared_experts: NonNegativeInt = 0  #: further experts, which take every token with weight 1
     #: added to the denominator of a token's expert weights
     null_expert_bias: NonNegativeFloat = 0.0
+    #: False keeps the router's probabilities as the weights of the chosen experts
+    normalize_top_k: bool = True
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.top_k > self.num_experts:
             raise ValueError(f"top_k: {self.top_k} of {self.num_experts} experts")
+        if self.null_expert_bias and not self.normalize_top_k:
+            raise ValueError("null_expert_bias: read with normalize_top_k: true only")
         return self
 
     @property
@@ -147,6 +151,8 @@ class BlockConfig(ModelConfig):
     layer_norm_epsilon: PositiveFloat = 1e-5  #: added to the variance
     norm_first: bool = True  #: normalize before each part (pre-LN) or after it (post-LN)
     norm_first_sandwich: bool = False  #: normalize before and after each part
+    #: normalize what a part returns instead of what it reads (OLMo 2)
+    norm_outputs_only: bool = False
     parallel_attention: bool = False  #: attention and feed-forward side by side
     use_untied_layer_norm: bool = False  #: a norm each for the two parallel parts
     residual_after_norm: bool = False  #: the residual starts after the norm (BLOOM)
@@ -173,10 +179,16 @@ class BlockConfig(ModelConfig):
     sliding_window_every_other_decoder_layer_pattern: Literal[
         "sliding_window_first", "full_attention_first"
     ] = "sliding_window_first"
+    #: every n-th layer has no window (Gemma 3); null: all layers have it
+    full_attention_interval: PositiveInt | None = None
+    #: base of the rotary frequencies in layers with a window, where positions are not divided;
+    #: null: as in the others
+    rope_theta_local: PositiveFloat | None = None
     #: scores are capped by tanh at this value
     attention_logit_softcapping: PositiveFloat | None = None
     attention_qk_norm_layer: NormType | None = None  #: normalization of queries and keys
     attention_qk_norm_eps: PositiveFloat = 1e-5  #: added to its variance
+    attention_qk_norm_whole: bool = False  #: over all heads together instead of each
     scale_qk_dot_by_layer_idx: bool = False  #: divide scores by the layer's number
     fixed_sparse_attention: FixedSparse | None = None  #: the fixed pattern of Child et al. 2019
     clip_qkv: PositiveFloat | None = None  #: queries, keys and values are clipped to this size
@@ -288,6 +300,20 @@ class BlockConfig(ModelConfig):
         by_d = self.is_mup if self.scale_qk_dot_by_d is None else self.scale_qk_dot_by_d
         return self.attention_logits_alpha / (self.head_dim if by_d else self.head_dim**0.5)
 
+    @property
+    def local_layers(self) -> list[bool]:
+        """Whether each layer has the sliding window or the fixed sparse pattern."""
+        sparse, interval = self.fixed_sparse_attention, self.full_attention_interval
+        layers = range(self.num_hidden_layers)
+        if interval:
+            return [(i + 1) % interval != 0 for i in layers]
+        if sparse is not None and sparse.every_other_layer:
+            return [i % 2 == 1 for i in layers]
+        if self.sliding_window_every_other_decoder_layer:
+            first = self.sliding_window_every_other_decoder_layer_pattern == "sliding_window_first"
+            return [i % 2 != first for i in layers]
+        return [True for _ in layers]
+
     def attended_keys(self, length: int) -> float:
         """Sum over layers of the keys an average query of a sequence sees."""
         if not self.causal:
@@ -296,8 +322,7 @@ class BlockConfig(ModelConfig):
         window = min(width + self.attention_sink_tokens, length)
         local = window - window * (window - 1) / (2 * length)
         dense = (length + 1) / 2
-        every = self.sliding_window_every_other_decoder_layer
-        share = 0.5 if every else 1.0
+        share = sum(self.local_layers) / max(self.num_hidden_layers, 1)
         return self.num_hidden_layers * (share * local + (1 - share) * dense)
 
     def init_of(self, part: str) -> Initializer:
@@ -353,6 +378,11 @@ class BlockConfig(ModelConfig):
             make_initializer(self.init_of(part))
         if self.parallel_attention and not self.norm_first:
             raise ValueError("norm_first: parallel attention has no post-LN form; use true")
+        others = ("parallel_attention", "norm_first_sandwich", "residual_after_norm")
+        clash = [key for key in others if getattr(self, key)]
+        if self.norm_outputs_only and (clash or not self.norm_first):
+            found = " and ".join([*clash, *([] if self.norm_first else ["norm_first: false"])])
+            raise ValueError(f"norm_outputs_only: cannot be combined with {found}")
         if self.use_untied_layer_norm and not self.parallel_attention:
             raise ValueError("use_untied_layer_norm: only a parallel block can share its norm")
         if self.attention_sink_tokens and not self.attention_sliding_window_length:
@@ -360,6 +390,8 @@ class BlockConfig(ModelConfig):
                 "attention_sink_tokens: every token is visible without a window; give "
                 "attention_sliding_window_length, too"
             )
+        if self.full_attention_interval and self.sliding_window_every_other_decoder_layer:
+            raise ValueError(f"full_attention_interval: cannot be combined with {_EVERY_OTHER}")
         if self.fixed_sparse_attention and self.attention_sliding_window_length:
             raise ValueError("fixed_sparse_attention: cannot be combined with a sliding window")
         return self
@@ -401,6 +433,7 @@ def only_of_decoders(cfg: BlockConfig) -> None:
         ValueError: names them.
     """
     names = ("scale_qk_dot_by_layer_idx", _EVERY_OTHER, f"{_EVERY_OTHER}_pattern")
+    names += ("full_attention_interval", "rope_theta_local", "norm_outputs_only")
     found = [n for n in names if getattr(cfg, n) != BlockConfig.model_fields[n].default]
     if cfg.moe is not None and cfg.moe.balance_weight:
         found.append("moe.load_balancing_loss_coef")

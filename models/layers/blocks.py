@@ -109,11 +109,12 @@ class Block(nn.Module):
         routed = stream.routed
         norm = functools.partial(Norm, cfg.norm_type, cfg.layer_norm_epsilon)
         rate = cfg.dropout("residual")
+        post = cfg.norm_first_sandwich or cfg.norm_outputs_only
 
         def attn(h: Array) -> Array:
             module = Attention(cfg, self.local, name="attn")
             a = module(h, positions, attend, shared=shared, depth=stream.depth)
-            return norm(name="norm1_post")(a) if cfg.norm_first_sandwich else a
+            return norm(name="norm1_post")(a) if post else a
 
         def cross(h: Array) -> Array:
             module = Attention(cfg, cross=True, name="cross")
@@ -121,6 +122,8 @@ class Block(nn.Module):
 
         def branch(name: str, x: Array) -> tuple[Array, Array]:
             """Return what a branch reads, and what is added to its result."""
+            if cfg.norm_outputs_only:
+                return x, x
             if not cfg.residual_after_norm:
                 return norm(name=name)(x, branch=True)
             h = norm(name=name)(x)
@@ -139,7 +142,7 @@ class Block(nn.Module):
                 x = x + drop(cross(h), rate)
             h, x = branch("norm2", x)
             f, routed = self._ffn(h, routed, drop)
-            f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
+            f = norm(name="norm2_post")(f) if post else f
             x = x + drop(f, rate)
         else:
             x = norm(name="norm1")(x + drop(attn(x), rate))
@@ -165,6 +168,7 @@ class Block(nn.Module):
             return FeedForward(**parts, name="ffn")(h), routed
         moe = cfg.moe
         further = {"shared": moe.num_shared_experts, "null_bias": moe.null_expert_bias}
+        further["normalize"] = moe.normalize_top_k
         out, added = Experts(moe.num_experts, moe.top_k, parts, **further, name="moe")(h)
         return out, None if routed is None else routed + added
 

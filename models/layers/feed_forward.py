@@ -39,7 +39,8 @@ class FeedForward(nn.Module):
 class Experts(nn.Module):
     """Top-k routed feed-forward layers without dropped tokens (Mixtral; Jiang et al. 2024).
 
-    The router's softmax is float32 over all experts, then cut to the k largest and renormalised.
+    The router's softmax is float32 over all experts, then cut to the k largest and renormalised
+    (``normalize``).
     Every expert runs on every token and is weighted by 0 where not chosen: E/k times the work of
     a gather, static shapes, and 2-D kernels that can be sparse like any other.
     """
@@ -49,6 +50,7 @@ class Experts(nn.Module):
     parts: Mapping[str, Any]  #: arguments of each expert's ``FeedForward``
     shared: int = 0  #: further experts, added with weight 1
     null_bias: float = 0.0  #: weight of the expert that returns 0, before renormalisation
+    normalize: bool = True  #: whether the weights of a token's experts are divided by their sum
 
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, "T 2 E"]]:
@@ -60,7 +62,8 @@ class Experts(nn.Module):
         router = Dense(self.num_experts, False, self.parts["init_in"], name="router")
         scores = jax.nn.softmax(router(x).astype(jnp.float32), axis=-1)
         top, chosen = jax.lax.top_k(scores, self.top_k)
-        top = top / (top.sum(-1, keepdims=True) + self.null_bias)
+        if self.normalize:
+            top = top / (top.sum(-1, keepdims=True) + self.null_bias)
         one_hot = jax.nn.one_hot(chosen, self.num_experts)
         weight = jnp.einsum("tk,tke->te", top, one_hot).astype(x.dtype)
         out = jnp.zeros_like(x)

@@ -262,9 +262,9 @@ def compare_loss(model, loss, grads, meta, expected):
 
 
 def _fused_experts(name):
-    expert = r"block_sparse_moe\.experts\.\d+"
-    name = re.sub(rf"{expert}\.w[13]\.weight", "mlp.experts.gate_up_proj", name)
-    name = re.sub(rf"{expert}\.w2\.weight", "mlp.experts.down_proj", name)
+    expert = r"(block_sparse_moe|mlp)\.experts\.\d+"
+    name = re.sub(rf"{expert}\.(w[13]|(gate|up)_proj)\.weight", "mlp.experts.gate_up_proj", name)
+    name = re.sub(rf"{expert}\.(w2|down_proj)\.weight", "mlp.experts.down_proj", name)
     return name.replace("block_sparse_moe.gate", "mlp.gate")
 
 

@@ -9,7 +9,8 @@ SEQ2SEQ = {"vocab_size": 300, "tgt_vocab_size": 300, "hidden_size": 16, "attenti
 SEQ2SEQ |= {"filter_size": 32}
 SEQ2SEQ |= {"num_heads": 2, "num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
 DECODERS = ("gpt2", "starcoder", "btlm", "jais", "crystalcoder", "gptj", "gpt-neox", "bloom")
-DECODERS += ("falcon", "falcon-rw", "mpt", "llama", "mistral", "gemma2")
+DECODERS += ("falcon", "falcon-rw", "mpt", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3")
+DECODERS += ("gemma", "gemma2", "gemma3_text", "starcoder2", "opt")
 ENCODERS = ("bert", "bert-sequence-classifier", "bert-token-classifier", "bert-q&a")
 ENCODERS += ("esm2", "roberta", "dpr-reader")
 # Marian's structure.
@@ -20,7 +21,7 @@ SECTIONS = dict.fromkeys(DECODERS, TEXT) | dict.fromkeys(ENCODERS, BERT)
 SECTIONS |= {
     "codegen": TEXT | {"num_heads": 4, "rotary_dim": 4},
     "falcon-40b": TEXT | {"num_heads": 4, "extra_attention_params": {"num_kv_groups": 2}},
-    "mixtral": TEXT | {"moe": {"num_experts": 4, "top_k": 2}},
+    **dict.fromkeys(("mixtral", "qwen3_moe"), TEXT | {"moe": {"num_experts": 4, "top_k": 2}}),
     "dpr": {"q_encoder": BERT | {"name": "dpr-question-encoder"}}
     | {"ctx_encoder": BERT | {"name": "dpr-context-encoder"}},
     "t5": SEQ2SEQ,

@@ -31,6 +31,8 @@ VARIANTS = {
     "sandwich": {"norm_first_sandwich": True, "final_logit_softcapping": 3.0},
     "experts": {"name": "mixtral", "moe": {"num_experts": 4, "load_balancing_loss_coef": 0.1}},
     "qk_norm": {"attention_qk_norm_layer": "layernorm", "attention_logit_softcapping": 2.0},
+    "two bases": {"name": "gemma3_text", "full_attention_interval": 2, "rope_theta_local": 10.0}
+    | {"attention_sliding_window_length": 3},
 }
 
 

@@ -8,9 +8,9 @@ from wafer.models.names import MODELS
 SLIPS = {"gptt2": "gpt2", "GPT-2": "gpt2", "lama": "llama", "mixtarl": "mixtral"}
 SLIPS |= {"Falcom": "falcon"}
 SLIPS |= {"gpt_j": "gptj", "bret": "bert", "roberat": "roberta"}
-OTHERS = {"gpt": "gpt2", "gemma3": "gemma2", "gemma": "gemma2", "llama4": "llama"}
-STRANGERS = ["phi3", "mamba", "deberta", "cohere", "bart", "opt", "starling", "ministral", "rwkv"]
-STRANGERS += ["olmo", "albert", "electra", "granite", "xglm", "jamba", "xlm", "1", ""]
+OTHERS = {"gpt": "gpt2", "gemma3": "gemma2", "llama4": "llama", "olmo": "olmo2", "phi4": "phi3"}
+STRANGERS = ["mamba", "deberta", "cohere", "bart", "starling", "ministral", "rwkv"]
+STRANGERS += ["albert", "electra", "granite", "xglm", "jamba", "xlm", "1", ""]
 
 
 @pytest.mark.parametrize("name", SLIPS)

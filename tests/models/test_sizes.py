@@ -14,6 +14,8 @@ def sized(name, hidden, layers, heads, filters, groups=None, **keys):
 
 
 EXPERTS = {"moe": {"num_experts": 8}}
+TIED, WIDE = {"share_embedding_weights": True}, {"attention_inner_dim": 2048}
+INNER = {"attention_inner_dim": 1024}
 # Number of parameters; vocabulary of the models that do not have GPT-2's.
 PUBLISHED = [
     (124_439_808, sized("gpt2", 768, 12, 12, 3072)),
@@ -25,6 +27,17 @@ PUBLISHED = [
     (6_921_720_704, sized("falcon-7b", 4544, 32, 71, 18176, vocab_size=65024)),
     (7_069_016_064, sized("bloom", 4096, 30, 32, 16384, vocab_size=250880)),
     (110_106_428, sized("bert", 768, 12, 12, 3072)),
+    (494_032_768, sized("qwen2", 896, 24, 14, 4864, groups=2, vocab_size=151936, **TIED)),
+    (596_049_920, sized("qwen3", 1024, 28, 16, 3072, groups=8, vocab_size=151936, **WIDE, **TIED)),
+    (1_484_916_736, sized("olmo2", 2048, 16, 16, 8192, vocab_size=100352)),
+    (3_821_079_552, sized("phi3", 3072, 32, 32, 8192, vocab_size=32064)),
+    (999_885_952, sized("gemma3_text", 1152, 26, 4, 6912, groups=1, vocab_size=262144, **INNER)),
+    (134_515_008, sized("smollm", 576, 30, 9, 1536, groups=3, vocab_size=49152)),
+    (3_030_371_328, sized("starcoder2", 3072, 30, 24, 12288, groups=2, vocab_size=49152)),
+    (
+        125_239_296,
+        sized("opt", 768, 12, 12, 3072, vocab_size=50272, max_position_embeddings=2048),
+    ),
     (60_506_624, {"name": "t5", "attention_inner_dim": 512}),
 ]
 ROUND = {  # the paper's own figures, to its precision

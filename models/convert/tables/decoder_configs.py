@@ -1,21 +1,16 @@
 """Config tables of the decoder families."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from wafer.models.convert.config_map import OF_ALL, ConfigMap, Settings, read_rope, write_rope
 from wafer.models.convert.tables.class_defaults import HARMLESS
 from wafer.models.convert.tables.llama_configs import (
     BIAS,
     KEYS,
-    LLAMA_KEYS,
+    LLAMA_CONFIGS,
+    causal,
     full_rope,
     grouped_heads,
-    read_gemma2,
-    read_llama,
-    write_gemma2,
-    write_llama,
 )
 from wafer.models.errors import did_you_mean
 from wafer.models.families.decoder_config import DecoderConfig
@@ -53,7 +48,9 @@ def _read_gpt2(foreign: Settings) -> Settings:
 
 def _write_gpt2(cfg: DecoderConfig) -> Settings:
     scaled = cfg.attention_type == "scaled_dot_product"
-    return {"n_inner": cfg.filter_size, "scale_attn_weights": scaled}
+    # llama.cpp's converter reads the context's length under the older name alone
+    context = {"n_ctx": cfg.max_position_embeddings}
+    return context | {"n_inner": cfg.filter_size, "scale_attn_weights": scaled}
 
 
 def _read_btlm(foreign: Settings) -> Settings:
@@ -101,6 +98,12 @@ def _read_gptj(foreign: Settings) -> Settings:
 
 def _write_gptj(cfg: DecoderConfig) -> Settings:
     return {"n_inner": cfg.filter_size, "rotary_dim": cfg.rotary_features}
+
+
+def _write_neox(cfg: DecoderConfig) -> Settings:
+    share = cfg.rotary_features / cfg.head_dim
+    both = {"rotary_pct": share, "rotary_emb_base": cfg.rope_theta}
+    return write_rope(cfg, partial=True) | both
 
 
 def _read_falcon(foreign: Settings) -> Settings:
@@ -204,47 +207,20 @@ def _write_mpt(cfg: DecoderConfig) -> Settings:
     }
 
 
-def _causal(
-    model_type: str,
-    stem: str,
-    keys: Mapping[str, str | tuple[str, ...]],
-    *,
-    head: str = "ForCausalLM",
-    name: str | None = None,
-    fixed: Settings = {},  # noqa: B006 never changed
-    **rest: Any,
-) -> ConfigMap:
-    """Map a decoder; its dropout is given part by part.
-
-    Args:
-        model_type: of config.json.
-        stem: of its classes' names.
-        keys: see ``ConfigMap``.
-        head: end of the name of the class with a language-model head.
-        name: our model name, where it is another.
-        fixed: see ``ConfigMap``.
-        **rest: the same.
-    """
-    classes, fixed = (f"{stem}{head}", f"{stem}Model"), {"dropout_rate": 0.0, **fixed}
-    return ConfigMap(model_type, name or model_type, keys, fixed, classes=classes, **rest)
-
-
 _GPT2 = {
     "head": "LMHeadModel",
     "required": {"reorder_and_upcast_attn": False, "add_cross_attention": False},
 }
 _BTLM = _GPT2 | {"read": _read_btlm, "write": _write_btlm}
 _GPTJ = {"fixed": {"rotary_interleaved": True}, "read": _read_gptj, "write": _write_gptj}
-_LLAMA = {"required": {"hidden_act": "silu"}, "read": read_llama, "write": write_llama}
-_WINDOW_KEYS = LLAMA_KEYS | {"sliding_window": "attention_sliding_window_length"}
 _DROPOUT_KEYS = {
     "hidden_dropout": "residual_dropout_rate",
     "attention_dropout": "attention_dropout_rate",
 }
 
 DECODER_CONFIGS: dict[str, ConfigMap] = {
-    "gpt2": _causal("gpt2", "GPT2", _GPT2_KEYS, read=_read_gpt2, write=_write_gpt2, **_GPT2),
-    "gpt_bigcode": _causal(
+    "gpt2": causal("gpt2", "GPT2", _GPT2_KEYS, read=_read_gpt2, write=_write_gpt2, **_GPT2),
+    "gpt_bigcode": causal(
         "gpt_bigcode",
         "GPTBigCode",
         _GPT_KEYS,
@@ -253,9 +229,9 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_bigcode,
         write=_write_bigcode,
     ),
-    "btlm": _causal("btlm", "BTLM", _BTLM_KEYS, **_BTLM),
-    "jais": _causal("jais", "JAIS", _BTLM_KEYS, **_BTLM),
-    "crystalcoder": _causal(
+    "btlm": causal("btlm", "BTLM", _BTLM_KEYS, **_BTLM),
+    "jais": causal("jais", "JAIS", _BTLM_KEYS, **_BTLM),
+    "crystalcoder": causal(
         "crystalcoder",
         "CrystalCoder",
         _BTLM_KEYS,
@@ -264,9 +240,9 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         write=lambda cfg: _write_btlm(cfg) | _write_gptj(cfg),
         **_GPT2,
     ),
-    "gptj": _causal("gptj", "GPTJ", _GPT_KEYS, **_GPTJ),
-    "codegen": _causal("codegen", "CodeGen", _GPT_KEYS, **_GPTJ),
-    "gpt_neox": _causal(
+    "gptj": causal("gptj", "GPTJ", _GPT_KEYS, **_GPTJ),
+    "codegen": causal("codegen", "CodeGen", _GPT_KEYS, **_GPTJ),
+    "gpt_neox": causal(
         "gpt_neox",
         "GPTNeoX",
         {
@@ -282,9 +258,9 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=lambda foreign: read_rope(
             foreign, foreign["hidden_size"] // foreign["num_attention_heads"]
         ),
-        write=lambda cfg: write_rope(cfg, partial=True),
+        write=_write_neox,
     ),
-    "bloom": _causal(
+    "bloom": causal(
         "bloom",
         "Bloom",
         {
@@ -302,7 +278,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         required={"slow_but_exact": False},
         read=lambda foreign: {"filter_size": 4 * foreign["hidden_size"]},
     ),
-    "falcon": _causal(
+    "falcon": causal(
         "falcon",
         "Falcon",
         {
@@ -317,7 +293,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_falcon,
         write=_write_falcon,
     ),
-    "mpt": _causal(
+    "mpt": causal(
         "mpt",
         "Mpt",
         {
@@ -336,32 +312,5 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_mpt,
         write=_write_mpt,
     ),
-    "llama": _causal(
-        "llama",
-        "Llama",
-        {**LLAMA_KEYS, "attention_bias": BIAS, "mlp_bias": "use_ffn_bias"},
-        **_LLAMA,
-    ),
-    "mistral": _causal("mistral", "Mistral", _WINDOW_KEYS, **_LLAMA),
-    "mixtral": _causal(
-        "mixtral",
-        "Mixtral",
-        _WINDOW_KEYS,
-        required={"hidden_act": "silu", "router_jitter_noise": 0.0},
-        read=read_llama,
-        write=write_llama,
-    ),
-    "gemma2": _causal(
-        "gemma2",
-        "Gemma2",
-        {
-            **_WINDOW_KEYS,
-            "attention_bias": BIAS,
-            "attn_logit_softcapping": "attention_logit_softcapping",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-        required={"use_bidirectional_attention": None},
-        read=read_gemma2,
-        write=write_gemma2,
-    ),
+    **LLAMA_CONFIGS,
 }

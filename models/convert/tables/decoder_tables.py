@@ -1,8 +1,8 @@
 """Key tables of the decoder families: Hugging Face names on the left, ours on the right."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from wafer.models.convert.codecs import trailing_one
+from wafer.models.convert.codecs import Fused, trailing_one
 from wafer.models.convert.engine import (
     Table,
     TensorRow,
@@ -25,6 +25,14 @@ _BUFFERS = (
 _INPUTS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 _ATTENTION = {**_INPUTS, "o_proj": "out"}
 _GATED = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+_EXPERTS = {"w1": "gate", "w3": "up", "w2": "down"}
+_NORMS = {"input_layernorm": "norm1", "post_attention_layernorm": "norm2"}
+_SANDWICH = {
+    "input_layernorm": "norm1",
+    "post_attention_layernorm": "norm1_post",
+    "pre_feedforward_layernorm": "norm2",
+    "post_feedforward_layernorm": "norm2_post",
+}
 # Of classes that score texts, choose among answers, or guide training by a value.
 _OTHER_HEADS = (r"(score|v_head|multiple_choice_head|qa_outputs|classifier)\..*",)
 
@@ -160,32 +168,64 @@ def _mpt(cfg: DecoderConfig) -> Table:
     return decoder_table(cfg, "transformer.", rows)
 
 
-def _llama(cfg: DecoderConfig) -> Table:
-    moe, ours = "layers.{i}.block_sparse_moe", "layers_{i}/moe/experts_{e}"
+def _llama(
+    cfg: DecoderConfig,
+    *,
+    norms: Mapping[str, str] = _NORMS,
+    mlp: Mapping[str, str] = _GATED,
+    moe: str = "block_sparse_moe",
+    experts: Mapping[str, str] = _EXPERTS,
+) -> Table:
+    """Map LLaMA's layout.
+
+    Args:
+        cfg: of a decoder.
+        norms: of a layer, theirs -> ours.
+        mlp: parts of the feed-forward.
+        moe: name of the routed experts.
+        experts: parts of each.
+    """
+    layer, own = "layers.{i}", "layers_{i}"
     rows = [
         *embedding("embed_tokens", "embed/token"),
-        *norm("layers.{i}.input_layernorm", "layers_{i}/norm1"),
-        *linears("layers.{i}.self_attn", "layers_{i}/attn", _ATTENTION),
-        *norm("layers.{i}.post_attention_layernorm", "layers_{i}/norm2"),
-        *linears("layers.{i}.mlp", "layers_{i}/ffn", _GATED),
-        *linear(f"{moe}.gate", "layers_{i}/moe/router"),
-        *linears(f"{moe}.experts.{{e}}", ours, {"w1": "gate", "w3": "up", "w2": "down"}),
+        *(row for a, b in norms.items() for row in norm(f"{layer}.{a}", f"{own}/{b}")),
+        *linears(f"{layer}.self_attn", f"{own}/attn", _ATTENTION),
+        *norm(f"{layer}.self_attn.q_norm", f"{own}/attn/query_norm"),
+        *norm(f"{layer}.self_attn.k_norm", f"{own}/attn/key_norm"),
+        *linears(f"{layer}.mlp", f"{own}/ffn", mlp),
+        *linear(f"{layer}.{moe}.gate", f"{own}/moe/router"),
+        *linears(f"{layer}.{moe}.experts.{{e}}", f"{own}/moe/experts_{{e}}", experts),
         *norm("norm", "norm_f"),
     ]
     return decoder_table(cfg, "model.", rows)
 
 
-def _gemma2(cfg: DecoderConfig) -> Table:
-    layer = "layers.{i}"
+def _phi3(cfg: DecoderConfig) -> Table:
+    """Map LLaMA's layout with fused projections: [q | k | v] and [gate | up]."""
+    layer, own = "layers.{i}", "layers_{i}"
+    gated = (f"{own}/ffn/gate/kernel", f"{own}/ffn/up/kernel")
     rows = [
         *embedding("embed_tokens", "embed/token"),
-        *norm(f"{layer}.input_layernorm", "layers_{i}/norm1"),
-        *norm(f"{layer}.post_attention_layernorm", "layers_{i}/norm1_post"),
-        *norm(f"{layer}.pre_feedforward_layernorm", "layers_{i}/norm2"),
-        *norm(f"{layer}.post_feedforward_layernorm", "layers_{i}/norm2_post"),
-        *linears(f"{layer}.self_attn", "layers_{i}/attn", _ATTENTION),
-        *linears(f"{layer}.mlp", "layers_{i}/ffn", _GATED),
+        *(row for a, b in _NORMS.items() for row in norm(f"{layer}.{a}", f"{own}/{b}")),
+        *fused(f"{layer}.self_attn.qkv_proj", f"{own}/attn", "concat", cfg),
+        *linear(f"{layer}.self_attn.o_proj", f"{own}/attn/out"),
+        TensorRow(f"{layer}.mlp.gate_up_proj.weight", gated, Fused("concat", 1, 0, True)),
+        *linear(f"{layer}.mlp.down_proj", f"{own}/ffn/down"),
         *norm("norm", "norm_f"),
+    ]
+    return decoder_table(cfg, "model.", rows)
+
+
+def _opt(cfg: DecoderConfig) -> Table:
+    layer, own = "decoder.layers.{i}", "layers_{i}"
+    rows = [
+        *embedding("decoder.embed_tokens", "embed/token"),
+        *embedding("decoder.embed_positions", "embed/position"),
+        *norm(f"{layer}.self_attn_layer_norm", f"{own}/norm1"),
+        *linears(f"{layer}.self_attn", f"{own}/attn", {**_INPUTS, "out_proj": "out"}),
+        *norm(f"{layer}.final_layer_norm", f"{own}/norm2"),
+        *linears(layer, f"{own}/ffn", {"fc1": "up", "fc2": "down"}),
+        *norm("decoder.final_layer_norm", "norm_f"),
     ]
     return decoder_table(cfg, "model.", rows)
 
@@ -205,5 +245,14 @@ DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {
     "llama": _llama,
     "mistral": _llama,
     "mixtral": _llama,
-    "gemma2": _gemma2,
+    "qwen2": _llama,
+    "qwen3": _llama,
+    "qwen3_moe": lambda cfg: _llama(cfg, moe="mlp", experts=_GATED),
+    "olmo2": lambda cfg: _llama(cfg, norms=_SANDWICH),
+    "phi3": _phi3,
+    "gemma": _llama,
+    "gemma2": lambda cfg: _llama(cfg, norms=_SANDWICH),
+    "gemma3_text": lambda cfg: _llama(cfg, norms=_SANDWICH),
+    "starcoder2": lambda cfg: _llama(cfg, mlp={"c_fc": "up", "c_proj": "down"}),
+    "opt": _opt,
 }

@@ -11,6 +11,7 @@ from wafer.models.convert import config_from_hf, config_to_hf
 from wafer.models.convert.api import _CONFIGS
 from wafer.models.convert.tables.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
 from wafer.models.layers.basic import ACTIVATIONS
+from wafer.models.layers.block_config import MoeConfig
 from wafer.models.registry import build
 
 
@@ -38,7 +39,8 @@ class _Watched(dict):
 def test_every_key_with_a_default_is_read(kind):
     map_ = _CONFIGS[kind]
     seen = {*map_.keys, *map_.required}
-    for choice in ({}, {"alibi": True}, {"new_decoder_architecture": True}):
+    window = {"use_sliding_window": True, "max_window_layers": 0}
+    for choice in ({}, {"alibi": True}, {"new_decoder_architecture": True}, window):
         foreign = _Watched({**CLASS_DEFAULTS[kind], **map_.required, **choice})
         map_.read(foreign)
         seen |= foreign.seen
@@ -50,6 +52,8 @@ def test_every_key_with_a_default_is_read(kind):
     assert CLASS_DEFAULTS[kind].keys() <= seen
 
 
+EXPERTS = {"num_experts": 64, "top_k": 8, "load_balancing_loss_coef": 0.001}
+EXPERTS |= {"use_load_balancing_loss": False}
 # Of configuration files as they were published: keys, and what they mean.
 PUBLISHED = {
     "bloom-1b1": (
@@ -80,6 +84,63 @@ PUBLISHED = {
     "mistral-7b": (
         {"model_type": "mistral", "sliding_window": None},  # null is no window, absent is 4,096
         {"num_kv_heads": 8, "attention_sliding_window_length": None},
+    ),
+    "qwen2.5-0.5b": (
+        {"model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14}
+        | {"num_key_value_heads": 2, "max_window_layers": 24, "sliding_window": 32768}
+        | {"use_mrope": False, "use_sliding_window": False, "rope_theta": 1000000.0},
+        {"num_kv_heads": 2, "attention_sliding_window_length": None, "rope_theta": 1e6}
+        | {"use_projection_bias_in_attention": True, "use_ffn_bias_in_attention": False},
+    ),
+    "qwen3-30b-a3b": (
+        {"model_type": "qwen3_moe", "head_dim": 128, "intermediate_size": 6144}
+        | {"moe_intermediate_size": 768, "norm_topk_prob": True, "num_experts": 64}
+        | {"decoder_sparse_step": 1, "mlp_only_layers": [], "max_window_layers": 48},
+        {"filter_size": 768, "attention_inner_dim": 4096, "attention_qk_norm_eps": 1e-6}
+        | {"moe": MoeConfig(**EXPERTS)},
+    ),
+    "olmo-2-1b": (
+        {"model_type": "olmo2", "num_attention_heads": 16, "num_key_value_heads": 16}
+        | {"rms_norm_eps": 1e-06, "rope_theta": 500000, "hidden_size": 2048},
+        {"layer_norm_epsilon": 1e-6, "attention_qk_norm_eps": 1e-6, "num_kv_heads": 16}
+        | {"norm_outputs_only": True, "attention_qk_norm_whole": True},
+    ),
+    "phi-3-mini-4k": (
+        {"model_type": "phi3", "original_max_position_embeddings": 4096, "sliding_window": 2047}
+        | {"embd_pdrop": 0.0, "resid_pdrop": 0.1, "attention_bias": False},
+        {"attention_sliding_window_length": 2047, "residual_dropout_rate": 0.1},
+    ),
+    "phi-4-mini without its long form": (
+        {"model_type": "phi3", "partial_rotary_factor": 0.75, "num_attention_heads": 24},
+        {"rotary_features": 96, "rotary_interleaved": False},
+    ),
+    "gemma-2b": (
+        {"model_type": "gemma", "hidden_act": "gelu", "num_key_value_heads": 1}
+        | {"hidden_size": 2048, "num_attention_heads": 8},
+        {"nonlinearity": "geglu_new", "num_kv_heads": 1, "embeddings_scale": 2048**0.5},
+    ),
+    "gemma-3-1b": (
+        {"model_type": "gemma3_text", "cache_implementation": "hybrid", "sliding_window": 512}
+        | {"sliding_window_pattern": 6, "rope_local_base_freq": 10000, "rope_theta": 1000000}
+        | {"hidden_size": 1152, "num_attention_heads": 4, "num_key_value_heads": 1},
+        {"full_attention_interval": 6, "attention_sliding_window_length": 512}
+        | {"rope_theta": 1e6, "rope_theta_local": 1e4, "attention_inner_dim": 1024},
+    ),
+    "smollm2-135m": (
+        {"model_type": "llama", "is_llama_config": True, "rope_interleaved": False}
+        | {"tie_word_embeddings": True, "rope_theta": 100000},
+        {"share_embedding_weights": True, "rope_theta": 1e5},
+    ),
+    "starcoder2-3b": (
+        {"model_type": "starcoder2", "mlp_type": "default", "norm_type": "layer_norm"}
+        | {"residual_dropout": 0.1, "sliding_window": 4096, "rope_theta": 999999.4420358813},
+        {"residual_dropout_rate": 0.1, "attention_sliding_window_length": 4096}
+        | {"num_kv_heads": 2, "use_ffn_bias": True, "norm_type": "layernorm"},
+    ),
+    "opt-125m": (
+        {"model_type": "opt", "_remove_final_layer_norm": False, "activation_dropout": 0.0}
+        | {"word_embed_proj_dim": 768, "prefix": "</s>", "layerdrop": 0.0},
+        {"position_embedding_offset": 2, "nonlinearity": "relu", "residual_dropout_rate": 0.1},
     ),
     "gpt-j-6b": (
         {"model_type": "gptj", "rotary": True, "scale_attn_weights": True},
@@ -159,7 +220,8 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
 SHARE = "partial_rotary_factor: .*rotates all"
 HALF = {"partial_rotary_factor": 0.5}
-ROTATE_ALL = ("llama", "mistral", "mixtral", "falcon")
+ROTATE_ALL = ("llama", "mistral", "mixtral", "falcon", "qwen2", "qwen3", "qwen3_moe", "olmo2")
+ROTATE_ALL += ("gemma", "starcoder2")
 TWO = ["full_attention", "sliding_attention"]
 REFUSED = [
     ("gpt_neo", {}, r"'gpt_neo' cannot be converted.*gpt_neox"),
@@ -191,8 +253,30 @@ REFUSED = [
     ("llama", {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale: a DeepSeek variant"),
     *((kind, HALF, SHARE) for kind in ROTATE_ALL),
     *((kind, {"rope_parameters": HALF}, SHARE) for kind in ROTATE_ALL),
-    ("gemma2", {"layer_types": ["full_attention"] * 4}, "every other of the 26 layers"),
-    ("gemma2", {"num_hidden_layers": 3, "layer_types": TWO}, "every other of the 3 layers"),
+    ("gemma2", {"layer_types": ["full_attention"] * 4}, r"one of .* for each layer .26"),
+    ("gemma2", {"num_hidden_layers": 3, "layer_types": TWO}, r"one of .* for each layer .3"),
+    (
+        "gemma2",
+        {"num_hidden_layers": 1, "layer_types": ["linear"]},
+        r"\['linear'\]; expected one of",
+    ),
+    ("gemma2", {"hidden_activation": "tanh"}, "activation 'tanh' of a gate; expected"),
+    (
+        "gemma3_text",
+        {"num_hidden_layers": 4, "layer_types": [*TWO, *TWO[::-1]]},
+        "none of the 4 la",
+    ),
+    ("gemma3_text", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping: 30.0, only None"),
+    ("gemma3_text", {"rope_parameters": {"sliding_attention": YARN}}, "type 'yarn' is not comp"),
+    ("qwen2", {"use_sliding_window": True}, "expected a window in none of the 32 layers"),
+    ("qwen3_moe", {"mlp_only_layers": [0]}, r"mlp_only_layers: \[0\], only \[\] is computed"),
+    (
+        "phi3",
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        "'linear' is not computed in phi3",
+    ),
+    ("phi3", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "'longrope' is not computed"),
+    ("opt", {"word_embed_proj_dim": 512}, r"proj_dim: 512 is not computed; expected .* .768. or"),
     ("t5", {"architectures": ["T5EncoderModel"]}, "'T5EncoderModel' is not computed"),
     ("t5", {"dense_act_fn": "silu"}, "'silu', but feed_forward_proj: 'relu' has"),
     ("t5", {"is_gated_act": True}, "is_gated_act: True, but feed_forward_proj"),
@@ -258,6 +342,7 @@ def test_null_of_a_truth_value_is_false_and_of_a_size_refused(kind):
 SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "d_model"}
 SIZES |= {"n_embd", "n_layer", "n_head", "n_positions", "layer_norm_epsilon", "layer_norm_eps"}
 SIZES |= {"activation_function", "hidden_act", "hidden_activation", "query_pre_attn_scalar"}
+SIZES |= {"norm_epsilon", "ffn_dim", "moe_intermediate_size", "num_experts_per_tok"}
 SIZES |= {"rms_norm_eps", "type_vocab_size", "projection_dim", "feed_forward_proj", "rotary_pct"}
 
 

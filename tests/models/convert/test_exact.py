@@ -40,6 +40,8 @@ FORMS = {
     "mup untied, pairs, groups": {"name": "llama", **MUP, **GROUPED},
     "partial pairs": {"name": "gpt-neox"},
     "pairs, one group": {"name": "falcon-7b"},
+    "pairs, a norm for each head": {"name": "qwen3", **GROUPED},
+    "pairs, one norm for all heads": {"name": "olmo2", **GROUPED},
     "halves": {"name": "gptj", "rotary_interleaved": False, "rotary_dim": 4},
 }
 SLOW = {"mup tied", "mup by hand", "mup embedding norm", "pairs, one group", "partial pairs"}
@@ -80,6 +82,12 @@ def test_scales_and_rotary_order_are_brought_into_hugging_faces_form(form, tmp_p
         ({"name": "bert", "norm_first": True}, "norm_first: True here, False there"),
         ({"name": "mixtral"}, "moe: None here, MoeConfig"),
         ({"name": "t5", "attention_type": "scaled_dot_product"}, "attention scale: "),
+        ({"name": "llama", "norm_outputs_only": True}, "norm_outputs_only: True here, False there"),
+        ({"name": "qwen3", "attention_qk_norm_eps": 1e-3}, "qk_norm_eps: 0.001 here, 1e-06 there"),
+        (
+            {"name": "gemma3_text", "rope_theta_local": None, "embeddings_scale": 32**0.5},
+            "rope_theta_local: None here, 1000000",
+        ),
     ],
 )
 def test_what_hugging_face_cannot_compute_is_refused(settings, message, tmp_path):
@@ -109,7 +117,7 @@ def test_every_convertible_name_has_an_exact_form(name):
     settings = TINY | {"name": name}
     if family == "vision":
         settings = {k: v for k, v in settings.items() if k not in {"vocab_size", "filter_size"}}
-    if name == "mixtral":  # whose class has experts always
+    if name in {"mixtral", "qwen3_moe"}:  # whose classes have experts always
         settings["moe"] = {"num_experts": 4}
     if family == "llava":
         sizes = {k: v for k, v in TINY.items() if k != "vocab_size"}

@@ -24,15 +24,21 @@ KEYS, LOGITS = RECORDED.pop("keys"), RECORDED.pop("logits")
 # Our models need a number there, which transformers' do not read: refused.
 NEEDED = {"max_position_embeddings", "router_aux_loss_coef", "seq_length", "max_seq_len"}
 # Computed, where transformers ends in an error: no window, as many key/value heads as heads.
-COMPUTED = {("gemma2", "sliding_window"), ("gemma2", "num_key_value_heads")}
+COMPUTED = {(kind, "sliding_window") for kind in ("gemma2", "gemma3_text")}
+INTEGER = ("gemma2", "gemma3_text", "qwen3_moe", "starcoder2")
+COMPUTED |= {(kind, "num_key_value_heads") for kind in INTEGER}
 # The recorded texts are shorter than the default window.
 COMPUTED |= {("mistral", "sliding_window")}
+
+
+# Other than the class's default of key/value heads, which null is then not.
+HEADS = {kind: {"num_attention_heads": 64} for kind in ("qwen2", "qwen3")}
 
 
 def read(kind, **keys):
     """The section, or 'refused'."""
     try:
-        return config_from_hf({"model_type": kind, **keys})
+        return config_from_hf({"model_type": kind, **HEADS.get(kind, {}), **keys})
     except ValueError:
         return "refused"
 

@@ -9,6 +9,7 @@ TOLERANCE = 5e-6  # of the largest reference value; the smallest plausible bug s
 QUICK = {"bert_pretraining", "bloom_postln_residual", "btlm_ref", "codegen", "dpr_reader"}
 QUICK |= {"falcon_rw_alibi_bias_seq", "gpt2_headless", "gpt_neox", "gptj_headless"}
 QUICK |= {"llama31_rope", "mixtral", "mpt_clip_scale", "t5_relu_tied"}
+QUICK |= {"gemma3_text", "olmo2_gqa", "qwen3_moe"}
 CASES = hf_parity.cases()
 
 

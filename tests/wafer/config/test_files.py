@@ -19,7 +19,12 @@ PARAMS = sorted(CONFIGS.rglob("*.yaml"))
 V1 = json.loads((GOLDEN / "checkpoints" / "v1" / "expected.json").read_text())["configs"]
 
 
-@pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
+def _marked(path):
+    """Leave 18,000 expert kernels, and the moments of each, to the slow suite."""
+    return pytest.param(path, marks=[pytest.mark.slow] if path.stem == "qwen3_30b_a3b" else [])
+
+
+@pytest.mark.parametrize("path", [_marked(p) for p in PARAMS], ids=lambda p: p.stem)
 def test_params_file(path, tmp_path):
     cfg = load(path)
     experiment = Experiment.from_config(cfg)
@@ -54,7 +59,8 @@ FAMILIES = """
     falcon-40b falcon-11b falcon-rw mpt llama llamaV2 llama3 code-llama mistral mixtral
     santacoder starcoder octocoder bert bert-sequence-classifier bert-token-classifier
     bert-q&a bert-summarization roberta ebert dpr t5 t5-v1.1 flan-t5 ul2 transformer llava
-    fc_mnist
+    fc_mnist qwen2 qwen3 qwen3_moe olmo2 phi3 gemma gemma2 gemma3_text smollm tinyllama starcoder2
+    opt esm2
 """
 
 

@@ -27,6 +27,7 @@ from wafer.models.names import MODELS
 NULLS = {"rope_scaling", "alibi_scaling", "num_ln_in_parallel_attn", "sliding_window", "clip_qkv"}
 NULLS |= {"softmax_scale", "bos_token_id", "eos_token_id", "pad_token_id"}
 NULLS |= {"esmfold_config", "vocab_list", "use_bidirectional_attention"}
+NULLS |= {"attn_logit_softcapping", "final_logit_softcapping"}
 # Keys that transformers draws or computes: ESM's contacts are no part of the language model.
 DRAWN = ("contact_head.regression", "rotary_embeddings.inv_freq")
 
@@ -86,7 +87,7 @@ def rows(folder, marks):
     return {"data_processor": "GptHDF5DataProcessor", "data_dir": str(folder), "batch_size": 2}
 
 
-def exported(tmp_path, name, data=None):
+def exported(tmp_path, name, data=None, *, sparse=False):
     """Train for two steps and export; the folder. A part of other models is as it was drawn."""
     model = models.build(section(name))
     if not model.config.tasks:
@@ -100,6 +101,7 @@ def exported(tmp_path, name, data=None):
             "train_input": data or drawn,
             "model": section(name),
             "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+            **({"sparsity": {"algorithm": "static", "sparsity": 0.5}} if sparse else {}),
             "runconfig": run | {"model_dir": str(tmp_path / "run")},
         }
     )
@@ -143,7 +145,8 @@ def test_a_run_and_convert_write_the_same_folder(tmp_path):
 def test_transformers_loads_a_run_of_every_family(tmp_path, name):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    folder = exported(tmp_path, name)
+    sparse = MODELS[name].family == "decoder"
+    folder = exported(tmp_path, name, sparse=sparse)
     for path in {file.parent for file in folder.rglob("config.json")}:
         config = json.loads((path / "config.json").read_text())
         cls = getattr(transformers, config["architectures"][0])
@@ -151,7 +154,11 @@ def test_transformers_loads_a_run_of_every_family(tmp_path, name):
         assert all(any(part in key for part in DRAWN) for key in loading["missing_keys"]), loading
         assert not loading["mismatched_keys"], loading
         assert not loading["unexpected_keys"], loading
-        compare(models.from_hf(path), theirs.eval(), config["model_type"])
+        ours = models.from_hf(path)
+        compare(ours, theirs.eval(), config["model_type"])
+        if sparse:  # pruned weights are 0 in both
+            kernel = ours[1]["layers_0"]["attn"]["out"]["kernel"]
+            assert np.count_nonzero(kernel) == kernel.size // 2
 
 
 def compare(ours, theirs, kind):

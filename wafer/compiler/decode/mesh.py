@@ -50,6 +50,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "norm_type": ("layernorm", "biasless-layernorm", "rmsnorm", "nonparametric-layernorm"),
     "norm_first": (True,),
     "norm_first_sandwich": (False,),
+    "norm_outputs_only": (False,),
     "parallel_attention": (False,),
     "residual_after_norm": (False,),
     "embedding_layer_norm": (False,),
