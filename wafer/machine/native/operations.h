@@ -156,12 +156,15 @@ inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* wor
   if (result >= 0) reg(core, result) = by_length;
 }
 
-// A control wavelet at the head of a queue that an operation reads.
-inline void take_control(Wafer& w, Core& core, int thread, Operation& o, int slot, Worker* worker) {
-  take(core, slot);
+// Whether a control wavelet at the head of a queue ends the operation that reads it: it stays there.
+inline bool ended_by_control(Wafer& w, Core& core, int thread, Operation& o, Worker* worker) {
+  if (!o.control_ends) return false;
+  uint32_t slots = core.waits[thread].needs;
+  while (slots && !core.lanes[__builtin_ctz(slots)].front_is_control()) slots &= slots - 1;
+  if (!slots) return false;
   apply(core, o.on_control);
-  if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(w, core, thread, true, worker);
-  if (o.control_ends) finish(w, core, thread, false, worker);
+  finish(w, core, thread, false, worker);
+  return true;
 }
 
 // Up to `most` elements.
@@ -170,11 +173,16 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
     for (const Stream* s : {&o.src0, &o.src1, &o.dest})
       if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
         return finish(w, core, thread, false, worker);
+  if (ended_by_control(w, core, thread, o, worker)) return;
   int offset = 0;  // in bytes, from a wavelet's index
   for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
     const int slot = __builtin_ctz(slots);
-    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
-    if (o.op == DsdOp::kDfilt) return take(core, slot);
+    if (o.op == DsdOp::kDfilt) {  // counts control wavelets
+      o.done += core.lanes[slot].front_is_control();
+      take(core, slot);
+      if (o.done == o.length) finish(w, core, thread, true, worker);
+      return;
+    }
     if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
   }
   const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
@@ -191,10 +199,7 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
 
 // One element of a plain operation.
 inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* worker) {
-  for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
-    const int slot = __builtin_ctz(slots);
-    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
-  }
+  if (ended_by_control(w, core, thread, o, worker)) return;
   const auto source = [&](const Stream& s) {
     if (s.kind == Operand::kMemory || s.kind == Operand::kPointer)
       return get(core.memory + s.base + int64_t(o.done) * s.step, s.width);
