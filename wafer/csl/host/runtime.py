@@ -1,5 +1,6 @@
 """Runs a compiled program as its host: calls functions, copies memory, feeds and reads streams."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
+from wafer.errors import CompileError
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
@@ -445,9 +447,13 @@ class Runtime:
                     return
                 raise self._deadlock(task)
             if self.machine.cycle > end:
+                where = ""
+                with contextlib.suppress(CompileError):  # the JAX machine counts no cycles
+                    places = self.machine.profile
+                    where = ", most at {}:{}".format(*max(places, key=places.__getitem__))
                 raise DeadlockError(
-                    f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
-                    " does a task activate itself for ever?"
+                    f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy"
+                    f"{where}: does a loop, or a task that activates itself, end?"
                 )
 
     def _run(self) -> int:

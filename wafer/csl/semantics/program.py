@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wafer.csl.semantics.builtins.arguments import gated, local_task
+from wafer.csl.semantics.builtins.imports import check_params
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
@@ -251,6 +252,7 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
         return None
     module.settled = True
     unit.modules.append(module)
+    check_params(Evaluator(unit, module), module, tile.file, params.keys(), tile.at)
     _run_blocks(unit, module)
     _check_exports(unit, layout)
     _check_declarations(unit)

@@ -205,6 +205,8 @@ class _Waits:
             yield Cause(kind, waits, place)
         elif each.refused or each.outside:
             kind = "no route from the PE" if each.outside else "a neighbor that takes no word"
+            if each.refused and self._may_take(each):
+                kind = "a switch that is not advanced"
             sent = self._sent((each.x, each.y))
             yield Cause(kind, waits, place or (sent[0][1].place if sent else ""))
         elif code == Reason.FOR_DATA:
@@ -220,6 +222,20 @@ class _Waits:
         else:
             yield _not_freed(program, each, where)
 
+    def _may_take(self, each: Waiting) -> bool:
+        """Whether another switch position of a neighbor takes the word that a router holds."""
+        side = each.refused[0]
+        cell, back = neighbor(each.x, each.y, side), SIDES.index(side) ^ 1
+        return bool(sides_of(self.image, *cell, each.detail, enter=True) >> back & 1)
+
+    def _losses(self, each: Waiting) -> str:
+        """What a PE's router does to words of a color before its queue, in words."""
+        image, where = self.image, (each.y, each.x, each.detail)
+        filters, switched = image.filters[where][0], not int(image.colors[where]) >> RAMP & 1
+        means = ["a filter"] * bool(filters) + ["a switch position without RAMP"] * switched
+        place = place_of_route(image, each.x, each.y, each.detail)
+        return f"; its router has {' and '.join(means)} ({place})" if means else ""
+
     def _missing(self, each: Waiting, waits: str) -> Cause:
         """Why no more data of a color come to an operation."""
         cells, senders = self._senders(each)
@@ -233,6 +249,7 @@ class _Waits:
         elif senders or any(None in self.uses(int(self.image.tiles[y, x])) for x, y in cells):
             kind, others = "fewer words sent than taken", ", ".join(senders[:2])
             waits += ", of which no more come" + (others and f"; {others}")
+            waits += self._losses(each)
         else:
             kind, colors = "a color that no PE sends", {use.color for _, use in self._sent(*cells)}
             others = ", ".join(map(str, sorted(colors)))
@@ -249,8 +266,10 @@ class _Waits:
             if (entry := int(program.data_tasks[task])) >= 0:
                 name = next((name for name, pc in program.tasks.items() if pc == entry), "?")
                 text = f"{where}: words of color {color} wait for data task '{name}'"
-                text += f"; {_unblocks(program, Gate.DATA, task)}"
-                yield Cause("a blocked data task", text, line_of(program, entry))
+                blocked = (program.blocked >> task & 1).any() or Op.BLOCK in program.code[:, 0]
+                kind = "a blocked data task" if blocked else "a control wavelet without a task"
+                text += f"; {_unblocks(program, Gate.DATA, task) if blocked else sent}"
+                yield Cause(kind, text, line_of(program, entry))
                 return
         for cell in self._upstream(each) if len(senders) > 1 else ():
             sides = side_names(int(image.colors[cell[1], cell[0], color]) >> len(SIDES) & 31)

@@ -110,7 +110,7 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
     """What a file's name stands for, worked out when it is first used; None if it has none.
 
     Raises:
-        Failure: its declaration is wrong; reported the first time only.
+        Failure: its declaration is wrong; the same each time.
     """
     if name in module.members:
         member = module.members[name]
@@ -118,7 +118,7 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
             node = module.declarations[name]
             ev.fail(node.at, f"'{name}' depends on itself")
         if isinstance(member, Failure):
-            raise Failure(None)
+            raise member
         return member
     node = module.declarations.get(name)
     if node is None:
