@@ -165,6 +165,8 @@ def test_a_fabric_larger_than_the_wafer_and_an_unknown_release(tmp_path):
         wafer.csl.compile(layout, fabric=(10**20 - 1, 1))
     with pytest.raises(CompileError, match=r"'9\.9' is no release of the SDK; there are 0\.4 to"):
         wafer.csl.compile(layout, sdk="9.9")
+    with pytest.raises(CompileError, match="no architecture 'wse4'; expected one of wse2, wse3"):
+        wafer.csl.compile(layout, arch="wse4")
 
 
 def test_the_hosts_mistakes(tmp_path):
@@ -173,6 +175,19 @@ def test_the_hosts_mistakes(tmp_path):
         runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(9, np.uint32), 0, 0, 1, 1, 9)
     with pytest.raises(HostError, match=r"did you mean 'y'\?|The layout exports go, y"):
         runtime.get_id("yy")
+    with pytest.raises(HostError, match="there is no symbol 'y': get_id gives 0 to 1"):
+        runtime.memcpy_h2d("y", np.zeros(4, np.uint32), 0, 0, 1, 1, 4)
+    fixed = np.zeros(2, np.uint32)
+    fixed.flags.writeable = False
+    with pytest.raises(HostError, match=r"array of shape \(2,\) is read-only; pass"):
+        runtime.memcpy_d2h(fixed, runtime.get_id("y"), 0, 0, 1, 1, 2)
+
+
+def test_what_the_host_writes_is_mutable(tmp_path):
+    mutable = '"y", [*]u16, true'
+    runtime, _ = run(tmp_path, (mutable, mutable.replace("true", "false")))
+    with pytest.warns(CslWarning, match="the layout exports 'y' as not mutable"):
+        runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(2, np.uint32), 0, 0, 1, 1, 2)
 
 
 def test_the_guide_quotes_what_is_said():

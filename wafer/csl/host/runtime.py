@@ -200,7 +200,7 @@ class Runtime:
     def memcpy_d2h(self, dest: np.ndarray, src: int, *region: int, **options: Any) -> Task:
         """Copy, or read from a stream, items of PEs into the host's array, in place."""
         todo = CopyRegion.of(region, options)
-        array = flat_words(dest)
+        array = flat_words(dest, result=True)
         where = self._places(todo, array)
         if not todo.options.streaming:
             return self._copy(src, array, todo, where, to_host=True)
@@ -240,7 +240,7 @@ class Runtime:
             HostError: no such port, one from the host, or an array that is too small.
         """
         color, x, y, side, _ = there = self._port(port, to_host=True)
-        words = flat_words(array)
+        words = flat_words(array, result=True)
         if size > len(words):
             raise HostError(f"'{port}': {size} words for an array of {len(words)}")
         at, what = [(x, y, side)], f"{size} word(s) from '{port}'"
@@ -289,6 +289,10 @@ class Runtime:
         to_host: bool,
     ) -> Task:
         name = self._exported(symbol, region)
+        if not to_host and not self.image.exports[symbol].mutable:
+            warn_host(
+                f"the layout exports '{name}' as not mutable; @export_name('{name}', T, true)"
+            )
         verb = "from" if to_host else "to"
         task = Copy(
             f"the copy {verb} '{name}' of PEs {region.text}",
@@ -305,9 +309,9 @@ class Runtime:
 
     def _exported(self, symbol: int, region: CopyRegion) -> str:
         exports = self.image.exports
-        if not 0 <= symbol < len(exports):
+        if symbol not in range(len(exports)):
             raise HostError(
-                f"there is no symbol {symbol}: get_id gives 0 to {len(exports) - 1};"
+                f"there is no symbol {symbol!r}: get_id gives 0 to {len(exports) - 1};"
                 " a color needs streaming=True"
             )
         export = exports[symbol]

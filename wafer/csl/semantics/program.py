@@ -81,8 +81,7 @@ def _check_declarations(unit: Unit) -> None:
                 continue
             try:
                 declared(Evaluator(unit, module), module, name)
-            except Failure as failure:
-                module.members.pop(name, None)  # reported anew where it is used
+            except Failure as failure:  # reported anew where it is used
                 own = {part.at for part, _ in tree.walk(node)}
                 if failure.problem is not None and failure.problem.at in own:
                     unit.problems.append(failure.problem)
