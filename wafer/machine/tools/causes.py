@@ -180,8 +180,8 @@ class _Waits:
     def _senders(self, each: Waiting) -> tuple[list[Cell], list[str]]:
         """The PEs, itself included, whose words of its color may come, and the lines that send."""
         image, color = self.image, each.detail
-        enters = lambda cell: sides_of(image, *cell, color, enter=True) >> RAMP & 1
-        cells = list(filter(enters, self._upstream(each)))
+        on_the_way = self._upstream(each)
+        cells = [c for c in on_the_way if sides_of(image, *c, color, enter=True) >> RAMP & 1]
         sent = [(cell, use.place) for cell, use in self._sent(*cells) if use.color == color]
         return cells, [f"PE {cell} sends at {place}" for cell, place in sent]
 
