@@ -50,8 +50,8 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     inner = Evaluator(ev.unit, module)
     kind = inner.type(node.type) if node.type is not None else None
     ev.unit.declaring = node.name
-    if node.kind == "param" and node.name in module.params:
-        value = module.params[node.name]
+    value = module.params.get(node.name) if node.kind == "param" else None
+    if value is not None and (kind is None or value.type != types.VOID):  # {} is no value of a type
         if kind == types.COLOR and types.is_number(value.type):  # of the command line
             value = Value(types.COLOR, value.data)
         elif kind is not None:
