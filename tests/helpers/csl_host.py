@@ -59,6 +59,7 @@ class FakeMachine:
     """
 
     scalar_share = 0.5
+    profile = {("pe.csl", 7): 1, ("pe.csl", 9): 2}  # noqa: RUF012
     counts = Counts(adds32=3)
 
     def __init__(self, program, record=None, *, check_bounds=False):

@@ -68,7 +68,7 @@ class Op(enum.IntEnum):
     DSR_BASE = 38  # DSR b of file `type` gets the address r[c]
     OPERATE = 39  # row a of `operations` on operands from r[b] on; r[c] (c >= 0) = ended by length
     ELEMENT = 40  # r[a] = byte address of element r[c] of the memory descriptor r[b]; width: `type`
-    RECEIVE = 41  # r[a] = next data wavelet of the fabric descriptor r[b], as `type`; waits for it
+    RECEIVE = 41  # r[a] = next wavelet of the fabric descriptor r[b], as `type`; waits for it
     SEND = 42  # r[b] of `type` by the fabric descriptor r[a]; waits for room
     CONFIG_GET = 43  # r[a] = the configuration register at word address r[b]
     CONFIG_SET = 44  # the configuration register at word address r[a] = r[b]

@@ -60,6 +60,9 @@ const h4 = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = from_host, .input
 const to_c = @get_dsd(fabout_dsd, .{ .extent = 8, .fabric_color = c, .output_queue = c_out });
 const to_e = @get_dsd(fabout_dsd, .{ .extent = 8, .fabric_color = e, .output_queue = e_out });
 const to_h = @get_dsd(fabout_dsd, .{ .extent = 8, .fabric_color = to_host, .output_queue = h_out });
+const control = @import_module("<control>");
+const end_c = @get_dsd(fabout_dsd,
+  .{ .extent = 1, .fabric_color = c, .output_queue = c_out, .control = true });
 var buffer = @zeros([4]u16);
 const fifo = @allocate_fifo(buffer);
 const end_id = @get_local_task_id(9);
@@ -90,12 +93,22 @@ def route(x, rx, tx, color="c", more=""):
     return f"  @set_color_config({x}, 0, {color}, .{{ .routes = {sides} }});{more}"
 
 
+def switched(rx, tx, then, more=""):
+    """Route color c at PE 1, with another side at the next position of a switch."""
+    then = (
+        f".{{ .routes = .{{ .rx = {rx}, .tx = {tx} }}, .switches = .{{ .pos1 = .{{ {then} }} }} }}"
+    )
+    return f"  @set_color_config(1, 0, c, {then});{more}"
+
+
 HERE = " // HERE"
 START, TAKEN = route(0, "RAMP", "EAST"), route(1, "WEST", "RAMP")
 WIRE = [START, TAKEN]
 BACK = [*WIRE, route(1, "RAMP", "WEST", "e"), route(0, "EAST", "RAMP", "e")]
 E_WIRE = [*WIRE, route(0, "RAMP", "EAST", "e"), route(1, "WEST", "RAMP", "e")]
 PASSED = route(1, "WEST", "EAST")
+INDEX = ".filter = .{ .kind = .{ .range = true }, .min_idx = 5, .max_idx = 6 }"
+FILTERED = TAKEN.replace(" });", f", {INDEX} }});") + HERE
 BOTH = [START, route(1, "WEST, EAST", "RAMP", more=HERE), route(2, "RAMP", "WEST")]
 LOOP = [route(0, "RAMP", "RAMP")]
 LATER = "for (@range(u16, 900)) |i| { many += i; }"
@@ -136,6 +149,8 @@ ROWS = [
      go(SEND_64, FREE, TAKE_64)),
     ("a neighbor that takes no word", [START, route(1, "RAMP", "WEST", more=HERE)],
      go(SEND_64, SEND_64)),
+    ("a switch that is not advanced", [START, switched("EAST", "RAMP", ".rx = WEST", HERE)],
+     go(SEND_64, TAKE_64)),
     ("no RAMP in the route", [START, route(1, "WEST", "SOUTH")], go(SEND, TAKE)),
     ("no RAMP in the route", [route(0, "RAMP", "SOUTH")], go(SEND, TAKE)),
     ("no route to the PE", [route(0, "RAMP", "SOUTH"), TAKEN], go(SEND, TAKE)),
@@ -147,6 +162,9 @@ ROWS = [
     ("fewer words sent than taken", [START, PASSED, route(2, "WEST", "RAMP")],
      go(SEND_4, FREE, TAKE)),
     ("fewer words sent than taken", WIRE, go(SEND_4, f"@mov16(mem, c8, {async_()});{HERE}")),
+    ("fewer words sent than taken", [START, switched("WEST", "SOUTH", ".tx = RAMP", HERE)],
+     go(SEND, f"@mov16(mem, c8);\n{FREE}")),
+    ("fewer words sent than taken", [START, FILTERED], go(SEND, f"@mov16(mem, c8);\n{FREE}")),
     ("a color that no PE sends", E_WIRE, go(f"@mov16(to_e, half); {FREE}", TAKE)),
     ("a color that no PE sends", WIRE, go(FREE, TAKE)),
     ("more words sent than taken", WIRE, go(SEND_64, f"@mov16(half, c4);{HERE}\n{FREE}")),
@@ -165,6 +183,9 @@ ROWS = [
         set_up=f"{BIND} @block(next_id);")),
     ("a blocked data task", WIRE, go(SEND_64, "", more=DATA,
                                      set_up=f"{BIND_DATA} @block({DATA_ID});")),
+    ("a control wavelet without a task", WIRE, go(
+        f"@mov32(end_c, control.encode_single_payload(control.opcode.NOP, false, {{}}, 0)); {SEND}",
+        "", more=DATA, set_up=BIND_DATA)),
     ("a blocked microthread", WIRE, go(
         f"@mov16(to_c, mem, {async_(', .ut_id = @get_ut_id(5)')});{HERE}",
         set_up='if (@is_arch("wse3")) @block(@get_ut_id(5));')),
@@ -234,4 +255,4 @@ def test_the_first_lines_name_the_kind_and_the_line(tmp_path, kind, routes, code
 
 def test_the_table_is_wide_enough():
     assert len(ROWS) >= 40
-    assert len({kind for kind, *_ in ROWS}) >= 19
+    assert len({kind for kind, *_ in ROWS}) >= 21

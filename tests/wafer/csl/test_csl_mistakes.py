@@ -57,6 +57,10 @@ MISTAKES = [
     (UNBLOCK, "  @assert(y[0] == 9);\n", FaultError, "@assert failed at "),
     (UNBLOCK, "  y[y[0] * 9000] = 1;\n", FaultError, "is outside of the "),
     ("fn()void", "fn(i16)void", CslError, "'go' is a fn()void, and the layout exports a fn"),
+    (".x = x,", "", CslError, "pe.csl has no value"),
+    ("@mov16(d, in,", "@mov16(d, out,", CslError, "a fabout_dsd cannot be read"),
+    ("@mov16(out, d,", "@mov16(in, d,", CslError, "a fabin_dsd cannot be written"),
+    ("@get_local_task_id(9)", "@get_local_task_id(5)", CslError, "ids go from 8 to 30, found 5"),
 ]  # fmt: skip
 
 
@@ -86,6 +90,14 @@ WARNINGS = [
     (GO, SHORT, "pe.csl:24", "operands in memory of different lengths (4, 2)"),
     ('@export_name("go", fn()void);', '@export_name("go", fn()void); @export_name("g", fn()void);',
      "layout.csl:14", "no PE exports 'g', which the layout exports"),
+    (".x = x,", ".x = x, .words_of = 4,", "layout.csl:8", "pe.csl has no param 'words_of'"),
+]  # fmt: skip
+# Of WSE-2.
+OLDER = [
+    ("@get_output_queue(3)", "@get_output_queue(6)", "@get_output_queue(6): ids go from 0 to 5"),
+    ("@bind_local_task(end, done);",
+     "@bind_local_task(end, done); @bind_data_task(word, @get_data_task_id(@get_color(9)));",
+     "id 9 is bound to 'end' and to 'word'"),
 ]  # fmt: skip
 # Options, and words of the error.
 OPTIONS = [
@@ -131,6 +143,14 @@ def test_what_is_warned_of(tmp_path, old, new, place, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(("old", "new", "said"), OLDER)
+def test_what_is_said_of_wse2(tmp_path, old, new, said):
+    task = ("fn go()", "task word(value: u16) void {}\nfn go()")
+    with pytest.raises(CslError) as caught:
+        wire(tmp_path, [(old, new), task])
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize(("params", "said"), OPTIONS)
 def test_params_of_another_type(tmp_path, params, said):
     with pytest.raises(CslError) as caught:
@@ -145,6 +165,8 @@ def test_a_fabric_larger_than_the_wafer_and_an_unknown_release(tmp_path):
         wafer.csl.compile(layout, fabric=(10**20 - 1, 1))
     with pytest.raises(CompileError, match=r"'9\.9' is no release of the SDK; there are 0\.4 to"):
         wafer.csl.compile(layout, sdk="9.9")
+    with pytest.raises(CompileError, match="no architecture 'wse4'; expected one of wse2, wse3"):
+        wafer.csl.compile(layout, arch="wse4")
 
 
 def test_the_hosts_mistakes(tmp_path):
@@ -153,11 +175,24 @@ def test_the_hosts_mistakes(tmp_path):
         runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(9, np.uint32), 0, 0, 1, 1, 9)
     with pytest.raises(HostError, match=r"did you mean 'y'\?|The layout exports go, y"):
         runtime.get_id("yy")
+    with pytest.raises(HostError, match="there is no symbol 'y': get_id gives 0 to 1"):
+        runtime.memcpy_h2d("y", np.zeros(4, np.uint32), 0, 0, 1, 1, 4)
+    fixed = np.zeros(2, np.uint32)
+    fixed.flags.writeable = False
+    with pytest.raises(HostError, match=r"array of shape \(2,\) is read-only; pass"):
+        runtime.memcpy_d2h(fixed, runtime.get_id("y"), 0, 0, 1, 1, 2)
+
+
+def test_what_the_host_writes_is_mutable(tmp_path):
+    mutable = '"y", [*]u16, true'
+    runtime, _ = run(tmp_path, (mutable, mutable.replace("true", "false")))
+    with pytest.warns(CslWarning, match="the layout exports 'y' as not mutable"):
+        runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(2, np.uint32), 0, 0, 1, 1, 2)
 
 
 def test_the_guide_quotes_what_is_said():
     text = (ROOT / "docs" / "guides" / "csl.md").read_text(encoding="utf-8")
-    for *_, said in (*MISTAKES, *WARNINGS):
+    for *_, said in (*MISTAKES, *WARNINGS, *OLDER):
         assert said in text, said
     assert re.search("9 items of 32 bits for each PE", text)
 

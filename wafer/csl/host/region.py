@@ -79,11 +79,16 @@ class CopyRegion(NamedTuple):
         return f"({at.x}, {at.y}) to ({at.x + at.width - 1}, {at.y + at.height - 1})"
 
 
-def flat_words(array: np.ndarray) -> np.ndarray:
+def flat_words(array: np.ndarray, *, result: bool = False) -> np.ndarray:
     """A one-dimensional uint32 view of the host's array.
 
+    Args:
+        array: of the host's script.
+        result: whether it is written.
+
     Raises:
-        HostError: items of another width, or an array that no view makes one-dimensional.
+        HostError: items of another width, an array that no view makes one-dimensional, or a
+            result that is read-only.
     """
     if not isinstance(array, np.ndarray) or array.dtype.itemsize != 4:
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
@@ -91,9 +96,11 @@ def flat_words(array: np.ndarray) -> np.ndarray:
             f"the host's array is {kind}; memcpy takes a NumPy array of 32-bit items, also for"
             " 16-bit elements (sdk_utils.input_array_to_u32 makes one)"
         )
-    if not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.c_contiguous or (result and not flags.writeable):
+        wrong = "read-only" if flags.c_contiguous else "not contiguous"
         raise HostError(
-            f"the host's array of shape {array.shape} is not contiguous; pass array.ravel(), or a"
-            " copy for a result"
+            f"the host's array of shape {array.shape} is {wrong}; pass array.ravel(), or a copy for"
+            " a result"
         )
     return array.reshape(-1).view(np.uint32)

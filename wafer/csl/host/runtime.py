@@ -1,5 +1,6 @@
 """Runs a compiled program as its host: calls functions, copies memory, feeds and reads streams."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from wafer.csl.host.region import CopyRegion, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
+from wafer.errors import CompileError
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
@@ -198,7 +200,7 @@ class Runtime:
     def memcpy_d2h(self, dest: np.ndarray, src: int, *region: int, **options: Any) -> Task:
         """Copy, or read from a stream, items of PEs into the host's array, in place."""
         todo = CopyRegion.of(region, options)
-        array = flat_words(dest)
+        array = flat_words(dest, result=True)
         where = self._places(todo, array)
         if not todo.options.streaming:
             return self._copy(src, array, todo, where, to_host=True)
@@ -238,7 +240,7 @@ class Runtime:
             HostError: no such port, one from the host, or an array that is too small.
         """
         color, x, y, side, _ = there = self._port(port, to_host=True)
-        words = flat_words(array)
+        words = flat_words(array, result=True)
         if size > len(words):
             raise HostError(f"'{port}': {size} words for an array of {len(words)}")
         at, what = [(x, y, side)], f"{size} word(s) from '{port}'"
@@ -287,6 +289,10 @@ class Runtime:
         to_host: bool,
     ) -> Task:
         name = self._exported(symbol, region)
+        if not to_host and not self.image.exports[symbol].mutable:
+            warn_host(
+                f"the layout exports '{name}' as not mutable; @export_name('{name}', T, true)"
+            )
         verb = "from" if to_host else "to"
         task = Copy(
             f"the copy {verb} '{name}' of PEs {region.text}",
@@ -303,9 +309,9 @@ class Runtime:
 
     def _exported(self, symbol: int, region: CopyRegion) -> str:
         exports = self.image.exports
-        if not 0 <= symbol < len(exports):
+        if symbol not in range(len(exports)):
             raise HostError(
-                f"there is no symbol {symbol}: get_id gives 0 to {len(exports) - 1};"
+                f"there is no symbol {symbol!r}: get_id gives 0 to {len(exports) - 1};"
                 " a color needs streaming=True"
             )
         export = exports[symbol]
@@ -445,9 +451,13 @@ class Runtime:
                     return
                 raise self._deadlock(task)
             if self.machine.cycle > end:
+                where = ""
+                with contextlib.suppress(CompileError):  # the JAX machine counts no cycles
+                    places = self.machine.profile
+                    where = ", most at {}:{}".format(*max(places, key=places.__getitem__))
                 raise DeadlockError(
-                    f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
-                    " does a task activate itself for ever?"
+                    f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy"
+                    f"{where}: does a loop, or a task that activates itself, end?"
                 )
 
     def _run(self) -> int:

@@ -40,6 +40,8 @@ from wafer.csl.syntax.source import (
     emit_warnings,
     suggestion,
 )
+from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import NO_SWITCH
 from wafer.machine.costs import costs_for
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
@@ -287,10 +289,12 @@ def compile_layout(
         timing: 'simulator' or 'silicon', which is known of WSE-3: what its cycles are counted by.
 
     Raises:
-        CompileError: no such release.
+        CompileError: no such architecture or release.
         CslError: every problem of the program.
         CompileError: no such timing.
     """
+    if arch not in ARCHITECTURES:
+        raise CompileError(f"no architecture {arch!r}; expected one of {', '.join(ARCHITECTURES)}")
     if sdk:
         release(sdk)  # there is none, or it is an error
     costs_for(arch, timing)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wafer.csl.semantics.builtins.arguments import gated, local_task
+from wafer.csl.semantics.builtins.imports import check_params
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.builtins.tasks import bind_rotating, control_entry
 from wafer.csl.semantics.core import types
@@ -81,8 +82,7 @@ def _check_declarations(unit: Unit) -> None:
                 continue
             try:
                 declared(Evaluator(unit, module), module, name)
-            except Failure as failure:
-                module.members.pop(name, None)  # reported anew where it is used
+            except Failure as failure:  # reported anew where it is used
                 own = {part.at for part, _ in tree.walk(node)}
                 if failure.problem is not None and failure.problem.at in own:
                     unit.problems.append(failure.problem)
@@ -257,6 +257,7 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
     module.settled = True
     unit.modules.append(module)
     unit.exported = tuple(layout.exports)
+    check_params(Evaluator(unit, module), module, tile.file, params.keys(), tile.at)
     _run_blocks(unit, module)
     unit.setup.complete = True
     attempt(unit, bind_rotating, Evaluator(unit, module))

@@ -135,7 +135,6 @@ inline bool receive_one(Wafer& w, Core& core, const Instruction& i, Worker* work
   const int slot = source_slot(w, core, s);
   if (slot < 0) return fault(core, kNoColor, core.pc, 0, worker), false;
   Lane& lane = core.lanes[slot];
-  while (lane.size && lane.front_is_control()) take(core, slot);
   if (!lane.size) return false;
   reg(core, i.a) = wrapped(Type(i.type), lane.front());
   take(core, slot);

@@ -163,12 +163,21 @@ inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* wor
   if (result >= 0) reg(core, result) = by_length;
 }
 
-// A control wavelet at the head of a queue that an operation reads.
-inline void take_control(Wafer& w, Core& core, int thread, Operation& o, int slot, Worker* worker) {
-  take(core, slot);
+// Whether the head of a queue that an operation reads is a control wavelet, not one that is a word for it.
+inline bool hears_control(const Core& core, const Operation& o, int slot) {
+  const auto relays = [&](const Stream& s) { return transforms(core, s) && s.step == slot; };
+  return core.lanes[slot].front_is_control() && !relays(o.src0) && !relays(o.src1);
+}
+
+// Whether a control wavelet at the head of a queue ends the operation that reads it: it stays there.
+inline bool ended_by_control(Wafer& w, Core& core, int thread, Operation& o, Worker* worker) {
+  if (!o.control_ends) return false;
+  uint32_t slots = core.waits[thread].needs;
+  while (slots && !hears_control(core, o, __builtin_ctz(slots))) slots &= slots - 1;
+  if (!slots) return false;
   apply(core, o.on_control);
-  if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(w, core, thread, true, worker);
-  if (o.control_ends) finish(w, core, thread, false, worker);
+  finish(w, core, thread, false, worker);
+  return true;
 }
 
 // Up to `most` elements.
@@ -177,14 +186,16 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
     for (const Stream* s : {&o.src0, &o.src1, &o.dest})
       if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
         return finish(w, core, thread, false, worker);
+  if (ended_by_control(w, core, thread, o, worker)) return;
   int offset = 0;  // in bytes, from a wavelet's index
   for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
     const int slot = __builtin_ctz(slots);
-    const bool relayed = (transforms(core, o.src0) && o.src0.step == slot) ||
-                         (transforms(core, o.src1) && o.src1.step == slot);
-    if (core.lanes[slot].front_is_control() && !relayed)
-      return take_control(w, core, thread, o, slot, worker);
-    if (o.op == DsdOp::kDfilt) return take(core, slot);
+    if (o.op == DsdOp::kDfilt) {  // counts control wavelets
+      o.done += hears_control(core, o, slot);
+      take(core, slot);
+      if (o.done == o.length) finish(w, core, thread, true, worker);
+      return;
+    }
     if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
   }
   const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
@@ -201,10 +212,7 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
 
 // One element of a plain operation.
 inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* worker) {
-  for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
-    const int slot = __builtin_ctz(slots);
-    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
-  }
+  if (ended_by_control(w, core, thread, o, worker)) return;
   const auto source = [&](const Stream& s) {
     if (s.kind == Operand::kMemory || s.kind == Operand::kPointer)
       return get(core.memory + s.base + int64_t(o.done) * s.step, s.width);

@@ -70,7 +70,7 @@ class _Step(NamedTuple):
     thread: Array
     alone: Array  # nothing on its PE competes with it
     goes: Array  # elements are due, and no control wavelet has come
-    heard: Array  # one has
+    heard: Array  # one has, or DFILT has counted it
     short: Array  # a FIFO has no element, or no room
     words: Array  # [3] of the sources
     offset: Array  # in bytes, from the index of a word
@@ -128,23 +128,23 @@ def _begin(pe: State, alone: Array) -> tuple[State, tuple[_Step, Array]]:
     most = jnp.minimum(one.wide, one.across - one.position % one.across)
     end = jnp.minimum(one.length, one.position + jnp.where(alone, one.length, most))
     short = due & jnp.stack([short_of(pe, one, k) for k in range(3)]).any()
-    # A control wavelet at the head: the lowest color's first.
+    # A control wavelet ends an operation and stays, or is an element.
     slots, heads = _slots(pe)[thread], front(pe.lanes)
-    # DFILT counts control wavelets; it drops the others, of the lowest color if it reads two.
+    # DFILT counts control wavelets and drops the others, of the lowest color if it reads two.
     filters = (one.op == DsdOp.DFILT) & (slots >= 0).any()
     slots = jnp.where(filters & (slots != jnp.where(slots < 0, len(every), slots).min()), -1, slots)
     words, control = _words(pe, one, slots, heads[slots])
     takes = (alone | due) & ~short
-    heard = takes & control.any()
+    heard = takes & control.any() & one.control_ends
     goes = takes & ~heard & ~filters
-    lowest = jnp.where(control, slots, len(every)).min()
-    taken = jnp.where(heard, every == lowest, takes & (every == slots[:, None]).any(0))
+    taken = takes & ~heard & (every == slots[:, None]).any(0)
+    counted = takes & ~heard & filters & control.any()
     words = jnp.append(jnp.where(slots >= 0, words, 0), 0)
     has_index = ((slots >= 0) & (pe.tables.bytes[one.op, 1:3] == 2)).any() & one.indexed[:3].any()
     offset = jnp.where(has_index, 2 * (heads[slots.max()] >> 8 + 16), 0)
     pe = choose(heard, applied(pe, *one.heard), pe)
-    one = one._replace(position=one.position + (heard & filters))
-    step = _Step(one, thread, alone, goes, heard, short, words, offset, end)
+    one = one._replace(position=one.position + counted)
+    step = _Step(one, thread, alone, goes, heard | counted, short, words, offset, end)
     return pe._replace(lanes=pop(pe.lanes, taken)), (step, stepped)
 
 

@@ -34,7 +34,7 @@ from wafer.machine.reference.elements import sent
 from wafer.machine.reference.fifos import load_bytes, store_bytes
 from wafer.machine.reference.issue import operate, source_slot
 from wafer.machine.reference.registers import now, read_register, timer, write_register
-from wafer.machine.reference.routers import CONTROL, pop
+from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.state import Main, State, TaskKind
 from wafer.machine.tools.reports import Fault as Kind
 
@@ -206,14 +206,10 @@ def _exchanged(pe: State, i: Array) -> tuple[State, Array]:
     wrong = ~jnp.where(receives, known, sends)
     pe = failed(pe, wrong, int(Kind.WRONG_OPERAND), 0, pe.pc)
     pe = failed(pe, receives & (slot < 0), int(Kind.NO_COLOR), 0, pe.pc)
-    # The first wavelet with data; control wavelets before it are dropped.
-    place, here = jnp.arange(8), slot == jnp.arange(len(lanes.size))
-    wavelets = lanes.queue[slot, (lanes.head[slot] + place) % 8]
-    data = (place < lanes.size[slot]) & (wavelets & CONTROL == 0)
-    first, comes = jnp.argmax(data), (slot >= 0) & data.any()
-    taken = jnp.where(data.any(), first + 1, lanes.size[slot])
-    received = with_register(pe, a, scalar.wrapped(kind, wavelets[first] >> 8))
-    received = choose(comes, received, pe)._replace(lanes=pop(lanes, here * taken))
+    comes = (slot >= 0) & (lanes.size[slot] > 0)
+    received = with_register(pe, a, scalar.wrapped(kind, front(lanes)[slot] >> 8))
+    received = received._replace(lanes=pop(lanes, slot == jnp.arange(len(lanes.size))))
+    received = choose(comes, received, pe)
     # A wavelet with a value, if its output queue has room.
     goes = sends & (pe.outputs.size[row.queue] < pe.tables.output_depths[row.queue])
     value = register(pe, b) & jnp.where(jnp.asarray(BYTES)[kind] < 4, 0xFFFF, 0xFFFFFFFF)

@@ -8,7 +8,6 @@ itself; without an end it is a circle. What the programs do with a color is read
 import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +38,7 @@ _LONGEST = 1000  # routers that are searched for the senders of a color
 COMMAND = "no unblock_cmd_stream()"
 HELD = "a stream that waits for an earlier command of the host"
 Cell = tuple[int, int]
+Cause = tuple[str, str, str]  # its kind, as docs/guides/csl-deadlocks.md lists them; text; place
 _KINDS = {
     Reason.THREAD_BLOCKED: "a blocked microthread",
     Reason.FIFO_EMPTY: "an empty FIFO",
@@ -46,14 +46,6 @@ _KINDS = {
     Reason.FOR_THREAD: "a microthread that still runs",
 }
 _AT_REST = (Reason.FOR_COMMAND, Reason.WORD_UNREAD, Reason.TASK_BLOCKED)  # no operation
-
-
-class Cause(NamedTuple):
-    """One likely cause of a deadlock."""
-
-    kind: str  #: as docs/guides/csl.md lists them
-    text: str  #: what is wrong on the PE
-    place: str  #: file and line
 
 
 def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
@@ -90,10 +82,10 @@ def explain(
     if not reported and read is not None:
         found = list(waits.unsent(read))
     groups = defaultdict[tuple[str, str], list[Cause]](list)
-    for cause in found:
-        groups[cause.kind, cause.place].append(cause)
+    for kind, text, place in found:
+        groups[kind, place].append((kind, text, place))
     lines = list[str]()
-    for group in sorted(groups.values(), key=lambda group: group[0].kind == COMMAND)[:_MOST]:
+    for group in sorted(groups.values(), key=lambda group: group[0][0] == COMMAND)[:_MOST]:
         kind, text, place = group[0]
         more = f", and {len(group) - 1} more PEs" if len(group) > 1 else ""
         lines.append(f"{kind}: {text}" + (f" ({place})" if place else "") + more)
@@ -188,8 +180,8 @@ class _Waits:
     def _senders(self, each: Waiting) -> tuple[list[Cell], list[str]]:
         """The PEs, itself included, whose words of its color may come, and the lines that send."""
         image, color = self.image, each.detail
-        enters = lambda cell: sides_of(image, *cell, color, enter=True) >> RAMP & 1
-        cells = list(filter(enters, self._upstream(each)))
+        on_the_way = self._upstream(each)
+        cells = [c for c in on_the_way if sides_of(image, *c, color, enter=True) >> RAMP & 1]
         sent = [(cell, use.place) for cell, use in self._sent(*cells) if use.color == color]
         return cells, [f"PE {cell} sends at {place}" for cell, place in sent]
 
@@ -202,23 +194,39 @@ class _Waits:
         if streamed:
             kinds = "words that the host does not read", "fewer words from the host than taken"
             kind = HELD if streamed & held else kinds[code == Reason.FOR_DATA]
-            yield Cause(kind, waits, place)
+            yield kind, waits, place
         elif each.refused or each.outside:
             kind = "no route from the PE" if each.outside else "a neighbor that takes no word"
+            if each.refused and self._may_take(each):
+                kind = "a switch that is not advanced"
             sent = self._sent((each.x, each.y))
-            yield Cause(kind, waits, place or (sent[0][1].place if sent else ""))
+            yield kind, waits, place or (sent[0][1].place if sent else "")
         elif code == Reason.FOR_DATA:
             yield self._missing(each, waits)
         elif program is None or code not in _AT_REST:
-            yield Cause(_KINDS.get(Reason(code), "a wait without an end"), waits, place)
+            yield _KINDS.get(Reason(code), "a wait without an end"), waits, place
         elif code == Reason.WORD_UNREAD:
             yield from self._unread(program, each, where)
         elif code == Reason.TASK_BLOCKED:
             waits += f"; {_unblocks(program, Gate.LOCAL, each.detail)}"
             place = line_of(program, int(program.local_tasks[each.detail]))
-            yield Cause("a blocked local task", waits, place)
+            yield "a blocked local task", waits, place
         else:
             yield _not_freed(program, each, where)
+
+    def _may_take(self, each: Waiting) -> bool:
+        """Whether another switch position of a neighbor takes the word that a router holds."""
+        side = each.refused[0]
+        cell, back = neighbor(each.x, each.y, side), SIDES.index(side) ^ 1
+        return bool(sides_of(self.image, *cell, each.detail, enter=True) >> back & 1)
+
+    def _losses(self, each: Waiting) -> str:
+        """What a PE's router does to words of a color before its queue, in words."""
+        image, where = self.image, (each.y, each.x, each.detail)
+        filters, switched = image.filters[where][0], not int(image.colors[where]) >> RAMP & 1
+        means = ["a filter"] * bool(filters) + ["a switch position without RAMP"] * switched
+        place = place_of_route(image, each.x, each.y, each.detail)
+        return f"; its router has {' and '.join(means)} ({place})" if means else ""
 
     def _missing(self, each: Waiting, waits: str) -> Cause:
         """Why no more data of a color come to an operation."""
@@ -233,11 +241,12 @@ class _Waits:
         elif senders or any(None in self.uses(int(self.image.tiles[y, x])) for x, y in cells):
             kind, others = "fewer words sent than taken", ", ".join(senders[:2])
             waits += ", of which no more come" + (others and f"; {others}")
+            waits += self._losses(each)
         else:
             kind, colors = "a color that no PE sends", {use.color for _, use in self._sent(*cells)}
             others = ", ".join(map(str, sorted(colors)))
             waits += ", which no PE on its way sends" + (others and f"; they send {others}")
-        return Cause(kind, waits, each.place)
+        return kind, waits, each.place
 
     def _unread(self, program: Program, each: Waiting, where: str) -> Iterator[Cause]:
         """Why words at the head of a queue are not taken."""
@@ -249,15 +258,17 @@ class _Waits:
             if (entry := int(program.data_tasks[task])) >= 0:
                 name = next((name for name, pc in program.tasks.items() if pc == entry), "?")
                 text = f"{where}: words of color {color} wait for data task '{name}'"
-                text += f"; {_unblocks(program, Gate.DATA, task)}"
-                yield Cause("a blocked data task", text, line_of(program, entry))
+                blocked = (program.blocked >> task & 1).any() or Op.BLOCK in program.code[:, 0]
+                kind = "a blocked data task" if blocked else "a control wavelet without a task"
+                text += f"; {_unblocks(program, Gate.DATA, task) if blocked else sent}"
+                yield kind, text, line_of(program, entry)
                 return
         for cell in self._upstream(each) if len(senders) > 1 else ():
             sides = side_names(int(image.colors[cell[1], cell[0], color]) >> len(SIDES) & 31)
             if len(sides) > 1:
                 text = f"PE {cell}: its router takes color {color} from {' and '.join(sides)}"
                 place = place_of_route(image, *cell, color)
-                yield Cause("two senders into one router", f"{text}; {sent}", place)
+                yield "two senders into one router", f"{text}; {sent}", place
                 break
         uses = [
             use for use in self.uses(int(image.tiles[each.y, each.x])) if not use or not use.sends
@@ -265,10 +276,10 @@ class _Waits:
         taking = [use.place for use in uses if use and use.color == color]
         if taking:
             text = f"{where}: words of color {color} are left when its operations have ended"
-            yield Cause("more words sent than taken", f"{text}; {sent}", taking[0])
+            yield "more words sent than taken", f"{text}; {sent}", taking[0]
         elif None not in uses:
             text = f"{where}: no task or operation takes words of color {color}"
-            yield Cause("words that nothing takes", text, sent)
+            yield "words that nothing takes", text, sent
 
     def unsent(self, color: int) -> Iterator[Cause]:
         """Yield operations that sent to the host, which reads more words of a stream than came."""
@@ -278,10 +289,10 @@ class _Waits:
                 sent += use.sends
                 if use.sends and use.color == color:
                     text = f"{program.name} sends no more words of color {color}"
-                    yield Cause("fewer words sent than the host reads", text, use.place)
+                    yield "fewer words sent than the host reads", text, use.place
         if not sent:
             text, name = f"the host reads color {color}", self.image.programs[-1].name
-            yield Cause("a stream that no PE sends", text, name)
+            yield "a stream that no PE sends", text, name
 
     def circle(self) -> Cause:
         """Return a circle of things that wait for each other; each waits for another."""
@@ -292,7 +303,7 @@ class _Waits:
         shown = [each for each in circle if each.line and each.code != Reason.IN_ROUTER] or circle
         waits = [f"PE ({e.x}, {e.y}): {e.who} at {e.place} for {e.reason}" for e in shown]
         text = ", which waits for ".join([*waits, f"PE ({shown[0].x}, {shown[0].y})"])
-        return Cause("a circle of waits", text, shown[0].place)
+        return "a circle of waits", text, shown[0].place
 
 
 def _unblocks(program: Program, gate: int, number: int) -> str:
@@ -307,10 +318,10 @@ def _not_freed(program: Program, each: Waiting, where: str) -> Cause:
     """Why a call does not free the command stream."""
     for task, pc in unbound_activations(program):
         text = f"{where}: local task {task} is activated, and no task is bound to it"
-        return Cause("a local task without code", text, line_of(program, pc) or program.name)
+        return "a local task without code", text, line_of(program, pc) or program.name
     frees = (program.code[:, :2] == (Op.INTRINSIC, Intrinsic.NEXT_COMMAND)).all(axis=1)
     which = {*np.flatnonzero(frees)}
     callers = [name for name, pc in program.tasks.items() if reachable(program, pc) & which]
     why = f"{' or '.join(callers)}, which calls it, does not run" if callers else "nothing calls it"
     called = each.reason.partition(" after ")[2]
-    return Cause(COMMAND, f"{where}: {called} has returned, and {why}", each.place)
+    return COMMAND, f"{where}: {called} has returned, and {why}", each.place

@@ -81,7 +81,7 @@ def actions(program: Program) -> Iterator[tuple[int, int, int | None]]:
         program: compiled.
     """
     for pc, op, kind, a, _ in _instructions(program, Op.ACTIVATE, Op.UNBLOCK, *_TABLES):
-        if table := _TABLES.get(op):
+        if table := _TABLES.get(Op(op)):
             row = row_of(program, table, a)
             yield from ((pc, row[action], row[target]) for action, target in _ACTIONS)
         else:

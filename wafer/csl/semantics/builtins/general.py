@@ -111,6 +111,8 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     name, most = _HANDLES[node.name[1:]]
+    if name == "output_queue" and ev.unit.arch == "wse2":
+        most = 6
     value = ev.settled(node.arguments[0])
     if is_known(value):
         if not isinstance(value.data, int):

@@ -1,12 +1,13 @@
 """Builtins that read other files: modules, and values in JSON."""
 
 import json
+from collections.abc import Set
 from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import fields_of
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
-from wafer.csl.semantics.core.values import Value
+from wafer.csl.semantics.core.values import Module, Value
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.parser import read
@@ -26,13 +27,25 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)
     ev.count(node.at, 10 + len(module.declarations))
     module.depth = ev.module.depth + 1
-    for name in params.keys() - module.declarations.keys():
-        hint = suggestion(name, module.declarations)
-        ev.warn(node.at, f"{path} has no param '{name}'", hint)
+    check_params(ev, module, path, params.keys(), node.at)
     if module.library:
         module.imported = ev.unit.led or node.at if ev.module.library else node.at
     ev.unit.modules.append(module)
     return Value(types.MODULE, module)
+
+
+def check_params(ev: Evaluator, module: Module, file: str, given: Set[str], at: Position) -> None:
+    """Warn of params that a file does not declare.
+
+    Args:
+        ev: of the unit that opens it.
+        module: the file's.
+        file: as the program names it.
+        given: the params' names.
+        at: where they are given.
+    """
+    for name in sorted(given - module.declarations.keys()):
+        ev.warn(at, f"{file} has no param '{name}'", suggestion(name, module.declarations))
 
 
 def _import_comptime_value(ev: Evaluator, node: tree.Builtin) -> Value:

@@ -143,6 +143,9 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
         _check_fabric(ev, value, argument.at)
+        wrong, role = ("fabin_dsd", "written") if place == "dest" else ("fabout_dsd", "read")
+        if str(value.type) == wrong:
+            ev.fail(argument.at, f"a {wrong} cannot be {role}", "destinations come first")
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
     sources = [types.size_of(kind) for kind in forms if kind]

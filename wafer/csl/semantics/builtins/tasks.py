@@ -22,6 +22,7 @@ _KINDS = {
 
 _TABLES = 8  # of control tasks, one for each input queue at most
 _ROTATIONS, _MOST_TURNS = 2, 0xFFFF
+_SHARED = ("local_tasks", "data_tasks")  # their ids are of one set, on WSE-2
 _RESERVED = {"local_tasks": "local task", "control_tasks": "control task"}
 
 
@@ -48,16 +49,19 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> None:
 def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
     if not isinstance(task.data, Function):
         ev.fail(node.at, f"expected a task, found {described(task)}")
-    if not isinstance(number.data, int) or not 0 <= number.data < most:
-        ev.fail(node.at, f"{node.name}: ids go from 0 to {most - 1}, found {number.data}")
+    least = 8 if node.name == "@bind_local_task" and ev.unit.arch == "wse3" else 0
+    if not isinstance(number.data, int) or not least <= number.data < most:
+        ev.fail(node.at, f"{node.name}: ids go from {least} to {most - 1}, found {number.data}")
 
 
 def _enter(ev: Evaluator, node: tree.Builtin, table: str, number: int, task: Function) -> None:
-    rows = ev.unit.setup.bindings.setdefault(table, {})
-    if number in rows and rows[number] != task:
-        names = f"'{rows[number].node.name}' and to '{task.node.name}'"
-        ev.fail(node.at, f"id {number} is bound to {names}")
-    rows[number] = task
+    bindings = ev.unit.setup.bindings
+    shared = _SHARED if ev.unit.arch == "wse2" and table in _SHARED else (table,)
+    for bound in filter(None, (bindings.get(each, {}).get(number) for each in shared)):
+        if bound != task:
+            names = f"'{bound.node.name}' and to '{task.node.name}'"
+            ev.fail(node.at, f"id {number} is bound to {names}")
+    bindings.setdefault(table, {})[number] = task
 
 
 def _bind_task(ev: Evaluator, node: tree.Builtin) -> None:

@@ -50,8 +50,8 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     inner = Evaluator(ev.unit, module)
     kind = inner.type(node.type) if node.type is not None else None
     ev.unit.declaring = node.name
-    if node.kind == "param" and node.name in module.params:
-        value = module.params[node.name]
+    value = module.params.get(node.name) if node.kind == "param" else None
+    if value is not None and (kind is None or value.type != types.VOID):  # {} is no value of a type
         if kind == types.COLOR and types.is_number(value.type):  # of the command line
             value = Value(types.COLOR, value.data)
         elif kind is not None:
@@ -110,7 +110,7 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
     """What a file's name stands for, worked out when it is first used; None if it has none.
 
     Raises:
-        Failure: its declaration is wrong; reported the first time only.
+        Failure: its declaration is wrong; the same each time.
     """
     if name in module.members:
         member = module.members[name]
@@ -118,7 +118,7 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
             node = module.declarations[name]
             ev.fail(node.at, f"'{name}' depends on itself")
         if isinstance(member, Failure):
-            raise Failure(None)
+            raise member
         return member
     node = module.declarations.get(name)
     if node is None:
