@@ -84,12 +84,12 @@ STATEMENTS = {
     "wafer/commands": 2867,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7502,  # features of releases that were missing (33b)
+    "wafer/csl": 7572,  # features of releases that were missing (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3846,  # registers of queues, filters and generators of numbers (33b)
+    "wafer/machine": 3876,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)

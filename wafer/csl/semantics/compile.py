@@ -40,7 +40,8 @@ from wafer.csl.syntax.source import (
     emit_warnings,
     suggestion,
 )
-from wafer.machine.codes import NO_SWITCH
+from wafer.errors import CompileError
+from wafer.machine.codes import HALVES, NO_SWITCH
 from wafer.machine.costs import costs_for
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
@@ -265,6 +266,7 @@ def compile_layout(
     max_inlined_iterations: int | None = None,
     strict: bool = False,
     timing: str = "simulator",
+    fp16_format: str = "f16",
 ) -> Image:
     """Compile a program.
 
@@ -285,19 +287,24 @@ def compile_layout(
             the limit of steps while compiling, too.
         strict: whether what the vendor's compiler takes, and is likely a mistake, is an error.
         timing: 'simulator' or 'silicon', which is known of WSE-3: what its cycles are counted by.
+        fp16_format: 'f16', 'bf16' or 'cb16': the one format of 16-bit floats at run time.
 
     Raises:
         CompileError: no such release.
         CslError: every problem of the program.
-        CompileError: no such timing.
+        CompileError: no such timing or format.
     """
     if sdk:
         release(sdk)  # there is none, or it is an error
     costs_for(arch, timing)
+    if fp16_format not in HALVES:
+        known = ", ".join(HALVES)
+        raise CompileError(f"fp16_format: no format of 16-bit floats ({fp16_format}); use {known}")
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
     limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
     unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk, limits=limits)
+    unit.half = fp16_format
     with _deep_stack():
         layout = _layout(unit, Path(path), params or {})
         image = image_of(unit, layout, params or {})
@@ -305,4 +312,4 @@ def compile_layout(
     if strict and warnings:
         raise CslError(dict.fromkeys(warnings), files.source(warnings[0].at))
     emit_warnings(warnings)
-    return image._replace(timing=timing)
+    return image._replace(timing=timing, half=fp16_format)

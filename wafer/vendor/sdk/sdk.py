@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Self
 
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
-from wafer.csl.host.errors import HostError
+from wafer.csl.host.errors import HostError, check_keywords
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
@@ -13,6 +13,10 @@ from wafer.errors import CompileError
 from wafer.machine.costs import uncertainty
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
+
+
+_KEYWORDS = ("suppress_simfab_trace", "simfab_numthreads", "msg_level", "memcpy_required")
+_KEYWORDS += ("bindir", "cmaddr")
 
 
 class SdkRuntime(Runtime):
@@ -27,6 +31,7 @@ class SdkRuntime(Runtime):
     Raises:
         HostError: an address.
         CompileError: nothing was compiled to that folder.
+        TypeError: another keyword.
     """
 
     def __init__(
@@ -38,7 +43,9 @@ class SdkRuntime(Runtime):
         simfab_numthreads: int | None = None,
         msg_level: str = "WARNING",
         memcpy_required: bool = True,
+        **others: object,
     ) -> None:
+        check_keywords("SdkRuntime", others, _KEYWORDS)
         if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory

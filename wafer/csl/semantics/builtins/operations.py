@@ -132,7 +132,8 @@ _PLACES = ("dest", "src0", "src1", "scalar")
 
 def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     name, at = node.name[1:], node.at
-    forms = (None, *_FORMS[name])
+    half = types.predefined(ev.unit.half)
+    forms = (None, *(half if form is _F16 else form for form in _FORMS[name]))
     values = [ev.value(argument) for argument in node.arguments[: len(forms)]]
     config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):

@@ -362,6 +362,8 @@ class Evaluator:
     def register(self, value: Value, at: Position, into: int | None = None) -> int:
         """The register that holds a scalar; emit what puts it there, unless it is in one."""
         code = self.require_code(at, "this value")
+        if types.is_foreign(value.type, self.unit.half):
+            self.fail(at, self.unit.foreign(value.type))
         match value.data:
             case Register(number):
                 if into is None:

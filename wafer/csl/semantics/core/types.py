@@ -121,7 +121,7 @@ DIRECTION = Plain("direction", codes.Type.U16)
 COLOR = Plain("color", codes.Type.U16)
 
 _WIDEST = 64  # bits of an integer
-_FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
+_FLOATS = {"f32": codes.Type.F32} | dict.fromkeys(codes.HALVES, codes.Type.F16)
 _HANDLES = (
     "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
     " dsr_dest dsr_src0 dsr_src1 xdsr sr"
@@ -166,6 +166,16 @@ def is_integer(kind: Type) -> bool:
 def is_float(kind: Type) -> bool:
     """Whether a type is a float with a width."""
     return isinstance(kind, Plain) and kind.name in _FLOATS
+
+
+def is_foreign(kind: Type, half: str) -> bool:
+    """Whether a type is, or holds, a 16-bit float of another format than the program's."""
+    match kind:
+        case Array():
+            return is_foreign(kind.element, half)
+        case Struct():
+            return any(is_foreign(field, half) for _, field in kind.fields)
+    return str(kind) in codes.HALVES and str(kind) != half
 
 
 def is_number(kind: Type) -> bool:
