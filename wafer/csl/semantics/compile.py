@@ -136,7 +136,7 @@ def _programs(unit: Unit, layout: LayoutState) -> dict[Any, _Compiled]:
         if (key := _key(tile)) not in out:
             own = unit.of_program()
             program = compile_program(own, tile, layout)
-            out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules))
+            out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules, own))
             problems += own.problems
             if program and (size := footprint(own).total()) > largest[0]:
                 largest = size, own
@@ -177,14 +177,19 @@ def _key(tile: Tile) -> Any:
     return tile.file, tile.importer, frozen(tile.params)
 
 
-def _streams(modules: list[Module]) -> dict[int, str]:
-    """Colors that memcpy carries: params of its modules, in the layout or, of old, in programs."""
+def _streams(modules: list[Module], program: Unit | None = None) -> dict[int, str]:
+    """Colors that memcpy carries: params of its modules, in the layout or, of old, in programs.
+
+    A program of SDK 0.6 takes calls itself: its data task of the color LAUNCH reads their words.
+    """
+    tasks = program.setup.bindings.get("data_tasks", {}) if program else {}
     return {
-        value.data: name
+        value.data: "MEMCPYH2D_LAUNCH" if name == "LAUNCH" else name
         for module in modules
         if module.name in ("<memcpy/get_params>", "<memcpy_multi/memcpy>")
         for name, value in module.params.items()
         if name.startswith(("MEMCPYH2D_", "MEMCPYD2H_"))
+        or (name == "LAUNCH" and value.data in tasks)
     }
 
 

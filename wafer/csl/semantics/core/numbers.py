@@ -38,7 +38,8 @@ def bounds(kind: types.Type) -> tuple[int, int]:
     """Least and greatest value of an integer type."""
     assert isinstance(kind, types.Plain)
     width = kind.bits
-    return (-(1 << width - 1), (1 << width - 1) - 1) if kind.name[0] == "i" else (0, 2**width - 1)
+    half = 1 << width >> 1
+    return (-half, max(half - 1, 0)) if kind.name[0] == "i" else (0, (1 << width) - 1)
 
 
 def fits(kind: types.Type, number: int) -> bool:
