@@ -82,6 +82,7 @@ class Evaluator:
         result: the type that the function returns.
         loops: around the present statement, of running code.
         addressed: local names whose address is taken, which cannot be in registers.
+        wavelet_index: the register of a data task's second argument, its wavelet's index; -1: none.
     """
 
     def __init__(self, unit: Unit, module: Module, code: Code | None = None) -> None:
@@ -92,6 +93,7 @@ class Evaluator:
         self.result: types.Type = types.VOID
         self.loops: list[Loop] = []
         self.addressed: frozenset[str] = frozenset()
+        self.wavelet_index = -1
 
     def at_compile_time(self) -> "Evaluator":
         """The same names, for code that runs while compiling."""
