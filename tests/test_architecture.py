@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2867,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7572,  # features of releases that were missing (33b)
+    "wafer/csl": 7594,  # features of releases that were missing (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
@@ -94,7 +94,7 @@ STATEMENTS = {
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)
     "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
-    "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
+    "wafer/vendor": 5230,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a
