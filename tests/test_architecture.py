@@ -84,17 +84,17 @@ STATEMENTS = {
     "wafer/commands": 2888,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
-    "wafer/csl": 7502,  # features of releases that were missing (33b)
+    "wafer/csl": 7594,  # features of releases that were missing (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3846,  # registers of queues, filters and generators of numbers (33b)
+    "wafer/machine": 3876,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
-    "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
+    "wafer/vendor": 5230,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a

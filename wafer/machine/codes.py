@@ -13,6 +13,10 @@ DEEPEST_CALL = 64  # calls within each other
 NEVER_ENDS = 0x7FFF  # the length of a fabric descriptor that ends by control wavelets alone
 
 
+# Formats of 16-bit floats with bits of the fraction and the bias of the exponent. A program has one
+# of them, which F16 and the operations of halves mean.
+HALVES = {"f16": (10, 15), "bf16": (7, 127), "cb16": (9, 42)}
+
 # Types of scalars; in memory a bool takes 16 bits, a descriptor 64.
 Type = enum.IntEnum("Type", "I8 I16 I32 I64 U8 U16 U32 U64 F16 F32 BOOL", start=0)
 BYTES = (1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2)  # in memory, by Type

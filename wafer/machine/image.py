@@ -204,4 +204,5 @@ class Image(NamedTuple):
     #: of the host at the rectangle's edges, by name
     ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
     presets: tuple[Preset, ...] = ()  #: values of variables
+    half: str = "f16"  #: of ``codes.HALVES``: the format of 16-bit floats
     timing: str = "simulator"  #: of ``costs.TIMINGS``: what cycles are counted by

@@ -12,7 +12,7 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.checks import check_image, registers_beyond
-from wafer.machine.codes import CONDITIONAL, DsdOp
+from wafer.machine.codes import CONDITIONAL, HALVES, DsdOp
 from wafer.machine.costs import ARCHS, Arch, costs_for
 from wafer.machine.image import COLORS, COLUMNS, ENTRIES, Image, Program
 from wafer.machine.timing import instruction_cycles
@@ -103,6 +103,7 @@ def costs_of(image: Image) -> dict[str, np.ndarray]:
         "output_depths": arch.output_depths,
         "unbound_depth": arch.unbound_depth,
         "streams": streams,
+        "half": [*HALVES].index(image.half),
     }
     return {name: np.asarray(value, np.int32) for name, value in values.items()}
 

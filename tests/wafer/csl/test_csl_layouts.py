@@ -10,6 +10,7 @@ import pytest
 from wafer.csl import CslError, DeadlockError, HostError
 from wafer.csl.host.artifacts import load
 from wafer.csl.regions import (
+    FP16TYPE,
     Color,
     Edge,
     IntRectangle,
@@ -332,3 +333,23 @@ def test_there_is_no_system(layout):
         get_platform("10.0.0.1:9000")
     with pytest.raises(HostError, match="no region"):
         layout.compile()
+
+
+@pytest.mark.native
+def test_the_format_of_16_bit_floats(layout, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "six.csl").write_text("const six = 6.0;", encoding="utf-8")
+    text = """const six: @fp16() = @import_module("<six>").six;
+    export var word: u16 = @bitcast(u16, six);"""
+    (tmp_path / "six_pe.csl").write_text(text, encoding="utf-8")
+    layout.create_code_region("six_pe.csl", "p", 1, 1)
+    folder = layout.compile(libs=["lib"], f16_type=FP16TYPE.BF16)
+    assert load(folder).half == "bf16"
+    runtime = SdkRuntime(folder, get_platform(None))
+    assert runtime.read_symbol(0, 0, "word", "uint16").tolist() == [0x40C0]
+    with pytest.raises(TypeError, match=r"compile\(\) got .* 'f16_tipe'; did you mean 'f16_type'"):
+        layout.compile(f16_tipe=FP16TYPE.BF16)
+    with pytest.raises(TypeError, match=r"^SdkRuntime\(\) got .* 'mesg_level'; did you mean 'msg_"):
+        SdkRuntime(folder, get_platform(None), mesg_level="INFO")
+    with pytest.raises(TypeError, match=r"argument 'num_thread'; did you mean 'num_threads'"):
+        SimfabConfig(num_thread=1)

@@ -22,7 +22,7 @@ from wafer.models.files import JsonObject, atomic_write, made_folder
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.machine.base import WaferMachine
 
-_VERSION = 5
+_VERSION = 6
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"
 
@@ -175,6 +175,7 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], JsonObject]:
         "params": {name: str(value) for name, value in image.params.items()},
         "edges": image.edges,
         "timing": image.timing,
+        "half": image.half,
         "route_places": image.route_places,
         "ports": image.ports,
         "presets": [(preset.name, preset.x, preset.y) for preset in image.presets],
@@ -203,7 +204,8 @@ def _join(arrays: dict[str, np.ndarray], rest: JsonObject) -> Image:
         streams={int(color): name for color, name in rest["streams"]},
         params=rest["params"],
         edges=rest["edges"],
-        timing=rest.get("timing", "simulator"),
+        timing=rest["timing"],
+        half=rest["half"],
         route_places=tuple(rest["route_places"]),
         ports={name: HostPort(*port) for name, port in rest["ports"].items()},
         presets=tuple(

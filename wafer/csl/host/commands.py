@@ -149,6 +149,7 @@ class Send(Task):
     color: int  #: of the words
     rectangle: Rectangle  #: of PEs
     words: np.ndarray  #: [PEs, items] uint32
+    launches: bool = False  #: whether they start what runs until nothing moves (SDK 0.6)
 
     def advance(self, machine: WaferMachine, *, quiet: bool) -> bool:
         """Hand the words over once the PEs are free; done once they are in and used up."""
@@ -158,7 +159,7 @@ class Send(Task):
                 self._send(machine, self.words)
             return self.begun
         if not self.missing(machine):
-            self.finished = self.settled(machine, quiet=quiet)
+            self.finished = quiet if self.launches else self.settled(machine, quiet=quiet)
         return self.finished
 
     def missing(self, machine: WaferMachine) -> list[str]:

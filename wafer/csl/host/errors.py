@@ -2,11 +2,12 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from wafer.csl.syntax.source import CslWarning
 from wafer.errors import WaferError
+from wafer.models.errors import did_you_mean
 
 _PACKAGE = str(Path(__file__).parents[2])  # wafer
 
@@ -25,6 +26,24 @@ class DeadlockError(HostError):
     def __init__(self, message: str, waiting: Sequence[object] = ()) -> None:
         super().__init__(message)
         self.waiting = tuple(waiting)
+
+
+def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keywords as Python does, and name the likely one.
+
+    Args:
+        call: the function's name.
+        given: keywords that it has no parameter for.
+        known: its keywords, and those without effect.
+
+    Raises:
+        TypeError: one of the given is not known.
+    """
+    known = [*known]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def warn_host(message: str) -> None:

@@ -54,7 +54,8 @@ class CopyRegion(NamedTuple):
         """From the arguments of a call.
 
         Args:
-            region: first column, first row, columns, rows, items of each PE.
+            region: first column, first row, columns, rows, items of each PE; before SDK 0.8 between
+                ``streaming`` and ``order, nonblock``.
             options: of ``Options``, by name.
             same_along: as in ``places``.
             stride: elements from one item to the next in memory.
@@ -62,6 +63,10 @@ class CopyRegion(NamedTuple):
         Raises:
             HostError: not five numbers, or other options.
         """
+        if len(region) == 8 and not options:  # all by place, before SDK 0.8
+            streaming, *region, order, nonblock = region
+            options = {"streaming": bool(streaming), "nonblock": bool(nonblock)}
+            options["order"] = MemcpyOrder(order)
         if unknown := options.keys() - set(Options._fields):
             raise HostError(f"no option {min(unknown)!r}; there are {Options._fields}")
         if len(region) != 5:

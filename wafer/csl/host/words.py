@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+import ml_dtypes  # noqa: F401 -- NumPy knows bfloat16 then
 import numpy as np
 
 from wafer.csl.host.errors import HostError, warn_host
@@ -12,6 +13,8 @@ _DTYPES = {
     **{f"{sign}{bits}": f"{kind}{bits // 8}" for sign, kind in (("i", "<i"), ("u", "<u"))
        for bits in (8, 16, 32, 64)},
     "f16": "<f2",
+    "bf16": "bfloat16",
+    "cb16": "<u2",
     "f32": "<f4",
     "bool": "<u2",
 }  # fmt: skip
@@ -77,7 +80,7 @@ def _word(name: str, kind: str, value: object) -> int:
     given = np.asarray(value)
     if given.ndim or given.dtype.kind not in "biuf":
         raise HostError(f"'{name}' takes a {kind}, found {value!r}")
-    if isinstance(value, np.generic) and (given.dtype.kind == "f") != (dtype.kind == "f"):
+    if isinstance(value, np.generic) and (given.dtype.kind == "f") != (dtype.kind in "fV"):
         bits = given.reshape(1).view(f"u{given.itemsize}").astype(f"u{dtype.itemsize}").view(dtype)
         raise HostError(
             f"'{name}' takes a {kind}, found {value!r}, whose bits are {bits[0]} as {kind}; give"

@@ -4,7 +4,14 @@
 finds routes between ports, ``colors`` gives symbolic colors numbers, ``build`` makes the image.
 """
 
-from wafer.csl.regions.layout import Platform, SdkLayout, SdkTarget, SimfabConfig, get_platform
+from wafer.csl.regions.layout import (
+    FP16TYPE,
+    Platform,
+    SdkLayout,
+    SdkTarget,
+    SimfabConfig,
+    get_platform,
+)
 from wafer.csl.regions.region import CodeRegion
 from wafer.csl.regions.routing import (
     Color,
@@ -17,6 +24,7 @@ from wafer.csl.regions.routing import (
 )
 
 __all__ = [
+    "FP16TYPE",
     "CodeRegion",
     "Color",
     "Edge",

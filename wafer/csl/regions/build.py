@@ -61,7 +61,8 @@ def build(plan: LayoutPlan, folder: Path) -> tuple[Image, dict[str, int]]:
         for port in plan.streams
     }
     presets = tuple(_presets(plan, image))
-    return image._replace(edges=_WEST_AND_NORTH, ports=ports, presets=presets), values
+    image = image._replace(edges=_WEST_AND_NORTH, ports=ports, presets=presets, half=plan.half)
+    return image, values
 
 
 def _code(plan: LayoutPlan) -> dict[Cell, CodeRegion]:
@@ -168,7 +169,8 @@ def _tiles(
     """The tiles of a layout, with the colors' numbers as params."""
     entry = folder / "layout"  # whose folder the files are relative to
     fabric = Fabric(size, offsets=(0, 0), memcpy=False)
-    unit = Unit(RULES, Files((), entry), plan.arch, running=False, fabric=fabric)
+    files = Files(plan.import_paths, entry)
+    unit = Unit(RULES, files, plan.arch, running=False, fabric=fabric, half=plan.half)
     unit.rectangle, out = size, LayoutState()
     for region in plan.regions:
         path = folder / region.file

@@ -3,11 +3,12 @@
 import enum
 import json
 import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wafer.csl.host.artifacts import save
-from wafer.csl.host.errors import HostError
+from wafer.csl.host.errors import HostError, check_keywords
 from wafer.csl.regions.build import build
 from wafer.csl.regions.problems import fail, script_position
 from wafer.csl.regions.region import CodeRegion, LayoutPlan, RegionPort
@@ -21,10 +22,24 @@ class SdkTarget(enum.Enum):
     WSE3 = "wse3"
 
 
+class FP16TYPE(enum.Enum):
+    """The format of 16-bit floats."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    CB16 = "cb16"
+
+
 class SimfabConfig:
-    """Options of the vendor's simulator, without effect here."""
+    """Options of the vendor's simulator, without effect here.
+
+    Raises:
+        TypeError: a keyword that is none of them.
+    """
 
     def __init__(self, **options: Any) -> None:
+        known = ("num_threads", "suppress_trace", "dump_core", "core_path")
+        check_keywords("SimfabConfig", options, known)
         self.options = options
 
 
@@ -127,20 +142,32 @@ class SdkLayout:
             fail(at, f"port '{port.name}' is used twice, first at {port.users[0]}")
         port.users.append(at)
 
-    def compile(self, out_prefix: str = "out", **options: Any) -> str:
+    def compile(
+        self,
+        out_prefix: str = "out",
+        libs: Sequence[str] = (),
+        f16_type: FP16TYPE = FP16TYPE.F16,
+        **options: Any,
+    ) -> str:
         """Compile for the runtime.
 
         Args:
             out_prefix: folder of the result; ``colors.json`` there has the numbers of the colors.
-            options: of the vendor's compiler, without effect.
+            libs: folders of imported files.
+            f16_type: the one format of 16-bit floats at run time.
+            options: of the vendor's compiler, without effect: ``cslc_prefix``, ``save_port_map``.
 
         Returns:
             The folder, for ``SdkRuntime``.
 
         Raises:
             CslError: problems of the layout, at the script's line, or of the files.
+            TypeError: a keyword that is none of these.
         """
-        image, colors = build(self.plan, Path.cwd())
+        known = ("libs", "f16_type", "cslc_prefix", "save_port_map")
+        check_keywords("SdkLayout.compile", options, known)
+        plan = self.plan._replace(import_paths=tuple(libs), half=FP16TYPE(f16_type).value)
+        image, colors = build(plan, Path.cwd())
         save(out_prefix, image, {}, offsets=(0, 0))
         text = json.dumps(colors, indent=1, sort_keys=True)
         Path(out_prefix, "colors.json").write_text(f"{text}\n", encoding="utf-8")

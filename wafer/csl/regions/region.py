@@ -282,3 +282,5 @@ class LayoutPlan(NamedTuple):
     regions: list[CodeRegion]  #: in order
     connections: list[tuple[RegionPort, RegionPort]]  #: output port, input port
     streams: list[RegionPort]  #: ports that the host uses
+    import_paths: tuple[str, ...] = ()  #: folders of imported files
+    half: str = "f16"  #: of ``codes.HALVES``: the format of 16-bit floats

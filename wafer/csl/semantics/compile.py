@@ -42,7 +42,7 @@ from wafer.csl.syntax.source import (
 )
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
-from wafer.machine.codes import NO_SWITCH
+from wafer.machine.codes import HALVES, NO_SWITCH
 from wafer.machine.costs import costs_for
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
@@ -137,7 +137,7 @@ def _programs(unit: Unit, layout: LayoutState) -> dict[Any, _Compiled]:
         if (key := _key(tile)) not in out:
             own = unit.of_program()
             program = compile_program(own, tile, layout)
-            out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules))
+            out[key] = program and _Compiled(program, own.setup.routes, _streams(own.modules, own))
             problems += own.problems
             if program and (size := footprint(own).total()) > largest[0]:
                 largest = size, own
@@ -178,14 +178,19 @@ def _key(tile: Tile) -> Any:
     return tile.file, tile.importer, frozen(tile.params)
 
 
-def _streams(modules: list[Module]) -> dict[int, str]:
-    """Colors that memcpy carries: params of its modules, in the layout or, of old, in programs."""
+def _streams(modules: list[Module], program: Unit | None = None) -> dict[int, str]:
+    """Colors that memcpy carries: params of its modules, in the layout or, of old, in programs.
+
+    A program of SDK 0.6 takes calls itself: its data task of the color LAUNCH reads their words.
+    """
+    tasks = program.setup.bindings.get("data_tasks", {}) if program else {}
     return {
-        value.data: name
+        value.data: "MEMCPYH2D_LAUNCH" if name == "LAUNCH" else name
         for module in modules
         if module.name in ("<memcpy/get_params>", "<memcpy_multi/memcpy>")
         for name, value in module.params.items()
         if name.startswith(("MEMCPYH2D_", "MEMCPYD2H_"))
+        or (name == "LAUNCH" and value.data in tasks)
     }
 
 
@@ -267,6 +272,7 @@ def compile_layout(
     max_inlined_iterations: int | None = None,
     strict: bool = False,
     timing: str = "simulator",
+    fp16_format: str = "f16",
 ) -> Image:
     """Compile a program.
 
@@ -287,21 +293,26 @@ def compile_layout(
             the limit of steps while compiling, too.
         strict: whether what the vendor's compiler takes, and is likely a mistake, is an error.
         timing: 'simulator' or 'silicon', which is known of WSE-3: what its cycles are counted by.
+        fp16_format: 'f16', 'bf16' or 'cb16': the one format of 16-bit floats at run time.
 
     Raises:
         CompileError: no such architecture or release.
         CslError: every problem of the program.
-        CompileError: no such timing.
+        CompileError: no such timing or format.
     """
     if arch not in ARCHITECTURES:
         raise CompileError(f"no architecture {arch!r}; expected one of {', '.join(ARCHITECTURES)}")
     if sdk:
         release(sdk)  # there is none, or it is an error
     costs_for(arch, timing)
+    if fp16_format not in HALVES:
+        known = ", ".join(HALVES)
+        raise CompileError(f"fp16_format: no format of 16-bit floats ({fp16_format}); use {known}")
     files = Files(import_paths, Path(path))
     place = Fabric(fabric, offsets, buffers, memcpy)
     limits = Limits.of(comptime_func_depth_limit, max_inlined_iterations)
     unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk, limits=limits)
+    unit.half = fp16_format
     with _deep_stack():
         layout = _layout(unit, Path(path), params or {})
         image = image_of(unit, layout, params or {})
@@ -309,4 +320,4 @@ def compile_layout(
     if strict and warnings:
         raise CslError(dict.fromkeys(warnings), files.source(warnings[0].at))
     emit_warnings(warnings)
-    return image._replace(timing=timing)
+    return image._replace(timing=timing, half=fp16_format)

@@ -41,7 +41,7 @@ _ROWS = (
 # Builtin -> fewest and most arguments.
 ARGUMENTS = {f"@{name}": (low, high) for low, high, names in _ROWS for name in names.split()}
 
-_INTEGER = re.compile(r"[iu][1-9]\d*")
+_INTEGER = re.compile(r"[iu](0|[1-9]\d*)")
 _NAMES = frozenset(
     name
     for names in (
@@ -56,6 +56,11 @@ _NAMES = frozenset(
 )
 
 
+def is_integer_name(name: str) -> bool:
+    """Whether a name is that of an integer type, of any width."""
+    return _INTEGER.fullmatch(name) is not None
+
+
 def predefined(name: str) -> bool:
     """Whether a name means something before any declaration."""
-    return name in _NAMES or _INTEGER.fullmatch(name) is not None
+    return name in _NAMES or is_integer_name(name)

@@ -99,7 +99,7 @@ inline void print(Wafer& w, int cell, int64_t cycle, Type type, int64_t value, W
     line += char(value);
   } else if (is_float(type)) {
     char text[32];
-    std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
+    std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value, w.costs.half)));
     line += text;
     if (!std::strpbrk(text, ".en")) line += ".0";  // not of 1e+20, inf and nan
   } else {
@@ -182,7 +182,8 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
       break;
     default: {
       const Type type = Type(i.c);
-      out = float_out(type, function(Intrinsic(i.type), float_in(type, value)));
+      const float x = float_in(type, value, w.costs.half);
+      out = float_out(type, function(Intrinsic(i.type), x), w.costs.half);
     }
   }
 }
@@ -206,13 +207,13 @@ inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) 
         return fault(core, kDivision, core.pc, 0, worker), false;
       [[fallthrough]];
     case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
-    case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c)); break;
+    case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c), w.costs.half); break;
     case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
     case Op::kInvert: r(i.a) = wrapped(type, ~r(i.b)); break;
     case Op::kNot: r(i.a) = r(i.b) == 0; break;
     case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kGt: case Op::kGe:
-      r(i.a) = compare(i.op, type, r(i.b), r(i.c)); break;
-    case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b)); break;
+      r(i.a) = compare(i.op, type, r(i.b), r(i.c), w.costs.half); break;
+    case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b), w.costs.half); break;
     case Op::kLoad: case Op::kStore: {
       const bool stores = i.op == Op::kStore;
       const int where = place(r(stores ? i.a : i.b), i.c);

@@ -203,7 +203,8 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
     uint32_t values[3] = {};
     for (int j = 1; j < 4; ++j)
       if (!read(core, o, j, k, offset, &values[j - 1], worker)) return;
-    const uint32_t value = element(o.op, values[0], values[1], values[2], &o.carry);
+    const uint32_t value =
+        element(o.op, values[0], values[1], values[2], &o.carry, w.costs.half);
     if (!write(w, core, o, k, offset, value, worker)) return;
   }
   if (o.length != kEndless) o.done = end; else ++o.done;
@@ -219,7 +220,8 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
     return s.kind == Operand::kFabric ? taken(core, s) : uint32_t(s.base);
   };
   const uint32_t a = source(o.src0), b = o.moves ? 0 : source(o.src1);
-  const uint32_t value = o.moves ? a : element(o.op, a, b, source(o.scalar), &o.carry);
+  const uint32_t value =
+      o.moves ? a : element(o.op, a, b, source(o.scalar), &o.carry, w.costs.half);
   if (o.dest.kind == Operand::kFabric)
     send_element(w, core, o, o.done, value, worker);
   else if (o.dest.kind != Operand::kNone)
@@ -246,9 +248,10 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
       rows[k] = {reinterpret_cast<uint8_t*>(&values[k]), 0, 4};
   }
   const int64_t end = std::min<int64_t>(o.length, int64_t(o.done) + most);
+  const int half = w.costs.half;
   for (int64_t k = o.done; k < end; ++k) {
     const uint32_t value =
-        element(o.op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &o.carry);
+        element(o.op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &o.carry, half);
     put(rows[0].at + k * rows[0].step, rows[0].width, value);
   }
   o.done = uint32_t(end);

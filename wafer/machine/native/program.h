@@ -96,6 +96,7 @@ struct Costs {
   int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them; 0: none meet
   int32_t input_depth[kQueues], output_depth[kQueues], unbound_depth;
   int32_t streams[kColors];      // 1: from the host, 2: to the host
+  int32_t half;                  // format of 16-bit floats: of kHalfFormats in half.h
 };
 
 }  // namespace wafer::csl

@@ -32,11 +32,12 @@ inline int64_t wrapped(Type type, int64_t value) {
   }
 }
 
-inline float float_in(Type type, int64_t bits) {
-  return type == Type::kF16 ? half_to_float(uint16_t(bits)) : float_of(uint32_t(bits));
+// `half`: the format of the program's 16-bit floats, a number of kHalfFormats; so to the end.
+inline float float_in(Type type, int64_t bits, int half) {
+  return type == Type::kF16 ? half_to_float(uint16_t(bits), half) : float_of(uint32_t(bits));
 }
-inline int64_t float_out(Type type, float value) {
-  return type == Type::kF16 ? float_to_half(value) : bits_of(value);
+inline int64_t float_out(Type type, float value, int half) {
+  return type == Type::kF16 ? float_to_half(value, half) : bits_of(value);
 }
 
 inline float float_op(Op op, float x, float y) {
@@ -63,9 +64,9 @@ inline int64_t shifted(Op op, Type type, int64_t x, int64_t by) {
 }
 
 // x op y for ADD to SHR; the divisor of integers is not 0.
-inline int64_t arithmetic(Op op, Type type, int64_t x, int64_t y) {
+inline int64_t arithmetic(Op op, Type type, int64_t x, int64_t y, int half) {
   if (is_float(type) && op <= Op::kRem)
-    return float_out(type, float_op(op, float_in(type, x), float_in(type, y)));
+    return float_out(type, float_op(op, float_in(type, x, half), float_in(type, y, half)), half);
   switch (op) {
     case Op::kAdd: return wrapped(type, int64_t(uint64_t(x) + uint64_t(y)));
     case Op::kSub: return wrapped(type, int64_t(uint64_t(x) - uint64_t(y)));
@@ -90,8 +91,8 @@ bool compare_as(Op op, T x, T y) {
   }
 }
 
-inline bool compare(Op op, Type type, int64_t x, int64_t y) {
-  if (is_float(type)) return compare_as(op, float_in(type, x), float_in(type, y));
+inline bool compare(Op op, Type type, int64_t x, int64_t y, int half) {
+  if (is_float(type)) return compare_as(op, float_in(type, x, half), float_in(type, y, half));
   return is_signed(type) ? compare_as(op, x, y) : compare_as(op, uint64_t(x), uint64_t(y));
 }
 
@@ -112,12 +113,12 @@ inline int64_t to_integer(Type type, float value) {
   return value < -end ? -highest - 1 : int64_t(value);
 }
 
-inline int64_t cast(Type to, Type from, int64_t x) {
-  if (to == Type::kBool) return is_float(from) ? float_in(from, x) != 0 : x != 0;
-  if (!is_float(to)) return is_float(from) ? to_integer(to, float_in(from, x)) : wrapped(to, x);
-  if (is_float(from)) return to == from ? x : float_out(to, float_in(from, x));
+inline int64_t cast(Type to, Type from, int64_t x, int half) {
+  if (to == Type::kBool) return is_float(from) ? float_in(from, x, half) != 0 : x != 0;
+  if (!is_float(to)) return is_float(from) ? to_integer(to, float_in(from, x, half)) : wrapped(to, x);
+  if (is_float(from)) return to == from ? x : float_out(to, float_in(from, x, half), half);
   // Integers that single precision rounds are beyond the range of half precision anyway.
-  return float_out(to, is_signed(from) ? float(x) : float(uint64_t(x)));
+  return float_out(to, is_signed(from) ? float(x) : float(uint64_t(x)), half);
 }
 
 inline float function(Intrinsic which, float x) {
@@ -140,8 +141,8 @@ inline float normalized(float x) {
   return 2 * std::frexp(x, &exponent);
 }
 
-inline uint32_t half_op(Op op, uint32_t a, uint32_t b) {
-  return float_to_half(float_op(op, half_to_float(a), half_to_float(b)));
+inline uint32_t half_op(Op op, uint32_t a, uint32_t b, int half) {
+  return float_to_half(float_op(op, half_to_float(a, half), half_to_float(b, half)), half);
 }
 inline uint32_t single_op(Op op, uint32_t a, uint32_t b) {
   return bits_of(float_op(op, float_of(a), float_of(b)));
@@ -154,16 +155,18 @@ inline float multiply_add(float a, float b, float s) {
 }
 
 // a + b * s of halves, rounded once, as FMACH does: the product is exact in double precision, and
-// where the sum is not, the product is less than a's 2^-31, which no rounding to a half sees.
-inline uint32_t fused_half(uint32_t a, uint32_t b, uint32_t s) {
-  const double sum = half_to_float(a) + double(half_to_float(b)) * half_to_float(s);
+// what the sum has no room for makes its last bit odd, so that the next roundings see it.
+inline uint32_t fused_half(uint32_t a, uint32_t b, uint32_t s, int half) {
+  const double x = half_to_float(a, half), y = double(half_to_float(b, half)) * half_to_float(s, half);
+  const double sum = x + y, part = sum - x, lost = (x - (sum - part)) + (y - part);
   constexpr uint64_t kLost = (uint64_t(1) << 29) - 1;  // bits that single precision has no room for
   uint64_t bits;
   std::memcpy(&bits, &sum, 8);
+  if (lost != 0 && !(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : -1;
   bits = (bits & kLost ? bits | kLost + 1 : bits) & ~kLost;  // to odd: the next rounding is the one
   double odd;
   std::memcpy(&odd, &bits, 8);
-  return float_to_half(float(odd));
+  return float_to_half(float(odd), half);
 }
 
 // Whether its elements are those of its first source, and it has no other.
@@ -172,31 +175,31 @@ inline bool moves(DsdOp op) {
 }
 
 // The bits of the result from those of the sources; `carry` goes from element to element.
-inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* carry) {
+inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* carry, int half) {
   switch (op) {
     case DsdOp::kFadds: return single_op(Op::kAdd, a, b);
     case DsdOp::kFsubs: return single_op(Op::kSub, a, b);
     case DsdOp::kFmuls: return single_op(Op::kMul, a, b);
     case DsdOp::kFmaxs: return bits_of(larger(float_of(a), float_of(b)));
-    case DsdOp::kFaddh: return half_op(Op::kAdd, a, b);
-    case DsdOp::kFsubh: return half_op(Op::kSub, a, b);
-    case DsdOp::kFmulh: return half_op(Op::kMul, a, b);
-    case DsdOp::kFmaxh: return float_to_half(larger(half_to_float(a), half_to_float(b)));
-    case DsdOp::kFaddhs: return bits_of(half_to_float(a) + float_of(b));
+    case DsdOp::kFaddh: return half_op(Op::kAdd, a, b, half);
+    case DsdOp::kFsubh: return half_op(Op::kSub, a, b, half);
+    case DsdOp::kFmulh: return half_op(Op::kMul, a, b, half);
+    case DsdOp::kFmaxh: return float_to_half(larger(half_to_float(a, half), half_to_float(b, half)), half);
+    case DsdOp::kFaddhs: return bits_of(half_to_float(a, half) + float_of(b));
     case DsdOp::kFmacs: return bits_of(multiply_add(float_of(a), float_of(b), float_of(s)));
-    case DsdOp::kFmach: return fused_half(a, b, s);
+    case DsdOp::kFmach: return fused_half(a, b, s, half);
     case DsdOp::kFmachs:  // a product of two halves is exact in single precision
-      return bits_of(float_of(a) + half_to_float(b) * half_to_float(s));
+      return bits_of(float_of(a) + half_to_float(b, half) * half_to_float(s, half));
     case DsdOp::kFnegs: return a ^ 0x80000000;
     case DsdOp::kFnegh: return a ^ 0x8000;
     case DsdOp::kFabss: return a & 0x7FFFFFFF;
     case DsdOp::kFabsh: return a & 0x7FFF;
-    case DsdOp::kFs2H: return float_to_half(float_of(a));
-    case DsdOp::kFh2S: return bits_of(half_to_float(a));
+    case DsdOp::kFs2H: return float_to_half(float_of(a), half);
+    case DsdOp::kFh2S: return bits_of(half_to_float(a, half));
     case DsdOp::kFs2Xp16: return uint16_t(to_integer(Type::kI16, float_of(a)));
-    case DsdOp::kFh2Xp16: return uint16_t(to_integer(Type::kI16, half_to_float(a)));
+    case DsdOp::kFh2Xp16: return uint16_t(to_integer(Type::kI16, half_to_float(a, half)));
     case DsdOp::kXp162Fs: return bits_of(float(int16_t(a)));
-    case DsdOp::kXp162Fh: return float_to_half(float(int16_t(a)));
+    case DsdOp::kXp162Fh: return float_to_half(float(int16_t(a)), half);
     case DsdOp::kAdd16: return uint16_t(a + b);
     case DsdOp::kAddc16: {
       const uint32_t sum = uint16_t(a) + uint32_t(uint16_t(b)) + *carry;
@@ -214,9 +217,9 @@ inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* 
     case DsdOp::kCtz: return a & 0xFFFF ? __builtin_ctz(a & 0xFFFF) : 16;
     case DsdOp::kPopcnt: return __builtin_popcount(a & 0xFFFF);
     case DsdOp::kFnorms: return bits_of(normalized(float_of(a)));
-    case DsdOp::kFnormh: return float_to_half(normalized(half_to_float(a)));
+    case DsdOp::kFnormh: return float_to_half(normalized(half_to_float(a, half)), half);
     case DsdOp::kFscales: return bits_of(std::ldexp(float_of(a), int16_t(b)));
-    case DsdOp::kFscaleh: return float_to_half(std::ldexp(half_to_float(a), int16_t(b)));
+    case DsdOp::kFscaleh: return float_to_half(std::ldexp(half_to_float(a, half), int16_t(b)), half);
     case DsdOp::kAdd32: return a + b;
     case DsdOp::kSub32: return a - b;
     case DsdOp::kMul32: return a * b;

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from wafer.machine.codes import BYTES, DsdOp, Intrinsic, Op, Type
+from wafer.machine.codes import BYTES, HALVES, DsdOp, Intrinsic, Op, Type
 
 _ROOM = 8 * np.array(BYTES)  # bits; of a bool in memory
 _WIDTHS = np.where(np.arange(len(BYTES)) == Type.BOOL, 1, _ROOM)
@@ -44,24 +44,51 @@ def _single(bits: Array) -> Array:
     return lax.bitcast_convert_type(bits.astype(jnp.uint32), jnp.float32)
 
 
-def _half(bits: Array) -> Array:
-    return lax.bitcast_convert_type(bits.astype(jnp.uint16), jnp.float16).astype(jnp.float32)
+_FRACTIONS, _BIASES = (np.array(column) for column in zip(*HALVES.values(), strict=True))
+# Subnormal numbers of bf16 are those of f32.
+_STEPS = np.array([0.0 if b == 127 else 2.0 ** (1 - b - f) for f, b in HALVES.values()], np.float32)
+
+
+def _half(bits: Array, half: Array | int = 0) -> Array:
+    """16-bit floats of the format ``half`` [] as f32."""
+    width, bias, size = jnp.asarray(_FRACTIONS)[half], jnp.asarray(_BIASES)[half], bits & 0x7FFF
+    exponent, fraction = size >> width, size & (1 << width) - 1
+    biased = jnp.where(exponent == 0x7FFF >> width, 0xFF, exponent - bias + 127)
+    plain = _single(biased << 23 | fraction << 23 - width)
+    tiny = fraction.astype(jnp.float32) * jnp.asarray(_STEPS)[half]
+    value = jnp.where((exponent == 0) & (bias != 127), tiny, plain)
+    return _single(_single_bits(value) | (bits & 0x8000) << 16)
 
 
 def _single_bits(value: Array) -> Array:
     return lax.bitcast_convert_type(value, jnp.uint32).astype(jnp.int64)
 
 
-def _half_bits(value: Array) -> Array:
-    return lax.bitcast_convert_type(value.astype(jnp.float16), jnp.uint16).astype(jnp.int64)
+def _half_bits(value: Array, half: Array | int = 0) -> Array:
+    """f32 as 16-bit floats of the format ``half`` []; ``vsl/native/half.h`` has the same steps."""
+    width, bias, bits = (
+        jnp.asarray(_FRACTIONS)[half],
+        jnp.asarray(_BIASES)[half],
+        _single_bits(value),
+    )
+    size, infinity = bits & 0x7FFFFFFF, 0x7FFF >> width << width
+    significand = size & 0x7FFFFF | (size >= 1 << 23).astype(jnp.int64) << 23
+    exponent = jnp.maximum(size >> 23, 1) - 127 + bias
+    normal = jnp.maximum(exponent, 1)
+    lost = jnp.minimum(23 - width + normal - exponent, 25)
+    kept = significand + (1 << lost - 1) - 1 + (significand >> lost & 1) >> lost
+    finite = jnp.minimum((normal - 1 << width) + kept, infinity)
+    nan = infinity | 1 << width - 1
+    size = jnp.where(size > 0x7F800000, nan, jnp.where(size == 0x7F800000, infinity, finite))
+    return bits >> 16 & 0x8000 | size
 
 
-def _float_in(kind: Array, bits: Array) -> Array:
-    return jnp.where(kind == Type.F16, _half(bits), _single(bits))
+def _float_in(kind: Array, bits: Array, half: Array | int = 0) -> Array:
+    return jnp.where(kind == Type.F16, _half(bits, half), _single(bits))
 
 
-def _float_out(kind: Array, value: Array) -> Array:
-    return jnp.where(kind == Type.F16, _half_bits(value), _single_bits(value))
+def _float_out(kind: Array, value: Array, half: Array | int = 0) -> Array:
+    return jnp.where(kind == Type.F16, _half_bits(value, half), _single_bits(value))
 
 
 def chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
@@ -87,9 +114,9 @@ def _shifted(op: Array, kind: Array, x: Array, by: Array) -> Array:
     return jnp.where(op == Op.SHL, lax.shift_left(x, by), right)
 
 
-def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
+def arithmetic(op: Array, kind: Array, x: Array, y: Array, half: Array | int = 0) -> Array:
     """``x op y`` for ADD to SHR; a divisor of 0 is seen to before."""
-    a, b = _float_in(kind, x), _float_in(kind, y)
+    a, b = _float_in(kind, x, half), _float_in(kind, y, half)
     floats = chosen(op, {Op.ADD: a + b, Op.SUB: a - b, Op.MUL: a * b, Op.DIV: a / b}, lax.rem(a, b))
     integers = chosen(
         op,
@@ -98,17 +125,17 @@ def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
         _shifted(op, kind, x, y),
     )
     bits = chosen(op, {Op.AND: x & y, Op.OR: x | y, Op.XOR: x ^ y}, wrapped(kind, integers))
-    return jnp.where(_float(kind) & (op <= Op.REM), _float_out(kind, floats), bits)
+    return jnp.where(_float(kind) & (op <= Op.REM), _float_out(kind, floats, half), bits)
 
 
-def compare(op: Array, kind: Array, x: Array, y: Array) -> Array:
+def compare(op: Array, kind: Array, x: Array, y: Array, half: Array | int = 0) -> Array:
     """0 or 1 for EQ to GE."""
 
     def ordered(a: Array, b: Array) -> Array:
         results = {Op.EQ: a == b, Op.NE: a != b, Op.LT: a < b, Op.LE: a <= b, Op.GT: a > b}
         return chosen(op, results, a >= b)
 
-    floats = ordered(_float_in(kind, x), _float_in(kind, y))
+    floats = ordered(_float_in(kind, x, half), _float_in(kind, y, half))
     integers = jnp.where(_signed(kind), ordered(x, y), ordered(_unsigned(x), _unsigned(y)))
     return jnp.where(_float(kind), floats, integers).astype(jnp.int64)
 
@@ -119,33 +146,35 @@ def negated(kind: Array, x: Array) -> Array:
     return jnp.where(_float(kind), x ^ sign, wrapped(kind, -x))
 
 
-def cast(to: Array, kind: Array, x: Array) -> Array:
+def cast(to: Array, kind: Array, x: Array, half: Array | int = 0) -> Array:
     """A value of one type as another."""
-    value = _float_in(kind, x)
+    value = _float_in(kind, x, half)
     truth = jnp.where(_float(kind), value != 0, x != 0).astype(jnp.int64)
     # Toward zero; out of range to the nearest end, NaN to 0, as XLA converts.
     integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
     integer = jnp.where(_float(kind), chosen(to, integers, jnp.int64(0)), wrapped(to, x))
     plain = jnp.where(_signed(kind), x.astype(jnp.float32), _unsigned(x).astype(jnp.float32))
     same = _float(kind) & (to == kind)
-    number = jnp.where(same, x, _float_out(to, jnp.where(_float(kind), value, plain)))
+    number = jnp.where(same, x, _float_out(to, jnp.where(_float(kind), value, plain), half))
     return jnp.where(to == Type.BOOL, truth, jnp.where(_float(to), number, integer))
 
 
-def function(which: Array, kind: Array, x: Array) -> Array:
+def function(which: Array, kind: Array, x: Array, half: Array | int = 0) -> Array:
     """SQRT, FLOOR and CEIL, which are exact everywhere."""
-    value = _float_in(kind, x)
+    value = _float_in(kind, x, half)
     results = {Intrinsic.SQRT: jnp.sqrt(value), Intrinsic.FLOOR: jnp.floor(value)}
-    return _float_out(kind, chosen(which, results, jnp.ceil(value)))
+    return _float_out(kind, chosen(which, results, jnp.ceil(value)), half)
 
 
 # Elements
 
 
-def _pair(operation: Callable[[Array, Array], Array], a: Array, b: Array) -> tuple[Array, Array]:
+def _pair(
+    operation: Callable[[Array, Array], Array], a: Array, b: Array, half: Array
+) -> tuple[Array, Array]:
     return (
         _single_bits(operation(_single(a), _single(b))),
-        _half_bits(operation(_half(a), _half(b))),
+        _half_bits(operation(_half(a, half), _half(b, half)), half),
     )
 
 
@@ -169,28 +198,35 @@ def _rescaled(x: Array, new_exponent: Callable[[Array], Array]) -> Array:
     return jnp.where(stays, x, x & 0x80000000 | jnp.minimum(size, 0x7F800000))
 
 
-def _fused(a: Array, b: Array, s: Array) -> Array:
+def _fused(a: Array, b: Array, s: Array, half: Array | int = 0) -> Array:
     """Bits of halves a + b * s, rounded once, as FMACH does; ``native/scalar.h`` says why."""
-    a, b, s = (_half(bits).astype(jnp.float64) for bits in (a, b, s))
-    total = lax.bitcast_convert_type(a + b * s, jnp.int64)
+    x, b, s = (_half(bits, half).astype(jnp.float64) for bits in (a, b, s))
+    total, y = x + b * s, b * s
+    part = total - x
+    rest = (x - (total - part)) + (y - part)
+    bits = lax.bitcast_convert_type(total, jnp.int64)
+    inexact = (rest != 0) & ~jnp.isnan(rest) & (bits & 1 == 0)
+    bits = jnp.where(inexact, bits + jnp.where((rest > 0) == (total > 0), 1, -1), bits)
     lost = (1 << 29) - 1
-    odd = jnp.where(total & lost != 0, total | lost + 1, total) & ~lost
-    return _half_bits(lax.bitcast_convert_type(odd, jnp.float64).astype(jnp.float32))
+    odd = jnp.where(bits & lost != 0, bits | lost + 1, bits) & ~lost
+    return _half_bits(lax.bitcast_convert_type(odd, jnp.float64).astype(jnp.float32), half)
 
 
-def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
+def element(
+    op: Array, a: Array, b: Array, s: Array, carry: Array, *, half: Array | int = 0
+) -> tuple[Array, Array]:
     """Bits of the result from those of the sources, and the next element's carry.
 
     A product of FMACS is rounded before it is added: it goes through a choice of bits, since XLA
     leaves roundings out where it may and compilers fuse products with sums.
     """
-    adds, addh = _pair(jnp.add, a, b)
-    subs, subh = _pair(jnp.subtract, a, b)
-    muls, mulh = _pair(jnp.multiply, a, b)
-    maxs, maxh = _pair(jnp.fmax, a, b)
+    adds, addh = _pair(jnp.add, a, b, half)
+    subs, subh = _pair(jnp.subtract, a, b, half)
+    muls, mulh = _pair(jnp.multiply, a, b, half)
+    maxs, maxh = _pair(jnp.fmax, a, b, half)
     product = _single_bits(_single(b) * _single(s))
     macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, product, 0)))
-    machs = _single_bits(_single(a) + _half(b) * _half(s))  # that product is exact
+    machs = _single_bits(_single(a) + _half(b, half) * _half(s, half))  # that product is exact
     total = (a & 0xFFFF) + (b & 0xFFFF) + carry
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)
@@ -199,20 +235,20 @@ def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Arra
     number = wrapped(i16, a).astype(jnp.float32)
     lowest = low & -low
     word = lambda value: value & 0xFFFFFFFF
-    as_single, by = _single_bits(_half(a)), wrapped(i16, b)
-    halved = lambda bits: _half_bits(_single(bits))
+    as_single, by = _single_bits(_half(a, half)), wrapped(i16, b)
+    halved = lambda bits: _half_bits(_single(bits), half)
     normal = lambda exponent: jnp.full_like(exponent, 127)
     scaled = lambda exponent: exponent + by
     results = {
         DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
         DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
-        DsdOp.FADDHS: _single_bits(_half(a) + _single(b)),
-        DsdOp.FMACS: macs, DsdOp.FMACH: _fused(a, b, s), DsdOp.FMACHS: machs,
+        DsdOp.FADDHS: _single_bits(_half(a, half) + _single(b)),
+        DsdOp.FMACS: macs, DsdOp.FMACH: _fused(a, b, s, half), DsdOp.FMACHS: machs,
         DsdOp.FNEGS: a ^ 0x80000000, DsdOp.FNEGH: a ^ 0x8000,
         DsdOp.FABSS: a & 0x7FFFFFFF, DsdOp.FABSH: a & 0x7FFF,
-        DsdOp.FS2H: _half_bits(_single(a)), DsdOp.FH2S: _single_bits(_half(a)),
-        DsdOp.FS2XP16: integer(_single(a)), DsdOp.FH2XP16: integer(_half(a)),
-        DsdOp.XP162FS: _single_bits(number), DsdOp.XP162FH: _half_bits(number),
+        DsdOp.FS2H: _half_bits(_single(a), half), DsdOp.FH2S: _single_bits(_half(a, half)),
+        DsdOp.FS2XP16: integer(_single(a)), DsdOp.FH2XP16: integer(_half(a, half)),
+        DsdOp.XP162FS: _single_bits(number), DsdOp.XP162FH: _half_bits(number, half),
         DsdOp.ADD16: (a + b) & 0xFFFF, DsdOp.ADDC16: total & 0xFFFF, DsdOp.SUB16: (a - b) & 0xFFFF,
         DsdOp.AND16: a & b, DsdOp.OR16: a | b, DsdOp.XOR16: a ^ b,
         DsdOp.SLL16: _shifted(left, u16, low, b & 0xFFFF) & 0xFFFF,

@@ -65,6 +65,7 @@ class Tables(NamedTuple):
     banks: Array  #: [2], how many and bytes of one
     input_depths: Array
     output_depths: Array
+    half: Array  #: scalar, format of 16-bit floats
 
 
 def _refuse(image: Image) -> None:

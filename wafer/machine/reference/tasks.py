@@ -53,13 +53,14 @@ def _result(pe: State, i: Array) -> tuple[Array, Array]:
         Op.NEG: scalar.negated(kind, x),
         Op.INVERT: scalar.wrapped(kind, ~x),
         Op.NOT: x == 0,
-        Op.CAST: scalar.cast(kind, jnp.clip(c, 0, Type.BOOL), x),
+        Op.CAST: scalar.cast(kind, jnp.clip(c, 0, Type.BOOL), x, pe.tables.half),
         Op.DSD_SET: (x & ~(jnp.int64(0xFFFF) << shift)) | (y & 0xFFFF) << shift,
         Op.DSD_GET: jnp.where(kind == 2, field(x, 2, signed=True), x >> shift & 0xFFFF),
         Op.DSR_GET: pe.dsr[kind, b, 0],
         Op.ELEMENT: (field(x, 0) + y * field(x, 2, signed=True) * width) & 0xFFFF,
     }
-    two = jnp.where(op <= Op.SHR, scalar.arithmetic(op, kind, x, y), scalar.compare(op, kind, x, y))
+    operands = op, kind, x, y, pe.tables.half
+    two = jnp.where(op <= Op.SHR, scalar.arithmetic(*operands), scalar.compare(*operands))
     return scalar.chosen(op, values, two), (op <= Op.CAST) | is_any(op, tuple(values))
 
 
@@ -152,7 +153,8 @@ def _intrinsic(pe: State, i: Array) -> State:
         Intrinsic.TIMESTAMP: now(pe) & 0xFFFFFFFFFFFF,
         Intrinsic.COORDINATE: jnp.where(value != 0, pe.place[1], pe.place[0]),
     }
-    out = scalar.chosen(kind, results, scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value))
+    exact = scalar.function(kind, jnp.clip(c, 0, Type.BOOL), value, pe.tables.half)
+    out = scalar.chosen(kind, results, exact)
     # FIFO_LENGTH and TEARDOWN_EXIT may name what there is not.
     fifo, slot = jnp.maximum(value >> 1, 0), pe.tables.slot[jnp.clip(value, 0, 23)]
     no_fifo = (value < 0) | (fifo >= pe.tables.rows[pe.program, 2])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wafer.csl.host.artifacts import load, load_cores, offsets_of, save_cores
-from wafer.csl.host.errors import FaultError, HostError
+from wafer.csl.host.errors import FaultError, HostError, check_keywords
 from wafer.csl.host.symbols import find_symbol
 from wafer.machine.engine import Machine, Status
 from wafer.vendor.sdk.port_map import PortMap, output_array_from_u32, port_map
@@ -45,11 +45,17 @@ class CSELFRunner:
         elf_paths: of files in ``bin`` of the folder that the program was compiled to.
         cmaddr: address of a system; only None, the simulator, is here.
 
+    Raises:
+        TypeError: another keyword.
+
     Attributes:
         out_tensor_dict: what has left, by name, after ``connect_and_run``.
     """
 
-    def __init__(self, elf_paths: Sequence[str], cmaddr: str | None = None) -> None:
+    def __init__(
+        self, elf_paths: Sequence[str], cmaddr: str | None = None, **others: object
+    ) -> None:
+        check_keywords("CSELFRunner", others, ("elf_paths", "cmaddr"))
         if cmaddr:
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = _folder(elf_paths).resolve()

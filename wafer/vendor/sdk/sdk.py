@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
-from wafer.csl.host.errors import HostError
+from wafer.csl.host.commands import Send, Task
+from wafer.csl.host.errors import HostError, check_keywords
 from wafer.csl.host.order import MemcpyOrder
-from wafer.csl.host.region import MemcpyDataType
+from wafer.csl.host.region import MemcpyDataType, flat_words
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
@@ -15,18 +18,24 @@ from wafer.machine.costs import uncertainty
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
 
 
+_KEYWORDS = ("suppress_simfab_trace", "simfab_numthreads", "msg_level", "memcpy_required")
+_KEYWORDS += ("bindir", "cmaddr")
+
+
 class SdkRuntime(Runtime):
     """A compiled program and the machine that runs it.
 
     Args:
         bindir: folder that the program was compiled to.
         cmaddr: address of a system, or a platform; only None and the simulator are here.
-        suppress_simfab_trace, simfab_numthreads, msg_level, memcpy_required: of the vendor's
+        suppress_simfab_trace: whether programs of SDK 0.6 to 0.9 leave no folder ``simfab_traces``.
+        simfab_numthreads, msg_level, memcpy_required: of the vendor's
             simulator, without effect.
 
     Raises:
         HostError: an address.
         CompileError: nothing was compiled to that folder.
+        TypeError: another keyword.
     """
 
     def __init__(
@@ -38,11 +47,13 @@ class SdkRuntime(Runtime):
         simfab_numthreads: int | None = None,
         msg_level: str = "WARNING",
         memcpy_required: bool = True,
+        **others: object,
     ) -> None:
+        check_keywords("SdkRuntime", others, _KEYWORDS)
         if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
-        self._loaded = False
+        self._loaded, self._suppressed = False, suppress_simfab_trace
         self._refused = "the program does not run yet; call runner.load() and runner.run() first"
         super().__init__(load(bindir), log="sim.log", offsets=offsets_of(bindir))
 
@@ -76,7 +87,29 @@ class SdkRuntime(Runtime):
             log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
         save_cores(self._folder, self.image, self.machine)
         if any("memcpy_multi" in file for p in self.image.programs for file in p.files):
-            Path("simfab_traces").mkdir(exist_ok=True)  # scripts of SDK 0.8 move it away
+            self._save_traces()  # which scripts of SDK 0.6 to 0.8 move away
+
+    def _save_traces(self) -> None:
+        """Write ``simfab_traces/links.npy``: [rows, columns, ports] words that left each PE."""
+        if not self._suppressed:
+            Path("simfab_traces").mkdir(exist_ok=True)
+            np.save("simfab_traces/links.npy", self.machine.links)
+
+    def memcpy_launch(self, color: int, words: np.ndarray, nonblock: bool = False) -> Task:
+        """Send a call to every PE, whose task of the color carries it out; SDK 0.6.
+
+        Args:
+            color: LAUNCH of the program.
+            words: [n] 32-bit items: the number of parameters, those, the function's number.
+            nonblock: return at once.
+        """
+        self._check_running()
+        self._check_stream(color, "H2D")
+        rows = np.tile(
+            flat_words(np.ascontiguousarray(words)), (self.whole.width * self.whole.height, 1)
+        )
+        task = Send(f"the call by color {color}", color, self.whole, rows, launches=True)
+        return self._begin(task, self._commands, nonblock)
 
     def _closing_lines(self) -> list[str]:
         """What the run took, as far as the machine counts it."""

@@ -40,7 +40,7 @@ def test_options_of_public_scripts(compiled, output, tmp_path, cli):
     options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "buffers": (0, 0)}
     options |= {"import_paths": (), "sdk": "", "memcpy": True}
     options |= {"max_inlined_iterations": None, "comptime_func_depth_limit": None}
-    options |= {"strict": False, "timing": "simulator"}
+    options |= {"strict": False, "timing": "simulator", "fp16_format": "f16"}
     assert compiled == [("layout.csl", params | colors, options)]
     out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
     assert (out["params"], out["colors"]) == (params, colors)

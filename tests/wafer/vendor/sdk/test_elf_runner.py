@@ -80,3 +80,8 @@ def test_what_does_not_come_or_fit_is_told(folder):
         runner.set_symbol(1, 1, "factor", np.int32(1))
     with pytest.raises(HostError, match="no port: it lies inside"):
         runner.add_output_tensor(4, "{ b[i=0:0] -> [PE[0, 0] -> index[i]] }", np.int16)
+
+
+def test_unknown_keywords(folder):
+    with pytest.raises(TypeError, match=r"^CSELFRunner\(\) got .* 'cmadr'; did you mean 'cmaddr'"):
+        CSELFRunner([str(folder / "bin" / "out_0_0.elf")], cmadr=None)

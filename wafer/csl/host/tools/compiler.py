@@ -13,6 +13,7 @@ from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Source
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES
+from wafer.machine.codes import HALVES
 from wafer.machine.costs import TIMINGS
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add(flag, action="store_true", help=argparse.SUPPRESS)
     for name in ("--channels", "--max-parallelism"):
         add(name, type=int, help=argparse.SUPPRESS)
-    add("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
+    add("--fp16-format", choices=HALVES, default="f16", help="of 16-bit floats at run time")
 
 
 def _add(parser: argparse.ArgumentParser, option: str, **how: Any) -> None:
@@ -93,6 +94,7 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         comptime_func_depth_limit=args.comptime_func_depth_limit,
         strict=args.strict,
         timing=args.timing,
+        fp16_format=args.fp16_format,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=offsets)

@@ -3,13 +3,18 @@
 import sys
 from typing import Any
 
-import numpy as np
-
 from wafer.csl.semantics.builtins.arguments import fields_of
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
-from wafer.csl.semantics.core.numbers import bits_of, function_of, rounded, truncated, wrapped
+from wafer.csl.semantics.core.numbers import (
+    bits_of,
+    function_of,
+    number_of_bits,
+    rounded,
+    truncated,
+    wrapped,
+)
 from wafer.csl.semantics.core.values import Range, Register, Value, copied, is_known
 from wafer.csl.semantics.language.choices import condition
 from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
@@ -63,15 +68,7 @@ def _bitcast(ev: Evaluator, node: tree.Builtin) -> Value:
         ev.fail(at, f"@bitcast between {value.type} and {kind}, which differ in size")
     if isinstance(kind, types.Pointer) or not isinstance(value.data, int | float | bool):
         return _reinterpreted(ev, kind, value, at)
-    return Value(kind, _from_bits(kind, bits_of(value.type, value.data)))
-
-
-def _from_bits(kind: types.Type, bits: int) -> int | float:
-    if types.is_float(kind):
-        size = types.size_of(kind)
-        word = np.array([bits], np.uint16 if size == 2 else np.uint32)
-        return float(word.view(np.float16 if size == 2 else np.float32)[0])
-    return wrapped(kind, bits) if types.is_integer(kind) else bits
+    return Value(kind, number_of_bits(kind, bits_of(value.type, value.data)))
 
 
 def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) -> Value:
@@ -353,5 +350,5 @@ BUILTINS = {
     "@random16": lambda ev, node: _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at),
     "@intrinsic": _intrinsic,
     **{f"@{verb}_config{end}": _config for verb in ("get", "set") for end in ("", "_unchecked")},
-    "@fp16": lambda ev, node: Value(types.TYPE, types.named("f16")),
+    "@fp16": lambda ev, node: Value(types.TYPE, types.named(ev.unit.half)),
 }

@@ -132,7 +132,8 @@ _PLACES = ("dest", "src0", "src1", "scalar")
 
 def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     name, at = node.name[1:], node.at
-    forms = (None, *_FORMS[name])
+    half = types.predefined(ev.unit.half)
+    forms = (None, *(half if form is _F16 else form for form in _FORMS[name]))
     values = [ev.value(argument) for argument in node.arguments[: len(forms)]]
     config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
@@ -158,8 +159,19 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
         columns[place] = Operand.NONE
     if index is not None:
         operands.append(coerce(ev, index, types.U16, at))
-        columns["index"] = 1
+    elif ev.wavelet_index >= 0 and _takes_index(values):  # SDK 0.4
+        operands.append(Value(types.U16, Register(ev.wavelet_index)))
+    columns["index"] = 1 if len(operands) > len(values) else -1
     return _written(ev, DsdOp[name.upper()], columns, operands, at)
+
+
+def _takes_index(values: list[Value]) -> bool:
+    """Whether a known descriptor of memory is moved by an index, and none comes by the fabric."""
+    fabric = any(str(value.type) == "fabin_dsd" for value in values)
+    memory = [
+        v.data for v in values if str(v.type) == "mem1d_dsd" and not isinstance(v.data, Register)
+    ]
+    return not fabric and any(descriptor.indexed for descriptor in memory)
 
 
 def _written(

@@ -82,6 +82,7 @@ class Evaluator:
         result: the type that the function returns.
         loops: around the present statement, of running code.
         addressed: local names whose address is taken, which cannot be in registers.
+        wavelet_index: the register of a data task's second argument, its wavelet's index; -1: none.
     """
 
     def __init__(self, unit: Unit, module: Module, code: Code | None = None) -> None:
@@ -92,6 +93,7 @@ class Evaluator:
         self.result: types.Type = types.VOID
         self.loops: list[Loop] = []
         self.addressed: frozenset[str] = frozenset()
+        self.wavelet_index = -1
 
     def at_compile_time(self) -> "Evaluator":
         """The same names, for code that runs while compiling."""
@@ -362,6 +364,8 @@ class Evaluator:
     def register(self, value: Value, at: Position, into: int | None = None) -> int:
         """The register that holds a scalar; emit what puts it there, unless it is in one."""
         code = self.require_code(at, "this value")
+        if types.is_foreign(value.type, self.unit.half):
+            self.fail(at, self.unit.foreign(value.type))
         match value.data:
             case Register(number):
                 if into is None:

@@ -32,15 +32,14 @@ COMPARISONS: dict[str, tuple[codes.Op, Callable[[Any, Any], bool]]] = {
     ">=": (codes.Op.GE, operator.ge),
 }
 WIDEST = 4096  # bits of a comptime_int, and digits of one that is written out
-_ROUND = {"f16": np.float16, "f32": np.float32}
-_BITS = {"f16": np.uint16, "f32": np.uint32}
 
 
 def bounds(kind: types.Type) -> tuple[int, int]:
     """Least and greatest value of an integer type."""
     assert isinstance(kind, types.Plain)
     width = kind.bits
-    return (-(1 << width - 1), (1 << width - 1) - 1) if kind.name[0] == "i" else (0, 2**width - 1)
+    half = 1 << width >> 1
+    return (-half, max(half - 1, 0)) if kind.name[0] == "i" else (0, (1 << width) - 1)
 
 
 def fits(kind: types.Type, number: int) -> bool:
@@ -55,27 +54,77 @@ def wrapped(kind: types.Type, number: int) -> int:
     return (number - low) % (high - low + 1) + low
 
 
+def half_bits(name: str, number: float) -> int:
+    """Return the bits of a number as a 16-bit float, rounded to nearest even; 64 bits are enough.
+
+    Args:
+        name: of the format, in ``codes.HALVES``.
+        number: of double precision.
+    """
+    fraction, bias = codes.HALVES[name]
+    sign, size = (math.copysign(1, number) < 0) << 15, abs(number)
+    infinity = 0x7FFF >> fraction << fraction
+    if math.isnan(number):
+        return sign | infinity | 1 << fraction - 1
+    if math.isinf(number):
+        return sign | infinity
+    exponent = max(math.frexp(size)[1] - 1 + bias, 1) if size else 1
+    kept = round(math.ldexp(size, fraction + bias - exponent))  # Python rounds to even
+    return sign | min((exponent - 1 << fraction) + kept, infinity)
+
+
+def half_value(name: str, bits: int) -> float:
+    """Return the number that the bits of a 16-bit float are.
+
+    Args:
+        name: of the format, in ``codes.HALVES``.
+        bits: of the float.
+    """
+    fraction, bias = codes.HALVES[name]
+    exponent, rest = (bits & 0x7FFF) >> fraction, bits & (1 << fraction) - 1
+    if exponent == 0x7FFF >> fraction:
+        size = math.nan if rest else math.inf
+    else:
+        hidden = (exponent > 0) << fraction
+        size = math.ldexp(rest | hidden, max(exponent, 1) - bias - fraction)
+    return math.copysign(size, -1 if bits & 0x8000 else 1)
+
+
 def rounded(kind: types.Type, number: float) -> float:
     """A number as one of a float type; comptime_float keeps 64 bits."""
     assert isinstance(kind, types.Plain)
     with np.errstate(over="ignore"):
         try:
-            return float(_ROUND[kind.name](number)) if kind.name in _ROUND else float(number)
+            if kind.name in codes.HALVES:
+                return half_value(kind.name, half_bits(kind.name, float(number)))
+            return float(np.float32(number) if kind.name == "f32" else number)
         except OverflowError:  # an integer beyond a double's range
             return math.inf if number > 0 else -math.inf
 
 
 def bits_of(kind: types.Type, data: float) -> int:
     """What a register holds: an integer itself, a float's bit pattern."""
+    if str(kind) in codes.HALVES:
+        return half_bits(str(kind), data)
     if types.is_float(kind):
-        assert isinstance(kind, types.Plain)
         with np.errstate(over="ignore"):
-            return int(_ROUND[kind.name](data).view(_BITS[kind.name]))
+            return int(np.float32(data).view(np.uint32))
     return int(data)
+
+
+def number_of_bits(kind: types.Type, bits: int) -> float:
+    """Return the number that the bits of a float or an integer of a type are."""
+    if str(kind) in codes.HALVES:
+        return half_value(str(kind), bits)
+    if types.is_float(kind):
+        return float(np.uint32(bits).view(np.float32))
+    return wrapped(kind, bits) if types.is_integer(kind) else bits
 
 
 def bytes_of(kind: types.Plain, data: Sequence[float]) -> bytes:
     """Numbers as memory holds them, little end first."""
+    if kind.name in codes.HALVES and kind.name != "f16":
+        return np.array([half_bits(kind.name, number) for number in data], "<u2").tobytes()
     with np.errstate(over="ignore"):
         return np.array(data, f"<{kind.name[0]}{types.size_of(kind)}").tobytes()
 
@@ -113,9 +162,9 @@ def compute(sign: str, kind: types.Type, a: Any, b: Any) -> Any:
         KeyError: the type has no such operation.
     """
     if types.is_float(kind) or kind == types.COMPTIME_FLOAT:
-        round_to = _ROUND.get(str(kind), np.float64)
+        single = np.float32 if kind == types.F32 else np.float64
         with np.errstate(all="ignore"):
-            return float(_FLOATS[sign](round_to(a), round_to(b)))
+            return rounded(kind, float(_FLOATS[sign](single(a), single(b))))
     if sign in ("/", "%") and b == 0:
         raise ValueError("division by zero")
     if sign in ("<<", ">>") and not 0 <= b < WIDEST:

@@ -6,10 +6,10 @@ Two types are equal if they are written alike; a struct or enum is the one of it
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
+from wafer.csl.syntax.builtins import is_integer_name
 from wafer.csl.syntax.source import Position
 from wafer.machine import codes
 
@@ -25,7 +25,7 @@ class Plain(Type):
     name: str  #: in CSL
     #: how the machine holds a value; None for what exists at compile time alone
     machine: codes.Type | None = None
-    bits: int = 0  #: of an integer, which may be fewer than the machine's; 0 of anything else
+    bits: int = -1  #: of an integer, which may be fewer than the machine's; -1 of anything else
 
     def __str__(self) -> str:
         return self.name
@@ -120,8 +120,8 @@ RANGE = Plain("range")
 DIRECTION = Plain("direction", codes.Type.U16)
 COLOR = Plain("color", codes.Type.U16)
 
-_WIDEST = 64  # bits of an integer
-_FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
+_WIDEST = (1 << 24) - 1  # bits of an integer; one of more than 64 is of compile time alone
+_FLOATS = {"f32": codes.Type.F32} | dict.fromkeys(codes.HALVES, codes.Type.F16)
 _HANDLES = (
     "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
     " dsr_dest dsr_src0 dsr_src1 xdsr sr"
@@ -140,11 +140,12 @@ _PLAIN = {
 
 
 def named(name: str) -> Plain | None:
-    """The predefined type of a name, or None; integers have from 1 to 64 bits."""
-    if name not in _PLAIN and re.fullmatch(r"[iu][1-9]\d?", name) and int(name[1:]) <= _WIDEST:
+    """The predefined type of a name, or None."""
+    if name not in _PLAIN and is_integer_name(name) and int(name[1:]) <= _WIDEST:
         bits = int(name[1:])
-        held = next(width for width in (8, 16, 32, 64) if width >= bits)
-        _PLAIN[name] = Plain(name, codes.Type[f"{name[0].upper()}{held}"], bits)
+        held = next((width for width in (8, 16, 32, 64) if width >= bits), 0)
+        machine = codes.Type[f"{name[0].upper()}{held}"] if held else None
+        _PLAIN[name] = Plain(name, machine, bits)
     return _PLAIN.get(name)
 
 
@@ -160,12 +161,22 @@ I16, U16, U32, F32 = (predefined(name) for name in ("i16", "u16", "u32", "f32"))
 
 def is_integer(kind: Type) -> bool:
     """Whether a type is an integer with a width."""
-    return isinstance(kind, Plain) and kind.bits > 0
+    return isinstance(kind, Plain) and kind.bits >= 0
 
 
 def is_float(kind: Type) -> bool:
     """Whether a type is a float with a width."""
     return isinstance(kind, Plain) and kind.name in _FLOATS
+
+
+def is_foreign(kind: Type, half: str) -> bool:
+    """Whether a type is, or holds, a 16-bit float of another format than the program's."""
+    match kind:
+        case Array():
+            return is_foreign(kind.element, half)
+        case Struct():
+            return any(is_foreign(field, half) for _, field in kind.fields)
+    return str(kind) in codes.HALVES and str(kind) != half
 
 
 def is_number(kind: Type) -> bool:

@@ -176,6 +176,7 @@ class Unit:
     arch: str  #: 'wse2' or 'wse3'
     running: bool  #: whether variables of files are those of a running PE
     fabric: Fabric  #: on which the program lies
+    half: str = "f16"  #: the format of the program's 16-bit floats
     sdk: str = ""  #: the release of the program, '' if it is not told
     layout: Any = None  #: what the layout block says, while that is evaluated
     rectangle: tuple[int, int] | None = None  #: columns and rows of PEs, once known
@@ -209,7 +210,9 @@ class Unit:
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
-        rest = {name: getattr(self, name) for name in ("sdk", "rectangle", "limits", "warnings")}
+        rest = {
+            name: getattr(self, name) for name in ("sdk", "rectangle", "limits", "warnings", "half")
+        }
         return Unit(self.rules, self.files, self.arch, True, self.fabric, **rest)
 
     def check_reserved(self, kind: str, number: int, at: Position) -> None:
@@ -274,6 +277,8 @@ class Unit:
         Whether all fit is checked once all have a place.
         """
         cell = reference.cell
+        if types.is_foreign(cell.type, self.half):
+            raise CslError([Diagnostic(cell.at or at, self.foreign(cell.type))])
         if cell.address is None:
             try:
                 size = types.size_of(cell.type)
@@ -286,6 +291,11 @@ class Unit:
             self.cells.append(cell)
             cell.at = cell.at or at
         return cell.address + reference.offset()
+
+    def foreign(self, kind: types.Type) -> str:
+        """The problem of a value with 16-bit floats of a format that is not the program's."""
+        known = f"a value of type {kind} is of compile time alone"
+        return f"{known}: 16-bit floats of this program are {self.half} (--fp16-format)"
 
     def bits(self, value: Value, at: Position) -> Any:
         """What a register holds for a known value that is no number."""

@@ -298,3 +298,5 @@ def _split(ev: Evaluator, node: tree.FunctionDecl, scope: dict[str, Any]) -> Non
         register = code.new()
         code.add(Op.COPY, 0, register, part)
         scope[formal.name or "_"] = RegisterVariable(kind, register)
+        if position:
+            ev.wavelet_index = register

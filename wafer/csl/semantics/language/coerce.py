@@ -75,15 +75,16 @@ def cast(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     """A running number as another type, by an instruction."""
     code = ev.require_code(at, "this value")
     target, source = types.machine_type(kind), types.machine_type(value.type)
-    assert target is not None
-    assert source is not None
+    for each, machine in ((value.type, source), (kind, target)):
+        if machine is None:
+            ev.fail(at, f"a value of type {each} exists at compile time only")
     register = code.result(Op.CAST, target, ev.register(value, at), source)
     return narrowed(code, kind, register)
 
 
 def narrowed(code: Code, kind: types.Type, register: int) -> Value:
     """An integer of fewer bits than the machine's from a register that may hold more of them."""
-    if isinstance(kind, types.Plain) and 0 < kind.bits < 8 * types.size_of(kind):
+    if isinstance(kind, types.Plain) and 0 <= kind.bits < 8 * types.size_of(kind):
         spare = 8 * types.size_of(kind) - kind.bits
         assert kind.machine is not None
         if kind.name[0] == "u":

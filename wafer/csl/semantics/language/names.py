@@ -1,6 +1,5 @@
 """What names and places stand for: local names, those of a module, parts of arrays and structs."""
 
-import re
 from typing import Any
 
 from wafer.csl.semantics.core import types
@@ -22,6 +21,7 @@ from wafer.csl.semantics.core.values import (
 )
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.builtins import is_integer_name
 from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.codes import Op, Type
@@ -146,8 +146,8 @@ def _binding(ev: Evaluator, node: tree.Name) -> Any:
         return Value(types.TYPE, kind)
     if node.id in DIRECTIONS:
         return Value(types.DIRECTION, DIRECTIONS[node.id])
-    if re.fullmatch(r"[iu][1-9]\d+", node.id):
-        ev.fail(node.at, f"{node.id}: integers have at most 64 bits here")
+    if is_integer_name(node.id):
+        ev.fail(node.at, f"{node.id}: integers have at most 16,777,215 bits")
     known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
     return ev.fail(node.at, f"'{node.id}' is not declared", suggestion(node.id, known))
 

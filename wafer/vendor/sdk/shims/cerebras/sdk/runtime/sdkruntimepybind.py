@@ -1,6 +1,7 @@
 """The host's runtime, and layouts written in Python."""
 
 from wafer.csl.regions import (
+    FP16TYPE,
     Color,
     Edge,
     Route,
