@@ -85,7 +85,7 @@ STATEMENTS = {
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
     "wafer/csl": 7620,  # features of releases that were missing (33b)
-    "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
+    "wafer/data": 8521,  # to_batch takes a batch (38a); the schema has random rows' task
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,

@@ -228,7 +228,7 @@ def _define(
     told = {key.name: key.meaning for key in _of_class(cls)}
     properties = schema.get("properties", {})
     for name, value in properties.items():
-        value["description"] = told[name]
+        value.setdefault("description", told.get(name))
     for other, (key, flag) in others.items():
         takes = {"type": "boolean"} if flag else properties.get(key, {})
         properties[other] = takes | {"description": f"another spelling of {key}"}

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from wafer.data.sections.base import Folders, InputSection, RowsInput
 from wafer.errors import ConfigError, Problem
@@ -151,8 +151,15 @@ class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:
     num_examples: PositiveInt = 1024  #: sequences per epoch
 
 
+def _with_task(schema: dict[str, Any]) -> None:
+    meaning = "what the rows are for; 'lm' if left out"
+    schema["properties"]["task"] = {"type": "string", "description": meaning}
+
+
 class RandomDataProcessor(InputSection, reader="wafer.data.readers.random_rows:random_rows"):
     """Random rows for any task: ``task: mlm``, ``qa``, ``image``, ...; 'lm' if left out."""
+
+    model_config = ConfigDict(json_schema_extra=_with_task)  # a key that ``of`` reads
 
     num_examples: PositiveInt = 1024  #: rows per epoch
     vocab_size: Annotated[int, Field(ge=2)] | None = None  #: ids are below; None takes the model's
