@@ -181,7 +181,8 @@ def _element(pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progres
         clears = good & held[k] & (one.clears >> (k - 1) & 1 != 0)
         pe = pe._replace(memory=store_bytes(pe.memory, places, clears * width, 0))
         pe = passed(pe, good & fifo[k], one, k)
-    result, carry = element(one.op, *values, so_far.carry, half=pe.tables.half)
+    a, b, scale = values
+    result, carry = element(one.op, a, b, scale, so_far.carry, half=pe.tables.half)
     address = _address(pe, step, 0, so_far.k)
     bad = good & held[0] & (address + widths[0] > size)
     pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad

@@ -170,7 +170,7 @@ def function(which: Array, kind: Array, x: Array, half: Array | int = 0) -> Arra
 
 
 def _pair(
-    operation: Callable[[Array, Array], Array], a: Array, b: Array, half: Array
+    operation: Callable[[Array, Array], Array], a: Array, b: Array, half: Array | int
 ) -> tuple[Array, Array]:
     return (
         _single_bits(operation(_single(a), _single(b))),

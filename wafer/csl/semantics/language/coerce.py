@@ -78,6 +78,7 @@ def cast(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     for each, machine in ((value.type, source), (kind, target)):
         if machine is None:
             ev.fail(at, f"a value of type {each} exists at compile time only")
+    assert target is not None
     register = code.result(Op.CAST, target, ev.register(value, at), source)
     return narrowed(code, kind, register)
 
