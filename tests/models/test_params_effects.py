@@ -68,7 +68,7 @@ BASES = {
     DecoderConfig: [
         *variants("gpt2", TOKENS, ROTARY, WIDTHS | UNTIED, ALIBI, RELATIVE, BY_ROWS, GROUPS),
         *variants("gpt2", TOKENS, WINDOW | {"num_hidden_layers": 2}, EVERY_OTHER, PARALLEL)[1:],
-        *variants("gpt2", TOKENS, QK_NORM, HALF, ROTARY | SCALED)[1:],
+        *variants("gpt2", TOKENS, QK_NORM, HALF, ROTARY | SCALED, ROTARY | WINDOW)[1:],
         *variants("llama", TOKENS),
     ],
     EncoderConfig: [
