@@ -81,7 +81,7 @@ STATEMENTS = {
     "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 2870,  # functions of commands (38a); results show (38b); sweeps tune (34)
+    "wafer/commands": 2885,  # functions of commands (38a); sweeps tune (34); no unasked model_dir
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
     "wafer/csl": 7502,  # features of releases that were missing (33b)
