@@ -1,6 +1,7 @@
 """What commands do, functions do; code of a cell stands where a run file has a name."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from wafer import models, sparsity, vsl
 from wafer.errors import ConfigError, DataError
 from wafer.models.user import model as own
 from wafer.models.user.trust import child_environment
+from wafer.session import loop
 
 CELL = """
 def Sign(scale=1.0):  # a direction: the run multiplies it by minus the rate
@@ -147,6 +149,51 @@ def test_a_run_that_fails_here_is_named_and_the_others_go_on(cell, tmp_path):
     assert list(outcome.missing) == ["sign/1"]
     with pytest.raises(ConfigError, match="no such thing"):
         wafer.sweep(grid | {"arms": {"x": {"optimizer.optimizer_type": Broken}}}, tmp_path / "x")
+
+
+def interrupt_once(monkeypatch):
+    """Send Ctrl-C while the first step is taken."""
+    first = iter([True])
+
+    def largest(value):
+        if next(first, False):
+            signal.raise_signal(signal.SIGINT)
+        return value
+
+    monkeypatch.setattr(loop, "all_max", largest)
+
+
+def test_an_interrupt_ends_the_callers_loop_after_the_checkpoint(tmp_path, monkeypatch):
+    interrupt_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        wafer.train(config(), model_dir=tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["2"]
+    trained = wafer.train(config(), model_dir=tmp_path / "run")
+    assert (trained.step, trained.stop) == (4, 0)
+
+    interrupt_once(monkeypatch)
+    arms = {"a": {"optimizer.learning_rate": constant(0.1)}, "b": {"model.hidden_size": 8}}
+    grid = {"base": config(), "seeds": [1], "arms": arms}
+    with pytest.raises(KeyboardInterrupt):
+        wafer.sweep(grid, tmp_path / "sweep")
+    starts = (tmp_path / "sweep/a/1/starts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["code"] for line in starts] == [130]
+    assert not (tmp_path / "sweep/b").exists()
+    outcome = wafer.sweep(grid, tmp_path / "sweep", arms=["a"])
+    assert [row.arm for row in outcome.rows] == ["a"]
+
+
+def test_a_named_checkpoint_is_evaluated_without_a_trace(tmp_path, monkeypatch):
+    trained = wafer.train(config(), model_dir=tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    scores = wafer.evaluate(config(), trained.checkpoints[-1])
+    experiment = wafer.Experiment.from_config(config())
+    assert wafer.evaluate(experiment, trained) == scores  # a run stands for its newest checkpoint
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not wafer.history(trained).eval
+    assert wafer.evaluate(config(), model_dir=trained) == scores
+    assert wafer.history("run").eval["loss"].tolist() == [scores["loss"]]
+    assert wafer.load(trained)[2]["step"] == 4
 
 
 def constant(value):

@@ -13,7 +13,7 @@ from wafer.commands.checkpoints.convert import ConversionSummary
 from wafer.commands.checkpoints.inspect import CheckpointInfo
 from wafer.commands.checkpoints.prune import PruneSummary
 from wafer.commands.planning.scaling import ScalingPlan
-from wafer.commands.run import Trained
+from wafer.commands.results import Trained
 from wafer.commands.sweep import SweepOutcome
 from wafer.compiler.experiment import CompileResult
 from wafer.compiler.plan import Compiled, FloorPlan, PlacedKernel

@@ -2,10 +2,11 @@
 
 import argparse
 import contextlib
-import dataclasses
 import logging
 import os
 import pathlib
+import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from wafer.models.user.trust import add_option, looking
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
+    from wafer.commands.results import Trained
     from wafer.config import InputSection, RunConfig, RunSection
     from wafer.engines.rendezvous import Peer
     from wafer.experiment import Experiment
@@ -328,37 +330,7 @@ def _logged(job: "Run") -> Iterator[pathlib.Path]:
         yield folder
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """What ``wafer.train`` leaves."""
-
-    model_dir: pathlib.Path  #: folder of checkpoints and logs
-    summary_dir: pathlib.Path  #: folder of metrics and events
-    step: int  #: the last one
-    #: after it: a tree of dense arrays, pruned weights 0
-    params: Any = dataclasses.field(repr=False)
-    #: folders of the complete ones, oldest first; none are written where ``checkpoint_steps`` is 0
-    checkpoints: tuple[pathlib.Path, ...]
-    #: step -> metrics of the evaluation there, in mode ``train_and_eval``
-    scores: dict[int, dict[str, float]]
-    #: a record per logged step: ``step``, ``loss``, ``tokens_per_sec``, ...
-    metrics: list[dict[str, float]] = dataclasses.field(repr=False)
-    stop: int  #: number of the signal that ended training early, else 0
-
-    def _repr_html_(self) -> str:
-        from wafer.models.shown.html import table
-        from wafer.session.metrics import History, columns_of
-
-        saved = ", ".join(path.name for path in self.checkpoints)
-        figures = [("model_dir", self.model_dir), ("step", self.step), ("checkpoints", saved)]
-        figures += [("stopped by signal", self.stop)] * bool(self.stop)
-        scores = columns_of({"step": step} | scores for step, scores in self.scores.items())
-        return (
-            table("Trained", (), figures) + History(columns_of(self.metrics), scores)._repr_html_()
-        )
-
-
-def train(source: "Source", **overrides: object) -> Trained:
+def train(source: "Source", **overrides: object) -> "Trained":
     """Train what a run file describes; a second call continues from the newest checkpoint.
 
     Args:
@@ -374,6 +346,8 @@ def train(source: "Source", **overrides: object) -> Trained:
         DataError: data that is not what the file says.
         TrainingError: the loss is NaN or infinite.
         CheckpointError: a checkpoint that does not fit, or could not be written.
+        KeyboardInterrupt: Ctrl-C, once a checkpoint of the last step is written. SIGTERM, too, is
+            raised anew then.
 
     Examples:
         >>> trained = wafer.train(
@@ -382,6 +356,7 @@ def train(source: "Source", **overrides: object) -> Trained:
         >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
     """
     from wafer.commands.inputs import experiment_of
+    from wafer.commands.results import Trained
     from wafer.session.metrics import read_metrics
     from wafer.session.train import train_run
     from wafer.sparsity.stored import sentinel
@@ -394,7 +369,7 @@ def train(source: "Source", **overrides: object) -> Trained:
     with _called(experiment) as (job, folder):
         outcome = train_run(job, folder, began)
         params, _ = job.engine.export(outcome.state)
-        return Trained(
+        trained = Trained(
             model_dir=job.model_dir,
             summary_dir=job.summary_dir,
             step=int(outcome.state.step),
@@ -404,6 +379,9 @@ def train(source: "Source", **overrides: object) -> Trained:
             metrics=read_metrics(job.summary_dir / "train"),
             stop=outcome.stop,
         )
+    if outcome.stop:  # now that the checkpoint is complete: also for the caller's loop
+        signal.raise_signal(outcome.stop)
+    return trained
 
 
 def init_checkpoint(source: "Source", **overrides: object) -> pathlib.Path:
@@ -431,7 +409,8 @@ def evaluate(
 
     Args:
         source: an Experiment, the path of a params YAML, or its sections as a mapping.
-        checkpoint: its folder; None is the newest in ``model_dir``.
+        checkpoint: its folder, or a run's for its newest; None is the newest in ``model_dir``.
+            With a checkpoint and no ``model_dir`` nothing is written.
         **overrides: keys of ``runconfig`` that win over the source's.
 
     Returns:
@@ -448,13 +427,22 @@ def evaluate(
         ...     "models/configs/gpt_pystdlib.yaml", model_dir="runs/demo"
         ... )["loss"]  # doctest: +SKIP
     """
-    from wafer.commands.inputs import experiment_of
+    from wafer.commands.inputs import experiment_of, newest_checkpoint
+    from wafer.experiment import Experiment
+    from wafer.models.checkpoint.layout import CHECKPOINTS
     from wafer.session.evaluate import evaluate_one
 
     if checkpoint is not None:
-        overrides["checkpoint_path"] = os.fspath(checkpoint)
-    with _called(experiment_of(source, **overrides, mode="eval")) as (job, _):
-        return evaluate_one(job)
+        runs = pathlib.Path(checkpoint, CHECKPOINTS).is_dir()
+        overrides["checkpoint_path"] = newest_checkpoint(checkpoint) if runs else checkpoint
+    experiment = experiment_of(source, **overrides, mode="eval")
+    given = experiment if "model_dir" in overrides else source
+    settings = (given if isinstance(given, Experiment) else experiment).cfg.runconfig
+    with tempfile.TemporaryDirectory() as folder:
+        if checkpoint is not None and "model_dir" not in settings.model_fields_set:
+            experiment = experiment_of(experiment, model_dir=folder)
+        with _called(experiment) as (job, _):
+            return evaluate_one(job)
 
 
 @contextlib.contextmanager

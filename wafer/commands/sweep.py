@@ -286,14 +286,14 @@ def _run(
     )
 
 
-def _train_here(trial: "Trial") -> int:
+def _train_here(trial: "Trial") -> None:
     from wafer.commands.run import evaluate, train
 
     options = trial.launch.options()
     if "mode" in options:
         evaluate(trial.sections(), options.get("checkpoint_path"))
-        return 0
-    return train(trial.sections(), **options).stop
+    else:
+        train(trial.sections(), **options)
 
 
 def _check_fit(sweep: "Sweep", source: str) -> None:

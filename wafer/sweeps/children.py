@@ -32,7 +32,7 @@ def run_trials(
     trials: Sequence[Trial],
     jobs: int,
     say: Callable[[Trial, str, float], None],
-    run_here: Callable[[Trial], int],
+    run_here: Callable[[Trial], None],
 ) -> dict[str, str]:
     """Run what is not finished, in order.
 
@@ -40,8 +40,7 @@ def run_trials(
         trials: to run, in this order but for those that come after another.
         jobs: processes at a time.
         say: called as each ends, with why it is not finished ('' when it is) and its seconds.
-        run_here: runs one whose code this process alone has; returns the number of the signal that
-            ended it, else 0.
+        run_here: runs one whose code this process alone has.
 
     Returns:
         Name -> reason of those that are not finished.
@@ -114,23 +113,23 @@ def _finish(child: _Child) -> tuple[str, float]:
     return child.trial.finish(child.process.returncode, seconds, child.since), seconds
 
 
-def _run_here(trial: Trial, run: Callable[[Trial], int]) -> tuple[str, float]:
+def _run_here(trial: Trial, run: Callable[[Trial], None]) -> tuple[str, float]:
     """Run one in this process; an interruption ends the sweep, too."""
     trial.folder.mkdir(parents=True, exist_ok=True)
-    began, stop, code = time.monotonic(), 0, 0
+    began, code = time.monotonic(), 0
     with trial.log.open("a", encoding="utf-8") as log:
         since = log.tell()
         try:
             trial.write()
-            stop = run(trial)
+            run(trial)
+        except KeyboardInterrupt:
+            trial.finish(128 + signal.SIGINT, time.monotonic() - began, since)
+            raise
         except (Exception, SystemExit) as error:  # of the user's code: any; the other runs go on
             code = 1
             log.write(f"{traceback.format_exc()}{ERROR}{' '.join(str(error).split())}\n")
     seconds = time.monotonic() - began
-    reason = trial.finish(128 + stop if stop else code, seconds, since)
-    if stop:
-        raise KeyboardInterrupt
-    return reason, seconds
+    return trial.finish(code, seconds, since), seconds
 
 
 @contextlib.contextmanager

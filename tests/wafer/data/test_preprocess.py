@@ -53,7 +53,7 @@ def test_language_model_rows_by_hand(tmp_path, vocabulary):
     assert params["n_examples"] == report.written.rows == 3
     assert params["features"] == ["input_ids", "attention_mask", "labels"]
     assert params["post-process"]["loss_valid_tokens"] == 12
-    assert "3 rows in 1 file(s)" in str(report)
+    assert "3 rows in 1 file(s)" in str(report) == repr(report)  # as the last line of a cell
 
 
 NAMES = ["../x", "/x", "a/b", "..", ".", "", "a\0b", "a\nb", "\x1b[31m", "x" * 201]

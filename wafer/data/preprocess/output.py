@@ -30,7 +30,7 @@ class OutputSummary(NamedTuple):
     counts: ReadCounts  #: of what was read
     params: dict[str, Any]  #: the content of ``data_params.json``
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         after, counts, written = self.params["post-process"], self.counts, self.written
         corpus = self.params["data_format"] == "corpus"
         share = written.tokens / max(written.slots, 1)
