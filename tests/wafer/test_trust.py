@@ -376,7 +376,8 @@ RUNNERS = {
     "wafer/data/batching/dataset.py",  # a reader, which the class of a section names
     "wafer/engines/choose.py",
     "wafer/malloc.py",  # this command again
-    "wafer/sweeps/children.py",  # `wafer run`
+    "wafer/commands/sweep.py",  # yaml.safe_load of an option
+    "wafer/sweeps/trials.py",  # `wafer run`
     *(f"wafer/vendor/{table}.py" for table in ("keys", "trainer")),  # a table beside each
 }
 _RUNS = re.compile(
