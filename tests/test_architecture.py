@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2870,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
-    "wafer/csl": 7502,  # features of releases that were missing (33b)
+    "wafer/csl": 7512,  # features of releases that were missing (33b); outputs checked before a run
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
