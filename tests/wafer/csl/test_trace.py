@@ -1,5 +1,6 @@
 """What is recorded of a run, and what shows it: intervals, links, profile, files, refusals."""
 
+import argparse
 import json
 import shutil
 import sys
@@ -12,6 +13,7 @@ from helpers.csl_program import compiled, ran
 import wafer.csl
 from wafer.cli import main
 from wafer.csl import Machine, Recording, trace
+from wafer.csl.host.tools.traced import view_script
 from wafer.errors import CompileError
 from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
@@ -281,6 +283,7 @@ def test_the_view_of_a_script_of_a_folder_and_of_a_recording(folder, cli):
     cli("csl view -o routes.view out")
     header, columns = unpack((folder / "routes.view").read_bytes())
     assert (header["cycles"], header["report"]) == ([0, 1], [])
+    assert header["notes"] == ["nothing has run"]
     assert columns["route"].tolist() == [16 | 2 << 5, 1 | 16 << 5]
 
 
@@ -296,6 +299,19 @@ def test_the_view_of_a_deadlock_prints_the_address_of_its_cause(folder, capsys):
     assert header["ending"] in err
     first, cycle = header["report"][0], header["cycles"][1] - 1
     assert f"run.view#cycle={cycle}&pe={first['x']},{first['y']}\n" in out
+
+
+@pytest.mark.parametrize("end", ["assert 1 == 2, 'a wrong result'", "raise KeyboardInterrupt"])
+def test_a_script_that_ends_otherwise_has_its_page(folder, end):
+    text = SCRIPT.replace('print("SUCCESS")', end)
+    (folder / "run.py").write_text(text, encoding="utf-8")
+    args = argparse.Namespace(script=Path("run.py"), arguments=["--name", "out"], pes=None)
+    vars(args).update(output=Path("run.view"), begin=None, end=None, events=None)
+    with pytest.raises((AssertionError, KeyboardInterrupt)):
+        view_script(args)
+    header, columns = unpack((folder / "run.view").read_bytes())
+    assert header["ending"] == ""
+    assert columns["run_count"].sum() > 0
 
 
 def test_the_view_of_a_program_of_the_fabric(tmp_path, monkeypatch, cli):
@@ -314,7 +330,17 @@ def test_the_view_of_a_program_of_the_fabric(tmp_path, monkeypatch, cli):
         ("run.py", "no file to write; give -o FILE.html"),
         ("none.py -o x.html", "none.py does not exist"),
         ("layout.csl -o x.html", "view: no recording"),
+        ("run.py --name out -o none/x.html", "none/x.html: its folder is missing or read-only"),
+        ("run.py --name out -o out", "out: it is a folder; expected a file"),
     ],
 )
 def test_the_view_refuses_what_it_can_not_show(folder, words, said, cli):
+    before = sorted(folder.iterdir())
     assert said in cli(f"csl view {words}", 1)
+    assert sorted(folder.iterdir()) == before  # the script has not run: no sim.log
+
+
+def test_a_window_behind_the_end_is_in_the_notes(folder, cli):
+    cli("csl view run.py --name out -o late.view --from 100000")
+    header, _ = unpack((folder / "late.view").read_bytes())
+    assert header["notes"] == ["no cycles: the run ended before cycle 100,000"]

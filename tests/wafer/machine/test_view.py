@@ -149,6 +149,60 @@ def test_states_are_the_cycles_that_the_machine_counts(sending, tmp_path):
 
 
 @native
+def test_lines_of_scalar_code_have_the_cycles_of_the_profile(tmp_path):
+    """A task runs ahead of the clock; the page has each line in the cycles that it takes."""
+    text = """
+fn go() void {
+  var k: i32 = 3;
+  y[0] = k * 5;
+  for (@range(i16, 3)) |i| {
+    k += 7;
+    y[1] = k * k;
+  }
+  y[2] = k;
+}
+"""
+    image = compiled(tmp_path, text)
+    machine = ran(image, record=VIEW)
+    seen, (program,) = machine.trace, image.programs
+    rows, found = seen.detail.states, {}
+    for row, end in zip(rows, np.append(rows["cycle"][1:], seen.cycles[1]), strict=True):
+        if row["state"] == COMPUTES and row["pc"] >= 0:
+            file, line = program.lines[row["pc"]].tolist()
+            at = program.files[file], line
+            found[at] = found.get(at, 0) + int(end - row["cycle"])
+    profile = {line: count for line, count in machine.profile.items() if count}
+    assert len(profile) == 4  # what has no cycles of its own is not listed
+    (first,) = seen.line  # the switch to the task is no line's cycle in the profile
+    assert {line: found[line] for line in profile if line[1] != first} == {
+        line: count for line, count in profile.items() if line[1] != first
+    }
+
+
+@native
+def test_what_has_not_ended_lasts_until_the_end(tmp_path):
+    """An operation that waits for ever, and a task in the cycle of its fault."""
+    waits = """
+const c = @get_color(4);
+const iq = @get_input_queue(2);
+const IN = @get_dsd(fabin_dsd, .{ .fabric_color = c, .extent = 1, .input_queue = iq });
+const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> y[i] });
+fn go() void { @mov32(Y, IN, .{ .async = true }); }
+comptime { @initialize_queue(iq, .{ .color = c }); }
+"""
+    route = ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } }"
+    routes = f"@set_color_config(0, 0, @get_color(4), {route});"
+    seen = ran(compiled(tmp_path, waits, routes=routes), record=VIEW).trace
+    assert seen.end[seen.thread == 2].tolist() == [seen.cycles[1]]
+    fault = "fn go() void {\n  var k: u16 = 5;\n  y[k * 5000] = 3;\n}\n"
+    machine = wafer.csl.Machine(compiled(tmp_path, fault), record=VIEW)
+    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
+    machine.run()
+    assert machine.fault
+    assert machine.trace.end.tolist() == [machine.cycle + 1]
+
+
+@native
 def test_a_pe_that_can_not_send_waits_to_send(tmp_path):
     text = """
 const c = @get_color(4);
@@ -180,7 +234,7 @@ def test_limits_are_kept_and_said(sending):
     assert 0 < header["words_until"] < header["cycles"][1]
     assert 0 < header["values_until"] < header["cycles"][1]
     said = " ".join(header["notes"])
-    for text in ("states of every", "single words until cycle", "values of words until cycle"):
+    for text in ("states every", "single words until cycle", "values of words until cycle"):
         assert text in said
     whole = ran(sending, record=VIEW).trace.detail.states
     sampled = machine.trace.detail.states

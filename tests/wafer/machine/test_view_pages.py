@@ -108,6 +108,9 @@ def test_from_a_deadlock_to_the_wrong_route_in_three_clicks(show, deadlock):
     page = show(runtime, str(error).splitlines()[0], "#")
     assert page.text("#report p") == str(error).splitlines()[0]
     first = error.waiting[0]
+    cause = page.text("#report .cause")
+    assert cause in str(error)
+    assert cause.startswith("a neighbor that takes no word: PE (5, 0)")
     page.click("#report a")  # 1: what holds up the others
     assert page.text("#pe h3") == f"PE ({first.x}, {first.y})" == "PE (5, 0)"
     assert page.text("#color h3") == "Color 4"
@@ -127,6 +130,11 @@ def test_the_address_of_a_report_shows_its_pe_and_cycle(show, deadlock):
     page = show(runtime, str(error))
     assert page.text("#pe h3") == "PE (5, 0)"
     assert page.evaluate("window.view.cycle") == runtime.cycles - 1
+    page = show(runtime, str(error), "#cycle=x&pe=x,y")  # not an address: as without one
+    assert page.evaluate("[view.cycle, view.place]") == [runtime.cycles - 1, -1]
+    click_pe(page, 7, 0)
+    (row,) = page.rows("#pe")
+    assert row[3].endswith(f" to {runtime.cycles - 1}")  # it waits until the end
 
 
 def test_a_fault_is_at_its_line(show, tmp_path):

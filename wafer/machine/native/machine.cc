@@ -334,7 +334,8 @@ void csl_work(void* m, int64_t program, Work* out) {
 // Copies up to `most` rows of a kind that was recorded: words over links, events, states, runs of words,
 // routes, values of words; returns how many there are.
 int64_t csl_recording(void* m, int64_t kind, void* out, int64_t most) {
-  const Recorder& recorder = *of(m).w.recorder;
+  const Machine& machine = of(m);
+  const Recorder& recorder = *machine.w.recorder;
   const auto copied = [&](const auto& rows) {
     using Row = std::remove_const_t<std::remove_reference_t<decltype(rows[0])>>;
     std::copy_n(rows.begin(), std::min(most, int64_t(rows.size())), static_cast<Row*>(out));
@@ -342,7 +343,7 @@ int64_t csl_recording(void* m, int64_t kind, void* out, int64_t most) {
   };
   switch (kind) {
     case 0: return copied(recorder.links());
-    case 1: return copied(recorder.events());
+    case 1: return copied(recorder.events(machine.w.cycle + (machine.all.fault.kind != kNoFault)));
     case 2: return copied(recorder.states());
     case 3: return copied(recorder.runs());
     case 4: return copied(recorder.routes());

@@ -94,15 +94,15 @@ class Recorder {
     *there = {};
   }
 
-  // What a PE does in this cycle, and until the next one in which this is called.
-  void state(int cell, int state, int pc) {
+  // What a PE does from a cycle on, this one or a later one, until the next row of it.
+  void state(int cell, int64_t cycle, int state, int pc) {
     const int64_t at = place(cell);
-    if (!settings_.states || at < 0 || cycle_ >= settings_.to) return;
+    if (!settings_.states || at < 0 || cycle >= settings_.to) return;
     uint64_t* const last = &last_[size_t(at)];
     const uint64_t now = uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
     if (*last == now) return;
     *last = now;
-    const StateRow row{std::max(cycle_, settings_.from), cell, state, pc, 0};
+    const StateRow row{std::max(cycle, settings_.from), cell, state, pc, 0};
     state_count_.fetch_add(keep(&states_[size_t(at)], row), std::memory_order_relaxed);
   }
 
@@ -157,12 +157,12 @@ class Recorder {
     window_ = inside ? &links_[size_t(window() * area() * kPorts)] : nullptr;
   }
 
-  // What has not ended lasts until now.
-  std::vector<Event> events() const {
+  // What has not ended lasts until `now`.
+  std::vector<Event> events(int64_t now) const {
     std::vector<Event> out = joined<Event>(rows_);
     for (const Event& e : running_)
-      if (e.cell >= 0 && cycle_ >= settings_.from)
-        out.push_back(until(e, std::min({cycle_, settings_.to, stopped_})));
+      if (e.cell >= 0 && now > settings_.from)
+        out.push_back(until(e, std::min({now, settings_.to, stopped_})));
     return out;
   }
   const std::vector<uint32_t>& links() const { return links_; }
@@ -232,7 +232,7 @@ class Recorder {
   [[gnu::noinline]] int64_t keep(std::vector<StateRow>* rows, StateRow row) const {
     const size_t before = rows->size();
     const int64_t since = row.cycle - settings_.from;
-    row.cycle = settings_.from + (since + sampled_ - 1) / sampled_ * sampled_;
+    row.cycle = settings_.from + ((since + sampled_ - 1) & -sampled_);
     if (!rows->empty() && rows->back().cycle == row.cycle) rows->pop_back();
     if (rows->empty() || !rows->back().is(row)) rows->push_back(row);
     return int64_t(rows->size()) - int64_t(before);

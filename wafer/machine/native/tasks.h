@@ -112,11 +112,19 @@ inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
 
 // A task runs ahead of the clock until it has an effect that others see, or meets what microthreads
 // read and write; then it waits until the cycles of what it has done are over.
+template <bool kRecords>
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   Work* const work = worker->work[core.program].data();
+  int32_t line = -1;
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
+    if constexpr (kRecords) {
+      if (p.lines[core.pc] != line && (i.cycles || visible(core, i))) {
+        line = p.lines[core.pc];
+        w.recorder->state(core.cell, cycle + core.debt, kComputes, core.pc);
+      }
+    }
     if (!core.paid) core.debt += i.cycles, work[core.pc].cycles += i.cycles;
     if (visible(core, i)) {
       core.paid = true;
@@ -133,13 +141,13 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   wait_out(w, core, cycle);
 }
 
-// The state of a PE in this cycle, after its tasks and operations; works: an operation did a step.
+// The state of a PE in this cycle, after its tasks and operations; works: an operation did a step. Of
+// cycles that a task has run ahead of, `interpret` has recorded the lines.
 inline void record_state(Wafer& w, const Core& core, bool works) {
+  if (core.busy && core.main == Main::kRunning) return;
   const bool own = core.main == Main::kOperating || (core.main == Main::kIdle && core.threads);
   const int thread = core.main == Main::kOperating ? kMainThread : core.threads ? __builtin_ctz(core.threads) : 0;
-  // `run_alone` has gone on to the next instruction, which has not been paid for.
-  const int at = core.busy && !core.paid ? core.pc - 1 : core.pc;
-  const int pc = own ? running(core, thread).pc : core.main == Main::kIdle ? -1 : at;
+  const int pc = own ? running(core, thread).pc : core.main == Main::kIdle ? -1 : core.pc;
   int state = core.main == Main::kReceiving ? kWaitsForWord : core.main == Main::kSending ? kWaitsToSend
               : core.main == Main::kIdle ? kStateIdle : kWaitsOtherwise;
   if (works || core.busy || core.main == Main::kRunning) {
@@ -148,7 +156,7 @@ inline void record_state(Wafer& w, const Core& core, bool works) {
     const Wait& wait = core.waits[thread];
     state = wait.needs & ~core.queued ? kWaitsForWord : wait.fills & core.full ? kWaitsToSend : kWaitsOtherwise;
   }
-  w.recorder->state(core.cell, state, pc);
+  w.recorder->state(core.cell, w.cycle, state, pc);
 }
 
 // Goes on with the task; whether it did anything.
@@ -167,7 +175,8 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   }
   if (core.main != Main::kRunning) return false;
   core.busy = false;
-  interpret(w, core, cycle, worker);
+  if (w.recorder) interpret<true>(w, core, cycle, worker);
+  else interpret<false>(w, core, cycle, worker);
   return true;
 }
 

@@ -1,8 +1,9 @@
 """A host's script run with recording on: its options, and the files that show the run."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ def trace_script(args: argparse.Namespace) -> int:
             "nothing to show; give --chrome, --picture (FILE), --profile or --energy"
         )
     _check_endings(wanted)
+    _check_writable(wanted.values())
     return _record(args.script, arguments, _recording(args, Recording()), _show, wanted, args)
 
 
@@ -113,11 +115,14 @@ def _record(
     from wafer.csl.host.tools.scripts import run_here
     from wafer.machine.tools.recording import recorded
 
-    problem = None
+    problem: BaseException | None = None
     with recorded(recording) as machines:
         try:
             status = run_here(script, arguments)
-        except WaferError as error:  # a deadlock or a fault: most wanted of all
+        except (
+            Exception,
+            KeyboardInterrupt,
+        ) as error:  # a deadlock, a wrong result, a run too long
             problem, status = error, 1
     if not machines and problem is None:
         raise CompileError(f"{script} ran no program on PEs, so there is nothing to show")
@@ -149,6 +154,7 @@ def view_script(args: argparse.Namespace) -> int:
     if args.output is None:
         raise CompileError("no file to write; give -o FILE.html")
     require_path(args.script)
+    _check_writable([args.output])
     if args.script.suffix == ".py":
         return _record(args.script, arguments, _recording(args, VIEW), _write_view, args)
     if args.script.is_dir():
@@ -166,11 +172,11 @@ def view_script(args: argparse.Namespace) -> int:
 
 
 def _write_view(
-    machine: "WaferMachine", number: int, problem: Exception | None, args: argparse.Namespace
+    machine: "WaferMachine", number: int, problem: BaseException | None, args: argparse.Namespace
 ) -> None:
     from wafer.machine.tools.view.run import view
 
-    ending = str(problem).partition("\n")[0] if problem else ""
+    ending = str(problem).partition("\n")[0] if isinstance(problem, WaferError) else ""
     title = f"{args.script}, {number}" if number else str(args.script)
     path, shown = _numbered(args.output, number), view(machine, title, ending)
     shown.save(path)
@@ -194,10 +200,19 @@ def _check_endings(wanted: dict[str, Path]) -> None:
             )
 
 
+def _check_writable(paths: Iterable[Path]) -> None:
+    """Refuse files that cannot be written, before the run, not after it."""
+    for path in paths:
+        if path.is_dir():
+            raise CompileError(f"{path}: it is a folder; expected a file")
+        if not os.access(path.parent, os.W_OK):
+            raise CompileError(f"{path}: its folder is missing or read-only; give another file")
+
+
 def _show(
     machine: "WaferMachine",
     number: int,
-    _problem: Exception | None,
+    _problem: BaseException | None,
     wanted: dict[str, Path],
     args: argparse.Namespace,
 ) -> None:

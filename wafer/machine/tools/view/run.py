@@ -9,7 +9,7 @@ import numpy as np
 
 from wafer.machine.base import WaferMachine
 from wafer.machine.image import Image, Program
-from wafer.machine.tools.causes import by_cause
+from wafer.machine.tools.causes import explain
 from wafer.machine.tools.recording import Trace
 from wafer.machine.tools.reports import Reason, Waiting
 from wafer.machine.tools.view.block import pack, page
@@ -94,7 +94,8 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
     columns = {"tile": tiles, **_states(image, trace, tiles, sources)}
     columns |= _tasks(trace, sources) | _words(image, trace, sources) | memory
     lines = [(sources.line(*line), count) for line, count in machine.profile.items()]
-    report = _report(by_cause(image, machine.waiting()), sources)
+    waiting, causes = explain(image, machine.waiting())
+    report = _report(waiting, sources)
     fault = _fault(machine, sources)
     header = {
         "kind": "run",
@@ -113,6 +114,7 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "colors": trace.detail.colors,
         "programs": [_program(program, kept) for program in image.programs],
         "report": report,
+        "causes": causes if ending and not fault else [],
         "fault": fault,
         "profile": lines,
         **sources.tables(),
@@ -268,10 +270,12 @@ def _notes(trace: Trace, image: Image, kept: int) -> list[str]:
     (x, y, width, height), (first, last), detail = trace.rectangle, trace.cycles, trace.detail
     rows, columns = image.tiles.shape
     part = f"PEs ({x}, {y}) to ({x + width - 1}, {y + height - 1}) of {columns} x {rows} (--pes)"
-    every, windows = f"states of every {detail.sampled}th cycle", f"windows of {trace.every} cycles"
+    every, windows = f"states every {detail.sampled} cycles", f"windows of {trace.every} cycles"
     missing = {
         part: (width, height) != (columns, rows),
-        f"from cycle {first:,} on": first,
+        "nothing has run": last == 0,
+        f"from cycle {first:,} on": first < last and first,
+        f"no cycles: the run ended before cycle {first:,}": last == first > 0,
         f"{every} (--from, --to)": detail.sampled > 1,
         f"single words until cycle {detail.words_until:,}, then {windows}": detail.words_until
         < last,

@@ -31,13 +31,13 @@ export class Panels {
   }
 
   pe({ cycle, place }) {
-    if (place < 0) return [];
+    if (place < 0) return [element("p", {}, "Click a PE to see what it does.")];
     const [state, line] = this.run.state(place, cycle);
     const at = element("p", { id: "state" }, state < 0 ? "no program" : STATES[state], line < 0 ? "" : " at ", this.lineLink(line));
     const source = line < 0 ? "" : element("pre", { id: "at" }, this.#sourceLine(line));
     const now = this.run.tasks(place).filter((t) => t.begin <= cycle && cycle < t.end);
     const running = now.map((t) => ({ cells: [t.task ? "task" : t.thread < 8 ? `microthread ${t.thread}` : "operation",
-      t.name, this.lineLink(t.line), `${t.begin} to ${t.end}`] }));
+      t.name, this.lineLink(t.line), `${t.begin} to ${t.end - 1}`] }));
     return [
       section(`PE (${this.run.at(place).join(", ")})`, "pe", at, source, running.length ? table(["runs", "task", "line", "cycles"], running) : ""),
       section("Words held", "queues", this.#queues(place, cycle)),

@@ -144,7 +144,7 @@ export function showRun(header) {
     const rows = run.fault ? [run.fault] : run.report;
     if (rows.length && !run.fault) byId("report").append(element("p", {}, run.ending || "At the end wait:"));
     byId("report").classList.toggle("wrong", Boolean(run.ending));
-    byId("report").append(...rows.slice(0, 200).map((row) => {
+    byId("report").append(...(run.causes ?? []).map((text) => element("div", { class: "cause" }, text)), ...rows.slice(0, 200).map((row) => {
       const place = run.place(row.x, row.y), color = run.colors.indexOf(row.color);
       const jump = (event) => (event.preventDefault(), choose({ cycle: run.end - 1 }), choose({ place, slot: color, line: row.line }));
       return place < 0 ? element("div", {}, row.text) : element("a", { href: "#", click: jump, "data-pe": [row.x, row.y] }, row.text);
@@ -152,9 +152,9 @@ export function showRun(header) {
   }
   function fromAddress() {
     const given = new URLSearchParams(location.hash.slice(1)), pe = given.get("pe")?.split(",").map(Number);
-    choose({ cycle: given.has("cycle") ? Number(given.get("cycle")) : run.ending ? run.end - 1 : run.first,
+    choose({ cycle: /^\d+$/.test(given.get("cycle")) ? Number(given.get("cycle")) : run.ending ? run.end - 1 : run.first,
              slot: given.has("color") ? run.colors.indexOf(Number(given.get("color"))) : -1 });
-    if (pe) choose({ place: run.place(...pe) });
+    if (pe?.every(Number.isInteger)) choose({ place: run.place(...pe) });
   }
   byId("facts").textContent = [`${run.size[0]} x ${run.size[1]} PEs, ${run.arch.toUpperCase()}, cycles ${run.first} to ${run.end - 1}`, ...run.notes].join("; ");
   controls();
