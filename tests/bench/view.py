@@ -2,7 +2,7 @@
 
     python tests/bench/view.py [--quick] [--pages FOLDER]
 
-The three programs of ``csl.py`` and a stencil of seven points (``wafer.fabric``), on 64x64 PEs:
+The three programs of ``csl.py``, a loop of four lines and a stencil of seven points (``wafer.fabric``), on 64x64 PEs:
 processor time of one host thread with recording over that without, alternating; bytes of the page;
 milliseconds until headless Chromium shows it. ``--pages`` keeps the pages.
 """
@@ -24,11 +24,26 @@ from wafer.fabric.library.kernel_programs import seven_point_program
 from wafer.fabric.program.emit import emit
 
 
+LINES = """
+var total: i32 = 0;
+var other: i32 = 1;
+fn go() void {
+  for (@range(i32, 5000)) |k| {
+    total += k * 3;
+    other += total;
+    total -= other >> 2;
+    other = other ^ 5;
+  }
+}
+"""
+
+
 def images():
     """Programs by name, with their function; the stencil begins by itself."""
     row = {"params": programs.EDGES, "routes": programs.ROUTES}
     return {
         "scalar": (programs.compiled(programs.SCALAR)[0], "go"),
+        "lines": (programs.compiled(LINES)[0], "go"),
         "memory": (programs.compiled(programs.MEMORY)[0], "go"),
         "wavelets": (programs.compiled(programs.WAVELETS, **row)[0], "go"),
         "stencil": (emit(seven_point_program(64, 64, 900)), ""),

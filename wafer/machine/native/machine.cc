@@ -226,7 +226,7 @@ void csl_numbers(void* m, int64_t* out) {
   const Fault& f = machine.all.fault;
   const Recorder* r = machine.w.recorder.get();
   const int64_t numbers[] = {machine.w.cycle, int64_t(machine.all.prints.size()),
-                             r ? r->every() : 1, r ? r->stopped() : -1, r ? r->sampled() : 1,
+                             r ? r->every() : 1, r ? r->stopped() : -1, r ? r->sampled_every() : 1,
                              r ? r->words_until() : 0, r ? r->values_until() : 0,
                              f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
   std::copy(std::begin(numbers), std::end(numbers), out);

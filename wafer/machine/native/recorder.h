@@ -102,8 +102,11 @@ class Recorder {
     const uint64_t now = uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
     if (*last == now) return;
     *last = now;
-    const StateRow row{std::max(cycle, settings_.from), cell, state, pc, 0};
-    state_count_.fetch_add(keep(&states_[size_t(at)], row), std::memory_order_relaxed);
+    const StateRow row{sampled(std::max(cycle, settings_.from)), cell, state, pc, 0};
+    std::vector<StateRow>& rows = states_[size_t(at)];
+    if (!rows.empty() && rows.back().cycle == row.cycle) return void(rows.back() = row);
+    rows.push_back(row);
+    state_count_.fetch_add(1, std::memory_order_relaxed);
   }
 
   void route(int cell, int slot, int rx, int tx, int position) {
@@ -177,7 +180,7 @@ class Recorder {
   }
   std::vector<RouteRow> routes() const { return joined<RouteRow>(routes_); }
   std::vector<ValueRow> values() const { return joined<ValueRow>(values_); }
-  int64_t sampled() const { return sampled_; }
+  int64_t sampled_every() const { return sampled_; }
   // Cycles before which words, and their values, are kept.
   int64_t words_until() const { return words_until_; }
   int64_t values_until() const { return values_until_; }
@@ -227,26 +230,25 @@ class Recorder {
     run_count_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Adds a state to those of a PE; how many more there are. When states are sampled, that of a
-  // sampled cycle is the last one up to it.
-  [[gnu::noinline]] int64_t keep(std::vector<StateRow>* rows, StateRow row) const {
-    const size_t before = rows->size();
-    const int64_t since = row.cycle - settings_.from;
-    row.cycle = settings_.from + ((since + sampled_ - 1) & -sampled_);
-    if (!rows->empty() && rows->back().cycle == row.cycle) rows->pop_back();
-    if (rows->empty() || !rows->back().is(row)) rows->push_back(row);
-    return int64_t(rows->size()) - int64_t(before);
+  // The sampled cycle that a state belongs to: the first one that is not before its own.
+  int64_t sampled(int64_t cycle) const {
+    return settings_.from + ((cycle - settings_.from + sampled_ - 1) & -sampled_);
   }
 
-  // Samples states of half as many cycles, until half of the room is free.
+  // Samples states of half as many cycles, until half of the room is free. Of the states of a sampled
+  // cycle the last one stays.
   void thin() {
     while (state_count_ > settings_.states / 2 && sampled_ < cycle_) {
       sampled_ *= 2;
       int64_t count = 0;
       for (auto& rows : states_) {
-        std::vector<StateRow> kept;
-        for (const StateRow& row : rows) keep(&kept, row);
-        rows = std::move(kept), count += int64_t(rows.size());
+        size_t kept = 0;
+        for (StateRow row : rows) {
+          row.cycle = sampled(row.cycle);
+          if (kept && rows[kept - 1].cycle == row.cycle) --kept;
+          if (!kept || !rows[kept - 1].is(row)) rows[kept++] = row;
+        }
+        rows.resize(kept), count += int64_t(kept);
       }
       state_count_ = count;
     }
