@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3826,  # results show (38b); streams, causes (33a); the view (75); stores (71)
+    "wafer/machine": 3828,  # results show (38b); streams, causes (33a); the view (75); stores (71)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1197,  # functions of the commands (38a); results show (38b)

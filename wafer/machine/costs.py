@@ -6,7 +6,8 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    makes of it, a product or a shift. The test, the step and the jumps of a loop over a constant
    range cost nothing if all its rounds together take at most ``UNROLLED`` cycles, or as many times
    more, up to ``MOST_UNROLLED``, as unrolling makes it shorter: what its rounds compute from the
-   counter and from registers that do not change costs nothing then. A load from an address that is
+   counter and from registers that do not change costs nothing then. Around another loop it takes at
+   most ``UNROLLED``, and nothing of its rounds costs nothing. A load from an address that is
    known before the program runs is paid once before a loop, or before the largest of several
    around it, if nothing in it writes there: no store, no operation to a descriptor or pointer, no
    store of a function that it calls; where a DSR leads is not looked for, since the publisher's

@@ -102,10 +102,12 @@ def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles) -> N
         cycles: of the instructions.
     """
     own, first, last = cycles.own, loop.start, loop.stop - 1
-    known = _known_rounds(code, first, last)
+    rows = enumerate(code[first:last], first)
+    outer = any(op == Op.JUMP and first < to <= pc for pc, (op, _, to, _, _) in rows)
+    known = [] if outer else _known_rounds(code, first, last)
     body, gone = own[first + 2 : last - 1].sum(), own[known].sum()
     shorter = 1 + (gone + _LOOP) / max(1, body - gone)
-    if trips * (body - gone) <= UNROLLED * min(MOST_UNROLLED, shorter):
+    if trips * (body - gone) <= UNROLLED * min(1 if outer else MOST_UNROLLED, shorter):
         own[[first, first + 1, last - 1, last, *known]] = cycles.taken[first + 1] = 0
 
 

@@ -385,6 +385,32 @@ def test_an_index_in_an_unrolled_loop_is_an_offset(rounds, cycles):
     assert between(text) == cycles
 
 
+def test_a_round_around_another_loop_keeps_what_it_computes():
+    """8 rounds of a product and a loop of 100 rounds of 5, whose last test and jump take 2."""
+    text = """
+        const r2 0
+        const r3 8
+        const r4 1
+      again:
+        lt.i16 r5 r2 r3
+        jump_unless done r5
+        mul.i16 r6 r2 r2
+        const r12 0
+        const r13 100
+      inner:
+        lt.i16 r15 r12 r13
+        jump_unless on r15
+        add.i16 r6 r6 r6
+        add.i16 r12 r12 r4
+        jump inner
+      on:
+        add.i16 r2 r2 r4
+        jump again
+      done:
+    """
+    assert between("const r9 0\n---\n" + text) == 8 * (1 + 100 * 5 + 2)
+
+
 _LOOP = """
         const r1 100
         const r4 1
