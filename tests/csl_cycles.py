@@ -3,9 +3,9 @@
 Own programs stand for kernels of one PE; the folders are check-outs of the public repositories
 Jorineg/cerebras, pr0f3ss/SpMM_Cerebras, Wang-oss-tech/csl-experiments,
 siddharthbc/CSR-graph-coloring and Cerebras/csl-examples, and a copy of FABRICA's kernels.
-``docs/results/csl.md`` explains the rows: those that were seen when the model's numbers were
-chosen, and those that check them. ``--save`` keeps both. The last line is JSON. Ends with 1 where
-fewer of the checking rows than ``STATED`` are as near as ``sim.log`` says.
+``docs/results/csl.md`` explains the rows: those that the model's numbers are fitted on, and those
+that ``held_out`` keeps from the fit. ``--save`` keeps both. The last line is JSON. Ends with 1
+where fewer of the latter than ``STATED`` are as near as ``sim.log`` says.
 """
 
 import itertools
@@ -31,17 +31,13 @@ STATED = 0.95  # share of the checking rows that are as near as sim.log says
 
 
 class Row(NamedTuple):
-    """A published figure: its program, the case, cycles there and here, scalar ones of these.
-
-    seen: its error was seen when the model's rules and numbers were chosen
-    """
+    """A published figure: its program, the case, cycles there and here, scalar ones of these."""
 
     program: str
     case: str
     published: float
     ours: float
     scalar: float
-    seen: bool = True
 
     @property
     def error(self) -> float:
@@ -52,6 +48,13 @@ class Row(NamedTuple):
     def stated(self) -> float:
         """How far off ours may be by what ``sim.log`` says, in percent."""
         return 100 * uncertainty(self.scalar)
+
+
+def held_out(rows: list[Row]) -> list[Row]:
+    """Every third row of each source, in alphabetical order: no number is fitted on them."""
+    source = lambda row: row.program.split(",")[0]
+    rows = sorted(rows, key=lambda row: row[:2])
+    return [row for _, some in itertools.groupby(rows, source) for row in [*some][2::3]]
 
 
 LAYOUT = """layout {
@@ -96,7 +99,7 @@ var a = @zeros([n * k]f32);
 var b = @zeros([k * m]f32);
 var c = @zeros([n * m]f32);
 """
-GEMM = [(64, 48, 64, 476_866), (128, 8, 64, 150_760), (8, 8, 32, 9_756), (32, 32, 32, 88_795)]
+GEMM = [(8, 8, 32, 9_756), (32, 32, 32, 88_795)]
 # Columns of row-major matrices, by registers whose base moves: what the naive GEMM does.
 BY_REGISTERS = """
   var column = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i * k] });
@@ -166,6 +169,7 @@ ELEMENTS = {
     "copy of each second f16": ("@fmovh(B, by2);", "f16", 1 / 4, None),
     "copy of each fourth f16": ("@fmovh(B, by4);", "f16", 1 / 2, None),
     "copy of each eighth f16": ("@fmovh(B, by8);", "f16", 1, None),
+    "round of @map": ("@map(twice, A, B);", "f16", 2840 / 256, None),
     "unrolled sum of f32": (
         "var q: f32 = 0.0; for (@range(i16, {n})) |k| {{ q += a[k]; }} s = q;",
         "f32",
@@ -178,6 +182,7 @@ var b = @zeros([{n}]{kind});
 var s: {kind} = 0.0;
 const A = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[i] }});
 const B = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> b[i] }});
+fn twice(x: {kind}) {kind} {{ return x + x; }}
 const by2 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[2 * i] }});
 const by4 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[4 * i] }});
 const by8 = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[8 * i] }});
@@ -254,25 +259,6 @@ def per_iteration(
     return (ends[1] - ends[0]) / 2, scalar
 
 
-UNTILED = {3, 5, 10, 20}  # sides that were seen
-# Width, height, radius -> cycles on WSE-2 of the row that was seen; of other grids those of 1 x 1.
-TILED = {
-    (1, 1, 1): 125,
-    (2, 1, 1): 131,
-    (3, 3, 1): 188,
-    (3, 3, 2): 371,
-    (3, 3, 3): 444,
-    (4, 5, 1): 240,
-    (4, 5, 2): 477,
-    (4, 5, 3): 693,
-    (4, 5, 4): 839,
-    (6, 6, 1): 338,
-    (6, 6, 3): 894,
-    (6, 6, 6): 1872,
-    (10, 10, 1): 781,
-    (20, 20, 1): 2669,
-    (20, 20, 2): 4548,
-}
 TILES = 3  # a side: cycles of an iteration hardly depend on it
 ARCHS = ("wse2", "wse3")
 
@@ -296,7 +282,7 @@ def untiled_rows(folder: Path) -> Iterator[Row]:
             )
             ours = per_iteration(compiled, "compute", lambda steps: ())
             case = f"{side} x {side}, {arch}"
-            yield Row("stencil, one value per PE", case, published, *ours, side in UNTILED)
+            yield Row("stencil, one value per PE", case, published, *ours)
 
 
 def tiled_rows(folder: Path) -> Iterator[Row]:
@@ -304,7 +290,6 @@ def tiled_rows(folder: Path) -> Iterator[Row]:
     layout = folder / "tiled-stencil" / "layout.csl"
     for line in published_rows(layout.with_name("experiments_results.md")):
         across, down, width, height, radius, *figures = line
-        seen = (width, height) == (1, 1) or TILED.get((width, height, radius)) == figures[0]
         for arch, published in zip(ARCHS, figures, strict=True):
             params = {"tile_width": width, "tile_height": height, "radius": radius}
             params |= {"w": TILES * width + 2 * radius, "h": TILES * height + 2 * radius}
@@ -314,7 +299,7 @@ def tiled_rows(folder: Path) -> Iterator[Row]:
             except RunError:  # a microthread is begun anew before it has ended
                 ours = float("nan"), 1.0
             case = f"tiles of {width} x {height}, radius {radius}, {across} x {down}, {arch}"
-            yield Row("stencil, tiled", case, published, *ours, seen)
+            yield Row("stencil, tiled", case, published, *ours)
 
 
 def spmm_rows(folder: Path) -> Iterator[Row]:
@@ -369,7 +354,9 @@ def _stamps(
     image = wafer.csl.compile(folder / "src" / "layout.csl", params, arch="wse3")
     machine, (height, width), scalar = Machine(image), image.tiles.shape, 0.0
     for name, arguments in calls.items():
-        machine.launch(Rectangle(0, 0, width, height), name, arguments)
+        for x in range(width):  # a command goes from column to column, two cycles a hop
+            machine.launch(Rectangle(x, 0, 1, height), name, arguments)
+            machine.run(2)
         scalar = run_to_end(machine)
     out = np.zeros((height, width))
     for y, x in np.ndindex(height, width):
@@ -382,12 +369,13 @@ def _stamps(
 
 
 def shares(rows: list[Row]) -> dict[str, float]:
-    """Of rows: how many, the middle and the greatest error, and the share that is as stated."""
+    """Of rows: how many, the middle, 90 % and greatest error, and the share that is as stated."""
     errors = np.abs([row.error for row in rows])
     within = errors <= [row.stated for row in rows]
     return {
         "rows": len(rows),
         "median error, %": float(np.nanmedian(errors)),
+        "90 % within, %": float(np.nanpercentile(errors, 90)),
         "worst error, %": float(np.nanmax(errors)),
         "within what is stated, %": 100 * float(within.mean()),
     }
@@ -396,7 +384,7 @@ def shares(rows: list[Row]) -> dict[str, float]:
 def main() -> None:
     parser = harness.arguments(__doc__.splitlines()[0])
     parser.add_argument("--stencils", type=Path, help="check-out of Jorineg/cerebras")
-    parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras")
+    parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras, 6174dab")
     parser.add_argument("--summa", type=Path, help="check-out of Wang-oss-tech/csl-experiments")
     parser.add_argument("--tasks", type=Path, help="check-out of siddharthbc/CSR-graph-coloring")
     parser.add_argument("--fabrica", type=Path, help="copy of luozoupi/FABRICA-CUDA2CSL-…")
@@ -410,15 +398,14 @@ def main() -> None:
     tasks = task_rows(options.tasks) if options.tasks else ()
     kernels = fabrica_rows(options.fabrica) if options.fabrica else ()
     examples = example_rows(options.examples) if options.examples else ()
-    seen = own_rows(), micro_rows(), steps, untiled, tiled, products, tasks, kernels, examples
-    for row in itertools.chain(*seen):
+    sources = own_rows(), micro_rows(), steps, untiled, tiled, products, tasks, kernels, examples
+    for row in itertools.chain(*sources):
         rows.append(row)
         print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
-              f" | {row.error:+.1f} % | {row.stated:.0f} % | {'seen' if row.seen else 'check'} |",
+              f" | {row.error:+.1f} % | {row.stated:.0f} % |",
               flush=True)  # fmt: skip
-    parts = {"csl_seen": [row for row in rows if row.seen]}
-    parts["csl_checks"] = [row for row in rows if not row.seen]
-    parts = {table: some for table, some in parts.items() if some}
+    checks = held_out(rows)
+    parts = {"csl_seen": [row for row in rows if row not in checks], "csl_checks": checks}
     parts["csl_silicon"] = [*micro_rows("silicon")]
     stated = {}
     for table, some in parts.items():
@@ -431,11 +418,9 @@ def main() -> None:
             harness.save(table, columns, lambda name: "", harness.ANY)
         stated |= {f"{table.removeprefix('csl_')} / {k}": v for k, v in shares(some).items()}
     harness.report(stated, "csl_stated", lambda name: "", harness.ANY)
-    checks = stated.get("checks / within what is stated, %", 100)
-    if checks < 100 * STATED:
-        sys.exit(
-            f"{checks:.0f} % of the checking rows are as near as stated; expected {STATED:.0%}"
-        )
+    share = stated["checks / within what is stated, %"]
+    if share < 100 * STATED:
+        sys.exit(f"{share:.0f} % of the rows held out are as near as stated; expected {STATED:.0%}")
 
 
 if __name__ == "__main__":

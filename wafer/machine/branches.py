@@ -33,6 +33,8 @@ def jump_cycles(code: list[list[int]], own: np.ndarray, branch: JumpCosts | None
     for pc, op, to in jumps:
         if pc in tests:
             own[pc], taken[pc] = 0, -more
+            if any(row[0] == Op.ELEMENT and row[4] == code[pc - 1][3] for row in code[pc:to]):
+                own[[pc - 1, to - 2]] = 0  # the counter of @map is a register of a descriptor
         elif op in CONDITIONAL and to > pc:
             _predicate(code, own, taken, pc, branch.predicated)
     return taken

@@ -8,7 +8,7 @@ import numpy as np
 
 from wafer.machine.branches import JUMPS as _JUMPS, LEAVES as _ENDS, jump_cycles
 from wafer.machine.codes import BYTES, Op, Operand, Type
-from wafer.machine.costs import TEARDOWN, UNROLLED, Arch, op_costs
+from wafer.machine.costs import MOST_UNROLLED, TEARDOWN, UNROLLED, Arch, op_costs
 from wafer.machine.image import COLUMNS, ENTRIES, Program
 from wafer.machine.values import NO_RESULT, ValueFlow
 
@@ -78,18 +78,21 @@ def _compiled_cycles(program: Program, arch: Arch) -> Cycles:
     out[[*moved]] = 0
     for before, _ in set(moved.values()):
         out[before] += costs[Op.LOAD, 0]
-    for pc in {int(pc) for pc in program.teardown_handlers if pc >= 0}:
-        out[pc] += TEARDOWN
+    for table, begins in (
+        (program.teardown_handlers, TEARDOWN),
+        (program.data_tasks, arch.data_task),
+    ):
+        out[[*{int(pc) for pc in table if pc >= 0}]] += begins
     cycles = Cycles(out, jump_cycles(code, out, arch.branch))
     for end, (op, _, start, _, _) in enumerate(code):
         if op == Op.JUMP and start < end:
             trips = _trips(code, start, end, entries[start])
             if trips is not None:
-                _unroll(code, range(start, end + 1), trips, cycles, arch)
+                _unroll(code, range(start, end + 1), trips, cycles)
     return cycles
 
 
-def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles, arch: Arch) -> None:
+def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles) -> None:
     """Take away what a loop no longer costs, if its compiler unrolls it.
 
     Args:
@@ -97,34 +100,41 @@ def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles, arch
         loop: its instructions.
         trips: its rounds.
         cycles: of the instructions.
-        arch: with the compiler's threshold.
     """
     own, first, last = cycles.own, loop.start, loop.stop - 1
-    known = _known_rounds(code, first, last) if arch.optimizes else []
+    rows = enumerate(code[first:last], first)
+    outer = any(op == Op.JUMP and first < to <= pc for pc, (op, _, to, _, _) in rows)
+    known = [] if outer else _known_rounds(code, first, last)
     body, gone = own[first + 2 : last - 1].sum(), own[known].sum()
     shorter = 1 + (gone + _LOOP) / max(1, body - gone)
-    if trips * (body - gone) <= UNROLLED * min(arch.most_unrolled, shorter):
+    if trips * (body - gone) <= UNROLLED * min(1 if outer else MOST_UNROLLED, shorter):
         own[[first, first + 1, last - 1, last, *known]] = cycles.taken[first + 1] = 0
 
 
 def _known_rounds(code: list[list[int]], start: int, end: int) -> list[int]:
-    """Return the instructions of a loop's round that compute from its counter and constants alone.
+    """Return what a round computes from the counter and from registers that no round writes.
+
+    If the loop is unrolled, it is done once, or is the offset of an address.
 
     Args:
         code: of the program.
         start: the loop's first instruction, the comparison of the counter.
         end: the jump back.
     """
-    known, out = {code[start][3]}, list[int]()
+    calls = (Op.CALL, Op.CALL_AT)
+    result = lambda row: row[4 if row[0] == Op.OPERATE else 3 if row[0] in calls else 2]
+    changed = {result(row) for row in code[start:end] if row[0] not in NO_RESULT}
+    changed.remove(code[start][3])
+    out = list[int]()
     for pc in range(start + 2, end - 1):
         op, _, a, b, c = code[pc]
-        pure = Op.COPY <= op <= Op.CAST or op == Op.ELEMENT
-        sources = {b, c} if Op.ADD <= op <= Op.SHR or Op.EQ <= op <= Op.GE else {b}
-        if op == Op.CONST or (pure and sources <= known):
-            known.add(a)
+        two = Op.ADD <= op <= Op.SHR or Op.EQ <= op <= Op.GE or op == Op.ELEMENT
+        sources = () if op == Op.CONST else (b, c) if two else (b,)
+        if (op <= Op.CAST or op == Op.ELEMENT) and changed.isdisjoint(sources):
+            changed.discard(a)
             out.append(pc)
         elif op not in NO_RESULT:
-            known.discard(c if op == Op.OPERATE else a)
+            changed.add(result(code[pc]))
     return out
 
 
@@ -160,8 +170,8 @@ def _own(
 def _loads(kinds: list[int], register: int, constants: _Constants, arch: Arch) -> int:
     """Return the cycles in which an operation's operands are loaded."""
     out = 0
-    for kind in kinds:
-        out += arch.operands.get(Operand(kind), 0)
+    for place, kind in enumerate(kinds):
+        out += arch.operands.get(Operand(kind), 0) * (kind != Operand.FABRIC or place > 0)
         out += arch.computed * (kind in _MEMORY and register not in constants)
         register += kind != Operand.NONE
     return out

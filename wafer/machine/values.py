@@ -25,13 +25,14 @@ class Values:
         self._registers = dict[int, int]()
         self._known = dict[_Expression, int]()
         self._last = -1  # the value of floats that the instruction before computes
+        self._addresses = set[int]()  # values that are constants; shared by copies
         self._count = [0]  # shared by copies
 
     def copy(self) -> "Values":
         """Return the state for another place that is reached from here."""
         out = Values()
         out._registers, out._known = self._registers.copy(), self._known.copy()
-        out._count = self._count
+        out._count, out._addresses = self._count, self._addresses
         return out
 
     def meet(self, others: Iterable["Values"]) -> None:
@@ -55,6 +56,14 @@ class Values:
             return op, kind, self._number(b), None if op == Op.DSD_GET else c
         return (op, kind, self._number(b), self._number(c)) if op in _PURE else None
 
+    def _forget_loads(self, store: list[int] | None) -> None:
+        """Forget what an instruction may write; known addresses that differ are other variables."""
+        place = store and self._number(store[2])
+        other = lambda key: store and key[2] != place and {place, key[2]} <= self._addresses
+        self._known = {k: v for k, v in self._known.items() if k[0] != Op.LOAD or other(k)}
+        if store:
+            self._known[Op.LOAD, store[1], place, store[4]] = self._number(store[3])
+
     def follow(self, row: list[int], *, free: bool) -> tuple[bool, bool]:
         """Go on behind an instruction.
 
@@ -72,7 +81,7 @@ class Values:
         floats = kind in _FLOATS and Op.ADD <= op <= Op.GE
         waits = floats and self._last in (self._number(b), self._number(c)) and not repeated
         if op in _WRITES:
-            self._known = {key: v for key, v in self._known.items() if key[0] != Op.LOAD}
+            self._forget_loads(row if op == Op.STORE else None)
         if op in (Op.CALL, Op.CALL_AT):
             self._registers = {r: v for r, v in self._registers.items() if r < b}
         elif op not in NO_RESULT:
@@ -81,6 +90,8 @@ class Values:
             self._registers[c if op == Op.OPERATE else a] = value
             if expression is not None:
                 self._known[expression] = value
+            if op == Op.CONST:
+                self._addresses.add(value)
         if not (free or repeated):
             self._last = self._number(a) if floats and op in _PASSED else -1
         return repeated, waits

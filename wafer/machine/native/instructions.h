@@ -41,18 +41,15 @@ inline bool is_shared(const Core& core, int address, int bytes) {
 }
 
 // Whether an instruction has yet to be paid for because its order among microthreads' steps matters.
-[[gnu::noinline]] inline bool meets_microthreads(Core& core, const Instruction& i) {
-  const auto meets = [&] {
-    switch (i.op) {
-      case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
-      case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
-      case Op::kMove:
-        return is_shared(core, place(reg(core, i.a), 0), i.c) ||
-               is_shared(core, place(reg(core, i.b), 0), i.c);
-      default: return i.op == Op::kDsrGet;  // the end of an operation may change it
-    }
-  };
-  return core.paid = !core.paid && core.debt > 0 && core.threads && meets();
+[[gnu::noinline]] inline bool meets_microthreads(const Core& core, const Instruction& i) {
+  switch (i.op) {
+    case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
+    case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
+    case Op::kMove:
+      return is_shared(core, place(reg(core, i.a), 0), i.c) ||
+             is_shared(core, place(reg(core, i.b), 0), i.c);
+    default: return i.op == Op::kDsrGet;  // the end of an operation may change it
+  }
 }
 
 inline size_t frame_of(const Wafer& w, const Core& core, int depth) {
@@ -190,12 +187,13 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
 
 // What a jump with a condition costs more if it is taken; a loop's last round costs less.
 inline void jump(Core& core, const Instruction& i, Worker* worker) {
+  if (!i.type) return;
   const int64_t cycles = std::max<int64_t>(i.type, -core.debt);
   core.debt += cycles, worker->work[core.program][core.pc].cycles += cycles;
 }
 
 // An instruction that only this task sees; false after a fault.
-inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
+[[gnu::always_inline]] inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
   const Type type = Type(i.type);
   const auto r = [&](int k) -> int64_t& { return reg(core, k); };
   int next = core.pc + 1;
@@ -238,9 +236,8 @@ inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) 
       break;
     }
     case Op::kJump: next = i.a; break;
-    case Op::kJumpIf: case Op::kJumpUnless:
-      if ((r(i.b) != 0) == (i.op == Op::kJumpIf)) next = i.a, jump(core, i, worker);
-      break;
+    case Op::kJumpIf: if (r(i.b)) next = i.a, jump(core, i, worker); break;
+    case Op::kJumpUnless: if (!r(i.b)) next = i.a, jump(core, i, worker); break;
     case Op::kCall: case Op::kCallAt: {
       const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
       if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)

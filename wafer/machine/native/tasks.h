@@ -116,24 +116,28 @@ template <bool kRecords>
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   Work* const work = worker->work[core.program].data();
+  if (core.paid) {  // the first one has been paid for
+    core.paid = false;
+    core.debt -= p.code[core.pc].cycles, work[core.pc].cycles -= p.code[core.pc].cycles;
+  }
+  bool beside = core.threads;  // nothing but `act` begins or ends an operation
   int32_t line = -1;
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
     if constexpr (kRecords) {
       if (p.lines[core.pc] != line && (i.cycles || visible(core, i))) {
         line = p.lines[core.pc];
-        w.recorder->state(core.cell, cycle + core.debt, kComputes, core.pc);
+        w.recorder->state(core.cell, cycle + std::max<int64_t>(core.debt, 0), kComputes, core.pc);
       }
     }
-    if (!core.paid) core.debt += i.cycles, work[core.pc].cycles += i.cycles;
+    core.debt += i.cycles, work[core.pc].cycles += i.cycles;
     if (visible(core, i)) {
-      core.paid = true;
-      if (core.debt > 0) return wait_out(w, core, cycle);
-      core.paid = false;
+      if (core.debt > 0) return core.paid = true, wait_out(w, core, cycle);
       if (!act(w, core, cycle, i, worker)) return;
+      beside = core.threads;
     } else {
-      if (__builtin_expect(core.threads || core.paid, 0) && meets_microthreads(core, i))
-        return wait_out(w, core, cycle);
+      if (beside && core.debt > 0 && meets_microthreads(core, i))
+        return core.paid = true, wait_out(w, core, cycle);
       if (!compute(w, core, i, worker)) return stop_task(core);
     }
   }

@@ -92,9 +92,9 @@ def gemm_cycles(size, rows, inner, columns):
     """Of a product of matrices, by the blocks of a PE."""
     a_words = ceil(rows * inner / 8) * 4
     words = 2 * (a_words + 2 * inner * lanes(columns))
-    product = 1 + rows * (20 + inner * (7 + lanes(columns)))
-    if rows * 11 > 150:  # the loop is not unrolled
-        product += 4 * rows + 2
+    product = rows * (17 + inner * (7 + lanes(columns)))
+    if rows * 8 > 281:  # the loop is not unrolled
+        product += 7 * rows + 2
     fill, align = rows * lanes(columns), max(66, 55 + 2 * a_words)
     return 56 + fill + product + (size - 1) * (114 + product + words) + size // 2 * align
 
