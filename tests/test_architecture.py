@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3876,  # registers of queues and filters, formats of 16-bit floats (33b)
+    "wafer/machine": 3909,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)

@@ -199,10 +199,23 @@ CONFIG = {
     "generator": 0x7F75,  # of random numbers: the one in use, modulo GENERATORS
     "input_status": 0x7F76,  # queues that are empty (0-7) and full (8-15); cannot be written
     "output_status": 0x7F77,
+    "exceptions": 0x7F78,  # bits of FloatException that do not stop the PE; at first all
     "filter_counter": 0x7F80,  # of the color's filter: words counted so far
     "filter_limit": 0x7FA0,  # behind which it counts from 0 again
     "filter_most": 0x7FC0,  # up to which it lets words pass
 }
+
+
+class FloatException(enum.IntEnum):
+    """Bits of what a sum, difference, product or quotient of floats raises."""
+
+    UNDERFLOW = 3
+    OVERFLOW = 4
+    INEXACT = 5
+    INVALID = 6
+    DIV_BY_0 = 7
+
+
 GENERATORS = 8  # shift registers of random numbers on a PE
 TORN = 1 << 14  # bit of a color register
 NO_POSITION = 5  # of a switch

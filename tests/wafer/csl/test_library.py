@@ -11,7 +11,7 @@ import wafer.csl
 from wafer.csl import Position, Source, check, parse
 from wafer.csl.semantics.files import LIBRARY, Files
 from wafer.csl.syntax import tree
-from wafer.machine.codes import CONFIG, Intrinsic, Type
+from wafer.machine.codes import CONFIG, FloatException, Intrinsic, Type
 from wafer.vendor.sdk import debug_util
 
 FILES = sorted(LIBRARY.rglob("*.csl"))
@@ -73,6 +73,10 @@ def test_numbers_are_the_machines():
     assert constants("tile_config/switch_config")["SWITCHES"] == CONFIG["switch"]
     assert constants("tile_config/input_queue_config")["QUEUES"] == CONFIG["input_queue"]
     assert constants("tile_config/control_transform")["MASK"] == CONFIG["transform"]
+    masks = constants("tile_config/exceptions")
+    assert masks.pop("MASK") == CONFIG["exceptions"]
+    for exception in FloatException:
+        assert masks[f"FP_{exception.name}"] == 0xFFFF ^ 1 << exception
     registers = {"COUNTER": "filter_counter", "LIMIT": "filter_limit", "MOST": "filter_most"}
     filters = constants("tile_config/filters")
     assert filters == {name: CONFIG[register] for name, register in registers.items()}

@@ -91,6 +91,8 @@ CSL = {
     "descriptors/dropped_until_controls": 97,
     "descriptors/lengths_of_a_fifo": 97,
     "faults/division": LIMIT,
+    "faults/float_exception": LIMIT,
+    "faults/float_exception_of_an_operation": LIMIT,
     "filters/changed": 97,
     "library/queue_status": 97,
     "library/relayed_control": 97,

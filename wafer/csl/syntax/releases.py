@@ -92,7 +92,6 @@ FEATURES = (
 # What the vendor's documentation of a release has and nothing here does.
 NOT_BUILT = {
     "<message_passing>": "2.10",
-    "<tile_config>.exceptions": "2.10",
 }
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 

@@ -205,7 +205,14 @@ inline void jump(Core& core, const Instruction& i, Worker* worker) {
         return fault(core, kDivision, core.pc, 0, worker), false;
       [[fallthrough]];
     case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
-    case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c), w.costs.half); break;
+    case Op::kShl: case Op::kShr: {
+      const int64_t x = r(i.b), y = r(i.c);
+      r(i.a) = arithmetic(i.op, type, x, y, w.costs.half);
+      if (core.exceptions == 0xFFFF || !is_float(type) || i.op > Op::kDiv) break;
+      const int bits = raised(i.op, type, x, y, r(i.a), w.costs.half) & ~core.exceptions;
+      if (bits) return fault(core, kException, core.pc, bits, worker), false;
+      break;
+    }
     case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
     case Op::kInvert: r(i.a) = wrapped(type, ~r(i.b)); break;
     case Op::kNot: r(i.a) = r(i.b) == 0; break;

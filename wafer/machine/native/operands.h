@@ -284,7 +284,7 @@ inline void push_fifo(Core& core, const Stream& s, uint32_t value) {
 // Whether all that an operation needs for an element is in plain rows of the memory, in colors
 // and in values, and no row leaves what the program declares: then nothing is left to check.
 inline bool is_plain(const Core& core, Operation& o) {
-  if (o.op == DsdOp::kDfilt || o.clears) return false;
+  if (o.op == DsdOp::kDfilt || o.clears || core.exceptions != 0xFFFF) return false;
   for (int k = 0; k < 4; ++k) {
     const Stream& s = stream(o, k);
     if (s.kind == Operand::kShaped || s.kind == Operand::kFifo || s.indexed) return false;

@@ -205,6 +205,12 @@ inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t mos
       if (!read(core, o, j, k, offset, &values[j - 1], worker)) return;
     const uint32_t value =
         element(o.op, values[0], values[1], values[2], &o.carry, w.costs.half);
+    if (const Op step = single_step(o.op); core.exceptions != 0xFFFF && step != Op::kCopy) {
+      const Type type = o.dest.width == 2 ? Type::kF16 : Type::kF32;
+      const int bits = raised(step, type, values[0], values[1], value, w.costs.half);
+      if (bits & ~core.exceptions)
+        return note(core, o, kException, bits & ~core.exceptions, worker);
+    }
     if (!write(w, core, o, k, offset, value, worker)) return;
   }
   if (o.length != kEndless) o.done = end; else ++o.done;

@@ -173,8 +173,8 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
     if (sets) core.thread_words[queue] = uint16_t(word); else *value = core.thread_words[queue];
     return true;
   }
-  if (address == 0x7F74 || address == 0x7F75) {
-    uint16_t& held = address & 1 ? core.generator : core.transform;
+  if (address == 0x7F74 || address == 0x7F75 || address == 0x7F78) {
+    uint16_t& held = address == 0x7F78 ? core.exceptions : address & 1 ? core.generator : core.transform;
     if (sets) held = uint16_t(word); else *value = held;
     return true;
   }

@@ -79,6 +79,30 @@ inline int64_t arithmetic(Op op, Type type, int64_t x, int64_t y, int half) {
   }
 }
 
+// Bits of FloatException in codes.py that a sum, difference, product or quotient raises.
+inline int raised(Op op, Type type, int64_t x, int64_t y, int64_t result, int half) {
+  const auto number = [&](int64_t bits) { return double(float_in(type, bits, half)); };
+  const double a = number(x), b = number(y), r = number(result);
+  if (std::isnan(r)) return (!std::isnan(a) && !std::isnan(b)) << 6;
+  if (!std::isfinite(a) || !std::isfinite(b)) return 0;
+  if (op == Op::kDiv && b == 0) return 1 << 7;
+  if (!std::isfinite(r)) return 1 << 4 | 1 << 5;
+  const double back = op == Op::kMul ? a * b - r : op == Op::kDiv ? r * b - a
+                    : op == Op::kAdd ? (r - a) - b : (a - r) - b;
+  const double least = std::ldexp(1.0, 1 - (type == Type::kF16 ? kHalfFormats[half].bias : 127));
+  return back == 0 ? 0 : 1 << 5 | (std::abs(r) < least) << 3;
+}
+
+// The instruction that an operation's element is, if it is a sum, difference or product of floats.
+inline Op single_step(DsdOp op) {
+  switch (op) {
+    case DsdOp::kFadds: case DsdOp::kFaddh: return Op::kAdd;
+    case DsdOp::kFsubs: case DsdOp::kFsubh: return Op::kSub;
+    case DsdOp::kFmuls: case DsdOp::kFmulh: return Op::kMul;
+    default: return Op::kCopy;
+  }
+}
+
 template <class T>
 bool compare_as(Op op, T x, T y) {
   switch (op) {

@@ -203,7 +203,7 @@ struct alignas(64) Core {
   int64_t stamp = 0, stamp_from = -1;  // the counter, and since when it runs
   uint32_t random[kGenerators];
   uint16_t turns[kQueues];  // words that have started a queue's data task, if that rotates
-  uint16_t transform = 0, generator = 0;  // registers
+  uint16_t transform = 0, generator = 0, exceptions = 0xFFFF;  // registers
 };
 
 struct Launch {
@@ -236,7 +236,7 @@ struct Print {
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kOutsideMemory, kUnboundControl, kMessage, kDivision,
   kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
-  kOverrun, kOverread, kNoElements
+  kOverrun, kOverread, kNoElements, kException
 };
 
 struct Fault {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wafer.machine.codes import DsdOp, Gate, Operand
+from wafer.machine.codes import DsdOp, Gate, Operand, Type
 from wafer.machine.costs import PACE
 from wafer.machine.image import PAD
 from wafer.machine.reference.effects import applied, choose, failed, finish, per_pe, row_of
@@ -20,7 +20,7 @@ from wafer.machine.reference.fifos import (
 )
 from wafer.machine.reference.issue import RANKS, source_slot
 from wafer.machine.reference.routers import CONTROL, front, pop
-from wafer.machine.reference.scalar import element
+from wafer.machine.reference.scalar import element, raised, single_step
 from wafer.machine.reference.state import MAIN, THREADS, Fifos, Main, Operations, State
 from wafer.machine.tools.reports import Fault as Kind
 
@@ -183,6 +183,10 @@ def _element(pe: State, step: _Step, so_far: _Progress) -> tuple[State, _Progres
         pe = passed(pe, good & fifo[k], one, k)
     a, b, scale = values
     result, carry = element(one.op, a, b, scale, so_far.carry, half=pe.tables.half)
+    kind = jnp.where(widths[0] == 2, Type.F16, Type.F32)
+    bits = raised((single_step(one.op), kind), (a, b, result), pe.tables.half) & ~pe.exceptions
+    bad = good & (bits != 0)
+    pe, good = failed(pe, bad, int(Kind.EXCEPTION), bits, one.pc, task=one.task), good & ~bad
     address = _address(pe, step, 0, so_far.k)
     bad = good & held[0] & (address + widths[0] > size)
     pe, good = failed(pe, bad, outside, address, one.pc, task=one.task), good & ~bad

@@ -123,6 +123,7 @@ def start(image: Image) -> tuple[Tables, State]:
         stamp=zeros(2) - np.array([0, 1]),
         random=zeros(GENERATORS) + 0xDEADBEEF,
         turns=zeros(8),
+        exceptions=zeros() + 0xFFFF,
         operations=operations,
         outputs=filled(Outputs, 8, 8, head=zeros(8), size=zeros(8)),
         fifos=filled(Fifos, fifos, starved=flags(fifos), choked=flags(fifos)),

@@ -58,6 +58,7 @@ def read_register(pe: State, address: Array) -> tuple[Array, Array]:
         "timer": pe.stamp[1] >= 0,
         "transform": pe.transform,
         "generator": pe.generator,
+        "exceptions": pe.exceptions,
         "input_status": _status(
             (pe.in_slot < 0) | (pe.lanes.size[pe.in_slot] == 0),
             (pe.in_slot >= 0) & (pe.lanes.size >= pe.lanes.depth)[pe.in_slot],
@@ -108,6 +109,7 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
         "timer": timer(pe, (value != 0).astype(jnp.int64)),
         "transform": pe._replace(transform=word),
         "generator": pe._replace(generator=word),
+        "exceptions": pe._replace(exceptions=word),
     }
     for name, part in _FILTERS.items():
         held = getattr(lanes, part).at[slot].set(word)

@@ -128,6 +128,34 @@ def arithmetic(op: Array, kind: Array, x: Array, y: Array, half: Array | int = 0
     return jnp.where(_float(kind) & (op <= Op.REM), _float_out(kind, floats, half), bits)
 
 
+def raised(operation: tuple[Array, Array], operands: tuple[Array, ...], half: Array) -> Array:
+    """Bits of ``FloatException`` that an instruction of floats raises; 0 of others.
+
+    Args:
+        operation: code and type.
+        operands: bits of both operands and of the result.
+        half: format of 16-bit floats.
+    """
+    op, kind = operation
+    a, b, r = (_float_in(kind, bits, half).astype(jnp.float64) for bits in operands)
+    back = chosen(op, {Op.ADD: (r - a) - b, Op.SUB: (a - r) - b, Op.MUL: a * b - r}, r * b - a)
+    least = jnp.asarray(np.ldexp(1.0, 1 - _BIASES))[half]
+    tiny = jnp.abs(r) < jnp.where(kind == Type.F16, least, 2.0**-126)
+    lost = jnp.where(back == 0, 0, 1 << 5 | tiny.astype(jnp.int64) << 3)
+    lost = jnp.where(jnp.isfinite(r), lost, 1 << 4 | 1 << 5)
+    lost = jnp.where((op == Op.DIV) & (b == 0), 1 << 7, lost)
+    lost = jnp.where(jnp.isfinite(a) & jnp.isfinite(b), lost, 0)
+    lost = jnp.where(jnp.isnan(r), (~jnp.isnan(a) & ~jnp.isnan(b)).astype(jnp.int64) << 6, lost)
+    return jnp.where(_float(kind) & (op >= Op.ADD) & (op <= Op.DIV), lost, 0)
+
+
+def single_step(op: Array) -> Array:
+    """The code of the sum, difference or product of floats that an element of ``op`` [] is."""
+    codes = {Op.ADD: ("FADDS", "FADDH"), Op.SUB: ("FSUBS", "FSUBH"), Op.MUL: ("FMULS", "FMULH")}
+    named = {DsdOp[name]: jnp.int64(code) for code, names in codes.items() for name in names}
+    return chosen(op, named, jnp.int64(Op.COPY))
+
+
 def compare(op: Array, kind: Array, x: Array, y: Array, half: Array | int = 0) -> Array:
     """0 or 1 for EQ to GE."""
 

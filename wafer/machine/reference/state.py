@@ -148,8 +148,9 @@ class State(NamedTuple):
     stamp: Array  #: [C, 2]; the counter, and since when it runs (-1: it does not)
     random: Array  #: [C, GENERATORS]; shift registers
     turns: Array  #: [C, 8]; words that have started a queue's data task, if that rotates
-    transform: Array  #: transform, generator: registers
+    transform: Array  #: transform, generator, exceptions: registers
     generator: Array
+    exceptions: Array
     operations: Operations  #: of the threads
     outputs: Outputs  #: queues
     fifos: Fifos

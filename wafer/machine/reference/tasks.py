@@ -93,6 +93,8 @@ def _compute(pe: State, i: Array) -> tuple[State, Array]:
     after = choose(computes, with_register(after, a, result), after)
     by_zero = is_any(op, (Op.DIV, Op.REM)) & ~is_any(kind, (Type.F16, Type.F32))
     by_zero &= register(pe, c) == 0
+    operands = register(pe, b), register(pe, c), result
+    raises = scalar.raised((op, kind), operands, pe.tables.half) & ~pe.exceptions
     truth = register(pe, b) != 0
     jumps = (op == Op.JUMP) | ((op == Op.JUMP_IF) & truth) | ((op == Op.JUMP_UNLESS) & ~truth)
     charge = jnp.where(jumps & (op != Op.JUMP), pe.tables.taken[pe.program, pe.pc], 0)
@@ -112,6 +114,7 @@ def _compute(pe: State, i: Array) -> tuple[State, Array]:
     for bad, fault, detail in (
         (outside, Kind.OUTSIDE_MEMORY, where),
         (by_zero, Kind.DIVISION, 0),
+        (raises != 0, Kind.EXCEPTION, raises),
         (calls & deep, Kind.TOO_DEEP, 0),
     ):
         wrong, fails = failed(wrong, bad, int(fault), detail, pe.pc), fails | bad

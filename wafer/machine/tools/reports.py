@@ -20,6 +20,7 @@ Fault = enum.IntEnum(
     """
     NO_FAULT SAME_CYCLE_ARRIVAL OFF_WAFER OUTSIDE_MEMORY UNBOUND_CONTROL MESSAGE DIVISION TOO_DEEP
     NO_COLOR NO_CONFIG DSR_NOT_LOADED NO_THREAD BAD_CODE WRONG_OPERAND OVERRUN OVERREAD NO_ELEMENTS
+    EXCEPTION
     """,
     start=0,
 )
@@ -47,6 +48,8 @@ _FAULTS = {
     " no such one",
     Fault.NO_ELEMENTS: "an operand has an extent of 0 beside operands that have elements; make each"
     " extent of its mem4d_dsd at least 1",
+    Fault.EXCEPTION: "a result of floats raises an exception that the program has unmasked (bits"
+    " 0x{detail:x} of <tile_config>.exceptions)",
 }
 _TASKS = ("local task", "data task", "control task", "teardown handler of color",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
