@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2867,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 832,  # an experiment of sections alone needs no inputs (38a)
-    "wafer/csl": 7346,  # streams are commands of the host, mistakes that are named (33a)
+    "wafer/csl": 7353,  # mistakes that are named (33a); pointers to functions, @map (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,

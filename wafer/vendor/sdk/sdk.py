@@ -23,9 +23,10 @@ class SdkRuntime(Runtime):
         cmaddr: address of a system, or a platform; only None and the simulator are here.
         suppress_simfab_trace, simfab_numthreads, msg_level, memcpy_required: of the vendor's
             simulator, without effect.
+        simulator: as the class of ``cerebras.sdk.client`` has it.
 
     Raises:
-        HostError: an address.
+        HostError: an address, or no simulator.
         CompileError: nothing was compiled to that folder.
     """
 
@@ -38,9 +39,11 @@ class SdkRuntime(Runtime):
         simfab_numthreads: int | None = None,
         msg_level: str = "WARNING",
         memcpy_required: bool = True,
+        simulator: bool = True,
     ) -> None:
-        if cmaddr and not isinstance(cmaddr, Platform):
-            raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
+        if not simulator or (cmaddr and not isinstance(cmaddr, Platform)):
+            given = f"cmaddr={cmaddr!r}, simulator={simulator}"
+            raise HostError(f"{given}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         self._loaded = False
         self._refused = "the program does not run yet; call runner.load() and runner.run() first"
