@@ -31,9 +31,10 @@ class SdkRuntime(Runtime):
         suppress_simfab_trace: whether programs of SDK 0.6 to 0.9 leave no folder ``simfab_traces``.
         simfab_numthreads, msg_level, memcpy_required: of the vendor's
             simulator, without effect.
+        simulator: as the class of ``cerebras.sdk.client`` has it.
 
     Raises:
-        HostError: an address.
+        HostError: an address, or no simulator.
         CompileError: nothing was compiled to that folder.
         TypeError: another keyword.
     """
@@ -47,11 +48,13 @@ class SdkRuntime(Runtime):
         simfab_numthreads: int | None = None,
         msg_level: str = "WARNING",
         memcpy_required: bool = True,
+        simulator: bool = True,
         **others: object,
     ) -> None:
         check_keywords("SdkRuntime", others, _KEYWORDS)
-        if cmaddr and not isinstance(cmaddr, Platform):
-            raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
+        if not simulator or (cmaddr and not isinstance(cmaddr, Platform)):
+            given = f"cmaddr={cmaddr!r}, simulator={simulator}"
+            raise HostError(f"{given}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         self._loaded, self._suppressed = False, suppress_simfab_trace
         self._refused = "the program does not run yet; call runner.load() and runner.run() first"

@@ -92,7 +92,7 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     symbols = program.programs[0].symbols | {"<debug>.t": Symbol(A, 12, "[6]u16")}
     program = program._replace(programs=(program.programs[0]._replace(symbols=symbols),))
     save("out", program, {})
-    runner = sdk.SdkRuntime("out", cmaddr=None, suppress_simfab_trace=True)
+    runner = sdk.SdkRuntime("out", cmaddr=None, suppress_simfab_trace=True, simulator=True)
     debugger = debug_util("out")  # reads nothing yet
     with pytest.raises(
         HostError, match=r"does not run yet; call runner.load\(\) and runner.run\(\)"
@@ -132,5 +132,7 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
         runner.memcpy_d2h(words, runner.get_id("a"), 1, 1, 1, 1, 6, data_type=short)
     with pytest.raises(HostError, match="only the simulator"):
         sdk.SdkRuntime("out", cmaddr="10.0.0.1:9000")
+    with pytest.raises(HostError, match="simulator=False: there is no system"):
+        sdk.SdkRuntime("out", simulator=False)
     with pytest.raises(TypeError, match="supress_simfab_trace"):
         sdk.SdkRuntime("out", supress_simfab_trace=True)

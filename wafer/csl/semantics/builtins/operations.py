@@ -462,10 +462,18 @@ def _next(ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Posit
     register = ev.register(value, at)
     if str(value.type) == "fabin_dsd":
         return Value(kind, Register(code.result(Op.RECEIVE, machine, register)))
+    return ev.read(_element(ev, value, kind, counter, at), at)
+
+
+def _element(
+    ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Position
+) -> MemoryPlace:
+    """Where an element of a descriptor in memory is."""
     if str(value.type) != "mem1d_dsd":
         ev.fail(at, f"@map does not go over a {value.type}")
-    address = code.result(Op.ELEMENT, machine, register, counter)
-    return ev.read(MemoryPlace(kind, address, 0), at)
+    code, machine = ev.require_code(at, "an element"), types.machine_type(kind)
+    assert machine is not None
+    return MemoryPlace(kind, code.result(Op.ELEMENT, machine, ev.register(value, at), counter), 0)
 
 
 def _put(ev: Evaluator, output: Value, result: Value, counter: int, at: Position) -> None:
@@ -479,8 +487,7 @@ def _put(ev: Evaluator, output: Value, result: Value, counter: int, at: Position
     elif str(output.type) == "fabout_dsd":
         code.add(Op.SEND, machine, ev.register(output, at), ev.register(result, at))
     else:
-        address = code.result(Op.ELEMENT, machine, ev.register(output, at), counter)
-        ev.write(MemoryPlace(result.type, address, 0), result, at)
+        ev.write(_element(ev, output, result.type, counter, at), result, at)
 
 
 BUILTINS = {

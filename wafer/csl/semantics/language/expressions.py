@@ -118,6 +118,8 @@ def _block(ev: Evaluator, node: tree.Block) -> Value:
 
 def _pointer_type(ev: Evaluator, node: tree.PointerType) -> Value:
     target = ev.type(node.target)
+    if isinstance(target, types.FunctionType):  # a function's value is its address
+        return Value(types.TYPE, target)
     kind = types.Pointer(target, node.many, "const" in node.qualifiers)
     return ev.counted(Value(types.TYPE, kind), node.at)
 

@@ -164,7 +164,9 @@ def resolve(ev: Evaluator, node: tree.Node) -> Place | Value:
         case tree.Name():
             return _kept(_binding(ev, node))
         case tree.Dereference():
-            return pointed(ev, ev.value(node.value), node.at)
+            pointer = ev.value(node.value)
+            function = isinstance(pointer.type, types.FunctionType)
+            return pointer if function else pointed(ev, pointer, node.at)
         case tree.Index():
             return _indexed(ev, node)
         case tree.Member():
