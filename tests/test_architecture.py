@@ -84,17 +84,17 @@ STATEMENTS = {
     "wafer/commands": 2903,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
-    "wafer/csl": 7631,  # features of releases that were missing (33b)
+    "wafer/csl": 7638,  # features of releases that were missing (33b)
     "wafer/data": 8521,  # to_batch takes a batch (38a); the schema has random rows' task
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3909,  # registers of queues and filters, formats of 16-bit floats (33b)
+    "wafer/machine": 3915,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
-    "wafer/vendor": 5230,  # calls by words of SDK 0.6, keywords that are refused (33b)
+    "wafer/vendor": 5231,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a
