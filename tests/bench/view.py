@@ -2,9 +2,10 @@
 
     python tests/bench/view.py [--quick] [--pages FOLDER]
 
-The three programs of ``csl.py``, a loop of four lines and a stencil of seven points (``wafer.fabric``), on 64x64 PEs:
-processor time of one host thread with recording over that without, alternating; bytes of the page;
-milliseconds until headless Chromium shows it. ``--pages`` keeps the pages.
+The three programs of ``csl.py``, a loop of four lines and a stencil of seven points
+(``wafer.fabric``), on 64x64 PEs: processor time of one host thread with recording over that
+without, alternating; bytes of the page; milliseconds until headless Chromium shows it.
+``--pages`` keeps the pages.
 """
 
 import pathlib
@@ -22,7 +23,6 @@ import wafer.csl
 from wafer.csl import trace
 from wafer.fabric.library.kernel_programs import seven_point_program
 from wafer.fabric.program.emit import emit
-
 
 LINES = """
 var total: i32 = 0;
