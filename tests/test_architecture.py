@@ -84,7 +84,7 @@ STATEMENTS = {
     "wafer/commands": 2903,  # functions of commands (38a); results show (38b); sweeps tune (34)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 850,  # keys of loggers (76)
-    "wafer/csl": 7638,  # features of releases that were missing (33b)
+    "wafer/csl": 7649,  # features of releases that were missing (33b)
     "wafer/data": 8521,  # to_batch takes a batch (38a); the schema has random rows' task
     "wafer/engines": 3228,
     "wafer/fabric": 2060,

@@ -54,7 +54,7 @@ def test_quotients_and_remainders_are_those_of_python(tmp_path, kind):
         ("i16", "% -1", 0),
         ("u32", "/ 8", 2),  # twice 16 bits
         ("u32", "/ 7", 5),  # a product of 64 bits 4, its shift 1
-        ("i32", "% 7", 23),  # 5, sign and difference 4, product 12 and difference 2
+        ("i32", "% 7", 13),  # 5, sign and difference 4, product 2 and difference 2
         ("i32", "/ y[2]", 50 + 1),  # the machine divides; a load
     ],
 )

@@ -159,7 +159,7 @@ def test_a_profile_sums_to_the_busy_cycles(tmp_path):
     text = """
 const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
 fn go() void {
-  for (@range(i16, 50)) |k| {
+  for (@range(i16, 500)) |k| {
     @add32(Y, Y, 3);
   }
 }

@@ -13,6 +13,7 @@ from wafer.csl.semantics.builtins import (
     general,
     imports,
     layout as layouts,
+    maps,
     operations,
     symbols,
     tasks,
@@ -51,6 +52,7 @@ _BUILTINS = (
     | imports.BUILTINS
     | descriptors.BUILTINS
     | operations.BUILTINS
+    | maps.BUILTINS
     | tasks.BUILTINS
     | symbols.BUILTINS
     | layouts.BUILTINS

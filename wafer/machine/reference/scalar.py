@@ -129,12 +129,12 @@ def arithmetic(op: Array, kind: Array, x: Array, y: Array, half: Array | int = 0
 
 
 def raised(operation: tuple[Array, Array], operands: tuple[Array, ...], half: Array) -> Array:
-    """Bits of ``FloatException`` that an instruction of floats raises; 0 of others.
+    """[] bits of ``FloatException`` that an instruction of floats raises; 0 of others.
 
     Args:
-        operation: code and type.
-        operands: bits of both operands and of the result.
-        half: format of 16-bit floats.
+        operation: [] code and type.
+        operands: [] bits of both operands and of the result.
+        half: [] format of 16-bit floats.
     """
     op, kind = operation
     a, b, r = (_float_in(kind, bits, half).astype(jnp.float64) for bits in operands)
