@@ -77,13 +77,13 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7331,  # records of before; functions, traced arrays (38a); results show (38b)
-    "sparsity": 4327,  # levels may be traced arrays (38a); results and legends show (38b)
+    "models": 7417,  # functions, traced arrays (38a); results show (38b); harness (76)
+    "sparsity": 4339,  # traced levels (38a); results and legends show (38b); harness (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 2870,  # functions of commands (38a); results show (38b); sweeps tune (34)
+    "wafer/commands": 2966,  # functions (38a); results show (38b); sweeps tune (34); harness (76)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
-    "wafer/config": 850,  # keys of loggers (76)
+    "wafer/config": 872,  # keys of loggers (76); harness (76)
     "wafer/csl": 7502,  # features of releases that were missing (33b)
     "wafer/data": 8517,  # to_batch takes a batch, before in engines (38a)
     "wafer/engines": 3228,
@@ -92,9 +92,9 @@ STATEMENTS = {
     "wafer/machine": 3846,  # registers of queues, filters and generators of numbers (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1275,  # functions of the commands (38a); results show (38b); loggers (76)
+    "wafer/session": 1493,  # functions (38a); results show (38b); loggers (76); harness (76)
     "wafer/sweeps": 1138,  # tuning of each arm, rows of earlier tables (34)
-    "wafer/vendor": 5217,  # functions of the commands (38a); load, run, stop in order (33a)
+    "wafer/vendor": 5219,  # functions (38a); load, run, stop in order (33a); harness (76)
 }
 
 # Modules besides packages and the vendor's stand-ins that give names of others, or whose names a
