@@ -40,7 +40,11 @@ LARGE = {"name": "llama", "vocab_size": 1000, "hidden_size": 768, "num_hidden_la
 LARGE |= {"num_heads": 12, "filter_size": 2048, "max_position_embeddings": 192}
 FAMILIES = {
     "gpt2": {"name": "gpt2"},
-    "llama": {"name": "llama", "extra_attention_params": {"num_kv_groups": 2}},
+    "llama": {
+        "name": "llama",
+        "attention_module": "multiquery_attention",
+        "extra_attention_params": {"num_kv_groups": 2},
+    },
     "mistral": {"name": "mistral", "attention_sliding_window_length": 32},
     "falcon": {"name": "falcon"},
     "gemma2": {"name": "gemma2"},
@@ -68,7 +72,7 @@ TASKS = {
 
 
 def drawn(section, level, folder, tokenizer):
-    """A model with spread weights, its smallest kernels' entries 0, as a Hugging Face folder."""
+    """A model with drawn weights, its smallest kernels' entries 0, as a Hugging Face folder."""
     model = models.build(section)
     params = jax.tree.map(np.asarray, model.init(jax.random.key(0)))
 
@@ -76,7 +80,7 @@ def drawn(section, level, folder, tokenizer):
         if leaf.ndim != 2:
             return leaf
         least = np.quantile(abs(leaf), level) if model.sparse(name) else 0
-        return np.where(abs(leaf) >= least, 3 * leaf, 0)
+        return np.where(abs(leaf) >= least, leaf, 0)
 
     flat = {name: visit(name, leaf) for name, leaf in models.named_leaves(params)}
     folder.mkdir()

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers.runs import config
+from helpers.runs import config, write_yaml
 
 import wafer
 from wafer import models
@@ -142,6 +142,20 @@ def test_a_run_evaluates_tasks_when_they_are_due(tmp_path, monkeypatch):
     records = read_metrics(tmp_path / "run" / "eval")
     assert [record["step"] for record in records] == [0, 2, 4]
     assert [record.get("eval/cloze/acc") for record in records] == [0.5, None, 0.5]
+
+
+def test_options_of_the_command_win_over_a_run_file(folder, tmp_path, monkeypatch, cli):
+    seen = []
+    record = lambda texts, tasks: seen.append((texts, tasks)) or RECORD
+    monkeypatch.setattr("wafer.session.harness.tasks.run_tasks", record)
+    own = {"eeh_args": {"tasks": "a", "num_fewshot": 2}, "max_sequence_length": 16}
+    keys = {"checkpoint_path": str(folder), "eleuther_eval_harness": own}
+    file = write_yaml(tmp_path / "run.yaml", config(runconfig=keys))
+    cli(f"evaluate -p {file} -t b,c -L 3 --max_tokens 5 -o {tmp_path}/scores.json")
+    ((texts, tasks),) = seen
+    assert texts.longest == 16
+    assert (tasks.tasks, tasks.num_fewshot, tasks.limit, tasks.max_tokens) == (("b", "c"), 2, 3, 5)
+    assert json.loads((tmp_path / "scores.json").read_text()) == RECORD
 
 
 def test_a_training_without_evaluations_warns_of_tasks(tmp_path, caplog):
