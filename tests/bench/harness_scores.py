@@ -192,7 +192,7 @@ def main():
                 continue
             name = f"{level} % pruned" if level else "dense"
             folder = drawn(LARGE, level / 100, root / str(level), tokenizer)
-            tasks = write_tasks(root / f"{level}_tasks", texts, opened(folder))
+            tasks = write_tasks(root / f"{level}_tasks", texts[:8], opened(folder))
             with contextlib.redirect_stdout(io.StringIO()):
                 seconds[f"{name} / wafer"] = ours(folder, tasks)[1]
             seconds[f"{name} / transformers"] = theirs(options.oracle, folder, tasks)[1]
