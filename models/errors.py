@@ -23,6 +23,7 @@ _EXTRAS = {  # package -> the extra that brings it
     "ftfy": "data",
     "hdf5plugin": "mdl",
     "jinja2": "data",
+    "lm_eval": "harness",
     "matplotlib": "pictures",
     "mlflow": "loggers",
     "pandas": "notebooks",

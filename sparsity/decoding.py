@@ -12,8 +12,16 @@ from wafer.models.base import Model
 from wafer.models.factored.factors import factors_of
 from wafer.models.factored.lora import lora_of
 from wafer.models.families.decoder_config import DecoderConfig
-from wafer.models.paths import Params, unflatten
-from wafer.sparsity.kernels import DecodeTable, DecodeWeight, native
+from wafer.models.paths import Params, map_named, unflatten
+from wafer.sparsity.kernels import (
+    DecodeTable,
+    DecodeWeight,
+    SparseWeight,
+    choose,
+    gather,
+    native,
+    pattern_from_mask,
+)
 
 _PRUNED = 0.25  # share of zeros from which kept values and their mask are clearly fewer bytes
 _TABLE = "embed/token/embedding"
@@ -71,6 +79,28 @@ def convert(
         zeros=1 - kept / max(total, 1),
         nbytes=sum(leaf.nbytes for leaf in [*weights, *read]),
     )
+
+
+def stream_params(model: Model, params: Params, tokens: int) -> Params:
+    """Return parameters for passes over many tokens: csr weights where their products are faster.
+
+    Args:
+        model: of ``params``; ``problem`` is None for it.
+        params: dense, pruned weights 0.
+        tokens: of a pass.
+    """
+
+    def visit(name: str, leaf: PyTree) -> PyTree:
+        if leaf.ndim != 2 or not model.sparse(name):
+            return leaf
+        mask = jnp.asarray(leaf) != 0
+        kept = int(mask.sum())
+        if choose(tokens, *leaf.shape, kept, jnp.dtype(model.config.dtype)) != "csr":
+            return leaf
+        pattern = pattern_from_mask(mask, kept)
+        return SparseWeight(values=gather(jnp.asarray(leaf), pattern), pattern=pattern)
+
+    return map_named(visit, params)
 
 
 def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> PyTree:

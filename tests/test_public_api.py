@@ -15,8 +15,18 @@ from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError, ConfigError
 from wafer.models.paths import named_leaves
 
-FUNCTIONS = ("compile", "convert", "evaluate", "example", "finalize", "generate", "history")
-FUNCTIONS += ("load", "plan", "preprocess", "profile", "prune", "sweep", "train")
+FUNCTIONS = ("compile", "convert", "evaluate", "evaluate_tasks", "example", "finalize")
+FUNCTIONS += (
+    "generate",
+    "history",
+    "load",
+    "plan",
+    "preprocess",
+    "profile",
+    "prune",
+    "sweep",
+    "train",
+)
 REGISTER = ("register_model", "register_optimizer", "register_task")
 
 SOURCE = 'def f{0}(x):\n    """Return x plus {0}."""\n    return x + {0}\n'

@@ -16,6 +16,7 @@ from wafer.version import __version__
 
 if TYPE_CHECKING:
     from wafer.commands.checkpoints.convert import convert
+    from wafer.commands.checkpoints.evaluate import evaluate_tasks
     from wafer.commands.checkpoints.finalize import finalize
     from wafer.commands.checkpoints.prune import prune
     from wafer.commands.data import preprocess
@@ -36,6 +37,7 @@ __all__ = [
     "compile",
     "convert",
     "evaluate",
+    "evaluate_tasks",
     "example",
     "finalize",
     "generate",
@@ -58,6 +60,7 @@ _MODULES = {
     "compile": "wafer.commands.planning.compile",
     "convert": "wafer.commands.checkpoints.convert",
     "evaluate": "wafer.commands.run",
+    "evaluate_tasks": "wafer.commands.checkpoints.evaluate",
     "example": "wafer.commands.examples",
     "finalize": "wafer.commands.checkpoints.finalize",
     "generate": "wafer.commands.generate",

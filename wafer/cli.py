@@ -39,6 +39,10 @@ _VERBS = {
         "wafer.commands.sweep:add_arguments",
     ),
     "generate": ("sample text from a checkpoint", "wafer.commands.generate:add_arguments"),
+    "evaluate": (
+        "tasks of the EleutherAI harness on a checkpoint",
+        "wafer.commands.checkpoints.evaluate:add_arguments",
+    ),
     "score": ("a model's log-probabilities of DPO's answers", "wafer.commands.score:add_arguments"),
     "plan": (
         "predict memory, traffic and time of N systems",

@@ -111,6 +111,44 @@ class MLflow(Section):
     run_name: str | None = None  #: name that is shown
 
 
+def _names(value: object) -> object:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+class HarnessTasks(Section):
+    """Which tasks the EleutherAI harness runs, and how."""
+
+    #: names, as a list or with commas between them
+    tasks: Annotated[tuple[str, ...], BeforeValidator(_names), Field(min_length=1)]
+    include_path: str | None = None  #: folder with definitions of tasks, beside the harness's own
+    #: solved examples before each question; None is the task's own number
+    num_fewshot: NonNegativeInt | None = None
+    #: questions of each task, from the first; below 1 a share; None is all
+    limit: Annotated[float, Field(gt=0)] | None = None
+    #: tokens of a generated answer at most; None is the task's own number, or 256
+    max_tokens: PositiveInt | None = None
+    #: above 0 answers are sampled; None is the task's own
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_k: PositiveInt | None = None  #: sample from the k likeliest tokens
+    #: sample from the likeliest tokens with this probability
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class EleutherEvalHarness(Section):
+    """Each evaluation also runs tasks of the EleutherAI harness, if these keys are there."""
+
+    eeh_args: HarnessTasks  #: tasks, and how they are run
+    every_n_vals: PositiveInt = 1  #: evaluations from one run of the tasks to the next
+    batch_size: PositiveInt = 8  #: answers that are generated together
+    #: tokens that the model reads at once; None is its number of positions
+    max_sequence_length: PositiveInt | None = None
+    #: ``tokenizer.json``, or its folder; None is the one beside the weights
+    tokenizer_file_path: str | None = None
+    #: token that ends texts; None is what the files beside the tokenizer name
+    eos_id: NonNegativeInt | None = None
+    seed: NonNegativeInt = 1234  #: of sampled answers
+
+
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
@@ -184,6 +222,8 @@ class RunSection(ClusterKeys):
     summary_dir: str | None = None
     wandb: Wandb | None = None  #: where metrics go beside the events
     mlflow: MLflow | None = None  #: where metrics go beside the events
+    #: tasks of the EleutherAI harness that evaluations run
+    eleuther_eval_harness: EleutherEvalHarness | None = None
     check_loss_values: Bool = True  #: stop at a NaN or infinite loss
     #: where compiled programs and floor plans are kept; in the cache folder if unset
     compile_dir: str | None = None

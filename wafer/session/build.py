@@ -117,6 +117,8 @@ def build(experiment: Experiment, readers: Readers = MappingProxyType({})) -> Ru
     if "train" not in settings.mode:  # masks are the checkpoint's, which is not read yet
         quiet = dataclasses.replace(experiment.sparsifier, quiet=True)
         experiment = dataclasses.replace(experiment, sparsifier=quiet)
+    if settings.eleuther_eval_harness is not None and "eval" not in settings.mode:
+        _LOG.warning("runconfig.eleuther_eval_harness: mode %s has no evaluation", settings.mode)
     stripped = getattr(experiment.model.config, "enable_vts", False)
     row = choose(experiment)
     engine = make(experiment, row)

@@ -23,6 +23,7 @@ from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.losses import metric_values
 from wafer.optim.step import TrainState
 from wafer.session.build import Run
+from wafer.session.harness.tasks import evaluate_tasks_of
 from wafer.session.persist import resume, state_from
 
 _LOG = logging.getLogger(__name__)
@@ -120,10 +121,16 @@ def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     return aux
 
 
-def evaluate_and_write(run: Run, state: TrainState) -> dict[str, float]:
-    """Evaluate a state; put the metrics into events, ``eval/metrics.jsonl`` and the log."""
+def evaluate_and_write(run: Run, state: TrainState, number: int = 0) -> dict[str, float]:
+    """Evaluate a state; put the metrics into events, ``eval/metrics.jsonl`` and the log.
+
+    Args:
+        run: of the state.
+        state: to evaluate.
+        number: of the evaluation, from 0; tasks of the harness are due by it.
+    """
     step = int(state.step)
-    results = evaluate(run, state)
+    results = evaluate(run, state) | evaluate_tasks_of(run, state, number)
     writer = run.writer("eval")
     writer.write(step, results)
     writer.close()

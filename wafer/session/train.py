@@ -87,7 +87,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
                 keep = end == until if every is None else every > 0
                 state = train(run, session, state, end, keep=keep)
                 if evaluates and not session.stop:
-                    scores[int(state.step)] = evaluate_and_write(run, state)
+                    scores[int(state.step)] = evaluate_and_write(run, state, len(scores))
         if session.rates is not None:
             write_performance(folder, session.rates, run.num_csx)
         complete = tuple(map(checkpoints.path, checkpoints.steps()))

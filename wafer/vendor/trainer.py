@@ -32,6 +32,7 @@ class TrainerTable(NamedTuple):
     places: Mapping[str, tuple[str, str]]  #: place below ``trainer.init`` -> (section, key)
     always: frozenset[str]  #: callbacks that do here what they do there, without being asked
     arguments: Mapping[str, str]  #: callback -> the argument that it needs
+    ignored: Mapping[str, list[str]]  #: callback, or a part of it -> arguments without a meaning
 
 
 @functools.cache
@@ -41,7 +42,7 @@ def table() -> TrainerTable:
     raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     pairs = ((place, key.partition(".")) for place, key in raw["places"].items())
     places = {place: (section, key) for place, (section, _, key) in pairs}
-    return TrainerTable(places, frozenset(raw["always"]), raw["arguments"])
+    return TrainerTable(places, frozenset(raw["always"]), raw["arguments"], raw["ignored"])
 
 
 class Upgraded(NamedTuple):
@@ -149,7 +150,8 @@ class _Reader:
                 missing = f"missing argument {table().arguments[name]!r}"
                 raise ConfigError([Problem(where, f"{missing}; add it or drop the callback")])
             if f"{place}.*" in table().places:
-                self.put(table().places[f"{place}.*"], dict(arguments or {}), where)
+                given = self._without_ignored(arguments or {}, name, where)
+                self.put(table().places[f"{place}.*"], given, where)
                 continue
             if place in table().places:
                 self.put(table().places[place], arguments is not None, where)
@@ -158,6 +160,20 @@ class _Reader:
                 continue
             for key, own in (arguments or {}).items():
                 self._key(f"{place}.{key}", own, (*where, key))
+
+    def _without_ignored(
+        self, arguments: Mapping[str, Any], part: str, path: Path
+    ) -> dict[str, object]:
+        """Take away what has no meaning here, and list it."""
+        ignored = table().ignored.get(part, ())
+        self.left += [".".join(map(str, (*path, key))) for key in arguments if key in ignored]
+        return {
+            key: self._without_ignored(value, f"{part}.{key}", (*path, key))
+            if isinstance(value, Mapping)
+            else value
+            for key, value in arguments.items()
+            if key not in ignored
+        }
 
     def methods(self, whole: Mapping[str, object], mode: str | None) -> None:
         """Read data and mode: fit trains, and evaluates where it has validation data."""

@@ -27,6 +27,7 @@ OTHER = {
     "callbacks.Lora.lora_params": {"r": 2},
     "callbacks.OpProfiler.*": {"start_step": 1, "end_step": 2},
     "callbacks.WandbLogger.*": {"project": "p"},
+    "callbacks.EleutherEvalHarness.*": {"eeh_args": {"tasks": "a,b", "limit": 4}},
     "callbacks.SelectiveGrad.selective_grads": {"param_filter": "*fc*"},
     "callbacks.CheckLoss": {},
     "callbacks.ComputeNorm": {},

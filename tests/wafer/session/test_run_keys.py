@@ -17,7 +17,14 @@ from wafer.cache import keep_programs
 from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.config.engines import FabricSection, MemoryX, Pipeline
-from wafer.config.runconfig import ClusterKeys, MLflow, OpProfiler, RunSection, Wandb
+from wafer.config.runconfig import (
+    ClusterKeys,
+    EleutherEvalHarness,
+    MLflow,
+    OpProfiler,
+    RunSection,
+    Wandb,
+)
 from wafer.jobs.track import new_job
 from wafer.models.sections import Section
 from wafer.session.logs import setup_logging
@@ -93,9 +100,11 @@ NESTED = {
     "op_profiler_config": OpProfiler,
     "wandb": Wandb,
     "mlflow": MLflow,
+    "eleuther_eval_harness": EleutherEvalHarness,
 }
 OF_LOGGERS = {f"wandb.{key}" for key in Wandb.model_fields}  # test_loggers.py
 OF_LOGGERS |= {f"mlflow.{key}" for key in MLflow.model_fields}
+OF_HARNESS = {f"eleuther_eval_harness.{key}" for key in EleutherEvalHarness.model_fields}
 FAST = {"log_steps", "validate_only"}
 NUMBER = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+ (?:sec|ms|bytes)|\d\d:\d\d:\d\d|wsjob-\w+|0x\w+")
 STAMP = re.compile(r"[0-9a-f]{32}|\d{8}_\d{6}|\d{10}\.\S+|\.\d+\.[\w-]+\.\d+\.\d+$")
@@ -190,7 +199,7 @@ def with_key(run, key, value):
 def test_the_table_has_every_key():
     declared = {key for key in RunSection.model_fields if key not in ClusterKeys.model_fields}
     inner = {f"{key}.{name}" for key, cls in NESTED.items() for name in cls.model_fields}
-    shown = KEYS.keys() | OF_SPEED | OF_THE_COMMAND | OF_LOGGERS
+    shown = KEYS.keys() | OF_SPEED | OF_THE_COMMAND | OF_LOGGERS | OF_HARNESS  # test_harness.py
     assert shown == declared - NESTED.keys() | inner
     sections = [
         key

@@ -51,6 +51,10 @@ from wafer.vendor.cszoo import VERBS, help_text, translate
             "checkpoint convert w --model gpt2 --src-fmt hf --tgt-fmt cs-2.9 --no-progress-bar",
             "convert convert w --model gpt2 --src-fmt hf --tgt-fmt cs-2.9",
         ),
+        (
+            "lm_eval p.yaml --target_device CSX --tasks piqa -f 2 --use_cache c --output_path o",
+            "evaluate -p p.yaml --tasks piqa -f 2 --output_path o",
+        ),
     ],
 )
 def test_a_verb_is_one_of_ours(theirs, ours):
@@ -60,10 +64,6 @@ def test_a_verb_is_one_of_ours(theirs, ours):
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
-        (
-            "lm_eval p.yaml --tasks piqa",
-            "cszoo lm_eval is not here: .*--export hf.*lm_eval --model",
-        ),
         ("bigcode_eval p.yaml", "--export hf.*bigcode-evaluation-harness"),
         ("assistant hello", "read docs/index.md"),
         ("config pull gpt2", "wafer config new --model NAME"),

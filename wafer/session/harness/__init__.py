@@ -1,0 +1,1 @@
+"""Tasks of the EleutherAI harness (``lm_eval``) on a model of ours; torch is not imported."""
