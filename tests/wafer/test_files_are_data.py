@@ -270,7 +270,7 @@ def test_a_compiled_program_is_arrays_and_json():
     pathlib.Path("out").mkdir()
     np.savez("out/wafer.npz", memory=np.asarray([Pickled()], object))
     digest = hashlib.sha256(pathlib.Path("out/wafer.npz").read_bytes()).hexdigest()
-    pathlib.Path("out/wafer.json").write_text(json.dumps({"version": 5, "sha256": digest}))
+    pathlib.Path("out/wafer.json").write_text(json.dumps({"version": 6, "sha256": digest}))
     with pytest.raises(ValueError, match="allow_pickle=False"):
         load_program("out")
 
