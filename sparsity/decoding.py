@@ -94,8 +94,8 @@ def stream_params(model: Model, params: Params, tokens: int) -> Params:
         if leaf.ndim != 2 or not model.sparse(name):
             return leaf
         mask = jnp.asarray(leaf) != 0
-        kept = int(mask.sum())
-        if choose(tokens, *leaf.shape, kept, jnp.dtype(model.config.dtype)) != "csr":
+        (rows, columns), kept = leaf.shape, int(mask.sum())
+        if choose(tokens, rows, columns, kept, jnp.dtype(model.config.dtype)) != "csr":
             return leaf
         pattern = pattern_from_mask(mask, kept)
         return SparseWeight(values=gather(jnp.asarray(leaf), pattern), pattern=pattern)

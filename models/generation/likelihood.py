@@ -131,7 +131,8 @@ def _score(model: Model, params: Params, stream: _Stream) -> vsl.Scored:
     """Compute the cross-entropy of the labels of a stream: [R] float32."""
     tokens, lengths, places, labels = stream
     layout = vsl.layout_from_lengths(lengths, tokens.shape[0], validate=False)
-    batch = Batch(tokens, tokens, jnp.zeros(tokens.shape, jnp.float32), layout)
+    ids = jnp.asarray(tokens)
+    batch = Batch(ids, ids, jnp.zeros(tokens.shape, jnp.float32), layout)
     carry: PyTree = None
     for stage in model.stages[:-1]:  # the last one is the head
         carry = model.kinds[stage.kind][1](model.stage_params(stage, params), carry, batch, None)

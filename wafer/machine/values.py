@@ -58,7 +58,7 @@ class Values:
 
     def _forget_loads(self, store: list[int] | None) -> None:
         """Forget what an instruction may write; known addresses that differ are other variables."""
-        place = store and self._number(store[2])
+        place = self._number(store[2]) if store else None
         other = lambda key: store and key[2] != place and {place, key[2]} <= self._addresses
         self._known = {k: v for k, v in self._known.items() if k[0] != Op.LOAD or other(k)}
         if store:

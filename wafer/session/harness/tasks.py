@@ -45,10 +45,11 @@ def adapter(texts: TaskModel) -> Any:
             self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: object
         ) -> list[tuple[float, bool]]:
             found = texts.likelihoods([(context, own) for _, context, own in requests])
-            for (name, _, _), result in zip(requests, found, strict=True):
-                if name is not None:
-                    self.cache_hook.add_partial("loglikelihood", name, tuple(result))
-            return [tuple(result) for result in found]
+            results = [(result[0], result[1]) for result in found]
+            for request, result in zip(requests, results, strict=True):
+                if request[0] is not None:
+                    self.cache_hook.add_partial("loglikelihood", request[0], result)
+            return results
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **_: object) -> list[float]:
             """Compute the log-likelihood of each whole text."""
