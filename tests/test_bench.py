@@ -14,7 +14,8 @@ sys.path.append(str(BENCH))
 import harness
 import pages
 
-OTHERS = ("harness.py", "montecarlo_loop.py")  # all share it; one needs a check-out of others
+# All share it; one needs a check-out of others, one another Python with torch.
+OTHERS = ("harness.py", "montecarlo_loop.py", "harness_scores.py")
 SCRIPTS = sorted(p for p in BENCH.glob("*.py") if "report(" in p.read_text())
 SCRIPTS = [p for p in SCRIPTS if p.name not in OTHERS]
 NEEDS = {"peers.py": "torch", "gpu.py": "jax_cuda12_plugin"}

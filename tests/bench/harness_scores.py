@@ -168,7 +168,7 @@ def main():
     corpus = load_corpus(None, 1 << 20)
     tokenizer = train_bpe(corpus.train, SMALL["vocab_size"])
     texts = [text for text in corpus.held_out if 60 < len(text.split(" ")) < 160]
-    texts = texts[: 8 if options.quick else 32]
+    texts = texts[: 8 if options.quick else 12]
     scores, seconds, worst = {}, {}, {}
     with tempfile.TemporaryDirectory() as place:
         root = pathlib.Path(place)
