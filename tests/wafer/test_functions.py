@@ -163,6 +163,15 @@ def interrupt_once(monkeypatch):
     monkeypatch.setattr(loop, "all_max", largest)
 
 
+@pytest.fixture
+def _python_takes_interrupts():
+    """As in a terminal: a job in the background ignores them, and other tests leave their own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+@pytest.mark.usefixtures("_python_takes_interrupts")
 def test_an_interrupt_ends_the_callers_loop_after_the_checkpoint(tmp_path, monkeypatch):
     interrupt_once(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
