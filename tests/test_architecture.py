@@ -7,13 +7,18 @@ import graphlib
 import importlib.metadata
 import re
 import statistics
+import subprocess
 import sys
 import tomllib
 
+import pytest
 from helpers.paths import ROOT
 
 from wafer.models.errors import _EXTRAS
 
+TOP = {".ci", ".github", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+TOP |= {"docs", "mkdocs.yml", "models", "notebooks", "pyproject.toml", "setup.py", "sparsity"}
+TOP |= {"tests", "vsl", "wafer"}
 LONGEST = 500
 FULLEST = 15
 # Folders with more files than FULLEST. The figures only shrink.
@@ -92,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 3915,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1496,  # functions (38a); results show (38b); loggers (76); harness (76)
+    "wafer/session": 1498,  # functions (38a); results show (38b); loggers (76); harness (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
@@ -290,6 +295,15 @@ def test_every_package_that_is_imported_is_declared():
                         assert is_of(top, needed.union(*others)), f"{path}:{node.lineno}: {top}"
     for package, extra in _EXTRAS.items():
         assert is_of(package, extras[extra]), package
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_the_top_level_has_the_fixed_entries():
+    """What a program leaves in the working directory is not committed."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True
+    )
+    assert {line.partition("/")[0] for line in listed.stdout.splitlines()} == TOP
 
 
 def test_folders_stay_small():

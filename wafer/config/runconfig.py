@@ -106,7 +106,8 @@ class Wandb(Section):
 class MLflow(Section):
     """Metrics also go to a run of MLflow, if these keys are there."""
 
-    tracking_uri: str | None = None  #: server or database; None is ``model_dir``/mlflow.db
+    #: server or database; None is ``model_dir``/mlflow.db, files beside it in mlartifacts
+    tracking_uri: str | None = None
     experiment: str = "wafer"  #: experiment that the run belongs to
     run_name: str | None = None  #: name that is shown
 

@@ -72,9 +72,12 @@ class MLflowLogger:
         self._mlflow = mlflow = optional("mlflow", "runconfig.mlflow")
         self._began = mlflow.active_run() is None
         if self._began:
-            uri = options.tracking_uri or f"sqlite:///{folder.resolve() / 'mlflow.db'}"
-            mlflow.set_tracking_uri(uri)
-            mlflow.set_experiment(options.experiment)
+            uri, name = options.tracking_uri, options.experiment
+            mlflow.set_tracking_uri(uri or f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+            if uri is None and mlflow.get_experiment_by_name(name) is None:
+                # Else its files would lie in the working directory.
+                mlflow.create_experiment(name, (folder.resolve() / "mlartifacts").as_uri())
+            mlflow.set_experiment(name)
             known = folder / "mlflow_run_id"
             run = mlflow.start_run(run_id=_read(known), run_name=options.run_name)
             if not known.exists():

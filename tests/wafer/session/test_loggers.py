@@ -83,6 +83,8 @@ def test_the_real_packages_keep_the_losses(monkeypatch, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     keys = {"wandb": {"mode": "offline"}, "mlflow": {"experiment": "e"}}
     for steps in (2, 4):
         trained = wafer.train(sections(tmp_path, steps, **keys))
@@ -92,3 +94,5 @@ def test_the_real_packages_keep_the_losses(monkeypatch, tmp_path):
     columns = wafer.history(trained).train
     assert kept == list(zip(columns["step"], columns["loss"], strict=True))
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(list((tmp_path / "mlartifacts").rglob("params.json"))) == 1
+    assert not list((tmp_path / "here").iterdir())
