@@ -11,6 +11,7 @@ Rows: ``rate``: the library's processor time over ours; ``all_mib``, ``once_mib`
 processes, and with each page counted once; ``run_s``; ``rows``.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -95,19 +96,21 @@ def resident(pid):
 
 
 def run(command, kills, share):
-    """Peak megabytes, as above; seconds."""
-    peaks, begin = np.zeros(4), time.monotonic()
+    """Peak megabytes, as above; seconds; CPU seconds of the process that packs and writes."""
+    peaks, begin, main = np.zeros(4), time.monotonic(), 0.0
     for attempt in range(kills + 1):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         started = time.monotonic()
         while process.poll() is None:
             peaks = np.maximum(peaks, resident(process.pid))
+            with contextlib.suppress(psutil.Error):
+                main = sum(psutil.Process(process.pid).cpu_times()[:2])
             if attempt < kills and time.monotonic() - started > share:
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.05)
         if attempt == kills and process.returncode:
             raise SystemExit(process.returncode)
-    return peaks, time.monotonic() - begin
+    return peaks, time.monotonic() - begin, main
 
 
 def digest(folder):
@@ -153,15 +156,17 @@ def main():
             out = folder / f"rows-{kills}"
             share = seconds / (kills + 1)
             used = sum(os.times()[2:4])
-            peaks, seconds = run([*command, "--output_dir", str(out)], kills, share)
+            peaks, seconds, main_cpu = run([*command, "--output_dir", str(out)], kills, share)
             cpu = sum(os.times()[2:4]) - used
             digests.append(digest(out))
+            size = sum(path.stat().st_size for path in out.glob("*.h5")) / 1e6
             print(
                 f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
                 f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB, "
                 f"each page once {peaks[3]:.0f} MB; "
                 f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s and "
-                f"{cpu:.1f} s of CPU, {library:.1f} s the library alone: {library / cpu:.2f}, "
+                f"{cpu:.1f} s of CPU ({main_cpu:.1f} s of the process that packs and writes; "
+                f"{size:.0f} MB of rows), {library:.1f} s the library alone: {library / cpu:.2f}, "
                 f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )

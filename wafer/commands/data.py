@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_benchmark(verbs)
     _add_dedup(verbs)
     _add_make(verbs)
+    _add_merge(verbs)
     _add_new(verbs)
     _add_preprocess(verbs)
     _add_split(verbs)
@@ -196,6 +197,27 @@ def _split(args: argparse.Namespace) -> int:
     )
     for folder, count in counts.items():
         _say(f"{count:,} rows in {folder}")
+    return 0
+
+
+def _add_merge(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "merge",
+        help="the shards of `preprocess --shard I/N` become one folder of rows",
+        description="Check the shards in OUTPUT_DIR/shards, number their files through, and add up "
+        "their data_params.json. Missing and doubled shards are named, and nothing is moved. "
+        "After a kill, give the command again.",
+    )
+    parser.add_argument("output_dir", help="that of the shards")
+    parser.set_defaults(run=_merge)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from wafer.data.preprocess.merge import merge_shards
+
+    _show_log()
+    for summary in merge_shards(args.output_dir):
+        _say(summary)
     return 0
 
 

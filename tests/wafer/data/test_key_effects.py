@@ -119,6 +119,8 @@ HOOKED = {
     "semantic_attention_mask": (IMAGE, {"image": False}),
     "token_limit": ({}, 20),
     "read_chunk_size": (VSL, 1),
+    "shard": ({}, "0/1"),
+    "shards": ({}, 1),
     "shuffle": ({}, True),
     "shuffle_seed": ({"shuffle": True}, 5),
     "split_seed": ({"data_splits": SPLITS}, 5),

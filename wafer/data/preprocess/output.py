@@ -16,6 +16,7 @@ from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.progress import OutputCounts, ResumePoint, Saved
 from wafer.data.preprocess.rows.layouts import RowLayout
 from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.shares import InputShare
 from wafer.data.preprocess.vocabulary import RowVocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
@@ -72,7 +73,7 @@ class PreprocessJob(NamedTuple):
     """A checked run, ready to start."""
 
     settings: Settings
-    inputs: list[pathlib.Path]
+    share: InputShare
     tokenizer: Tokenizer
     ids: RowVocabulary
     layout: RowLayout
@@ -157,7 +158,7 @@ class Sink:
         if self._append is not None and self._job.settings.write_remainder:
             self._end_file()
         counts = self._standing.counts
-        if not self._complete.rows:
+        if not self._complete.rows and self._job.share.shard is None:
             n = counts.without_image
             hint = f"; {n:,} records have no image in image_dir, or too many" if n else ""
             raise DataError(
@@ -221,7 +222,7 @@ def _with_loss(
 
 def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
     """The content of ``data_params.json``: settings, layout, and what came out."""
-    settings, ids, groups = job.settings, job.ids, job.layout.groups
+    settings, share, ids, groups = job.settings, job.share, job.ids, job.layout.groups
     layout = described(groups) if groups else {"features": ["tokens"]}
     after: dict[str, Any] = {
         "processed": counts.records,
@@ -251,6 +252,9 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
     if not any(_loss_masks(g.features) or g.features == ("labels",) for g in groups):
         for key in ("loss_valid_tokens", "num_masked_tokens"):
             after.pop(key, None)
+    if share.shard is not None:
+        sums = {"written": list(written), "counts": list(counts)}  # for the merge
+        more["shard"] = {**share.shard._asdict(), "inputs": share.inputs, **sums}
     return more | {
         "n_examples": written.rows,
         **layout,
@@ -268,7 +272,7 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
 
 def _sums(settings: Settings, written: OutputCounts, counts: ReadCounts) -> dict[str, Any]:
     """Sums of ``post-process`` under the names that files with groups of keys know."""
-    read, rows = counts.records - counts.empty, max(written.rows, 1)
+    read = counts.records - counts.empty
     sums: dict[str, Any] = {
         "processed_files": read,
         "discarded_files": counts.discarded,
@@ -277,8 +281,6 @@ def _sums(settings: Settings, written: OutputCounts, counts: ReadCounts) -> dict
         "raw_bytes_count": counts.raw_bytes,
         "normalized_chars_count": counts.clean_characters,
         "normalized_bytes_count": counts.clean_bytes,
-        "average_chars_per_sequence": math.ceil(counts.characters / rows),
-        "average_bytes_per_sequence": math.ceil(counts.raw_bytes / rows),
         "num_tokens": written.slots,
         "num_pad_tokens": written.pads,
         "non_pad_tokens": written.plain,
@@ -288,8 +290,21 @@ def _sums(settings: Settings, written: OutputCounts, counts: ReadCounts) -> dict
         sums |= {"total_raw_docs": counts.records, "raw_docs_skipped": counts.empty}
     if settings.vsl:
         sums["num_sequences_before_packing"] = counts.sequences
-        sums["vsl_packing_factor"] = counts.sequences / rows
-    return sums
+    means = averages(written, counts)
+    return sums | {key: value for key, value in means.items() if settings.vsl or key != _PACKING}
+
+
+_PACKING = "vsl_packing_factor"
+
+
+def averages(written: OutputCounts, counts: ReadCounts) -> dict[str, float]:
+    """Means over the rows."""
+    rows = max(written.rows, 1)
+    return {
+        "average_chars_per_sequence": math.ceil(counts.characters / rows),
+        "average_bytes_per_sequence": math.ceil(counts.raw_bytes / rows),
+        _PACKING: counts.sequences / rows,
+    }
 
 
 def _special(job: PreprocessJob) -> list[int]:

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.data.preprocess import progress
+from wafer.data.preprocess.merge import check_output, mark_complete, merge_shards, unmark
 from wafer.data.preprocess.output import OutputSummary, outputs
 from wafer.data.preprocess.records import batches
 from wafer.data.preprocess.rows.documents import training_texts
 from wafer.data.preprocess.run import Keep, input_files, preprocess
 from wafer.data.preprocess.settings import ContextSplits, DocumentSplit, Settings
+from wafer.data.preprocess.shares import Shard, cut, find_shard, shard_settings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
 from wafer.data.rowfiles.folders import shuffle_folder, split_folder
@@ -69,14 +71,7 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     if count < parts:
         raise DataError(f"ratios: {parts} parts, but only {count} different document(s)")
     hashes = np.array(sorted(sizes), np.uint64)
-    ends = np.cumsum([sizes[key] for key in hashes.tolist()])
-    middles = np.diff(ends, prepend=0) / -2 + ends
-    wanted = np.cumsum(ratios)[:-1] / np.sum(ratios) * ends[-1]
-    starts: list[int] = []
-    for part, start in enumerate(np.searchsorted(middles, wanted).tolist(), 1):
-        least = starts[-1] + 1 if starts else 1  # no part is empty
-        starts.append(min(max(start, least), count - parts + part))
-    return Parts(seed, hashes[starts])
+    return Parts(seed, hashes[cut([sizes[key] for key in hashes.tolist()], ratios)])
 
 
 def _part_folder(settings: Settings, part: int) -> pathlib.Path:
@@ -174,6 +169,7 @@ def split_rows(
     own = {
         "output_dir": target,
         "split": list(ratios),
+        "shards": None,
         "seed": seed,
         "files_per_record": size,
         "resume_from_checkpoint": None,
@@ -220,15 +216,40 @@ def preprocess_all(settings: Settings) -> Iterator[OutputSummary]:
         ConfigError: fractions or lengths that are none.
         DataError: what ``preprocess`` raises.
     """
+    if settings.shard is None and settings.shards is None:
+        yield from _whole(settings)
+        return
+    shard = find_shard(settings)
+    count = shard.count if shard else settings.shards or 1
+    root = check_output(settings, count)
+    for one in [shard] if shard else [Shard(index, count) for index in range(count)]:
+        own = shard_settings(settings, one, root / one.folder)
+        if settings.resume_from_checkpoint is False:
+            unmark(root / one.folder)
+        summaries = list(_whole(own))
+        mark_complete(root / one.folder, one)
+        yield from summaries if shard else ()
+    if shard is None:
+        yield from merge_shards(settings.output_dir)
+    else:
+        message = "Shard %s is complete. When all are: wafer data merge %s"
+        _LOG.info(message, shard, settings.output_dir)
+
+
+def _whole(settings: Settings) -> Iterator[OutputSummary]:
     if settings.subsets:
         for name, inputs in settings.subsets.items():
             folder = str(pathlib.Path(settings.output_dir) / name)
             keys = {"input_dir": tuple(inputs), "output_dir": folder, "subsets": {}}
-            yield from preprocess_all(settings.model_copy(update=keys))
+            yield from _whole(settings.model_copy(update=keys))
     elif settings.split:
         yield from preprocess_parts(settings)
     else:
+        again = settings.shard is None or settings.resume_from_checkpoint is False
         for share, keep in _parts(settings):
+            if not again and _is_complete(pathlib.Path(share.output_dir), share):
+                _LOG.info("%s is complete", share.output_dir)
+                continue
             yield _shuffled(share, keep) if share.shuffle else preprocess(share, keep)
 
 

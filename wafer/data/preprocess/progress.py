@@ -7,7 +7,7 @@ the last complete one and writes the very files it would have written.
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from wafer.data.preprocess.encode import ReadCounts
 from wafer.data.preprocess.records import RecordPosition
 from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.shares import InputShare
 from wafer.errors import DataError
 from wafer.models.files import atomic_write
 
@@ -28,6 +29,8 @@ _FREE = (
     "skip_bad_records",
     "output_dir",
     "described",
+    "shard",
+    "shards",
 )
 
 
@@ -57,11 +60,12 @@ def deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _FREE}
 
 
-def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
+def fingerprint(settings: Settings, share: InputShare, tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
     keys = deciding(settings.model_dump())
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
-    text = json.dumps([_FORMAT, keys, files, tokenizer], default=str, sort_keys=True)
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in share.files]
+    borders = [] if share.shard is None else [share.start, share.end]
+    text = json.dumps([_FORMAT, keys, files, tokenizer, *borders], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

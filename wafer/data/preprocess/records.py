@@ -5,6 +5,7 @@ preprocessing goes on where it was; what cannot be read names its file and line.
 """
 
 import logging
+import math
 import os
 import pathlib
 import tarfile
@@ -354,12 +355,14 @@ def _under(path: pathlib.Path, columns: Columns, output: str | None) -> list[pat
     return files
 
 
-def _read(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
+def _read(path: pathlib.Path, columns: Columns, start: int, stop: float) -> Iterator[_Read]:
     """Records of a file; damage that ends reading names the file and the last good record."""
     reader = _reader(path)
     last = start - 1
     try:
         for read in reader(path, columns, start) if reader else ():
+            if read.number >= stop:
+                return
             last = read.number
             yield read
     except DataError as error:
@@ -376,6 +379,7 @@ def batches(
     columns: Columns,
     start: RecordPosition = BEGINNING,
     *,
+    end: RecordPosition | None = None,
     skip_bad: bool = False,
     chunk: int | None = None,
 ) -> Iterator[RecordBatch]:
@@ -385,6 +389,7 @@ def batches(
         files: from ``find_inputs``.
         columns: of a record.
         start: first record to read.
+        end: record after the last; None reads to the end of the files.
         skip_bad: log and leave out records that cannot be read.
         chunk: bytes of a batch, which ends before the record that no longer fits;
             None ends it after the record that fills it.
@@ -395,10 +400,13 @@ def batches(
     before = sum(path.stat().st_size for path in files[: start.file])
     records: list[InputRecord] = []
     size = skipped = 0
-    for index in range(start.file, len(files)):
+    end = end or RecordPosition(len(files), 0)
+    for index in range(start.file, end.file + (end.record > 0)):
         path = files[index]
         bad, left_out = [], 0
-        for read in _read(path, columns, start.record if index == start.file else 0):
+        first = start.record if index == start.file else 0
+        stop = end.record if index == end.file else math.inf
+        for read in _read(path, columns, first, stop):
             if read.texts is None:
                 left_out += 1
                 if len(bad) < _SHOWN:
@@ -419,11 +427,11 @@ def batches(
                 size += added
             full = size >= _BATCH_BYTES or len(records) >= _BATCH_RECORDS
             if chunk is None and full:
-                end = RecordPosition(index, read.number + 1)
-                yield RecordBatch(records, end, before + read.offset, skipped)
+                after = RecordPosition(index, read.number + 1)
+                yield RecordBatch(records, after, before + read.offset, skipped)
                 records, size, skipped = [], 0, 0
         if left_out:
             _LOG.warning("%s: %s left out: %s", path, f"{left_out:,} record(s)", "; ".join(bad))
         before += path.stat().st_size
     if records or skipped:
-        yield RecordBatch(records, RecordPosition(len(files), 0), before, skipped)
+        yield RecordBatch(records, end, before, skipped)

@@ -24,7 +24,6 @@ from wafer.data.preprocess.output import OutputSummary, PreprocessJob, Sink, out
 from wafer.data.preprocess.pool import Pool, open_pool
 from wafer.data.preprocess.progress import ResumePoint, Saved, fingerprint
 from wafer.data.preprocess.records import (
-    BEGINNING,
     InputRecord,
     RecordBatch,
     RecordPosition,
@@ -39,6 +38,7 @@ from wafer.data.preprocess.rows.layouts import RowLayout, layout_of
 from wafer.data.preprocess.rows.packing import Packer
 from wafer.data.preprocess.rows.prompted_images import prompted_image_layout
 from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.shares import InputShare, input_share
 from wafer.data.preprocess.vocabulary import (
     RowVocabulary,
     build_vocabulary,
@@ -89,16 +89,16 @@ def preprocess(settings: Settings, keep: Keep | None = None) -> OutputSummary:
         DataError: input, tokenizer or output folder that cannot be used.
     """
     folder = pathlib.Path(settings.output_dir)
-    inputs = input_files(settings)
+    share = input_share(settings, input_files(settings))
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
     with made_folder(folder):
-        tokenizer = _tokenizer(settings, inputs, folder, keep)
+        tokenizer = _tokenizer(settings, share, folder, keep)
         ids, layout = _rules(settings, tokenizer)
         if settings.rules.named_marks:
             keep_marks(settings, ids, tokenizer, folder)
-        mark = fingerprint(settings, inputs, tokenizer.to_str())
-        job = PreprocessJob(settings, inputs, tokenizer, ids, layout, folder, mark)
+        mark = fingerprint(settings, share, tokenizer.to_str())
+        job = PreprocessJob(settings, share, tokenizer, ids, layout, folder, mark)
         saved = standings.load(folder, mark)
         if saved is None:
             _check_empty(job)
@@ -130,12 +130,13 @@ def _rules(settings: Settings, tokenizer: Tokenizer) -> tuple[RowVocabulary, Row
 
 def _read(
     settings: Settings,
-    inputs: list[pathlib.Path],
+    share: InputShare,
     keep: Keep | None,
-    start: RecordPosition = BEGINNING,
+    start: RecordPosition | None = None,
 ) -> Iterator[RecordBatch]:
     skip, chunk = settings.skip_bad_records, settings.chunk_bytes
-    for batch in batches(inputs, settings.columns, start, skip_bad=skip, chunk=chunk):
+    files, columns, begin = share.files, settings.columns, start or share.start
+    for batch in batches(files, columns, begin, end=share.end, skip_bad=skip, chunk=chunk):
         yield batch._replace(records=[r for r in batch.records if keep is None or keep(r)])
 
 
@@ -160,7 +161,7 @@ def _check_empty(job: PreprocessJob) -> None:
 
 
 def _tokenizer(
-    settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
+    settings: Settings, share: InputShare, folder: pathlib.Path, keep: Keep | None
 ) -> Tokenizer:
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
@@ -168,7 +169,7 @@ def _tokenizer(
         if standings.exists(folder) and path.is_file():
             return load_tokenizer(path)  # a run that goes on keeps its vocabulary
         _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
-    read = _read(settings, inputs, keep)
+    read = _read(settings, share, keep)
     texts = (text for batch in read for text in training_texts(batch.records, settings))
     tokenizer = build_vocabulary(settings, texts)
     with atomic_write(path, sync=True) as partial:  # its own `save` has an error of its own
@@ -181,13 +182,13 @@ def _cores() -> int:
 
 
 def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputSummary:
-    settings = job.settings
+    settings, share = job.settings, job.share
     packer = job.layout.packer()
-    begin = saved.standing if saved else ResumePoint(BEGINNING, 0, ReadCounts(), packer.state())
+    begin = saved.standing if saved else ResumePoint(share.start, 0, ReadCounts(), packer.state())
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
-    read = _read(settings, job.inputs, keep, begin.position)
-    total = sum(path.stat().st_size for path in job.inputs)
+    read = _read(settings, share, keep, begin.position)
+    total = sum(path.stat().st_size for path in share.files)
     shown = "{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} documents/s"
     bar = Progress(
         *Progress.get_default_columns(), TextColumn(shown), disable=not settings.display_pbar
@@ -209,7 +210,7 @@ def _work(job: PreprocessJob, saved: Saved | None, keep: Keep | None) -> OutputS
                     speed = read_now / max(time.monotonic() - started, 1e-9)
                     bar.update(task, completed=point.bytes_read, rows=sink.rows, speed=speed)
         except BrokenProcessPool:
-            path = job.inputs[min(position.file, len(job.inputs) - 1)]
+            path = share.files[min(position.file, len(share.files) - 1)]
             raise DataError(
                 f"{path}: a process that encodes records from number {position.record + 1} on "
                 "ended without an answer (killed, or out of memory). Fewer need less: "

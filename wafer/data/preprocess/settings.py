@@ -32,6 +32,17 @@ _LISTS = ("turns_key", "contexts_key")  # arguments of hooks that name columns o
 Text = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
+_OF_THE_WHOLE = {
+    "tokenizer_type": "TrainBPE learns from the whole input. First, without shards: wafer data "
+    "preprocess --tokenizer_type TrainBPE --input_dir SAMPLE --output_dir VOCABULARY; then the "
+    "shards with --tokenizer_type HuggingFaceTokenizer --huggingface_tokenizer VOCABULARY",
+    "split": "the shares are those of the whole input. Leave it out; after `wafer data merge OUT`: "
+    "wafer data split -i OUT -o PARTS --ratios 0.95,0.05. data_splits works with shards",
+    "shuffle": "the order is that of all rows. Leave it out; after `wafer data merge OUT`: wafer "
+    "data shuffle -i OUT -o SHUFFLED",
+    "token_limit": "it counts the rows of the whole input. List fewer files in metadata_files",
+}  # keys whose effect needs all of the input: what to do instead
+
 
 def _paths(value: Any) -> Any:
     """One path, a comma-separated list, or a list."""
@@ -130,6 +141,9 @@ class Settings(Section):
     split: Annotated[
         tuple[PositiveFloat, ...] | None, Field(min_length=2), BeforeValidator(_shares)
     ] = None
+    #: I/N: only part I (from 0) of N of the input, for `wafer data merge`; slurm: by the array
+    shard: Text | None = None
+    shards: PositiveInt | None = None  #: N: all N parts, one after the other, and merge them
     seed: NonNegativeInt = 0  #: of everything random
     shuffle: Bool = False  #: put the rows into random order
     shuffle_seed: NonNegativeInt = 0  #: of that order
@@ -229,7 +243,11 @@ class Settings(Section):
             "max_turn_length)",
             objective == "bert_pretraining": "keys are for mode finetuning; expected true or false",
         }
+        whole = {} if self.shard is None and self.shards is None else _OF_THE_WHOLE
+        trained = self.tokenizer_type == "TrainBPE"
+        given = {key: getattr(self, key) for key in _OF_THE_WHOLE} | {"tokenizer_type": trained}
         return {
+            **{key: (given[key], f"with shards: {why}") for key, why in whole.items()},
             "input_dir": (
                 self.input_dir is None and self.metadata_files is None,
                 "missing; give a file or folder to read, or metadata_files",

@@ -28,8 +28,8 @@ _IDLE = {  # why they change nothing here -> keys
     "custom_tokenizer or huggingface_tokenizer names the tokenizer": "tokenizer_type",
     "stands under tokenizer_params": "vocab_file encoder_file",
     "parts are made without copies of the texts": "data_splits_dir",
-    "one machine reads all of the input": "num_nodes rank",
-    "processes of one machine do the work": "slurm",
+    "give shard: I/N on each machine": "num_nodes rank",
+    "give shard: slurm in a job of an array": "slurm",
     "nothing is downloaded": "auth_token",
     "stands under read_hook_kwargs": "data_keys",
     "fim_suffix_tok names the mark": "fim_suffix_tok_id",
@@ -51,12 +51,12 @@ REFUSED = {
 _OLDER = (
     "input_dir metadata_files output_dir output_name processes files_per_record compression "
     "write_remainder resume_from_checkpoint encode_special_tokens skip_bad_records display_pbar "
-    "split seed huggingface_tokenizer eos_id pad_id max_seq_length short_seq_prob min_sequence_len "
-    "ftfy_normalizer wikitext_detokenize fim_rate spm_rate fim_prefix_tok fim_middle_tok "
-    "fim_suffix_tok data_format tokenizer_type vocab_file encoder_file vocab_size do_lower "
-    "pack_sequences fold_long_doc sep_token context_separator prompt_prefix completion_prefix "
-    "eos_after_prompt use_ftfy tgt_max_sequence_length extra_ids noise_density inverted_mask "
-    "mean_noise_span_length"
+    "split shard shards seed huggingface_tokenizer eos_id pad_id max_seq_length short_seq_prob "
+    "min_sequence_len ftfy_normalizer wikitext_detokenize fim_rate spm_rate fim_prefix_tok "
+    "fim_middle_tok fim_suffix_tok data_format tokenizer_type vocab_file encoder_file vocab_size "
+    "do_lower pack_sequences fold_long_doc sep_token context_separator prompt_prefix "
+    "completion_prefix eos_after_prompt use_ftfy tgt_max_sequence_length extra_ids noise_density "
+    "inverted_mask mean_noise_span_length"
 )
 OLDER = frozenset(_OLDER.split())
 """Settings that an older file may give."""
