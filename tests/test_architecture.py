@@ -97,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 3915,  # registers of queues and filters, formats of 16-bit floats (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1498,  # functions (38a); results show (38b); loggers (76); harness (76)
+    "wafer/session": 1501,  # functions (38a); results show (38b); loggers (76); harness (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }

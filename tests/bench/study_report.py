@@ -4,7 +4,8 @@
 
 With ``--folder`` the ``runs.csv`` and ``tuning.csv`` of sweeps (``wafer sweep ... --tables`` writes
 them) join ``docs/results/study``. Then the tables between the marks of
-``docs/results/sparsity-study.md`` and its figures are drawn from these CSVs alone.
+``docs/results/sparsity-study.md``, the table of notebook 02 and the figures are drawn from these
+CSVs alone.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 
+import nbformat
+from nbformat import NotebookNode
 from study_claims import CLAIMS, RULERS, values_by, verdict, verdicts
 from study_figures import draw_all
 from study_rows import (
@@ -31,7 +34,9 @@ from wafer.sweeps.law import Law, fit_levels
 from wafer.sweeps.table import PairedArms, TrialResult, paired
 
 PAGE, PICTURES = HERE / "docs/results/sparsity-study.md", HERE / "docs/pictures"
-SECONDS_A_RUN = 15  # of 300 steps, two at a time on two idle cores
+NOTEBOOK = HERE / "notebooks/02_sparse_against_dense.ipynb"
+SHORT = ("dense", "static80", "static90", "static95", "set80", "rigl80", "gmp80", "wide92")
+SECONDS_A_RUN = 9  # of 300 steps, two at a time on two idle cores
 LAW_RUNS = 25
 
 
@@ -85,9 +90,19 @@ def tuning_table(every: Sequence[Plan], rows: Sequence[TrialResult]) -> str:
 
 
 def arm_table(
-    runs: Sequence[TrialResult], tuning: Sequence[TrialResult], seconds: Mapping[str, float]
+    runs: Sequence[TrialResult],
+    tuning: Sequence[TrialResult],
+    seconds: Mapping[str, float],
+    short: Sequence[str] = (),
 ) -> str:
-    """Every arm: bits over seeds, gaps to dense by each ruler, and what it costs."""
+    """Every arm: bits over seeds, gaps to dense by each ruler, and what it costs.
+
+    Args:
+        runs: final ones.
+        tuning: rows of it.
+        seconds: arm -> of its training.
+        short: arms of a table of bits and gaps alone.
+    """
     by_ruler = {ruler: values_by(ruler, runs, seconds) for ruler in RULERS}
     by_arm = {row.arm: row for row in runs}
     dense = by_arm.get("dense")
@@ -103,12 +118,26 @@ def arm_table(
         time = f"{seconds[arm] / seconds['dense']:.2f}" if {arm, "dense"} <= seconds.keys() else ""
         count = sum(one.arm.startswith(f"{arm}@") for one in tuning)
         mean = f"{statistics.fmean(own.values()):.4f}"
-        lines.append(
-            (arm, str(len(own)), str(count), mean, spread, *gaps, f"{row.kept:,}", share, time)
-        )
-    heads = "arm | seeds | tuning runs | bits per byte | standard deviation | to dense at equal "
-    heads += "steps | at equal FLOPs | at equal seconds | weights kept | FLOPs / dense | "
-    return table(f"{heads}seconds / dense", lines)
+        line = (arm, mean, *gaps)
+        if not short:
+            line = (
+                arm,
+                str(len(own)),
+                str(count),
+                mean,
+                spread,
+                *gaps,
+                f"{row.kept:,}",
+                share,
+                time,
+            )
+        lines.append(line)
+    gaps = "to dense at equal steps | at equal FLOPs | at equal seconds"
+    if short:
+        chosen = [line for arm in short for line in lines if line[0] == arm]
+        return table(f"arm | bits per byte | {gaps}", chosen)
+    heads = "arm | seeds | tuning runs | bits per byte | standard deviation | "
+    return table(f"{heads}{gaps} | weights kept | FLOPs / dense | seconds / dense", lines)
 
 
 def ordering_table(tested: Sequence[PairedArms]) -> str:
@@ -177,7 +206,7 @@ def filled(page: str, law: Law | None, folder: pathlib.Path = RAW) -> str:
     runs, tuning = read_known_rows(folder)
     seconds, machine = read_seconds(folder)
     every = plans(folder, tuning)
-    final = [row for row in runs if not row.arm.startswith(("law-", "test-"))]
+    final = _final(runs)
     tested = verdicts(final, seconds)
     parts = {
         "plan": plan_table(every, runs),
@@ -189,12 +218,32 @@ def filled(page: str, law: Law | None, folder: pathlib.Path = RAW) -> str:
         "test": test_table(law, [row for row in runs if row.arm.startswith("test-")]),
         "start": start_table(runs),
     }
+    return _put(page, parts)
+
+
+def filled_notebook(notebook: NotebookNode, folder: pathlib.Path = RAW) -> NotebookNode:
+    """Put the table of a few arms between the marks of a notebook's last cell.
+
+    Args:
+        notebook: changed in place.
+        folder: as ``filled`` takes it.
+    """
+    short = arm_table(_final(read_known_rows(folder)[0]), [], read_seconds(folder)[0], SHORT)
+    notebook.cells[-1].source = _put(notebook.cells[-1].source, {"short": short})
+    return notebook
+
+
+def _final(runs: Sequence[TrialResult]) -> list[TrialResult]:
+    return [row for row in runs if not row.arm.startswith(("law-", "test-"))]
+
+
+def _put(page: str, parts: Mapping[str, str]) -> str:
     for name, text in parts.items():
         marks = rf"(<!-- {name}: study_report.py -->\n).*?(<!-- end -->)"
         put = lambda match, text=text: f"{match[1]}\n{text}\n\n{match[2]}"
         page, count = re.subn(marks, put, page, flags=re.DOTALL)
         if count != 1:
-            raise SystemExit(f"{PAGE}: {count} places for {name!r}; expected one")
+            raise SystemExit(f"{count} places for {name!r}; expected one")
     return page
 
 
@@ -215,6 +264,7 @@ def main() -> None:
     runs, _ = read_known_rows(RAW)
     law = law_of(runs)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), law), encoding="utf-8")
+    nbformat.write(filled_notebook(nbformat.read(NOTEBOOK, as_version=4)), NOTEBOOK)
     draw_all(runs, read_seconds(RAW)[0], law, PICTURES)
 
 

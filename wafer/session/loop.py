@@ -4,6 +4,7 @@
 started, so that the device does not wait for the host.
 """
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -75,11 +76,12 @@ class Session:
         return result
 
     def close(self) -> None:
-        """Close what is open."""
-        if self.profiler is not None:
-            self.profiler.close()
-        self.writer.close()
-        self.loader.close()
+        """Close what is open, what fails included."""
+        with contextlib.ExitStack() as last:
+            last.callback(self.loader.close)
+            last.callback(self.writer.close)
+            if self.profiler is not None:
+                last.callback(self.profiler.close)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,12 +59,14 @@ class MetricWriter:
 
     def close(self) -> None:
         """Flush and close both files, and the loggers; a full disk was reported by the write."""
-        for logger in self._loggers:
-            logger.close()
-        with contextlib.suppress(OSError):
-            self._events.close()
-        with contextlib.suppress(OSError):
-            self._lines.close()
+        try:
+            with contextlib.ExitStack() as last:
+                for logger in self._loggers:  # of others: each is closed, whatever another does
+                    last.callback(logger.close)
+        finally:
+            for file in (self._events, self._lines):
+                with contextlib.suppress(OSError):
+                    file.close()
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:

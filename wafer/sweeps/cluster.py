@@ -1,7 +1,7 @@
 """Runs of a sweep as jobs of a cluster: SLURM, or processes of this machine in the same way.
 
 Through submitit (https://github.com/facebookincubator/submitit): runs that are ready are one array
-of jobs. A job that ends before its run is taken up again while its run advances.
+of jobs. A job that ends before its run is taken up again while its run advances, and once without.
 """
 
 import contextlib
@@ -75,6 +75,7 @@ def submit_trials(
     require_modules(trials, "jobs of other processes")
     pool, jobs = _pool(cluster), cluster.jobs
     waiting, running, reasons = list(trials), list[_Job](), dict[str, str]()
+    stalled: set[str] = set()  # their last job ended before a new checkpoint
     with interruptible():
         try:
             while waiting or running:
@@ -89,8 +90,10 @@ def submit_trials(
                     }
                 for one in [one for one in running if one.job.done()]:
                     running.remove(one)
-                    reason, seconds, again = _ended(one)
-                    if again:
+                    reason, seconds, killed = _ended(one)
+                    name, advanced = one.trial.name, one.trial.launch.newest() != one.newest
+                    if killed and (advanced or name not in stalled):
+                        stalled = stalled - {name} if advanced else stalled | {name}
                         waiting.append(one.trial)
                         continue
                     say(one.trial, reason, seconds)
@@ -130,11 +133,9 @@ def _submit(pool: Any, trials: Sequence[Trial]) -> list[_Job]:
 
 
 def _ended(one: _Job) -> tuple[str, float, bool]:
-    """Why a run is not finished ('' when it is), its seconds, and whether it is to go on."""
+    """Why a run is not finished ('' when it is), its seconds, and whether its job was killed."""
     try:
         code, seconds = one.job.result()
     except Exception as error:  # submitit's: no result; what killed the job stands in its log
-        newest = one.trial.launch.newest()
-        went_on = newest is not None and newest != one.newest
-        return f"its job ended: {error}", 0.0, went_on
+        return f"its job ended: {error}", 0.0, True
     return one.trial.finish(code, seconds, one.since), seconds, False

@@ -8,6 +8,7 @@ from helpers.runs import TINY_ROWS, tiny
 
 import wafer
 from wafer.models.errors import MissingPackageError
+from wafer.session.metrics import MetricWriter, read_metrics
 
 
 def sections(folder, steps, **keys):
@@ -96,3 +97,23 @@ def test_the_real_packages_keep_the_losses(monkeypatch, tmp_path):
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(list((tmp_path / "mlartifacts").rglob("params.json"))) == 1
     assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_logger_that_fails_at_the_end_leaves_no_file_open(tmp_path):
+    closed = []
+
+    class Failing:
+        write = staticmethod(lambda step, scalars: None)
+
+        def close(self):
+            closed.append(self)
+            raise ConnectionError("the server is gone")
+
+    writer = MetricWriter(tmp_path / "train", [Failing(), Failing()])
+    writer.write(1, {"loss": 2.0})
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        writer.close()
+    assert len(closed) == 2
+    with pytest.raises(ValueError, match="closed file"):
+        writer.write(2, {"loss": 1.0})
+    assert read_metrics(tmp_path / "train")[0]["loss"] == 2.0

@@ -56,10 +56,11 @@ def kill_once(place, folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_job_that_is_killed_is_taken_up_again(tmp_path):
+@pytest.mark.parametrize(("seen", "after"), [("checkpoints/40", 20), ("output.log", 0)])
+def test_a_job_that_is_killed_is_taken_up_again(tmp_path, seen, after):
     run = config(runconfig={"max_steps": 300, "checkpoint_steps": 20, "eval_frequency": 300})
     folder = tmp_path / "out"
-    place = folder / "dense" / "1" / "checkpoints" / "40"
+    place = folder / "dense" / "1" / seen
     killer = threading.Thread(target=kill_once, args=(place, folder))
     killer.start()
     grid = {"base": run, "seeds": [1], "arms": {"dense": {}}}
@@ -68,9 +69,9 @@ def test_a_job_that_is_killed_is_taken_up_again(tmp_path):
     steps = [record["step"] for record in read_metrics(folder / "dense" / "1" / "train")]
     assert steps[-1] == 300
     begun = [k for k in range(1, len(steps)) if steps[k] <= steps[k - 1]]
-    assert len(begun) == 1  # it went on once, from a checkpoint
-    assert steps[begun[0]] % 20 == 1
-    assert steps[begun[0]] > 20
+    assert len(begun) == (after > 0)  # it went on once, from a checkpoint
+    assert all(steps[k] % 20 == 1 and steps[k] > after for k in begun)
+    assert len(list((folder / "jobs").glob("*_submitted.pkl"))) == 2
     assert row.seed == 1
 
 

@@ -1,10 +1,12 @@
 """The study of sparse training: its page follows its tables, by claims and figures of its own."""
 
+import copy
 import csv
 import math
 import shutil
 import sys
 
+import nbformat
 import pytest
 import yaml
 from helpers.paths import ROOT
@@ -43,6 +45,8 @@ def test_the_page_is_what_the_tables_say(report):
     page = report.PAGE.read_text(encoding="utf-8")
     runs, _ = report.read_known_rows(report.RAW)
     assert report.filled(page, report.law_of(runs)) == page
+    notebook = nbformat.read(report.NOTEBOOK, as_version=4)
+    assert report.filled_notebook(copy.deepcopy(notebook)) == notebook
 
 
 def test_rulers_by_hand(report):
@@ -131,6 +135,8 @@ def test_a_finished_study_has_no_gap_and_all_figures(report, finished, tmp_path)
     assert "| dense | 2.0000 | 2 × 1 |" in tables
     assert tables.count("| yes |") > 30
     assert "| all | | | | | | 0.0 |" in page.replace("  ", " ")
+    notebook = report.filled_notebook(nbformat.read(report.NOTEBOOK, as_version=4), finished)
+    assert notebook.cells[-1].source.count("\n| ") == 1 + len(report.SHORT)
     paths = draw_all(runs, read_seconds(finished)[0], law, tmp_path)
     assert [path.name.removesuffix(".png") for path in paths] == [
         "sparsity_study", "sparsity_study_levels", "sparsity_study_law"
