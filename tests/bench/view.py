@@ -2,9 +2,9 @@
 
     python tests/bench/view.py [--quick] [--pages FOLDER]
 
-The three programs of ``csl.py``, a loop of four lines and a stencil of seven points
-(``wafer.fabric``), on 64x64 PEs: processor time of one host thread with recording over that
-without, alternating; bytes of the page; milliseconds until headless Chromium shows it.
+The three programs of ``csl.py``, loops of four lines and of branches and calls, and a stencil of
+seven points (``wafer.fabric``), on 64x64 PEs: processor time of one host thread with recording
+over that without, alternating; bytes of the page; milliseconds until headless Chromium shows it.
 ``--pages`` keeps the pages.
 """
 
@@ -36,6 +36,25 @@ fn go() void {
   }
 }
 """
+BRANCHES = """
+var total: i32 = 0;
+var other: i32 = 1;
+fn help(k: i32) i32 {
+  if (k & 4 == 0) { return k + 1; }
+  return k - total;
+}
+fn go() void {
+  for (@range(i32, 5000)) |k| {
+    if (k % 3 == 0) {
+      total += k * 3;
+    } else {
+      other += total;
+      other = other ^ 5;
+    }
+    if (total & 8 != 0) { total -= help(k); }
+  }
+}
+"""
 
 
 def images():
@@ -44,6 +63,7 @@ def images():
     return {
         "scalar": (programs.compiled(programs.SCALAR)[0], "go"),
         "lines": (programs.compiled(LINES)[0], "go"),
+        "branches": (programs.compiled(BRANCHES)[0], "go"),
         "memory": (programs.compiled(programs.MEMORY)[0], "go"),
         "wavelets": (programs.compiled(programs.WAVELETS, **row)[0], "go"),
         "stencil": (emit(seven_point_program(64, 64, 900)), ""),

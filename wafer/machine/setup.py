@@ -65,8 +65,6 @@ def _program(program: Program, arch: Arch, *, check_bounds: bool) -> list[np.nda
     wide = np.hstack([operations, element_bytes()[operations[:, 0]]])
     tables = program.tables | {"operations": wide, "variables": np.array(spans)}
     rows = [tables[name].astype(np.int32) for name in ("variables", *_TABLES)]
-    _, lines = np.unique(program.lines, axis=0, return_inverse=True)
-    rows.append(lines.reshape(-1).astype(np.int32))
     return [_joined(entries_of(program).values()), code, program.memory, *rows]
 
 

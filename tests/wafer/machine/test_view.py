@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.csl_program import compiled, ran
 from helpers.paths import ROOT
+from helpers.view_lines import LINES, TURNS, lines_executed, lines_shown
 
 import wafer.csl
 from wafer import fabric
@@ -32,7 +33,7 @@ def test_a_block_keeps_every_number():
         "none": np.zeros(0, int),
     }
     header, again = unpack(pack({"title": "ä"}, columns))
-    assert (header["title"], header["version"]) == ("ä", 1)
+    assert (header["title"], header["version"]) == ("ä", 2)
     assert again.keys() == columns.keys()
     for name, values in columns.items():
         np.testing.assert_array_equal(again[name], values)
@@ -125,7 +126,8 @@ def test_a_window_counts_the_words_before_it(sending):
         before, after = (counted(detail, sending, lane, step) for detail in (whole, part))
         np.testing.assert_array_equal(before, after)
     assert part.runs["begin"].min() >= 11
-    assert part.states["cycle"].min() >= 12
+    states = part.states[part.states["cycle"] < 12]  # what a PE does already
+    assert len(states) == len(np.unique(states["cell"])) > 0
 
 
 def cycles_in(seen, state, cell):
@@ -148,35 +150,66 @@ def test_states_are_the_cycles_that_the_machine_counts(sending, tmp_path):
     assert sending.programs[1].lines[waits["pc"][0], 1] == seen.line[into]
 
 
+def shown(machine):
+    """[cycles] (file, line) of the first PE, None for no line, as the view's block has them."""
+    header, columns = unpack(trace.view(machine).block)
+    lines = [(header["files"][file][0], line) for file, line in header["lines"]]
+    return [lines[k] if k >= 0 else None for k in lines_shown(header, columns).tolist()]
+
+
+@native
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("name", LINES)
+def test_each_cycle_has_the_line_that_is_executed(tmp_path, name, arch):
+    """A task runs ahead of the clock; the page has each line in the cycles that it takes."""
+    image = compiled(tmp_path, LINES[name], arch=arch)
+    machine = ran(image, record=VIEW)
+    executed, lines = lines_executed(image), shown(machine)
+    assert len(set(executed)) >= 4
+    rows = machine.trace.detail.states
+    begin = int(rows["cycle"][rows["path"] > 0][0])
+    assert begin == machine.trace.begin[0] + ARCHS[arch].switch_task
+    assert lines[begin : begin + len(executed)] == executed
+
+
+@native
+def test_turns_of_a_loop_are_few_rows(tmp_path):
+    machine = ran(compiled(tmp_path, LINES["loop"]), record=VIEW)
+    states = machine.trace.detail.states
+    assert states["turns"].max() > 5
+    assert machine.cycle > 20 * TURNS > 200 * len(states)
+
+
+@native
+@pytest.mark.parametrize("begin", [37, 1_000])
+def test_a_window_has_the_lines_of_the_whole_run(tmp_path, begin):
+    image = compiled(tmp_path, LINES["branches"])
+    whole, part = (shown(ran(image, record=VIEW._replace(begin=k))) for k in (0, begin))
+    assert part == whole[begin:]
+    assert len(set(part)) >= 4
+
+
+@native
+def test_sampled_states_have_the_lines_of_their_cycles(tmp_path):
+    image = compiled(tmp_path, LINES["branches"])
+    whole = shown(ran(image, record=VIEW))
+    machine = ran(image, cycles=100, record=VIEW._replace(states=12))
+    while machine.run(100) == wafer.csl.Status.LIMIT:
+        pass
+    every, lines = machine.trace.detail.sampled, shown(machine)
+    assert 1 < every < 1_000
+    assert lines[::every] == whole[::every]
+
+
 @native
 def test_lines_of_scalar_code_have_the_cycles_of_the_profile(tmp_path):
-    """A task runs ahead of the clock; the page has each line in the cycles that it takes."""
-    text = """
-fn go() void {
-  var k: i32 = 3;
-  y[0] = k * 5;
-  for (@range(i16, 3)) |i| {
-    k += 7;
-    y[1] = k * k;
-  }
-  y[2] = k;
-}
-"""
-    image = compiled(tmp_path, text)
-    machine = ran(image, record=VIEW)
-    seen, (program,) = machine.trace, image.programs
-    rows, found = seen.detail.states, {}
-    for row, end in zip(rows, np.append(rows["cycle"][1:], seen.cycles[1]), strict=True):
-        if row["state"] == COMPUTES and row["pc"] >= 0:
-            file, line = program.lines[row["pc"]].tolist()
-            at = program.files[file], line
-            found[at] = found.get(at, 0) + int(end - row["cycle"])
+    machine = ran(compiled(tmp_path, LINES["branches"]), record=VIEW)
     profile = {line: count for line, count in machine.profile.items() if count}
-    assert len(profile) == 4  # what has no cycles of its own is not listed
-    (first,) = seen.line  # the switch to the task is no line's cycle in the profile
-    assert {line: found[line] for line in profile if line[1] != first} == {
-        line: count for line, count in profile.items() if line[1] != first
-    }
+    lines, seen = shown(machine), machine.trace
+    # The switch to a task is no line's cycle in the profile.
+    begins = [(seen.files[k], line) for k, line in zip(seen.file, seen.line.tolist(), strict=True)]
+    switches = {line: begins.count(line) * ARCHS["wse2"].switch_task for line in profile}
+    assert {line: lines.count(line) - switches[line] for line in profile} == profile
 
 
 @native

@@ -6,11 +6,13 @@ from helpers.browser import Browser, needs_chromium
 from helpers.csl_program import compiled, ran
 from helpers.csl_wire import route, wire
 from helpers.paths import ROOT
+from helpers.view_lines import LINES, lines_executed
 
 import wafer.csl
 from wafer import fabric
 from wafer.csl import trace
 from wafer.fabric.library import lowering
+from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
 from wafer.machine.tools.reports import Reason
 
@@ -88,6 +90,23 @@ def test_a_program_step_by_step(show):
     profile = machine.profile
     share = 100 * profile[seen.files[seen.file[into]], int(seen.line[into])] / sum(profile.values())
     assert f"{share:.1f} % of all cycles; 1 PEs are at it" in page.text("#line")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_cycle_shows_the_line_that_is_executed(show, tmp_path, name):
+    image = compiled(tmp_path, LINES[name])
+    machine, executed = ran(image, record=trace.VIEW), lines_executed(image)
+    page = show(machine, address="#cycle=0")
+    begin = int(machine.trace.begin[0]) + ARCHS["wse2"].switch_task
+    shown = page.evaluate(
+        f"Array.from({{ length: {len(executed)} }}, (_, k) => run.lines[run.line(0, {begin} + k)])"
+        ".map(([file, line]) => [run.files[file][0], line])"
+    )
+    assert [*map(tuple, shown)] == executed
+    cycle = begin + len(executed) // 2
+    page.evaluate(f"(c => (c.value = {cycle}, c.dispatchEvent(new Event('change'))))(cycle)")
+    click_pe(page, 0, 0)
+    assert page.text("#state") == f"computes at pe.csl:{executed[len(executed) // 2][1]}"
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ struct Program : Entries {
       : Entries(in.row<Entries>()), code(in.rows<Instruction>()), memory(in.rows<uint8_t>()),
         variables(in.rows<Span>()), operations(in.rows<OperationRow>()),
         fabrics(in.rows<FabricRow>()), fifos(in.rows<FifoRow>()), shapes(in.rows<ShapeRow>()),
-        dsr_loads(in.rows<DsrRow>()), lines(in.rows<int32_t>()) {
+        dsr_loads(in.rows<DsrRow>()) {
     for (const int32_t task : control_tasks) controls |= task >= 0;
   }
 
@@ -75,7 +75,6 @@ struct Program : Entries {
   std::vector<FifoRow> fifos;
   std::vector<ShapeRow> shapes;
   std::vector<DsrRow> dsr_loads;
-  std::vector<int32_t> lines;  // a number for the source line of each instruction
   bool controls = false;
 };
 

@@ -23,12 +23,23 @@ struct Event {
 };
 static_assert(sizeof(Event) == 40, "as EVENT in recording.py");
 
-// What a PE does from a cycle on, and the instruction that it is at (-1: none).
+// What a PE does from a cycle on, and the instruction that it is at (-1: none). With a path it runs the
+// instructions from there on, which take the cycles that they cost: the path's bits behind the highest
+// one are its jumps, 1 for one that was taken.
 enum State { kStateIdle, kComputes, kWaitsForWord, kWaitsToSend, kWaitsOtherwise };
 struct StateRow {
   int64_t cycle;
-  int32_t cell, state, pc, unused;
-  bool is(const StateRow& other) const { return state == other.state && pc == other.pc; }
+  int32_t cell, state, pc;
+  uint32_t path, turns, stride;  // turns: times that it does so, once in `stride` cycles
+  bool is(const StateRow& other) const {
+    return state == other.state && pc == other.pc && path == other.path;
+  }
+};
+static_assert(sizeof(StateRow) == 32, "as STATE in recording.py");
+// The last one of a PE.
+struct OpenState : StateRow {
+  int64_t due;    // cycle in which a task that has run ahead goes on with the path
+  int32_t calls;  // of the path, without a return
 };
 
 // What words do at a lane: a color of a PE, or behind the colors one of its output queues. They rise
@@ -60,6 +71,8 @@ struct ValueRow {
 
 class Recorder {
  public:
+  static constexpr int kLongestPath = 30;  // jumps
+
   // The words of Recording in recording.py.
   struct Settings {
     int64_t x, y, width, height, from, to, events, windows, states, words, values;
@@ -69,7 +82,7 @@ class Recorder {
       : settings_(settings), columns_(columns), slots_(slots), rows_(size_t(rows)),
         running_(size_t(area() * kLanes)), links_(size_t(settings.windows * area() * kPorts)),
         states_(size_t(settings.states ? area() : 0)), routes_(size_t(rows)), runs_(size_t(rows)),
-        values_(size_t(rows)), last_(states_.size()),
+        values_(size_t(rows)), last_(states_.size()), stays_(states_.size()),
         open_(size_t(settings.words ? area() * lanes() * kSteps : 0), {UINT32_MAX, 0, 0, 0}),
         begins_(open_.size()),
         early_(settings.from ? open_.size() : 0), window_(settings.from ? nullptr : links_.data()) {
@@ -95,18 +108,34 @@ class Recorder {
   }
 
   // What a PE does from a cycle on, this one or a later one, until the next row of it.
-  void state(int cell, int64_t cycle, int state, int pc) {
+  void state(int cell, int64_t cycle, int state, int pc, uint32_t path = 0) {
+    OpenState* const open = last(cell);
+    if (!open) return;
+    uint64_t& stays = stays_[size_t(place(cell))];
+    const uint64_t now = path ? 0 : uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
+    if (now && stays == now) return;
+    stays = now;
+    const StateRow row{cycle, cell, state, pc, path, 1, 0};
+    if (open->turns && sampled(*open) != sampled(row)) keep(&states_[size_t(place(cell))], *open);
+    *open = {row, -1, 0};
+  }
+
+  // The last state of a PE; none if it is not recorded.
+  OpenState* last(int cell) {
     const int64_t at = place(cell);
-    if (!settings_.states || at < 0 || cycle >= settings_.to) return;
-    uint64_t* const last = &last_[size_t(at)];
-    const uint64_t now = uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
-    if (*last == now) return;
-    *last = now;
-    const StateRow row{sampled(std::max(cycle, settings_.from)), cell, state, pc, 0};
-    std::vector<StateRow>& rows = states_[size_t(at)];
-    if (!rows.empty() && rows.back().cycle == row.cycle) return void(rows.back() = row);
-    rows.push_back(row);
-    state_count_.fetch_add(1, std::memory_order_relaxed);
+    return at < 0 || !settings_.states ? nullptr : &last_[size_t(at)];
+  }
+
+  // A task goes on with an instruction of which some cycles are over. A path begins, unless the task has
+  // waited for what was due, and microthreads have not held it up.
+  void resume(int cell, int64_t cycle, int64_t over, int pc) {
+    if (last(cell)->due != cycle) state(cell, cycle - over, kComputes, pc, 1);
+  }
+
+  // A jump on the path of a PE; what follows is `next`, in `cycle`.
+  void jump(OpenState* open, int64_t cycle, bool taken, int next) {
+    open->path = open->path << 1 | uint32_t(taken);
+    if (open->path >> kLongestPath) state(open->cell, cycle, kComputes, next, 1);
   }
 
   void route(int cell, int slot, int rx, int tx, int position) {
@@ -153,7 +182,7 @@ class Recorder {
     cycle_ = cycle;
     if (run_count_ >= settings_.words) words_until_ = std::min(words_until_, cycle);
     if (value_count_ >= settings_.values) values_until_ = std::min(values_until_, cycle);
-    if (settings_.states && state_count_ >= settings_.states) thin();
+    if (settings_.states && state_count_ + area() >= settings_.states) thin();
     if (count_ >= settings_.events && stopped_ == INT64_MAX) stopped_ = cycle;
     const bool inside = cycle < settings_.to && cycle >= settings_.from;
     while (inside && window() >= settings_.windows) halve();
@@ -169,7 +198,14 @@ class Recorder {
     return out;
   }
   const std::vector<uint32_t>& links() const { return links_; }
-  std::vector<StateRow> states() const { return joined<StateRow>(states_); }  // by PE
+  std::vector<StateRow> states() const {  // by PE
+    std::vector<StateRow> out;
+    for (size_t at = 0; at < states_.size(); ++at) {
+      out.insert(out.end(), states_[at].begin(), states_[at].end());
+      if (last_[at].turns) out.push_back(last_[at]);
+    }
+    return out;
+  }
   std::vector<Run> runs() const {
     std::vector<Run> out = joined<Run>(runs_);
     for (size_t k = 0; k < open_.size(); ++k)
@@ -230,24 +266,39 @@ class Recorder {
     run_count_.fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Keeps a row that is over. One that does the same as the row before, at an even distance, joins it.
+  void keep(std::vector<StateRow>* rows, const StateRow& row) {
+    StateRow* const before = rows->empty() ? nullptr : &rows->back();
+    const int64_t since = before ? row.cycle - before->cycle : 0;
+    if (row.path && before && before->is(row) && since <= UINT32_MAX &&
+        (before->turns == 1 || since == int64_t(before->turns) * before->stride)) {
+      before->stride = uint32_t(since / before->turns++);
+      return;
+    }
+    rows->push_back(row);
+    state_count_.fetch_add(1, std::memory_order_relaxed);
+  }
+
   // The sampled cycle that a state belongs to: the first one that is not before its own.
-  int64_t sampled(int64_t cycle) const {
-    return settings_.from + ((cycle - settings_.from + sampled_ - 1) & -sampled_);
+  int64_t sampled(const StateRow& row) const {
+    const int64_t since = std::clamp(row.cycle, settings_.from, settings_.to) - settings_.from;
+    return (since + sampled_ - 1) & -sampled_;
   }
 
   // Samples states of half as many cycles, until half of the room is free. Of the states of a sampled
   // cycle the last one stays.
   void thin() {
-    while (state_count_ > settings_.states / 2 && sampled_ < cycle_) {
+    while (state_count_ + area() > settings_.states / 2 && sampled_ < cycle_) {
       sampled_ *= 2;
       int64_t count = 0;
-      for (auto& rows : states_) {
+      for (size_t at = 0; at < states_.size(); ++at) {
+        std::vector<StateRow>& rows = states_[at];
         size_t kept = 0;
-        for (StateRow row : rows) {
-          row.cycle = sampled(row.cycle);
-          if (kept && rows[kept - 1].cycle == row.cycle) --kept;
-          if (!kept || !rows[kept - 1].is(row)) rows[kept++] = row;
+        for (const StateRow& row : rows) {
+          if (kept && sampled(rows[kept - 1]) == sampled(row)) --kept;
+          if (!kept || row.path || !rows[kept - 1].is(row)) rows[kept++] = row;
         }
+        if (kept && sampled(rows[kept - 1]) == sampled(last_[at])) --kept;
         rows.resize(kept), count += int64_t(kept);
       }
       state_count_ = count;
@@ -285,7 +336,8 @@ class Recorder {
   Rows<RouteRow> routes_;
   Rows<Run> runs_;  // that have ended
   Rows<ValueRow> values_;
-  std::vector<uint64_t> last_;  // state of each PE, and its instruction
+  std::vector<OpenState> last_;  // by PE; those in states_ are over
+  std::vector<uint64_t> stays_;  // of them, state and instruction; 0: a path
   std::vector<OpenRun> open_;   // by PE, lane and step; where they begin, and words of before
   std::vector<uint32_t> begins_, early_;
   uint32_t* window_;  // of links_, in this cycle; none: not recorded

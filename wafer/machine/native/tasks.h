@@ -116,29 +116,26 @@ template <bool kRecords>
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   Work* const work = worker->work[core.program].data();
-  if (core.paid) {  // the first one has been paid for
-    core.paid = false;
-    core.debt -= p.code[core.pc].cycles, work[core.pc].cycles -= p.code[core.pc].cycles;
-  }
+  const int32_t paid = core.paid ? p.code[core.pc].cycles : 0;  // for the first one
+  core.paid = false, core.debt -= paid, work[core.pc].cycles -= paid;
+  OpenState* const open = kRecords ? w.recorder->last(core.cell) : nullptr;
+  if (open) w.recorder->resume(core.cell, cycle, paid, core.pc);
+  const auto pay = [&] {
+    core.paid = true;
+    if (open) open->due = cycle + core.debt;
+    wait_out(w, core, cycle);
+  };
   bool beside = core.threads;  // nothing but `act` begins or ends an operation
-  int32_t line = -1;
   for (int budget = kMostAtOnce; budget > 0; --budget) {
     const Instruction& i = p.code[core.pc];
-    if constexpr (kRecords) {
-      if (p.lines[core.pc] != line && (i.cycles || visible(core, i))) {
-        line = p.lines[core.pc];
-        w.recorder->state(core.cell, cycle + std::max<int64_t>(core.debt, 0), kComputes, core.pc);
-      }
-    }
     core.debt += i.cycles, work[core.pc].cycles += i.cycles;
     if (visible(core, i)) {
-      if (core.debt > 0) return core.paid = true, wait_out(w, core, cycle);
+      if (core.debt > 0) return pay();
       if (!act(w, core, cycle, i, worker)) return;
       beside = core.threads;
     } else {
-      if (beside && core.debt > 0 && meets_microthreads(core, i))
-        return core.paid = true, wait_out(w, core, cycle);
-      if (!compute(w, core, i, worker)) return stop_task(core);
+      if (beside && core.debt > 0 && meets_microthreads(core, i)) return pay();
+      if (!compute(w, core, i, cycle, open, worker)) return stop_task(core);
     }
   }
   core.debt += core.debt == 0;
@@ -146,7 +143,7 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
 }
 
 // The state of a PE in this cycle, after its tasks and operations; works: an operation did a step. Of
-// cycles that a task has run ahead of, `interpret` has recorded the lines.
+// cycles that a task has run ahead of, `interpret` has recorded the path.
 inline void record_state(Wafer& w, const Core& core, bool works) {
   if (core.busy && core.main == Main::kRunning) return;
   const bool own = core.main == Main::kOperating || (core.main == Main::kIdle && core.threads);

@@ -25,7 +25,10 @@ EVENT = np.dtype(  # of a task or an operation, as the machine keeps it
         *(("task", "<i4"), ("task_id", "<i4"), ("elements", "<u4")),
     ]
 )
-STATE = np.dtype([("cycle", "<i8"), *((n, "<i4") for n in ("cell", "state", "pc", "unused"))])
+STATE = np.dtype(
+    [("cycle", "<i8"), *((n, "<i4") for n in ("cell", "state", "pc"))]
+    + [(n, "<u4") for n in ("path", "turns", "stride")]
+)
 RUN = np.dtype([(name, "<u4") for name in ("begin", "key", "count", "stride")])
 ROUTE = np.dtype(
     [("cycle", "<i8"), ("cell", "<i4"), *((n, "u1") for n in ("slot", "rx", "tx", "position"))]
@@ -86,7 +89,9 @@ def asked() -> tuple[Recording | None, list[Any]]:
 class Detail(NamedTuple):
     """What the view shows besides intervals and links: rows as the machine keeps them."""
 
-    states: np.ndarray  #: [n] STATE; by PE, then by cycle: what it does from a cycle on
+    #: [n] STATE; by PE, then by cycle: what it does from a cycle on; path, turns and stride as
+    #: docs/concepts/view-format.md has them
+    states: np.ndarray
     #: [n] RUN; key: of ports the lowest 5 bits, then the step, the lane, the place of the PE in the
     #: rectangle, by which they are sorted, then by cycle
     runs: np.ndarray

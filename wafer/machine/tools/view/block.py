@@ -13,7 +13,7 @@ import numpy as np
 
 from wafer.errors import CompileError
 
-FORMAT, VERSION = "wafer-view", 1
+FORMAT, VERSION = "wafer-view", 2
 _PAGE, _SLOT = Path(__file__).parent / "view.html", "@BLOCK@"
 
 

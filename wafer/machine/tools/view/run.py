@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 
 from wafer.machine.base import WaferMachine
+from wafer.machine.branches import JUMPS
+from wafer.machine.codes import CONDITIONAL, Op
+from wafer.machine.costs import costs_for
 from wafer.machine.image import Image, Program
+from wafer.machine.timing import instruction_cycles
 from wafer.machine.tools.causes import explain
 from wafer.machine.tools.recording import Trace
 from wafer.machine.tools.reports import Reason, Waiting
@@ -19,6 +23,9 @@ _MEMORY = 4 << 20  # bytes of all PEs
 _KEPT = (1 << 16, 1024, 256, 64, 16, 0)  # of each symbol
 _TEXT = 2 << 20  # characters of sources
 _REPORTED = 1000
+# Columns of instructions, and their kinds from 1 on; 0: goes on to the next one.
+_CODE = ("code_kind", "code_cycles", "code_taken", "code_jump", "code_line")
+_KINDS = ((Op.JUMP,), CONDITIONAL, (Op.CALL,), (Op.RETURN,), (Op.CALL_AT, Op.FAULT))
 
 
 class View:
@@ -133,17 +140,48 @@ def _places(trace: Trace, cells: np.ndarray, columns: int) -> np.ndarray:
 def _states(
     image: Image, trace: Trace, tiles: np.ndarray, sources: _Sources
 ) -> dict[str, np.ndarray]:
+    """States, and the instructions that their paths go over."""
     states = trace.detail.states
     places = _places(trace, states["cell"], image.tiles.shape[1])
-    keys = np.stack([tiles[places], states["pc"]], axis=1)
-    kinds, which = np.unique(keys, axis=0, return_inverse=True)
+    kinds, which = np.unique(
+        np.stack([tiles[places], states["pc"]], axis=1), axis=0, return_inverse=True
+    )
     lines = [sources.of(image.programs[tile], pc) for tile, pc in kinds.tolist()]
+    along = states["path"] > 0
+    starts, code = _code(image, np.unique(tiles[places[along]]).tolist(), sources)
     return {
         "state_pe": places,
         "state_cycle": states["cycle"],
         "state": states["state"],
         "state_line": np.array(lines, int)[which.reshape(-1)],
+        "state_code": np.where(along, starts[tiles[places]] + states["pc"], -1),
+        **{f"state_{name}": states[name] for name in ("path", "turns", "stride")},
+        **code,
     }
+
+
+def _code(
+    image: Image, tiles: list[int], sources: _Sources
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """[programs] where the instructions of some programs begin, and their columns."""
+    costs, starts = costs_for(image.arch, image.timing), np.zeros(len(image.programs) + 1, int)
+    parts, begin = [np.zeros((0, len(_CODE)), int)], dict[bytes, int]()
+    for tile in tiles:
+        program = image.programs[tile]
+        cycles = instruction_cycles(program, costs)
+        op, to = program.code[:, 0], program.code[:, 2]
+        jump = np.where(np.isin(op, JUMPS), to - np.arange(len(op)), 0)
+        kind = np.select([np.isin(op, ops) for ops in _KINDS], range(1, len(_KINDS) + 1))
+        lines, which = np.unique(program.lines, axis=0, return_inverse=True)
+        numbers = [sources.line(program.files[file], line) for file, line in lines.tolist()]
+        line = np.array(numbers, int)[which.reshape(-1)]
+        rows = np.stack([kind, cycles.own, cycles.taken, jump, line], axis=1)
+        end = sum(map(len, parts))
+        starts[tile] = begin.setdefault(
+            rows.tobytes(), end
+        )  # programs may differ in constants only
+        parts += [rows] if starts[tile] == end else []
+    return starts, dict(zip(_CODE, np.concatenate(parts).T, strict=True))
 
 
 def _tasks(trace: Trace, sources: _Sources) -> dict[str, np.ndarray]:

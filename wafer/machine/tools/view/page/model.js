@@ -6,6 +6,7 @@ export const MOVES = [[-1, 0], [1, 0], [0, 1], [0, -1]];
 export const LEAVES = 0, ENTERS = 1, QUEUED = 2, TAKEN = 3, RISES = 4, CLIMBS = 5;
 export const TASK = 9, QUEUES = 8;
 const STEPS = 6, PORTS = 5, FAULT = 5;
+const JUMP = 1, BRANCH = 2, CALL = 3, RETURN = 4, ENDS = 5; // kinds of instructions
 
 export const sides = (mask) => SIDES.filter((_, bit) => (mask >> bit) & 1).join(" ") || "none";
 
@@ -58,14 +59,49 @@ export class Run {
     return this.place(x + MOVES[side][0], y + MOVES[side][1]);
   }
 
-  // [state, place in the source or -1] of a PE; state -1: no program.
-  state(place, cycle) {
-    if (this.columns.tile[place] < 0) return [-1, -1];
+  #faulted(place, cycle) {
     const f = this.fault;
-    if (f && cycle >= f.cycle && this.place(f.x, f.y) === place) return [FAULT, f.line];
-    const from = this.stateStart[place];
-    const row = last(this.columns.state_cycle, from, this.stateStart[place + 1], cycle);
-    return row < from ? [0, -1] : [this.columns.state[row], this.columns.state_line[row]];
+    return f && cycle >= f.cycle && this.place(f.x, f.y) === place;
+  }
+  // The row of a PE's state in the sampled cycle that a cycle belongs to, and that cycle; row -1: none.
+  #stateRow(place, cycle) {
+    const at = cycle - ((cycle - this.first) % this.sampled), from = this.stateStart[place];
+    const row = last(this.columns.state_cycle, from, this.stateStart[place + 1], at);
+    return [row < from ? -1 : row, at];
+  }
+  // What a PE does, an index into STATES; -1: no program.
+  doing(place, cycle) {
+    if (this.columns.tile[place] < 0) return -1;
+    if (this.#faulted(place, cycle)) return FAULT;
+    const [row] = this.#stateRow(place, cycle);
+    return row < 0 ? 0 : this.columns.state[row];
+  }
+  // The line that a PE is at, or -1.
+  line(place, cycle) {
+    if (this.#faulted(place, cycle)) return this.fault.line;
+    const [row, at] = this.#stateRow(place, cycle), c = this.columns;
+    if (row < 0 || c.state_code[row] < 0) return row < 0 ? -1 : c.state_line[row];
+    const since = at - c.state_cycle[row], stride = c.state_stride[row];
+    const turn = stride ? Math.min(Math.floor(since / stride), c.state_turns[row] - 1) : 0;
+    return this.#along(c.state_code[row], c.state_path[row], since - turn * stride);
+  }
+  // The line that a path from an instruction on is at, so many cycles behind its begin.
+  #along(code, path, cycles) {
+    const c = this.columns, calls = [];
+    let line = c.code_line[code], left = cycles, bit = 31 - Math.clz32(path);
+    for (;;) {
+      const kind = c.code_kind[code], jumps = kind === JUMP || kind === BRANCH;
+      if (c.code_cycles[code]) {
+        if (left < 0) return line;
+        line = c.code_line[code];
+        left -= c.code_cycles[code];
+      }
+      if (kind === ENDS || (jumps && !bit) || (kind === RETURN && !calls.length)) return line;
+      const taken = kind === CALL || (jumps && (path >> --bit) & 1);
+      if (kind === BRANCH && taken) left -= c.code_taken[code];
+      if (kind === CALL) calls.push(code + 1);
+      code = kind === RETURN ? calls.pop() : code + (taken ? c.code_jump[code] : 1);
+    }
   }
 
   // The run of words that is under way, or was last: its row, or -1.
@@ -146,7 +182,7 @@ export class Run {
   shares(cycle) {
     const out = new Array(STATES.length).fill(0);
     for (let place = 0; place < this.places; ++place) {
-      const [state] = this.state(place, cycle);
+      const state = this.doing(place, cycle);
       if (state >= 0) ++out[state];
     }
     return out;

@@ -32,7 +32,7 @@ export class Panels {
 
   pe({ cycle, place }) {
     if (place < 0) return [element("p", {}, "Click a PE to see what it does.")];
-    const [state, line] = this.run.state(place, cycle);
+    const state = this.run.doing(place, cycle), line = this.run.line(place, cycle);
     const at = element("p", { id: "state" }, state < 0 ? "no program" : STATES[state], line < 0 ? "" : " at ", this.lineLink(line));
     const source = line < 0 ? "" : element("pre", { id: "at" }, this.#sourceLine(line));
     const now = this.run.tasks(place).filter((t) => t.begin <= cycle && cycle < t.end);
@@ -112,8 +112,8 @@ export class Panels {
   atLines(cycle) {
     const out = new Map();
     for (let place = 0; place < this.run.places; ++place) {
-      const [state, line] = this.run.state(place, cycle);
-      if (state > 0 && line >= 0) out.set(line, [...(out.get(line) ?? []), place]);
+      const line = this.run.doing(place, cycle) > 0 ? this.run.line(place, cycle) : -1;
+      if (line >= 0) out.set(line, [...(out.get(line) ?? []), place]);
     }
     return out;
   }

@@ -43,7 +43,7 @@ export function showRun(header) {
     const { cycle, slot } = view, single = cycle < run.words_until, links = single ? undefined : run.windowLinks(cycle);
     const at = view.line < 0 ? [] : panels.atLines(cycle).get(view.line) ?? [], marked = new Set(at);
     for (let place = 0; place < run.places; ++place) {
-      const x = place % run.width, y = Math.floor(place / run.width), [state] = run.state(place, cycle);
+      const x = place % run.width, y = Math.floor(place / run.width), state = run.doing(place, cycle);
       context.fillStyle = state < 0 ? "#fff" : COLORS[state];
       context.fillRect(x + 0.04, y + 0.04, 0.92, 0.92);
       if (marked.has(place)) outline(context, x, y, "#1e63d0", scale);
@@ -160,5 +160,5 @@ export function showRun(header) {
   controls();
   report();
   fromAddress();
-  Object.assign(window, { view, plane }); // for scripts and tests
+  Object.assign(window, { run, view, plane }); // for scripts and tests
 }
