@@ -89,12 +89,12 @@ STATEMENTS = {
     "wafer/commands": 2999,  # functions (38a); results show (38b); sweeps tune (34); harness (76)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 872,  # keys of loggers (76); harness (76)
-    "wafer/csl": 7649,  # features of releases that were missing (33b)
+    "wafer/csl": 7661,  # features of releases (33b); ids of control tasks, both sides of switches
     "wafer/data": 8521,  # to_batch takes a batch (38a); the schema has random rows' task
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3915,  # registers of queues and filters, formats of 16-bit floats (33b)
+    "wafer/machine": 3929,  # registers, formats of 16-bit floats, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1498,  # functions (38a); results show (38b); loggers (76); harness (76)
