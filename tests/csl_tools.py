@@ -3,8 +3,9 @@
 ``--stencils`` is a clone of xdslproject/wse-stencil: its kernels are lowered at small sizes by its
 own ``driver.sh`` with the ``xdsl-opt`` (0.35, as its requirements say) and the ``mlir-opt`` of
 ``PATH``, compiled here, run, and compared with a NumPy run of the same MLIR text. ``--xdsl`` is a
-clone of xdslproject/xdsl: the texts that its printer makes of its own tests are read here. The last
-line is JSON. The exit code is 1 if a program does not end as ``KNOWN`` says, or with equal values.
+clone of xdslproject/xdsl: the texts that ``xdsl-opt -t csl`` makes of its tests are read here. The
+last line is JSON. The exit code is 1 if a program does not end as ``KNOWN`` says, or with equal
+values.
 """
 
 import argparse
@@ -25,6 +26,21 @@ import wafer.csl
 from wafer.csl import CslError, Source, check
 
 STEPS = 4
+# Tests of xDSL -> passes before the printer. What a pass has not lowered yet is a comment in the
+# text ("unknown op").
+_LOWER = "csl-wrapper-hoist-buffers,memref-to-dsd,lower-csl-wrapper"
+PRINTED = {
+    "backend/csl/print_csl.mlir": "",
+    "dialects/csl/ops.mlir": "",
+    "dialects/csl/csl-wrapper-ops.mlir": "lower-csl-wrapper",
+    "transforms/csl-wrapper-hoist-buffers.mlir": _LOWER,
+    "transforms/lower-csl-wrapper.mlir": "lower-csl-wrapper",
+    "transforms/lower-csl-stencil.mlir": f"lower-csl-stencil,{_LOWER}",
+    "transforms/csl-stencil-materialize-stores.mlir": (
+        "csl-stencil-materialize-stores,csl-stencil-handle-async-flow{task_ids=8},"
+        f"lower-csl-stencil,{_LOWER}"
+    ),
+}
 
 
 class Kernel(NamedTuple):
@@ -71,16 +87,19 @@ KERNELS = [
 ]
 
 
-_BOTH_SIDES = "the switch register has room for one side"
+_COMMENT = "is not declared"  # what the text uses is a comment in it: not lowered
 # Program -> part of its row, if it does not end with the values of NumPy.
 KNOWN = {
-    "25-point-stencil-small, wse3": _BOTH_SIDES,
     "acoustic-small, wse2": "differ",  # the text reads u_t2 two elements below the MLIR
-    "acoustic-small, wse3": _BOTH_SIDES,
-    "diffusion-small, wse3": _BOTH_SIDES,
+    "acoustic-small, wse3": "differ",
     "uvbke-small, wse2": "differ",  # the text overwrites what it received, and its accumulator
     "uvbke-small, wse3": "differ",
     "print_csl.mlir: program.csl": "expected a declaration",  # a call outside of functions
+    "ops.mlir: program": "is not a number",  # a type of MLIR
+    "ops.mlir: layout": _COMMENT,
+    "csl-wrapper-ops.mlir: pe_program_layout": _COMMENT,
+    "lower-csl-wrapper.mlir: gauss_seidel_func_program": _COMMENT,
+    "lower-csl-wrapper.mlir: params_as_consts_func_layout": _COMMENT,
 }
 
 
@@ -164,19 +183,28 @@ def _compare(kernel: Kernel, text: str, runtime: wafer.csl.Runtime, row: ToolRow
 
 
 def printed_texts(clone: Path) -> dict[str, str]:
-    """The CSL that ``xdsl-opt -t csl`` makes of the printer's own tests: file -> text."""
+    """The CSL that ``xdsl-opt -t csl`` makes of its tests: test and module -> text.
+
+    Of a test that this ``xdsl-opt`` cannot print, '' under the test's name.
+    """
     out = {}
-    for test in sorted((clone / "tests" / "filecheck" / "backend" / "csl").glob("*.mlir")):
-        command = ["xdsl-opt", "-t", "csl", str(test)]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        for part in printed.split("// -----"):
+    for test, passes in PRINTED.items():
+        path = clone / "tests" / "filecheck" / test
+        command = ["xdsl-opt", "-t", "csl", str(path), *(["-p", passes] if passes else [])]
+        printed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if printed.returncode:
+            out[path.name] = ""
+            continue
+        for number, part in enumerate(printed.stdout.split("// -----")):
             name = re.search(r"// FILE: (\S+)", part)
-            out[f"{test.name}: {name[1] if name else len(out)}"] = part
+            out[f"{path.name}: {name[1] if name else number}"] = part
     return out
 
 
 def read_text(name: str, text: str) -> ToolRow:
     """Whether a printed text is CSL here; else the first problem."""
+    if not text:
+        return ToolRow("xDSL's printer", name, "not printed")
     try:
         check(Source(name, text))
     except CslError as error:
@@ -187,6 +215,8 @@ def read_text(name: str, text: str) -> ToolRow:
 def _as_known(row: ToolRow) -> bool:
     if known := KNOWN.get(row.program):
         return known in f"{row.compiles} {row.values}"
+    if row.compiles == "not printed":
+        return True
     return row.compiles == "yes" and row.values in ("", "equal")
 
 

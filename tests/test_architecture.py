@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/commands": 3010,  # results show (38b); sweeps tune (34); harness (76); shards (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 872,  # keys of loggers (76); harness (76)
-    "wafer/csl": 7649,  # features of releases that were missing (33b)
+    "wafer/csl": 7661,  # features of releases (33b); ids of control tasks, both sides of switches
     "wafer/data": 8815,  # to_batch takes a batch (38a); shards of preprocessing (77)
     "wafer/engines": 3228,
     "wafer/fabric": 2060,

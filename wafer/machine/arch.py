@@ -11,7 +11,13 @@ Sources:
 - PE (SRAM, banks, two 32-bit reads and one write per cycle): Hot Chips 34; ``widths`` and
   ``stride_widths``: appendix of the CSL guide. A bank there is one of 16-bit words, so
   four of 32 bits; where the text contradicts itself (stride 4: 2 or 4) the smaller width is here.
-- queues, threads, ids, switches: pages of the CSL guide.
+- queues, threads, ids, switches: pages of the CSL guide; that a position changes both sides on
+  WSE-3: SPADA's tests with the publisher's compiler, xDSL's programs, ``set_rxtx_switch_pos`` of
+  the publisher's library.
+- ``unbound_depth``: a data task's color is bound to an input queue even if the program names none
+  (comment in ``allreduce2R1E`` of the publisher's examples). Those hold 2, 4 or 6 words; with 3
+  words of a stream on their way each way (``wafer/csl/host/commands.py``) only 6 let the 48 words
+  of the example ``15-async-operations`` in.
 - ramp latency: published tables of chain reduces on Cerebras's simulator (14 of 14 exact).
 - clock: all published conversions of cycles to time.
 """
@@ -60,7 +66,8 @@ class Architecture(NamedTuple):
     colors: int = 24  #: with routes, ids from 0 on
     #: colors that host I/O keeps when it is linked in
     memcpy_colors: tuple[int, ...] = (21, 22, 23)
-    unbound_depth: int = 2  #: words of a color without input queue that still reaches a data task
+    #: words of a color that no queue is bound to, on WSE-2 or of a stream from the host
+    unbound_depth: int = 6
     threads: int = 8  #: microthreads of a PE
     local_tasks: int = 31  #: ids of local tasks
     control_tasks: int = 64  #: ids of control tasks

@@ -8,6 +8,10 @@ splits.
 """
 
 import enum
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 DEEPEST_CALL = 64  # calls within each other
 NEVER_ENDS = 0x7FFF  # the length of a fabric descriptor that ends by control wavelets alone
@@ -222,11 +226,30 @@ NO_POSITION = 5  # of a switch
 NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
 
 
-def switch_position(side: str, mask: int) -> int:
-    """A position as the switch register has it.
+def switch_position(sides: Mapping[str, int]) -> int:
+    """Return position 1 as the switch register has it; each further one is 4 bits higher.
+
+    Bits 0 to 2 are a port, bit 3 tells whether words enter by it. Bits 16 to 18 belong to a
+    position that changes both sides (WSE-3): 1 + the port by which words leave, 6 for none.
 
     Args:
-        side: that it changes: "rx" or "tx".
-        mask: of one port.
+        sides: that it changes, "rx", "tx" or both: mask of one port, of "tx" beside "rx" also 0.
     """
-    return (side == "rx") << 3 | mask.bit_length() - 1
+    own = "rx" if "rx" in sides else "tx"
+    code = (own == "rx") << 3 | sides[own].bit_length() - 1
+    return code | (sides["tx"].bit_length() or 6) << 16 if len(sides) == 2 else code
+
+
+def ports_at_any_position(color: ArrayLike, switch: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks of the ports by which words may enter and leave, at any switch position.
+
+    Args:
+        color: color registers.
+        switch: their switch registers.
+    """
+    word = np.asarray(color) & 0x3FF
+    for k in (0, 4, 8):
+        code, leaving = (np.asarray(switch) >> k + shift & 15 for shift in (0, 16))
+        port, enters = np.where(code & 7 < NO_POSITION, 1 << (code & 7), 0), code & 8 != 0
+        word = word | port << np.where(enters, 5, 0) | np.where(enters, 1 << leaving >> 1 & 31, 0)
+    return word >> 5 & 31, word & 31

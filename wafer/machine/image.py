@@ -191,7 +191,7 @@ class Image(NamedTuple):
     programs: tuple[Program, ...]  #: distinct PE codes
     tiles: np.ndarray  #: [H, W] int32; the program of each PE, -1 for one without code
     colors: np.ndarray  #: [H, W, 24] int32; the color register at the start (codes.CONFIG)
-    switches: np.ndarray  #: [H, W, 24] int32; the switch register
+    switches: np.ndarray  #: [H, W, 24] int32; the switch register (codes.switch_position)
     routed: np.ndarray  #: [H, W, 24] bool; whether the program configures the color there
     filters: np.ndarray  #: [H, W, 24, columns] int32
     exports: tuple[Export, ...] = ()  #: in order

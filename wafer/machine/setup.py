@@ -143,8 +143,9 @@ def lay_out(image: Image, *, check_bounds: bool = False) -> list[np.ndarray]:
     colors = colors_of(image)
     kinds, which = filters_of(image, colors)
     cells, slots = np.nonzero(which >= 0)
-    words = lambda table: np.asarray(table)[..., colors].astype(np.uint32) & 0xFFFF
-    registers = words(image.colors) | words(image.switches) << 16
+    words = lambda table: np.asarray(table)[..., colors].astype(np.uint32)
+    registers = words(image.colors) & 0xFFFF | words(image.switches) << 16
+    beside = words(image.switches) >> 16
     costs = costs_for(image.arch, image.timing)
     programs = [_program(p, costs, check_bounds=check_bounds) for p in image.programs]
     tables = [
@@ -155,6 +156,7 @@ def lay_out(image: Image, *, check_bounds: bool = False) -> list[np.ndarray]:
         *itertools.chain(*programs),
         image.tiles.astype(np.int32),
         registers,
+        beside if beside.any() else beside[:0],
         np.stack([cells, slots, which[cells, slots]], axis=1).astype(np.int32),
     ]
     return [np.ascontiguousarray(table) for table in tables]

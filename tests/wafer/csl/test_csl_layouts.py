@@ -190,6 +190,8 @@ def test_switch_positions_as_registers():
     assert registers_of([first, second, third]) == (1 << 4 | 1 << 5, 0x500 | (8 | N) << 4 | E)
     with pytest.raises(ValueError, match="position 1 changes inputs and outputs"):
         registers_of([first, third])
+    on_wse3 = registers_of([first, third], both=True)
+    assert on_wse3 == (1 << 4 | 1 << 5, 0x550 | 8 | N | (1 + E) << 16)
     with pytest.raises(ValueError, match="position 1 has 2 outputs"):
         registers_of([first, Sides(1 << W, 3)])
     with pytest.raises(ValueError, match="4 switch positions, found 5"):

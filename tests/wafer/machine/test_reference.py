@@ -106,6 +106,7 @@ CSL = {
     "switches/pops_moved": 97,
     "switches/teardown": 97,
     "tasks/fifo": 97,
+    "wse3/both_sides": 97,
     "wse3/cycles": LIMIT,
     "wse3/flush": 97,
     "wse3/rotating_tasks": 97,

@@ -22,9 +22,9 @@ from wafer.machine.image import Image
 # thousands of cycles of a real host, in which programs get ready what is copied.
 SETTLES = 20_000
 # Words of a stream that router and ramp of a PE hold: so many of one to the PE may be left when it
-# counts as done, and so many of one to the host leave before they are asked for. pipeline-01 stalls
-# on WSE-2 beyond 18 words, with its queues of 4 and 6; the vendor names 14.
-IN_FLIGHT = ROUTER_DEPTH + 2
+# counts as done, and so many of one to the host leave before they are asked for. pipeline-01 of
+# SDK 1.0 "stalls when size exceeds 14": 6 and 2 are in its queues, and 3 each way.
+IN_FLIGHT = ROUTER_DEPTH + 1
 READABLE_BEYOND = 64  # bytes behind the declared memory, which read as zero
 
 

@@ -23,6 +23,7 @@ from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.files import Files
 from wafer.csl.syntax.source import Position, suggestion
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import COLUMNS, HostPort, Image, Preset
 
 _WEST_AND_NORTH = 1 << Route.WEST | 1 << Route.NORTH  # places count from the wafer's first PE
@@ -52,7 +53,8 @@ def build(plan: LayoutPlan, folder: Path) -> tuple[Image, dict[str, int]]:
     numbers = _numbers(plan, used, set(nets.values()))
     values = {name: numbers[net] for name, net in nets.items()}
     unit, out = _tiles(plan, folder, (width, height), values)
-    out.colors |= dict(_configs(used, numbers))
+    both = ARCHITECTURES[plan.arch].switch_both_sides
+    out.colors |= dict(_configs(used, numbers, both=both))
     image = image_of(unit, out, {})
     ports = {
         port.name: HostPort(
@@ -189,15 +191,21 @@ def _tiles(
 
 
 def _configs(
-    used: Used, numbers: Mapping[ColorGroup, int]
+    used: Used, numbers: Mapping[ColorGroup, int], *, both: bool
 ) -> Iterator[tuple[tuple[int, int, int], ColorConfig]]:
-    """What routers do with each color: registers by column, row and number."""
+    """What routers do with each color: registers by column, row and number.
+
+    Args:
+        used: colors of each router.
+        numbers: of the colors.
+        both: whether a switch position may change inputs and outputs.
+    """
     for (x, y), there in used.items():
         for net, painted in there.items():
             if not painted.positions:
                 continue
             try:
-                registers = registers_of(painted.positions)
+                registers = registers_of(painted.positions, both=both)
             except ValueError as error:
                 fail(painted.at, f"color '{painted.color.name}' at PE ({x}, {y}): {error}")
             yield (x, y, numbers[net]), ColorConfig(*registers, _NO_FILTER, painted.at)

@@ -106,30 +106,36 @@ def step(cell: Cell, side: int) -> Cell:
     return neighbor(*cell, PORTS[side])
 
 
-def registers_of(positions: Sequence[Sides]) -> tuple[int, int]:
+def registers_of(positions: Sequence[Sides], *, both: bool = False) -> tuple[int, int]:
     """The color's and the switch's register for a route and its switch positions.
 
+    Args:
+        positions: sides at each.
+        both: whether a position may change inputs and outputs.
+
     Raises:
-        ValueError: more than four, or one that does not change exactly one side; in words.
+        ValueError: more than four, or one that changes nothing, or too much; in words.
     """
     if len(positions) > 4:
         raise ValueError(f"a router has 4 switch positions, found {len(positions)}")
     switch = NO_SWITCH
     for number, (before, after) in enumerate(itertools.pairwise(positions)):
-        changed = [name for name in Sides._fields if getattr(before, name) != getattr(after, name)]
-        if len(changed) != 1:
-            found = " and ".join(changed) or "nothing"
+        sides = zip(("rx", "tx"), before, after, strict=True)
+        changed = {name: new for name, old, new in sides if old != new}
+        if not 1 <= len(changed) <= 1 + both:
+            found = "inputs and outputs" if changed else "nothing"
             raise ValueError(
                 f"position {number + 1} changes {found} of the one before it; a switch position"
-                " changes the inputs or the outputs"
+                f" changes the inputs {'and' if both else 'or'} the outputs"
             )
-        mask = getattr(after, changed[0])
-        if mask.bit_count() != 1:
-            raise ValueError(
-                f"position {number + 1} has {mask.bit_count()} {changed[0]}, and a switch position"
-                " changes to one side"
-            )
-        code = switch_position("rx" if changed[0] == "inputs" else "tx", mask)
+        for name, mask in changed.items():
+            if mask.bit_count() != 1:
+                raise ValueError(
+                    f"position {number + 1} has {mask.bit_count()}"
+                    f" {'inputs' if name == 'rx' else 'outputs'}, and a switch position changes to"
+                    " one side"
+                )
+        code = switch_position(changed)
         switch ^= (NO_POSITION ^ code) << 4 * number
     inputs, outputs = positions[0]
     return outputs | inputs << len(Route), switch

@@ -8,7 +8,7 @@ import numpy as np
 from wafer.csl.semantics.builtins.arguments import gated, local_task
 from wafer.csl.semantics.builtins.imports import check_params
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
-from wafer.csl.semantics.builtins.tasks import bind_rotating, control_entry
+from wafer.csl.semantics.builtins.tasks import control_entry, finish_tasks
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure
 from wafer.csl.semantics.core.unit import SRAM, WORD, Unit
@@ -260,7 +260,7 @@ def compile_program(unit: Unit, tile: Tile, layout: LayoutState) -> Program | No
     check_params(Evaluator(unit, module), module, tile.file, params.keys(), tile.at)
     _run_blocks(unit, module)
     unit.setup.complete = True
-    attempt(unit, bind_rotating, Evaluator(unit, module))
+    attempt(unit, finish_tasks, Evaluator(unit, module))
     _check_exports(unit, layout)
     _check_declarations(unit)
     _place_variables(unit)

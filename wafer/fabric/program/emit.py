@@ -289,7 +289,7 @@ class _PeCode:
         else:
             color = color & ~0x3FF | int(own.reroutes[later][self.pe])
             switch = NO_SWITCH
-        for name, word in (("color", color), ("switch", switch)):
+        for name, word in (("color", color), ("switch", switch & 0xFFFF)):
             self._constant(0, CONFIG[name] + number)
             self._constant(1, word)
             self._add(Op.CONFIG_SET, 0, 0, 1)

@@ -140,8 +140,8 @@ class Layout:
             rx: ports taken from, in position 0.
             tx: ports left by, in position 0.
             where: region of PEs.
-            switches: positions 1..3, each ``{"rx": port}`` or ``{"tx": port}``; the other side
-                keeps the value of the position before.
+            switches: positions 1..3, each ``{"rx": port}`` or ``{"tx": port}``, on WSE-3 also
+                both; a side that is not named keeps the value of the position before.
             ring: wrap past the last position; otherwise the switch stays there.
             start: ``current_switch_pos``.
             filter: which wavelets reach the CE.
@@ -152,7 +152,7 @@ class Layout:
                 the first is position 4.
 
         Raises:
-            RouteError: too many positions, or one that changes both sides.
+            RouteError: too many positions, or one that changes both sides on WSE-2.
         """
         mask = self.region(where)
         there = self._color_of(color)
@@ -164,7 +164,7 @@ class Layout:
             )
         word, switch = _route(rx, tx), (0 if torn else start) << 13 | ring << 12 | NO_SWITCH
         for k, change in enumerate(switches):
-            code = _position(change, f"{place}: switch position {k + 1}")
+            code = self._position(change, f"{place}: switch position {k + 1}")
             switch = switch & ~(15 << 4 * k) | code << 4 * k
         there.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
         there.switch[mask] = switch
@@ -274,6 +274,20 @@ class Layout:
         check_program(program)
         return program
 
+    def _position(self, change: Mapping[str, str | Sequence[str]], place: str) -> int:
+        """A switch position as the register has it."""
+        sides = 1 + self.spec.switch_both_sides
+        if not 1 <= len(change) <= sides or change.keys() - {"rx", "tx"}:
+            raise RouteError(
+                f"{place} changes {' and '.join(sorted(change)) or 'nothing'}; expected rx or tx"
+                f"{', or both' if sides > 1 else f': {self.spec.name} has room for one side'}"
+            )
+        masks = {side: port_mask(ports) for side, ports in change.items()}
+        for mask in masks.values():
+            if mask.bit_count() != 1:
+                raise RouteError(f"{place} names {mask.bit_count()} ports; it has one a side")
+        return switch_position(masks)
+
     def _color_of(self, color: int) -> RoutedColor:
         if color not in self._colors:
             raise RouteError(f"color {color} is not declared; call layout.color({color}) first")
@@ -283,20 +297,6 @@ class Layout:
 def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:
     """Ports as a color register has them."""
     return port_mask(rx) << 5 | port_mask(tx)
-
-
-def _position(change: Mapping[str, str | Sequence[str]], place: str) -> int:
-    """A switch position as the register has it: the side that changes, and its port."""
-    if change.keys() not in ({"rx"}, {"tx"}):
-        raise RouteError(
-            f"{place} changes {' and '.join(sorted(change)) or 'nothing'}; the switch register has"
-            " room for one side, rx or tx: use two positions"
-        )
-    (side, ports) = next(iter(change.items()))
-    mask = port_mask(ports)
-    if mask.bit_count() != 1:
-        raise RouteError(f"{place} names {mask.bit_count()} ports; it has one")
-    return switch_position(side, mask)
 
 
 def _filter_row(rule: Filter, place: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.program.ops import Op
+from wafer.machine.codes import ports_at_any_position
 from wafer.spec import WaferSpec
 
 Port = enum.IntFlag("Port", "W E S N RAMP")  # of a router, as a mask, in the order of arch.PORTS
@@ -34,12 +35,8 @@ class RoutedColor(NamedTuple):
     @property
     def sides(self) -> tuple[np.ndarray, np.ndarray]:
         """[H, W] masks of ``Port``: where it is taken from and leaves by, in any position."""
-        word = np.bitwise_or.reduce([self.color, *self.reroutes])
-        for k in range(3):
-            code = self.switch >> 4 * k & 15
-            port = np.where(code & 7 < len(Port), 1 << (code & 7), 0)
-            word |= port << np.where(code & 8, 5, 0)
-        return word >> 5 & 31, word & 31
+        color = np.bitwise_or.reduce([self.color, *self.reroutes])
+        return ports_at_any_position(color, self.switch)
 
     @property
     def swaps(self) -> np.ndarray:

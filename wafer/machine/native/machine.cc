@@ -9,6 +9,7 @@ namespace {
 void load(Wafer& w, Reader& in) {
   const auto tiles = in.rows<int32_t>();
   const auto registers_of_lanes = in.rows<uint32_t>();  // color and switches
+  for (const uint32_t word : in.rows<uint32_t>()) w.beside.push_back(uint16_t(word));
   // As many microthreads and queues as anything names: less state stays in the caches.
   for (const Program& p : w.programs) {
     const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };

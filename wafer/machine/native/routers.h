@@ -29,19 +29,23 @@ inline int arriving(const Wafer& w, const Lane& lane, int slot, int side) {
   return !w.swaps ? slot : swapped(w, (&lane)[w.reach[side]], slot, opposite(side));
 }
 
-// The ports of a lane at a switch position: each position changes one side, and later ones add.
-inline int ports_at(const Lane& lane, int position, bool input) {
+// The ports of a lane at a switch position: each position changes one side, and later ones add. What
+// leaves at positions that change both sides is in beside, as switch_position in codes.py has it.
+inline int ports_at(const Lane& lane, int position, bool input, int beside) {
   int ports = (input ? lane.color >> 5 : lane.color) & 31;
-  for (int k = 1; k <= position; ++k) {
-    const int code = lane.switches >> 4 * (k - 1) & 15;
-    if ((code & 7) < kPorts && bool(code & 8) == input) ports = 1 << (code & 7);
+  for (int k = 0; k < position; ++k) {
+    const int code = lane.switches >> 4 * k & 15, leaving = beside >> 4 * k & 15;
+    if ((code & 7) >= kPorts) continue;
+    if (bool(code & 8) == input) ports = 1 << (code & 7);
+    else if (code & 8 && leaving) ports = 1 << leaving >> 1 & 31;
   }
   return ports;
 }
 
 inline void aim(const Wafer& w, int cell, int slot, Lane& lane) {
-  lane.rx = lane.torn_rx ? 0 : ports_at(lane, lane.pos_rx, true);
-  lane.tx = lane.torn_tx ? 0 : ports_at(lane, lane.pos_tx, false);
+  const int beside = w.beside.empty() ? 0 : w.beside[size_t(cell) * size_t(w.slots) + size_t(slot)];
+  lane.rx = lane.torn_rx ? 0 : ports_at(lane, lane.pos_rx, true, beside);
+  lane.tx = lane.torn_tx ? 0 : ports_at(lane, lane.pos_tx, false, beside);
   if (w.recorder) w.recorder->route(cell, slot, lane.rx, lane.tx, lane.pos_tx);
 }
 

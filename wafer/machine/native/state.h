@@ -317,6 +317,7 @@ struct Wafer : Grid {
   Arena<Lane> lanes;
   std::vector<Wavelet> wires;               // words on their way to each lane, if a hop takes 2
   std::vector<FilterState> filtering;       // of each lane, if there are filters
+  std::vector<uint16_t> beside;             // of each lane, if a switch position changes both sides
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
   std::vector<Byte> visit, next, sides;  // sides: ports with a neighbour
   std::vector<uint32_t> links;

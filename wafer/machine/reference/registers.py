@@ -96,10 +96,11 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
     counter = (counter & ~(jnp.int64(0xFFFF) << shift)) | word << shift
     since = jnp.where(pe.stamp[1] >= 0, pe.cycle, -1)
     color = lanes.color.at[slot].set(word), lanes.torn.at[slot].set(value & TORN != 0)
-    switch = lanes.switches.at[slot].set(word), lanes.position.at[slot].set(value >> 13 & 3)
+    switches = lanes.switches.at[slot].set((lanes.switches[slot] & ~0xFFFF) | word)
+    position = lanes.position.at[slot].set(value >> 13 & 3)
     changed = {
         "color": pe._replace(lanes=lanes._replace(color=color[0], torn=color[1])),
-        "switch": pe._replace(lanes=lanes._replace(switches=switch[0], position=switch[1])),
+        "switch": pe._replace(lanes=lanes._replace(switches=switches, position=position)),
         "thread": pe._replace(thread_words=pe.thread_words.at[queue].set(word)),
         "input_queue": takes._replace(
             encoded=pe.encoded | 1 << queue, lanes=takes.lanes._replace(filtered=filtered)

@@ -44,11 +44,12 @@ def _ports(lanes: Lanes, *, leaving: bool) -> Array:
     """[C, S] ports by which words enter or leave, at the switches' positions."""
     ports = (lanes.color if leaving else lanes.color >> 5) & 31
     for k in (1, 2, 3):
-        code = (lanes.switches >> (4 * (k - 1))) & 15
-        changes = ((code & 7) < 5) & (((code & 8) == 0) == leaving)
-        ports = jnp.where(
-            (k <= lanes.position[..., int(leaving)]) & changes, 1 << (code & 7), ports
-        )
+        code, beside = (lanes.switches >> (4 * (k - 1)) & 15, lanes.switches >> (4 * k + 12) & 15)
+        port, enters = 1 << (code & 7), (code & 8) != 0
+        both = enters & (beside != 0) & leaving
+        changes = (k <= lanes.position[..., int(leaving)]) & ((code & 7) < 5)
+        ports = jnp.where(changes & (enters != leaving), port, ports)
+        ports = jnp.where(changes & both, 1 << beside >> 1 & 31, ports)
     return jnp.where(lanes.torn[..., int(leaving)], 0, ports)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wafer.machine.arch import neighbor
-from wafer.machine.codes import DEEPEST_CALL
+from wafer.machine.codes import DEEPEST_CALL, ports_at_any_position
 from wafer.machine.image import ENTRIES, Image, Program
 from wafer.machine.tools.flow import place_of
 
@@ -221,12 +221,8 @@ def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
     Returns:
         Bits W E S N RAMP.
     """
-    word, switches = (int(table[y, x, color]) for table in (image.colors, image.switches))
-    mask = word >> 5 & 31 if enter else word & 31
-    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
-        if code & 7 <= RAMP and bool(code & 8) == enter:
-            mask |= 1 << (code & 7)
-    return mask
+    word, switch = (table[y, x, color] for table in (image.colors, image.switches))
+    return int(ports_at_any_position(word, switch)[not enter])
 
 
 def side_names(mask: int) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ def test_the_order_of_streams_matters(runtime):
 
 
 def test_as_many_words_as_queues_routers_and_ramps_hold(runtime):
-    """4 in flight, 4 of input queue 2, 6 or 8 of output queue 3, 4 in flight."""
-    most = {"wse2": 4 + 4 + 6 + 4, "wse3": 4 + 4 + 8 + 4}[runtime.image.arch]
+    """3 in flight, 4 of input queue 2, 6 or 8 of output queue 3, 3 in flight."""
+    most = {"wse2": 3 + 4 + 6 + 3, "wse3": 3 + 4 + 8 + 3}[runtime.image.arch]
     words = list(range(most + 1))
     send(runtime, STRAIGHT, words[:most])
     assert received(runtime, OUT, most) == words[:most]
@@ -58,7 +58,29 @@ def test_as_many_words_as_queues_routers_and_ramps_hold(runtime):
     assert lines[1].startswith(
         "words that the host does not read: PE (0, 0): microthread 3 of pass"
     )
-    assert lines[2] == f"PE (0, 0) has taken {most - 4} of {most + 1}"
+    assert lines[2] == f"PE (0, 0) has taken {most - 3} of {most + 1}"
+
+
+def test_a_color_without_a_queue_holds_six_words(tmp_path):
+    """Of a data task that is blocked; three more are in flight."""
+    (tmp_path / "layout.csl").write_text("""
+const memcpy = @import_module("<memcpy/get_params>", .{
+  .width = 1, .height = 1, .MEMCPYH2D_1 = @get_color(3) });
+layout {
+  @set_rectangle(1, 1);
+  @set_tile_code(0, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(0) });
+}""")
+    (tmp_path / "pe.csl").write_text("""
+param memcpy_params;
+const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
+const id = @get_data_task_id(@get_color(3));
+task take(v: u32) void {}
+comptime { @bind_data_task(take, id); @block(id); }
+""")
+    runtime = wafer.csl.Runtime(wafer.csl.compile(tmp_path / "layout.csl", arch="wse2"))
+    send(runtime, STRAIGHT, range(9), nonblock=False)
+    with pytest.raises(DeadlockError, match="has taken 0 of 1"):
+        send(runtime, STRAIGHT, [9], nonblock=False)
 
 
 def test_what_comes_later_waits_for_a_stream_that_nothing_can_answer(runtime):

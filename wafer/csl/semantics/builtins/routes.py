@@ -91,7 +91,7 @@ def _routes(ev: Evaluator, value: Value, at: Position) -> int:
 
 
 def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
-    """Four bits: whether it is the side in, and which side."""
+    """The position as the switch register has it."""
     if isinstance(value.data, int) and value.type != types.DIRECTION:
         bits = (("tx", value.data & _SIDE), ("rx", value.data >> _SIDES & _SIDE))
         masks = {name: mask for name, mask in bits if mask}
@@ -102,18 +102,18 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
         masks = {name: _sides(ev, side, at) for name, side in given.left.items()}
     if invalid:
         return NO_POSITION
-    if masks.keys() == {"rx", "tx"}:
+    if masks.keys() == {"rx", "tx"} and not ARCHITECTURES[ev.unit.arch].switch_both_sides:
         ev.fail(
             at,
-            f".{position} changes both .rx and .tx, and the switch register has room for one side",
+            f".{position} changes both .rx and .tx, and WSE-2's switch register has room for one",
             "a position keeps what those before it changed: use two, and two SWITCH_ADV",
         )
-    if len(masks) != 1 or next(iter(masks)) not in ("rx", "tx"):
+    if not masks or masks.keys() - {"rx", "tx"}:
         ev.fail(at, f".{position} changes .rx or .tx, found {', '.join(masks) or 'neither'}")
-    name, mask = next(iter(masks.items()))
-    if mask.bit_count() != 1:
-        ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
-    return switch_position(name, mask)
+    for name, mask in masks.items():
+        if mask.bit_count() != 1 and (mask or name == "rx" or len(masks) == 1):
+            ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
+    return switch_position(masks)
 
 
 def _switches(ev: Evaluator, given: Fields, at: Position) -> tuple[int, int]:

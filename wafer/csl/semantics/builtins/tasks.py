@@ -208,13 +208,26 @@ def _bind_rotating_tasks(ev: Evaluator, node: tree.Builtin) -> None:
         ev.fail(node.at, f"{len(rotating)} pairs of tasks rotate; a PE has room for {_ROTATIONS}")
 
 
-def bind_rotating(ev: Evaluator) -> None:
-    """Bind the control tasks of @bind_rotating_tasks, once the queues' tables are known."""
+def finish_tasks(ev: Evaluator) -> None:
+    """Bind the control tasks of @bind_rotating_tasks, and refuse ids of two tasks.
+
+    Called once the queues' tables are known. Control tasks share the table of data and local tasks,
+    unless @set_control_task_table gives them one of their own (the vendor's page of it).
+    """
     for queue, (function, _, _) in ev.unit.setup.rotating.items():
         node, entry = tree.Builtin(function.node.at, "", ()), control_entry(ev.unit, queue)
         if entry >= ENTRIES["control_tasks"]:
             ev.fail(node.at, f"the table of queue {queue} begins behind the last control task")
         _enter(ev, node, "control_tasks", entry, function)
+    if ev.unit.setup.stride:
+        return
+    bindings = ev.unit.setup.bindings
+    others = {number: task for table in _SHARED for number, task in bindings.get(table, {}).items()}
+    for number, task in bindings.get("control_tasks", {}).items():
+        if others.get(number, task) != task:
+            names = f"'{others[number].node.name}' and to '{task.node.name}'"
+            own = "another id, or on WSE-3 @set_control_task_table() for a table of control tasks"
+            ev.fail(task.node.at, f"id {number} is bound to {names}", own)
 
 
 def _queue_flush(ev: Evaluator, node: tree.Builtin) -> None:
