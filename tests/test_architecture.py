@@ -94,7 +94,7 @@ STATEMENTS = {
     "wafer/engines": 3228,
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 3939,  # 16-bit floats (33b); a view has paths of jumps, no line per row (75)
+    "wafer/machine": 3953,  # 16-bit floats (33b); a view has paths of jumps, no line per row (75)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1501,  # functions (38a); results show (38b); loggers (76); harness (76)
