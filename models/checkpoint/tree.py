@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from wafer.models.errors import CheckpointError, did_you_mean, first_lines
@@ -19,13 +20,14 @@ _LOG = logging.getLogger(__name__)
 def to_tree(state: PyTree) -> dict[str, PyTree]:
     """Turn any state (NamedTuples, tuples, dicts) into a nested dict of host arrays by name.
 
+    Arrays in parts over several processes stay as they are.
     Random keys become their words, [..., 2] uint32 or as many as their generator has.
 
     Raises:
         CheckpointError: names that would be one in the files, where '/' and '.' join their parts.
     """
     plain = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
-    leaves = named_leaves(jax.device_get(plain))
+    leaves = named_leaves(plain)
     parts = [tuple(name.replace(".", "/").split("/")) for name, _ in leaves]
     times = collections.Counter(parts)
     folders = {part[:i] for part in times for i in range(len(part))}
@@ -38,11 +40,33 @@ def to_tree(state: PyTree) -> dict[str, PyTree]:
             f"the state has names that a checkpoint cannot tell apart: {', '.join(twice[:8])}; "
             "expected keys without '/' and '.', or other ones"
         )
-    return unflatten({name: np.asarray(leaf) for name, leaf in leaves})
+    here = jax.device_get({name: leaf for name, leaf in leaves if not is_spread(leaf)})
+    return unflatten({name: np.asarray(here[name]) if name in here else x for name, x in leaves})
 
 
 def _is_key(leaf: PyTree) -> bool:
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Return arrays as numpy, random keys as they are; each process gets all of every array.
+
+    Every process must call it: parts that others hold travel, one array after another.
+    """
+
+    def host(leaf: PyTree) -> PyTree:
+        if is_spread(leaf):
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return leaf if _is_key(leaf) else np.asarray(leaf)
+
+    return jax.tree.map(host, tree)
+
+
+def is_spread(leaf: PyTree) -> bool:
+    """Whether an array is in parts of which other processes hold some."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
+        return False
+    return not leaf.is_fully_addressable
 
 
 def fill_template(

@@ -28,7 +28,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 from jaxtyping import PyTree
 
-from wafer.models.checkpoint.checksums import ArrayRecord, checksums
+from wafer.models.checkpoint.checksums import ArrayRecord, checksum, checksums
 from wafer.models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -44,7 +44,7 @@ from wafer.models.checkpoint.layout import (
 )
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
-from wafer.models.checkpoint.tree import to_tree
+from wafer.models.checkpoint.tree import is_spread, on_host, to_tree
 from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
 from wafer.models.files import JsonObject, atomic_write, remove_partials, remove_written
 from wafer.models.paths import named_leaves, unflatten
@@ -171,7 +171,7 @@ def write_checkpoint(
     path = pathlib.Path(path).resolve()
     checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
     tree = to_tree(state)
-    record = versioned(meta, checksums(dict(named_leaves(tree))))
+    record = versioned(meta, _checksums(dict(named_leaves(tree))))
     args = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(record))
     aside = path.exists() and jax.process_count() == 1  # Orbax would remove what is there first
     target = path.with_name(f"{path.name}{_TMP}-new") if aside else path
@@ -192,6 +192,12 @@ def write_checkpoint(
         path.rename(before)
         target.rename(path)
         shutil.rmtree(before, ignore_errors=True)
+
+
+def _checksums(arrays: Mapping[str, PyTree]) -> dict[str, str]:
+    """Return the checksum of each array by its name; those in parts are gathered in turn."""
+    here = checksums({name: x for name, x in arrays.items() if not is_spread(x)})
+    return {n: here[n] if n in here else checksum(on_host(x)) for n, x in arrays.items()}
 
 
 @contextlib.contextmanager

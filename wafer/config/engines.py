@@ -33,6 +33,7 @@ class EngineRow(NamedTuple):
     clips_selected: bool = False
     #: several copies of the model share the batch of a system (``num_replicas``)
     copies: bool = False
+    shards: bool = False  #: keeps a part of the state on each system (``shard_state``)
 
 
 class MemoryX(Section):
@@ -84,6 +85,7 @@ _ROWS = (
         several_processes=True,
         distils=True,
         clips_selected=True,
+        shards=True,
     ),
     EngineRow(
         "weight_streaming",

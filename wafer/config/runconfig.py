@@ -235,6 +235,9 @@ class RunSection(ClusterKeys):
     #: of parameters, dropout, masks and data order
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     num_csx: PositiveInt = 1  #: systems that share the batch
+    #: keep weights, gradients and optimizer state in ``num_csx`` parts, one on each system; layers
+    #: gather their weights when they compute
+    shard_state: Bool = False
     #: copies on each system in pipelined execution, which share its batch; -1 lets the compiler
     #: choose
     num_replicas: Annotated[int, Field(ge=-1)] = 1

@@ -41,11 +41,13 @@ def choose(experiment: Experiment) -> EngineRow:
     weights, moments = experiment.state_bytes()
     on_host = jax.local_device_count() if device.platform == "cpu" else 1
     copies = min(on_host, settings.num_csx)  # systems that share one memory
+    copies /= settings.num_csx if settings.shard_state else 1
     needed, free = (2 * weights + moments) * copies, free_memory(device)
     fits = needed <= _SHARE * free
     asked = settings.execution_strategy
-    name = asked or ("resident" if fits else "weight_streaming")
-    why = "asked for" if asked else "it fits" if fits else "resident does not fit"
+    sharded = settings.shard_state and engines_with("shards")
+    name = asked or sharded or ("resident" if fits else "weight_streaming")
+    why = "asked for" if asked or sharded else "it fits" if fits else "resident does not fit"
     _LOG.info(
         "Execution: %s (%s). Resident takes %.2f GiB for weights, gradients and optimizer state, "
         "%.2f GiB is free",
@@ -167,6 +169,10 @@ def _missing(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]
                 " batch with any strategy)"
             )
             yield Problem(("runconfig", key), message)
+    if settings.shard_state and row is not None and not row.shards:
+        message = f"{row.name} keeps no parts of the state on its systems; set"
+        message += f" execution_strategy: {engines_with('shards')}, or drop the key"
+        yield Problem(("runconfig", "shard_state"), message)
     if row is None:
         return
     if cfg.distillation is not None and not row.distils:

@@ -265,6 +265,21 @@ def broadcast(leaf: PyTree, everywhere: NamedSharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(np.shape(leaf), everywhere, copies)
 
 
+def distribute(leaf: PyTree, sharding: NamedSharding) -> jax.Array:
+    """Put an array on the systems, whole or in parts.
+
+    Args:
+        leaf: as ``broadcast`` takes it.
+        sharding: of the mesh.
+    """
+    if sharding.is_fully_replicated:
+        return broadcast(leaf, sharding)
+    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+        return leaf
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
 def shard_batch(features: Mapping[str, PyTree], mesh: Mesh) -> dict[str, PyTree]:
     """Send host features to the systems: the leading axis is that of this process's systems."""
     sharding = NamedSharding(mesh, P("csx"))

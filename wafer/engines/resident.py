@@ -2,11 +2,13 @@
 
 SwarmX in this engine is a mesh axis: weights are broadcast (replicated), gradients reduced
 (``psum``), and the loss is the sum over all tokens of the batch divided by their number, so that
-neither the effective batch nor the result depends on N.
+neither the effective batch nor the result depends on N. With ``shard_state`` every system holds a
+part of the state instead (``shards``).
 """
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from wafer.data.batching.batches import numbered, to_batch
 from wafer.engines.base import Engine, Features, Fill
-from wafer.engines.cluster import broadcast, swarmx_mesh
+from wafer.engines.cluster import distribute, swarmx_mesh
 from wafer.engines.microbatches import (
     add_axis,
     local_shard,
@@ -28,14 +30,29 @@ from wafer.engines.microbatches import (
     sum_over_systems,
 )
 from wafer.engines.programs import Programs, shapes_of
+from wafer.engines.shards import (
+    auto_mesh,
+    copied_bytes,
+    gathering,
+    mark,
+    spec_of,
+    split_axis,
+    sum_copied,
+)
 from wafer.engines.teacher import KL, Teacher, make_teacher
+from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.models.base import Aux, Model
+from wafer.models.checkpoint.tree import on_host
 from wafer.optim.precision import LossScaler
 from wafer.optim.step import Metrics, TrainState, finish_step, first_state, step_key
 from wafer.sparsity import SparseState, Sparsifier
+from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.stored import sentinel
 
 _ALL = P()  # the same on all systems
+_LOG = logging.getLogger(__name__)
+_MIB = 2**20
 
 
 class _Reduced(NamedTuple):
@@ -58,11 +75,28 @@ class Resident(Engine):
     dropout: bool = False  #: draw dropout masks; False runs the model deterministically
     summaries: bool = False  #: also report the gradient and parameter norms of every layer
     teacher: Teacher | None = None  #: whose outputs the model is drawn to in training, or None
+    #: of the state, one on each system; 1 copies it. Else ``model`` is from ``gathering``, and
+    #: ``mesh`` from ``auto_mesh``
+    parts: int = 1
     programs: Programs = dataclasses.field(default_factory=Programs)  #: what was compiled so far
 
     def init(self, key: Array) -> TrainState:
-        """See ``Engine``."""
-        return self.replicate(first_state(self, key))
+        """See ``Engine``; parts are drawn where they lie."""
+        if self.parts == 1:
+            return self.replicate(first_state(self, key))
+        try:
+            shapes = self.shapes(key)
+        except Exception as error:  # a user's rule that reads values
+            _LOG.debug("The first state is drawn whole: %s", error)
+            return self.replicate(first_state(self, key))
+        total, copied = copied_bytes(shapes, self.parts)
+        _LOG.info(
+            "Sharded state: %.2f MiB in %d parts; %.2f MiB of it are copied to each system (arrays "
+            "that are small, or have no axis that %d divides)",
+            total / _MIB, self.parts, copied / _MIB, self.parts,
+        )  # fmt: skip
+        first = functools.partial(first_state, self)
+        return jax.jit(first, out_shardings=self._shardings(shapes))(key)
 
     def shapes(self, key: Array) -> TrainState:
         """Return ``structs_of(init(key))`` without computing anything.
@@ -76,20 +110,43 @@ class Resident(Engine):
         quiet = dataclasses.replace(self.sparsifier, quiet=True)  # init says what is sparse
         first = functools.partial(first_state, dataclasses.replace(self, sparsifier=quiet))
         state = jax.eval_shape(first, key)
-        struct = functools.partial(jax.ShapeDtypeStruct, sharding=self._everywhere)
-        return jax.tree.map(lambda x: struct(x.shape, x.dtype), state)
+        struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+        return jax.tree.map(struct, state, self._shardings(state))
 
     def replicate(self, state: TrainState) -> TrainState:
-        """Broadcast a state to all systems."""
-        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
+        """Bring a state to all systems: whole, or each its parts."""
+        return jax.tree.map(distribute, state, self._shardings(state))
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """See ``Engine``."""
-        return self.replicate(super().rebuild(state, fill))
+        """See ``Engine``; what is sharded is filled in the host's memory."""
+        if self.parts == 1:
+            return self.replicate(super().rebuild(state, fill))
+        large = on_host((state.params, state.opt_state, state.sparse))
+        state = state._replace(params=large[0], opt_state=large[1], sparse=large[2])
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return self.replicate(super().rebuild(state, fill))
+
+    def export(self, state: TrainState) -> tuple[PyTree, PyTree]:
+        """See ``Engine``; arrays keep their parts."""
+        if self.parts == 1:
+            return super().export(state)
+        large = (state.params, state.opt_state, state.sparse)
+        shapes = jax.eval_shape(sentinel.encode, *large)
+        return jax.jit(sentinel.encode, out_shardings=self._shardings(shapes))(*large)
 
     @property
     def _everywhere(self) -> NamedSharding:
         return NamedSharding(self.mesh, P())
+
+    def _shardings(self, tree: PyTree) -> PyTree:
+        """Where the arrays of a tree lie, by their shapes."""
+        return jax.tree.map(lambda x: NamedSharding(self.mesh, spec_of(x, self.parts)), tree)
+
+    def _specs(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: spec_of(x, self.parts), tree)
+
+    def _axes(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: split_axis(x, self.parts), tree)
 
     def place(self, features: Features) -> Features:
         """See ``Engine``. Programs of one system take arrays of the host, in less time."""
@@ -116,7 +173,8 @@ class Resident(Engine):
 
         def lower() -> jax.stages.Lowered:
             fn = functools.partial(self._step, topology=topology)
-            step = jax.jit(fn, donate_argnums=0, out_shardings=self._everywhere)
+            after = self._shardings(state), self._everywhere
+            step = jax.jit(fn, donate_argnums=0, out_shardings=after)
             return step.lower(state, self._shared(features), *self._given)
 
         name = "topology step" if topology else "step"
@@ -129,7 +187,13 @@ class Resident(Engine):
 
         def lower() -> jax.stages.Lowered:
             evaluate = functools.partial(self._evaluate, names=names)
-            run = functools.partial(self._over_systems, evaluate, gives=(_ALL, P("csx")))
+
+            def run(state: TrainState, features: Features) -> PyTree:
+                axes = self._axes(jax.eval_shape(self.sparsifier.apply, state.params, state.sparse))
+                fn = functools.partial(evaluate, axes=axes)
+                weights, gives = (state.params, state.sparse), (_ALL, P("csx"))
+                return self._over_systems(fn, weights, features, gives=gives)
+
             return jax.jit(run).lower(state, self._shared(features))
 
         key = ("prediction" if names else "evaluation", names, shapes_of((state, features)))
@@ -151,9 +215,16 @@ class Resident(Engine):
     def _step(
         self, state: TrainState, features: Features, *given: PyTree, topology: bool
     ) -> tuple[TrainState, Metrics]:
-        gradients = functools.partial(self._gradients, dense=topology)
+        with jax.named_scope("mask"):
+            ready = self.sparsifier.prepare(state.params, state.sparse, dense=topology)
+        computed = jax.eval_shape(self.sparsifier.attach, ready, state.sparse)
+        gradients = functools.partial(
+            self._gradients, axes=self._axes((ready, computed)), given_axes=self._axes(given)
+        )
         rest = step_key(state), state.scale.loss_scale
-        sums = self._over_systems(gradients, state, features, rest, *given)
+        gives = _Reduced(self._specs(ready), _ALL)
+        weights = ready, state.sparse
+        sums = self._over_systems(gradients, weights, features, rest, *given, gives=gives)
         after, metrics = finish_step(self, state, sums.grads, sums.aux, topology=topology)
         if self.teacher is not None:
             mean = sums.aux.metrics[KL] / jnp.maximum(sums.aux.weight, 1e-9)
@@ -163,29 +234,32 @@ class Resident(Engine):
     def _over_systems(
         self,
         fn: Callable[..., PyTree],
-        state: TrainState,
+        weights: tuple[PyTree, SparseState],
         features: Features,
         *rest: PyTree,
-        gives: PyTree = _ALL,
+        gives: PyTree,
     ) -> PyTree:
         """Run ``fn`` on every system's share of the batch; its results lie as ``gives`` says."""
-        specs = (_ALL, _ALL, P("csx"), *(_ALL for _ in rest))
+        specs = (*self._specs(weights), P("csx"), *self._specs(rest))
         mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=gives, check_vma=False)
-        return mapped(state.params, state.sparse, features, *rest)
+        return mapped(*weights, features, *rest)
 
     def _gradients(
         self,
-        params: PyTree,
+        ready: PyTree,
         sparse: SparseState,
         features: Features,
         rest: tuple[Array, Array],
         *given: PyTree,
-        dense: bool,
+        axes: tuple[PyTree, PyTree],
+        given_axes: tuple[PyTree, ...],
     ) -> _Reduced:
-        """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
-        with jax.named_scope("mask"):
-            ready = self.sparsifier.prepare(params, sparse, dense=dense)
+        """Gradient of the scaled loss sum over this system's tokens, then the reduce tree.
+
+        ``axes`` are those of ``ready`` and of what ``attach`` makes of it.
+        """
         key, scale = rest
+        given = mark(given, given_axes)
         share = local_shard(features)
         count = num_micro_batches(share)
         before = jax.lax.axis_index("csx") * count
@@ -197,7 +271,7 @@ class Resident(Engine):
 
             def loss_sum(weights: PyTree) -> tuple[Array, Aux]:
                 with jax.named_scope("mask"):
-                    compute = self.sparsifier.attach(weights, sparse)
+                    compute = mark(self.sparsifier.attach(weights, sparse), axes[1])
                 out = self.model.apply(compute, batch, drop)
                 with jax.named_scope("loss"):
                     aux = self.model.objective(out, batch)
@@ -209,12 +283,18 @@ class Resident(Engine):
             return _Reduced(*jax.grad(loss_sum, has_aux=True)(ready)), None
 
         sums, _ = scan_micro_batches(micro, (share, jnp.arange(count)))
-        return sum_over_systems(sums)
+        return sum_copied(sums, axes[0])
 
     def _evaluate(
-        self, params: PyTree, sparse: SparseState, features: Features, *, names: tuple[str, ...]
+        self,
+        params: PyTree,
+        sparse: SparseState,
+        features: Features,
+        *,
+        names: tuple[str, ...],
+        axes: PyTree,
     ) -> tuple[Aux, dict[str, Array]]:
-        compute = self.sparsifier.apply(params, sparse)
+        compute = mark(self.sparsifier.apply(params, sparse), axes)
 
         def micro(item: PyTree) -> tuple[Aux, dict[str, Array]]:
             batch = to_batch(item)
@@ -234,17 +314,39 @@ def make(experiment: Experiment) -> Resident:
         CheckpointError: the teacher's checkpoint is none.
         ConfigError: the teacher cannot score what the model learns.
     """
-    mesh = swarmx_mesh(experiment.cfg.runconfig.num_csx)
+    settings = experiment.cfg.runconfig
+    mesh, model, teacher = swarmx_mesh(settings.num_csx), experiment.model, make_teacher(experiment)
+    parts = settings.num_csx if settings.shard_state else 1
+    if parts > 1:
+        mesh, model = auto_mesh(mesh), gathering(model)
+        teacher = teacher and teacher._replace(model=gathering(teacher.model))
+    if teacher is not None:
+        place = lambda leaf: distribute(leaf, NamedSharding(mesh, spec_of(leaf, parts)))
+        teacher = teacher._replace(params=jax.tree.map(place, teacher.params))
     return Resident(
-        experiment.model,
+        model,
         experiment.tx,
         experiment.sparsifier,
         experiment.scaler,
         mesh,
         dropout=experiment.dropout,
         summaries=experiment.summaries,
-        teacher=make_teacher(experiment, mesh),
+        teacher=teacher,
+        parts=parts,
     )
+
+
+def problems(experiment: Experiment) -> list[Problem]:
+    """List what the file asks for and sharded state does not do; see ``choose``."""
+    whole = [
+        name
+        for name, chosen in experiment.sparsifier.select(experiment.shapes).items()
+        if type(chosen.algorithm).forward is not Algorithm.forward
+    ]
+    if not (experiment.cfg.runconfig.shard_state and whole):
+        return []
+    message = f"{whole[0]} is computed from all of its weights by the sparsity algorithm; drop "
+    return [Problem(("runconfig", "shard_state"), message + "the key, or use another algorithm")]
 
 
 def structs_of(tree: PyTree) -> PyTree:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 from wafer.models.base import Aux, Batch, Model
@@ -30,7 +28,7 @@ class Teacher(NamedTuple):
     """A frozen model and how much it counts."""
 
     model: Model  #: the teacher's
-    params: PyTree  #: its weights, 0 where pruned, on all systems
+    params: PyTree  #: its weights, 0 where pruned; the engine places them
     temperature: float  #: T
     weight: float  #: w
     factor: float  #: of a token's loss in the student's objective (``loss_weight``)
@@ -61,8 +59,8 @@ def _logits(out: PyTree) -> Array:
     return out[0] if isinstance(out, tuple) else out
 
 
-def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
-    """Read the teacher of an experiment that trains with one; else None.
+def make_teacher(experiment: Experiment) -> Teacher | None:
+    """Read the teacher of an experiment that trains with one, into host memory; else None.
 
     Raises:
         CheckpointError: no checkpoint there.
@@ -77,8 +75,6 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
         model, computes = build_stored(record, path, params), forward_of(record, path)
     require_fit(experiment, model)
     params = map_named(lambda name, leaf: np.asarray(computes(name, leaf)), params)
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    params = jax.tree.map(lambda leaf: broadcast(leaf, everywhere), params)
     config = experiment.model.config
     scaling = getattr(config, "loss_scaling", "num_tokens")  # a user's model may have none
     factor = 1.0 if scaling == "num_tokens" else config.loss_weight

@@ -21,6 +21,7 @@ from jaxtyping import PyTree
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
+from wafer.models.checkpoint.tree import on_host
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.paths import named_leaves
 from wafer.optim.step import TrainState
@@ -113,7 +114,7 @@ def _check_loss(run: Run, finished: _Finished, newest: TrainState) -> float:
     if math.isfinite(loss) or not run.cfg.runconfig.check_loss_values:
         return loss
     norms = {
-        name: float(np.linalg.norm(np.asarray(leaf, np.float32)))
+        name: float(np.linalg.norm(np.asarray(on_host(leaf), np.float32)))
         for name, leaf in named_leaves(newest.params)
     }
     worst = sorted(norms, key=lambda n: (math.isfinite(norms[n]), -abs(norms[n])))[:8]

@@ -15,7 +15,7 @@ from wafer import sparsity
 from wafer.errors import CheckpointError, DataError, TrainingError
 from wafer.models.checkpoint import layout
 from wafer.models.checkpoint.reader import load_checkpoint
-from wafer.models.checkpoint.tree import fill_template
+from wafer.models.checkpoint.tree import fill_template, is_spread
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.factored.lora import is_adapter
 from wafer.models.paths import named_leaves
@@ -67,7 +67,7 @@ def save(
         CheckpointError: the disk is full or not writable.
     """
     for name, leaf in named_leaves(state.params):  # a NaN would read as a pruned weight
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not _is_finite(leaf):
             raise TrainingError(
                 f"step {int(state.step)}: {name} holds NaN or infinity, so no checkpoint is "
                 "written; the earlier ones are good. Lower optimizer.learning_rate or set "
@@ -92,6 +92,13 @@ def save(
     path = checkpoints.save(int(state.step), stored, meta)
     _LOG.info("Saved checkpoint %s", path)
     return path
+
+
+def _is_finite(leaf: PyTree) -> bool:
+    """Whether all numbers of an array are finite; parts of it are looked at where they lie."""
+    if is_spread(leaf):
+        return bool(jnp.isfinite(leaf).all())
+    return bool(np.isfinite(np.asarray(leaf)).all())
 
 
 def resume(run: Run) -> Resumed:

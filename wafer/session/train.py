@@ -12,6 +12,7 @@ from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
 from wafer.data.batching.pipeline import Loader
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
+from wafer.models.checkpoint.tree import on_host
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.optim.step import TrainState
 from wafer.profiling.rates import RateTracker
@@ -93,11 +94,18 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         complete = tuple(map(checkpoints.path, checkpoints.steps()))
     finally:
         session.close()
-    if settings.export and not session.stop and jax.process_index() == 0:
-        params = sentinel.decode(run.engine.export(state)[0], {}).params  # refuses other NaN
+    if settings.export and not session.stop:
+        _export(run, state)
+    return Outcome(state, scores, complete, session.rates, session.stop)
+
+
+def _export(run: Run, state: TrainState) -> None:
+    """Write the weights as a Hugging Face folder; every process must call it."""
+    stored = on_host(run.engine.export(state)[0])
+    if jax.process_index() == 0:
+        params = sentinel.decode(stored, {}).params  # refuses other NaN
         params = computed_params(run.experiment.sparsifier, params)
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
-    return Outcome(state, scores, complete, session.rates, session.stop)
 
 
 def save_first(run: Run) -> pathlib.Path:

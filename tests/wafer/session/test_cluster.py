@@ -15,6 +15,7 @@ import yaml
 from helpers.ports import free_address
 from helpers.runs import assert_close, config, train
 
+from wafer.cli import main
 from wafer.data.batching.pipeline import Loader
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.engines.cluster import membership
@@ -114,12 +115,16 @@ def test_more_processes_than_examples_is_an_error():
 # --- real processes ------------------------------------------------------------------------------
 
 
-def write(folder: pathlib.Path, **runconfig) -> pathlib.Path:
+WIDE = {"hidden_size": 32, "filter_size": 64}  # arrays that are large enough to be split
+
+
+def write(folder: pathlib.Path, model=None, batch_size=6, **runconfig) -> pathlib.Path:
     path = folder / f"params_{len(list(folder.iterdir()))}.yaml"
     sparse = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "compute": "masked"}
     cfg = config(
-        train_input={"batch_size": 6},
-        eval_input={"batch_size": 6},
+        model=model or {},
+        train_input={"batch_size": batch_size},
+        eval_input={"batch_size": batch_size},
         sparsity=sparse,
         optimizer={"max_gradient_norm": 0.5},
         runconfig=runconfig,
@@ -164,7 +169,7 @@ def arrays(folder, step):
     return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(step))[0]))
 
 
-SETTINGS = ("train_input", "sparsity", "optimizer")
+SETTINGS = ("model", "train_input", "sparsity", "optimizer")
 
 
 def one_process(folder, params, **runconfig):
@@ -207,8 +212,28 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_any_number(tmp_path, then):
 
 
 @pytest.mark.slow
-def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_path):
-    params = write(tmp_path, max_steps=4000, checkpoint_steps=5, max_checkpoints=2)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_the_state_and_one_goes_on_with_it(tmp_path, processes):
+    """Each writes its parts; also 'hf', for which process 0 needs all of them."""
+    params = write(tmp_path, model=WIDE, batch_size=8, max_steps=2, export="hf")
+    folder = tmp_path / "run"
+    outputs = finish(launch(params, folder, processes, "--shard_state"))
+    assert "Sharded state: " in outputs[0]
+    copied = launch(params, tmp_path / "copied", processes, "--max_steps", "4")
+    finish(launch(params, folder, processes, "--shard_state", "--max_steps", "4"))
+    finish(copied)
+    assert_close(arrays(tmp_path / "copied", 4), arrays(folder, 4), atol=2e-6)
+    assert losses(folder) == pytest.approx(losses(tmp_path / "copied"), abs=2e-6)
+    finish(launch(params, folder, 1, "--max_steps", "5"))
+    assert main(["checkpoint", "verify", str(folder / "checkpoints" / "4")]) == 0
+    assert (folder / "hf" / "4" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_path, sharded):
+    steps = {"max_steps": 4000, "checkpoint_steps": 5, "max_checkpoints": 2}
+    params = write(tmp_path, model=WIDE, shard_state=sharded, **steps)
     folder = tmp_path / "run"
     started = launch(params, folder, 2, "--heartbeat", "20")
     checkpoints = folder / "checkpoints"

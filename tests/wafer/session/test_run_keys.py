@@ -75,6 +75,7 @@ KEYS = {
     "skip_samples": ({}, 2),
     "seed": ({}, 2),
     "num_csx": ({}, 2),
+    "shard_state": ({"num_csx": 2}, True),
     "num_replicas": (PIPED, 2),
     "multireplica": (PIPED, True),
     "compile_only": ({}, True),

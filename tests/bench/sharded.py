@@ -1,0 +1,121 @@
+"""Memory and time of sharded state beside copied state, on CPU devices of this host.
+
+A GPT by AdamW with clipping, float32, a row on each system; systems are devices of one process.
+``memory_nN``: peak of a step on one system (arguments and temporaries of the compiled program) over
+state / N + one layer + activations. The state is weights, gradients and optimizer state, the layer
+the largest stage's weights. Activations are what the copied step has beyond state and batch.
+``time_n2``: a sharded step over a copied one on two devices.
+
+    python tests/bench/sharded.py [--quick]
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+import harness
+import numpy as np
+
+from wafer import malloc
+from wafer.config import parse_config
+from wafer.engines.choose import make
+from wafer.experiment import Experiment
+
+SYSTEMS = (2, 4, 8)
+MIB = 2**20
+
+
+def experiment(layers, hidden, vocab, tokens, systems, *, sharded):
+    rows = {"data_processor": "SyntheticDataProcessor", "vocab_size": vocab}
+    return Experiment.from_config(parse_config({
+        "model": {
+            "name": "gpt2", "vocab_size": vocab, "hidden_size": hidden, "dropout_rate": 0.0,
+            "num_hidden_layers": layers, "num_heads": hidden // 64, "filter_size": 4 * hidden,
+            "max_position_embeddings": tokens,
+        },
+        "train_input": rows | {"batch_size": systems, "max_sequence_length": tokens},
+        "optimizer": {
+            "optimizer_type": "AdamW", "learning_rate": 1e-3, "max_gradient_norm": 1.0,
+        },
+        "runconfig": {"max_steps": 1, "num_csx": systems, "shard_state": sharded},
+    }))  # fmt: skip
+
+
+def features_of(run, vocab, tokens, systems):
+    """[N, 1, 1, S] random rows."""
+    ids = np.random.default_rng(0).integers(1, vocab, (systems, 1, 1, tokens), np.int32)
+    ones = np.ones_like(ids)
+    lengths = ones.sum(-1, dtype=np.int32)
+    rows = {"input_ids": ids, "labels": ids, "attention_mask": ones, "lengths": lengths}
+    return run.place(rows)
+
+
+def program_bytes(sizes, systems, *, sharded):
+    """Return (peak, arguments that are not the state) of a step on one system."""
+    run = make(experiment(*sizes, systems, sharded=sharded))
+    state = run.shapes(jax.random.key(0))
+    batch = features_of(run, *sizes[2:], systems)
+    stats = run.compiled_step(state, batch, topology=False).memory_analysis()
+    return (
+        stats.argument_size_in_bytes + stats.temp_size_in_bytes
+        + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    )  # fmt: skip
+
+
+def nbytes(tree):
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def memory(sizes):
+    """Print and return the peak of a step over what the state, a layer and activations take."""
+    model = experiment(*sizes, 1, sharded=False)
+    weights = nbytes(model.shapes)
+    state = 4 * weights  # gradients and two moments
+    layer = max(nbytes([model.shapes[n] for n in s.params]) for s in model.model.stages)
+    found = {}
+    for n in SYSTEMS:
+        copied = program_bytes(sizes, n, sharded=False)
+        sharded = program_bytes(sizes, n, sharded=True)
+        activations = copied - state
+        want = state / n + layer + activations
+        print(
+            f"N = {n}: copied {copied / MIB:.1f} MiB, sharded {sharded / MIB:.1f} MiB; state "
+            f"{state / MIB:.1f}, layer {layer / MIB:.1f}, activations {activations / MIB:.1f}"
+        )
+        found[f"memory_n{n}"] = sharded / want
+    return found
+
+
+def steps(sizes, systems=2):
+    """Bind a step of each form."""
+    bound = {}
+    for sharded in (False, True):
+        run = make(experiment(*sizes, systems, sharded=sharded))
+        batch = features_of(run, *sizes[2:], systems)
+        state = [run.init(jax.random.key(0))]
+
+        def step(run=run, batch=batch, state=state):
+            state[0], _ = run.step(state[0], batch, topology=False)
+            jax.block_until_ready(state[0].step)
+
+        bound["sharded" if sharded else "copied"] = step
+    return bound
+
+
+def main():
+    malloc.restart()
+    jax.config.update("jax_num_cpu_devices", max(SYSTEMS))
+    args = harness.arguments(__doc__.splitlines()[0]).parse_args()
+    print(harness.environment())
+    sizes = (4, 256, 1024, 128) if args.quick else (12, 768, 50257, 256)
+    found = memory(sizes)
+    times = harness.interleave(steps(sizes), 3 if args.quick else 5, seconds=100)
+    print({name: round(t.median, 3) for name, t in times.items()})
+    harness.report(found | {"time_n2": times["sharded"].median / times["copied"].median})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Sharded state: the same losses and weights as copied state, in parts on N systems."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.runs import assert_close, config, losses, train
+
+from wafer.config import parse_config
+from wafer.config.engines import ENGINES, engine_row
+from wafer.engines.choose import check, make
+from wafer.engines.shards import COPIED, split_axis
+from wafer.errors import ConfigError
+from wafer.experiment import Experiment
+
+WIDE = {"hidden_size": 32, "filter_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts", "axis"),
+    [((64, 128), 4, 0), ((63, 64), 4, 1), ((50257, 64), 2, 1), ((64, 64), 1, COPIED),
+     ((1000,), 2, COPIED), ((1025, 3), 2, COPIED), ((2048,), 8, 0)],
+)  # fmt: skip
+def test_the_first_axis_that_the_parts_divide_is_split(shape, parts, axis):
+    assert split_axis(jax.ShapeDtypeStruct(shape, jnp.float32), parts) == axis
+
+
+def run(folder, systems, *, sharded, **changes):
+    keys = {"num_csx": systems, "shard_state": sharded} | changes.pop("runconfig", {})
+    changes["model"] = WIDE | changes.get("model", {})
+    return train(folder, runconfig=keys, **changes), losses(folder)
+
+
+RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "compute": "masked"}
+STATIC = {"sparsity": 0.5, "compute": "csr"}
+CASES = {
+    "rigl": {"sparsity": RIGL, "optimizer": {"max_gradient_norm": 0.5, "grad_accum_steps": 2}},
+    "dense": {"runconfig": {"mode": "train_and_eval", "eval_frequency": 2}},
+    "csr": {"sparsity": STATIC},
+    "csr rigl": {"sparsity": RIGL | {"compute": "csr"}},
+    "lora": {"model": {"lora_params": {"r": 32, "alpha": 4, "target_modules": ["ffn/up"]}}},
+    "scaled": {
+        "model": {"mixed_precision": True, "fp16_type": "float16"},
+        "optimizer": {
+            "loss_scaling_factor": "dynamic",
+            "initial_loss_scale": 2.0**18,
+            "max_loss_scale": 2.0**18,
+        },
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_sharded_state_trains_like_copied_state_and_goes_on_on_another_number(tmp_path, case):
+    """To the order of sums: parts are added over systems first, then over micro-batches."""
+    settings = CASES[case]
+    atol = 2e-3 if case == "scaled" else 2e-6  # sums of float16 differ in their last bits
+    want, told = run(tmp_path / "copied", 4, sharded=False, **settings)
+    first = settings | {"runconfig": settings.get("runconfig", {}) | {"max_steps": 2}}
+    run(tmp_path / "sharded", 4, sharded=True, **first)
+    got, tells = run(tmp_path / "sharded", 2, sharded=case != "dense", **settings)
+    assert tells == pytest.approx(told, abs=atol)
+    assert_close(want, got, atol=atol)
+    if case == "dense":
+        scores = (losses(tmp_path / name, "eval") for name in ("copied", "sharded"))
+        assert next(scores)[-1] == pytest.approx(next(scores)[-1], abs=atol)
+
+
+def engine(*, sharded, **changes):
+    cfg = config(model=WIDE, runconfig={"num_csx": 4, "shard_state": sharded}, **changes)
+    return make(Experiment.from_config(parse_config(cfg)), engine_row("resident"))
+
+
+def test_a_masked_step_has_the_same_result_in_parts():
+    ids = np.random.default_rng(0).integers(1, 32, (4, 1, 1, 16), np.int32)
+    features = dict.fromkeys(("input_ids", "labels"), ids)
+    features |= {"attention_mask": np.ones_like(ids), "lengths": np.full((4, 1, 1), 16, np.int32)}
+    after = []
+    for sharded in (False, True):
+        one = engine(sharded=sharded, sparsity={"sparsity": 0.5, "compute": "masked"})
+        state = one.init(jax.random.key(0))
+        state, metrics = one.step(state, one.place(features), topology=False)
+        after.append(jax.device_get((one.export(state), metrics["loss"], metrics["grad_norm"])))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *after)
+    assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(after))
+
+
+def test_every_system_holds_its_part_of_weights_and_moments():
+    state = engine(sharded=True).init(jax.random.key(0))
+    held = [(x.addressable_shards[0].data.size, x.size) for x in jax.tree.leaves(state)]
+    assert all(part == (size // 4 if size >= 1024 else size) for part, size in held)
+    assert sum(size >= 1024 for _, size in held) == 3 * 7  # weights and two moments
+
+
+@pytest.mark.parametrize("name", [name for name, row in ENGINES.items() if not row.shards])
+def test_engines_without_parts_refuse_the_key(name):
+    cfg = config(runconfig={"shard_state": True, "execution_strategy": name})
+    with pytest.raises(ConfigError, match=rf"shard_state: {name} keeps no parts"):
+        check(Experiment.from_config(parse_config(cfg)))
+
+
+def test_an_algorithm_that_computes_from_whole_weights_is_refused():
+    sparse = {"algorithm": "sr-ste", "sparsity": 0.5, "stop": 2}
+    cfg = config(sparsity=sparse, runconfig={"shard_state": True})
+    experiment = Experiment.from_config(parse_config(cfg))
+    with pytest.raises(ConfigError, match="is computed from all of its weights"):
+        check(experiment, engine_row("resident"))
