@@ -97,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 3953,  # 16-bit floats (33b); a view has paths of jumps, no line per row (75)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1510,  # sharded state (77); functions, results (38); loggers, harness (76)
+    "wafer/session": 1513,  # sharded state (77); functions, results (38); loggers, harness (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
