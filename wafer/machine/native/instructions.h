@@ -192,20 +192,19 @@ inline void jump(Core& core, const Instruction& i, Worker* worker) {
   core.debt += cycles, worker->work[core.program][core.pc].cycles += cycles;
 }
 
+// Where nothing is owed, the charge of a jump may have been cut: no path has that, and one begins.
+inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int64_t cycle, OpenState* open,
+                          bool taken, int next) {
+  if (taken && i.type < 0 && !core.debt) w.recorder->state(core.cell, cycle, kComputes, next, 1);
+  else w.recorder->jump(open, cycle + core.debt, taken, next);
+}
+
 // An instruction that only this task sees; false after a fault. open: the path that is recorded, or none.
 [[gnu::always_inline]] inline bool compute(Wafer& w, Core& core, const Instruction& i, int64_t cycle,
                                            OpenState* open, Worker* worker) {
   const Type type = Type(i.type);
   const auto r = [&](int k) -> int64_t& { return reg(core, k); };
   int next = core.pc + 1;
-  const auto jumps = [&](bool taken) {
-    if (taken) next = i.a;
-    if (taken && i.op != Op::kJump) jump(core, i, worker);
-    if (!open) return;
-    // Where nothing is owed, the charge may have been cut: no path has that.
-    if (taken && i.type < 0 && !core.debt) w.recorder->state(core.cell, cycle, kComputes, next, 1);
-    else w.recorder->jump(open, cycle + core.debt, taken, next);
-  };
   switch (i.op) {
     case Op::kConst: r(i.a) = int64_t(uint64_t(uint32_t(i.c)) << 32 | uint32_t(i.b)); break;
     case Op::kCopy: r(i.a) = r(i.b); break;
@@ -251,9 +250,18 @@ inline void jump(Core& core, const Instruction& i, Worker* worker) {
       std::memmove(target, source, size_t(i.c));
       break;
     }
-    case Op::kJump: jumps(true); break;
-    case Op::kJumpIf: jumps(r(i.b) != 0); break;
-    case Op::kJumpUnless: jumps(r(i.b) == 0); break;
+    case Op::kJump:
+      next = i.a;
+      if (open) w.recorder->jump(open, cycle + core.debt, true, next);
+      break;
+    case Op::kJumpIf:
+      if (r(i.b)) next = i.a, jump(core, i, worker);
+      if (open) record_branch(w, core, i, cycle, open, r(i.b), next);
+      break;
+    case Op::kJumpUnless:
+      if (!r(i.b)) next = i.a, jump(core, i, worker);
+      if (open) record_branch(w, core, i, cycle, open, !r(i.b), next);
+      break;
     case Op::kCall: case Op::kCallAt: {
       const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
       if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)

@@ -122,7 +122,7 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   if (open) w.recorder->resume(core.cell, cycle, paid, core.pc);
   const auto pay = [&] {
     core.paid = true;
-    if (open) open->due = cycle + core.debt;
+    if (kRecords && open) open->due = cycle + core.debt;
     wait_out(w, core, cycle);
   };
   bool beside = core.threads;  // nothing but `act` begins or ends an operation
@@ -135,7 +135,7 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
       beside = core.threads;
     } else {
       if (beside && core.debt > 0 && meets_microthreads(core, i)) return pay();
-      if (!compute(w, core, i, cycle, open, worker)) return stop_task(core);
+      if (!compute(w, core, i, cycle, kRecords ? open : nullptr, worker)) return stop_task(core);
     }
   }
   core.debt += core.debt == 0;
